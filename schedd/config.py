@@ -28,6 +28,8 @@ class Listen:
     advertise_grpc: str = ""
     """host:port under which other hosts reach it; as `grpc` if empty."""
     advertise_http: str = ""
+    grpc_tokens: str = ""
+    """host:port for those who send a token and have no certificate, with TLS; empty: nowhere."""
     insecure: bool = False
     """Serve others than loopback in the clear."""
 
@@ -168,7 +170,9 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """PEM files for everything between members, workers and clients."""
+    """PEM files for everything between members, workers and clients. Without them nobody is asked
+    who they are.
+    """
 
     ca: Path | None = None
     cert: Path | None = None
@@ -228,9 +232,12 @@ class Config:
         if not self.postgres.dsn:
             raise Misconfigured("postgres.dsn is missing: give SCHEDD_POSTGRES__DSN or the file")
         open_objects(self.results.url, self.results.options)
-        if self.tls.files() is None:
-            check_plaintext(self.listen.grpc, self.listen.insecure)
-        check_plaintext(self.listen.http, self.listen.insecure)
+        if self.tls.files() is not None:
+            return
+        for address in (self.listen.grpc, self.listen.http):
+            check_plaintext(address, self.listen.insecure)
+        if self.listen.grpc_tokens:
+            raise Misconfigured("listen.grpc_tokens is for TLS: give tls (ca, cert, key)")
 
     @property
     def call_deadline(self) -> float:

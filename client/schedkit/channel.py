@@ -22,12 +22,16 @@ from typing import Final, cast
 import grpc
 import grpc.aio
 
+from schedkit.clock import boottime
 from schedkit.errors import Misconfigured
 
 log = logging.getLogger(__name__)
 
 MAX_MESSAGE: Final = 4 * 1024 * 1024
 """Bytes of the greatest message, in both directions."""
+
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks at the files of TLS."""
 
 MAX_STREAMS: Final = 256
 """Calls under way on one connection: a client's others wait until one of these has ended."""
@@ -68,22 +72,55 @@ SERVER_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TLS:
-    """PEM files: the cluster's authority, and this process's certificate with its key."""
+    """PEM files: the cluster's authority, and this process's certificate with its key. Who sends a
+    token instead needs neither.
+    """
 
     ca: Path
-    cert: Path
-    key: Path
+    cert: Path | None = None
+    key: Path | None = None
 
-    def read(self) -> tuple[bytes, bytes, bytes]:
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise Misconfigured("tls: cert and key go together")
+
+    def read(self) -> tuple[bytes, bytes | None, bytes | None]:
         """Authority, certificate, key.
 
         Raises:
             Misconfigured: one of the files can't be read.
         """
         try:
+            if self.cert is None or self.key is None:
+                return self.ca.read_bytes(), None, None
             return self.ca.read_bytes(), self.cert.read_bytes(), self.key.read_bytes()
         except OSError as error:
             raise Misconfigured(f"TLS file can't be read: {error}") from error
+
+
+class Rotation:
+    """Notices that TLS files were changed; looks at them each LOOK_EVERY seconds at most."""
+
+    def __init__(self, tls: TLS | None) -> None:
+        self._files = [file for file in (tls.ca, tls.cert, tls.key) if file] if tls else []
+        self._seen = self._stamps()
+        self._looked = boottime()
+
+    def turned(self) -> bool:
+        """Whether they are others than at the last time that this was true."""
+        if not self._files or boottime() - self._looked < LOOK_EVERY:
+            return False
+        self._looked = boottime()
+        before, self._seen = self._seen, self._stamps() or self._seen
+        return self._seen != before
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        """What changes with the files; nothing where one isn't there just now."""
+        try:
+            found = [file.stat() for file in self._files]
+        except OSError:
+            return []
+        return [(one.st_mtime_ns, one.st_ino, one.st_size) for one in found]
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -146,11 +183,14 @@ def connect(endpoint: str, *, tls: TLS | None, use: str = "") -> grpc.aio.Channe
     return grpc.aio.secure_channel(endpoint, credentials, options=options)
 
 
-def listen(server: grpc.aio.Server, address: str, tls: TLS | None) -> int:
+def listen(
+    server: grpc.aio.Server, address: str, tls: TLS | None, *, certificates: bool = True
+) -> int:
     """Bind a server (made with `SERVER_OPTIONS`) to `host:port`; port 0 picks a free one.
 
-    With TLS each client must show a certificate of the authority, and files that change on disk
-    hold from the next handshake on.
+    With TLS each client must show a certificate of the authority (unless `certificates` is false:
+    then none is asked for, and gRPC knows nothing between the two). Files that change on disk hold
+    from the next handshake on.
 
     Returns:
         The port.
@@ -161,13 +201,13 @@ def listen(server: grpc.aio.Server, address: str, tls: TLS | None) -> int:
     try:
         if tls is None:
             return server.add_insecure_port(address)
-        return server.add_secure_port(address, _server_credentials(tls))
+        return server.add_secure_port(address, _server_credentials(tls, certificates))
     except RuntimeError as error:
         raise Misconfigured(f"can't listen on {address}: {error}") from error
 
 
-def _server_credentials(tls: TLS) -> grpc.ServerCredentials:
-    ca, cert, key = last = tls.read()
+def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
+    last = tls.read()
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC at each handshake; None keeps the certificate in use."""
@@ -185,9 +225,13 @@ def _server_credentials(tls: TLS) -> grpc.ServerCredentials:
 
     fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", changed)  # stubs lack None
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(ca, cert, key), fetch, require_client_authentication=True
+        _configuration(*last), fetch, require_client_authentication=certificates
     )
 
 
-def _configuration(ca: bytes, cert: bytes, key: bytes) -> grpc.ServerCertificateConfiguration:
+def _configuration(
+    ca: bytes, cert: bytes | None, key: bytes | None
+) -> grpc.ServerCertificateConfiguration:
+    if cert is None or key is None:
+        raise Misconfigured("a listener needs cert and key")
     return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)

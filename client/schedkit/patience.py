@@ -25,6 +25,8 @@ from typing import Any, ClassVar, Final, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from schedkit.https import showing
+
 HEAD_WITHIN: Final = 10.0
 """Seconds that the head of a request may take."""
 STALLED_FOR: Final = 20.0
@@ -100,6 +102,7 @@ class Patience(H11Protocol):
         """It was accepted: is there room, and will a head come?"""
         super().connection_made(transport)
         cast("Any", transport).max_size = PIECE  # of asyncio's own transports
+        self.app = showing(self.app, transport.get_extra_info("ssl_object"))
         self._host = str(self.client[0]) if self.client else ""
         if self.doors.enter(self._host):
             self._await_head()

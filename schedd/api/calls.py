@@ -2,8 +2,9 @@
 
 `rpc/` serves it over gRPC and `web/` over HTTP, by the rules that stand in the protos. A method
 without a line, and not in `unbuilt.CALLS`, fails a test; so does a line without a method. Every
-request is checked for what nobody can mean before its function sees it (`wellformed`), and a read
-that PostgreSQL leaves without an answer ends in good time, with the reason: nothing depends on it.
+request is checked for what nobody can mean (`wellformed`), and whether its caller may
+(`authorising`), before its function sees it. A read that PostgreSQL leaves without an answer ends
+in good time, with the reason: nothing depends on it.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
 from schedd.api import (
+    access_tokens,
     backfilling,
     calendars,
     cluster,
@@ -34,10 +36,12 @@ from schedd.api import (
     triggering,
     watching,
 )
+from schedd.api.authorising import authorise
 from schedd.api.errors import OutOfTouch
 from schedd.api.services import Caller, Services
 from schedd.api.wellformed import check_wellformed
 from schedproto.v1 import (
+    auth_service_pb2,
     calendar_service_pb2,
     cluster_service_pb2,
     job_service_pb2,
@@ -59,11 +63,22 @@ TELLING: Final = 0.5
 """Seconds after which it says something of PostgreSQL that there was no answer."""
 
 
-def _checked(call: Unary) -> Unary:
+def _authorised(method: str, call: Unary) -> Unary:
+    @wraps(call)
+    async def authorised(services: Services, caller: Caller, request: Any) -> Message:
+        await authorise(services, caller.who, method, request)
+        return await call(services, caller, request)
+
+    return authorised
+
+
+def _checked(method: str, call: Unary) -> Unary:
+    authorised = _authorised(method, call)
+
     @wraps(call)
     async def checked(services: Services, caller: Caller, request: Any) -> Message:
         check_wellformed(request)
-        return await call(services, caller, request)
+        return await authorised(services, caller, request)
 
     return checked
 
@@ -90,11 +105,13 @@ def _read(call: Unary) -> Unary:
     return read
 
 
-def _checked_stream(call: Streaming) -> Streaming:
+def _checked_stream(method: str, call: Streaming) -> Streaming:
     @wraps(call)
     async def checked(services: Services, caller: Caller, request: Any) -> AsyncIterator[Message]:
         check_wellformed(request)
+        await authorise(services, caller.who, method, request)
         async for answer in call(services, caller, request):
+            await services.authentication.still(caller.who)
             yield answer
 
     return checked
@@ -106,6 +123,7 @@ SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
     cluster_service_pb2.DESCRIPTOR.services_by_name["ClusterService"],
     calendar_service_pb2.DESCRIPTOR.services_by_name["CalendarService"],
     pool_service_pb2.DESCRIPTOR.services_by_name["PoolService"],
+    auth_service_pb2.DESCRIPTOR.services_by_name["AuthService"],
 )
 
 _UNARY: Final[dict[str, Unary]] = {
@@ -163,6 +181,10 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.CalendarService.GetCalendar": calendars.get_calendar,
     "schedd.v1.CalendarService.ListCalendars": calendars.list_calendars,
     "schedd.v1.CalendarService.DeleteCalendar": calendars.delete_calendar,
+    "schedd.v1.AuthService.CreateToken": access_tokens.create_token,
+    "schedd.v1.AuthService.ListTokens": access_tokens.list_tokens,
+    "schedd.v1.AuthService.RevokeToken": access_tokens.revoke_token,
+    "schedd.v1.AuthService.GetIdentity": access_tokens.get_identity,
 }
 BATCHES: Final[dict[str, Unary]] = {
     "schedd.v1.JobService.BatchCreateJobs": creating.batch_create_jobs,
@@ -170,8 +192,8 @@ BATCHES: Final[dict[str, Unary]] = {
 }
 """Many requests in one, each of which is checked by itself."""
 
-UNARY: Final = BATCHES | {
-    name: _checked(_read(call) if name.rpartition(".")[2].startswith(READS) else call)
+UNARY: Final = {name: _authorised(name, call) for name, call in BATCHES.items()} | {
+    name: _checked(name, _read(call) if name.rpartition(".")[2].startswith(READS) else call)
     for name, call in _UNARY.items()
 }
 """Calls with one answer."""
@@ -181,7 +203,7 @@ _STREAMING: Final[dict[str, Streaming]] = {
     "schedd.v1.RunService.ReadLogs": runs.read_logs,
     "schedd.v1.RunService.ReadResult": runs.read_result,
 }
-STREAMING: Final = {name: _checked_stream(call) for name, call in _STREAMING.items()}
+STREAMING: Final = {name: _checked_stream(name, call) for name, call in _STREAMING.items()}
 """Calls with a stream of answers."""
 
 

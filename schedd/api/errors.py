@@ -91,6 +91,18 @@ def refuse(
         )
 
 
+class Unauthenticated(CallError):
+    """It isn't known who calls."""
+
+    code = "UNAUTHENTICATED"
+
+
+class PermissionDenied(CallError):
+    """It is known who calls, and they may not."""
+
+    code = "PERMISSION_DENIED"
+
+
 class NotFound(CallError):
     """There is no such thing."""
 

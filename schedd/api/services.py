@@ -5,13 +5,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from schedd.api.authentication import Authentication
 from schedd.core.events import Emit, unheard
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.model import AuditEntry
 from schedd.core.notifications import NO_MEANS, Means
 from schedd.core.retention import DEFAULTS as KEPT
 from schedd.core.retention import Retention
+from schedd.core.rights import Identity
 from schedd.ports import (
+    AccessTokenStore,
     Advances,
     BackfillStore,
     CalendarStore,
@@ -51,6 +54,8 @@ class Services:
     chains: ChainStore
     membership: MembershipStore
     worker_store: WorkerStore
+    access_tokens: AccessTokenStore
+    authentication: Authentication
     clock: ClusterClock
     nudges: Nudges
     lines: WorkerLines
@@ -75,21 +80,27 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, from where, and how long the call may take.
-
-    `actor` is the person or program as it was authenticated; `deadline` is in seconds from now.
+    """Who calls, as they were authenticated, from where, and how long the call may take: `deadline`
+    is in seconds from now.
     """
 
-    actor: str
+    who: Identity
     source: str
     deadline: float | None = None
+
+    @property
+    def actor(self) -> str:
+        """As the audit names them."""
+        return self.who.actor
 
     def audit(self, action: str, object_: str, request_id: str = "") -> AuditEntry:
         """The audit's line for a change that is about to be made.
 
         The caller's own name for the call, if it gave one, stands beside where it came from.
         """
-        source = f"{self.source} request:{request_id}" if request_id else self.source
+        source = self.source if self.who.token is None else f"{self.source} token:{self.who.token}"
+        if request_id:
+            source = f"{source} request:{request_id}"
         return AuditEntry(self.actor, action, object_, "ok", source=source)
 
     def changed(

@@ -14,6 +14,7 @@ answers its service manager.
 """
 
 import asyncio
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -43,6 +44,7 @@ from schedd.web import app as web
 from schedd.web import server as web_server
 from schedkit import service
 from schedkit.channel import listen
+from schedkit.https import context_of
 from schedkit.objects import open_objects
 from schedkit.patience import connections_for, more_descriptors
 from schedkit.tasks import Loop, guard
@@ -108,7 +110,14 @@ class Daemon:
             pages = connections_for(descriptors, listeners=2)
             streams = most_of_all(descriptors, pages)
             grpc_server = make_server(streams)
-            port = listen(grpc_server, config.listen.grpc, config.tls.files())
+            tls = config.tls.files()
+            port = listen(grpc_server, config.listen.grpc, tls)
+            ports = [port]
+            if config.listen.grpc_tokens:
+                tokens = config.listen.grpc_tokens
+                ports.append(listen(grpc_server, tokens, tls, certificates=False))
+            https = None if tls is None else context_of(tls)
+            configured.tell_who_is_asked(config)
             http = await stack.enter_async_context(web_server.bound(config.listen.http))
             identity = configured.identity(config, port, http.port)
             objects = StoredObjects(open_objects(config.results.url, config.results.options))
@@ -127,7 +136,9 @@ class Daemon:
             sweeper.take_over()
             page = web.build(parts.services, telemetry, unready, notes(parts.brake))
             loops = [health.loop, sweeper.loop]
-            await _live(daemon, parts, loops, http, page, grpc_server, port, pages, streams)
+            await _live(
+                daemon, parts, loops, http, https, page, grpc_server, ports, pages, streams
+            )
 
 
 async def _live(
@@ -135,9 +146,10 @@ async def _live(
     parts: Parts,
     loops: Sequence[Loop],
     http: web_server.Bound,
+    https: ssl.SSLContext | None,
     page: Starlette,
     grpc_server: grpc.aio.Server,
-    port: int,
+    ports: Sequence[int],
     pages: int,
     streams: int,
 ) -> None:
@@ -152,14 +164,14 @@ async def _live(
         ("hearing", parts.hearing.run),
         ("run feed", parts.feed.loop.run),
         ("grpc", lambda: served(grpc_server)),
-        ("crowds", Crowds(port, most_of_one(streams)).run),
+        *((f"crowds at {port}", Crowds(port, most_of_one(streams)).run) for port in ports),
         ("pulse", parts.telemetry.pulse.run),
         ("reload", lambda: service.answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in (*loops, *parts.greeting.loops)),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]
-        tasks.append(group.create_task(http.serve(page, pages), name="http"))
+        tasks.append(group.create_task(http.serve(page, pages, https), name="http"))
         daemon.ready(serving)
         await parts.member.run(daemon.draining)
         for task in tasks:

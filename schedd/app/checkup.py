@@ -204,7 +204,7 @@ def _ends(tls: TLS | None) -> datetime | None:
     if tls is None:
         return None
     try:
-        return not_after(tls.read()[1])
+        return not_after(tls.read()[1] or b"")
     except (Misconfigured, ValueError):
         return datetime.fromtimestamp(0, UTC)
 

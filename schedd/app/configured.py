@@ -1,5 +1,6 @@
 """What the configuration says of this member and of etcd."""
 
+import logging
 from importlib.metadata import version
 from typing import Final
 
@@ -8,6 +9,8 @@ from schedd.core.zones import tzdata_version
 from schedd.etcd.access import Access, Tls
 from schedd.member import Identity
 from schedkit.channel import split_address
+
+log = logging.getLogger(__name__)
 
 VERSION: Final = version("schedd")
 
@@ -18,6 +21,16 @@ def access(config: Config) -> Access:
     files = (etcd.ca, etcd.cert, etcd.key)
     tls = Tls(*files) if any(files) else None
     return Access(etcd.endpoints, tls=tls, user=etcd.user or None, password=etcd.password or None)
+
+
+def tell_who_is_asked(config: Config) -> None:
+    """Say in the log, once, whom this member serves without a question."""
+    if config.tls.files() is not None:
+        log.info("TLS is set: whoever calls shows a certificate or sends a token")
+    elif config.listen.insecure:
+        log.warning("insecure = true: everybody who reaches this member may do everything")
+    else:
+        log.info("TLS isn't set: everybody on this host may do everything")
 
 
 def identity(config: Config, grpc_port: int, http_port: int) -> Identity:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schedd.api.authentication import Authentication
 from schedd.api.services import Services
 from schedd.app.checkup import Checkup
 from schedd.app.configured import VERSION
@@ -219,6 +220,12 @@ def _services(
         chains=ground.store.chains,
         membership=ground.store.membership,
         worker_store=ground.store.workers,
+        access_tokens=ground.store.access_tokens,
+        authentication=Authentication(
+            ground.store.access_tokens,
+            ground.clock,
+            demanded=ground.config.tls.files() is not None,
+        ),
         clock=ground.clock,
         nudges=nudges,
         lines=workers,

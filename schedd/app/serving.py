@@ -3,14 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import grpc
 import grpc.aio
 
 from schedd.api.calls import SERVICES
 from schedd.app.parts import Parts
 from schedd.rpc.attach import Terms, WorkerService
 from schedd.rpc.calls import serve_calls
+from schedd.rpc.gate import Gate
 from schedd.rpc.health import Health
 from schedd.rpc.peer_service import PeerService
+from schedd.rpc.reading import put
 from schedproto.v1 import peer_service_pb2, worker_service_pb2
 
 ALWAYS: Final = (
@@ -29,13 +32,14 @@ async def serve(
     reflection: bool,
 ) -> Health:
     """Put the services on it and start it; gives what says whether they serve, by `unready`."""
-    serve_calls(server, parts.services)
-    _attach(parts, terms).serve(server)
-    PeerService(parts.owner, parts.workers, parts.checkup.stands, parts.ears).serve(server)
+    gate = Gate(parts.services.authentication)
+    serve_calls(server, gate, parts.services)
+    _attach(parts, terms).serve(server, gate)
+    PeerService(parts.owner, parts.workers, parts.checkup.stands, parts.ears).serve(server, gate)
     health = Health(unready, [service.full_name for service in SERVICES], ALWAYS)
-    await health.serve(server)
+    await health.serve(server, gate)
     if reflection:
-        _reflect(server)
+        _reflect(server, gate)
     await server.start()
     return health
 
@@ -69,8 +73,13 @@ def _attach(parts: Parts, terms: Terms) -> WorkerService:
     return attach
 
 
-def _reflect(server: grpc.aio.Server) -> None:
-    from grpc_reflection.v1alpha import reflection
+def _reflect(server: grpc.aio.Server, gate: Gate) -> None:
+    from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-    names = [service.full_name for service in SERVICES]
-    reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+    names = [*(service.full_name for service in SERVICES), reflection.SERVICE_NAME]
+    handler = grpc.stream_stream_rpc_method_handler(
+        reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    put(server, gate, reflection.SERVICE_NAME, {"ServerReflectionInfo": handler})

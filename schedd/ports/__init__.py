@@ -7,6 +7,7 @@ owner are one transaction each, whose first statement locks the rows of the clai
 they are still its own (PROTOCOL 1); shards that aren't are left out and named in the answer.
 """
 
+from schedd.ports.access_tokens import AccessTokenStore
 from schedd.ports.backfills import BackfillStore
 from schedd.ports.calendars import CalendarStore
 from schedd.ports.chains import ChainStore
@@ -36,6 +37,7 @@ from schedd.ports.users import PauseStore, UserStore
 from schedd.ports.workers import ResultStore, WorkerStore
 
 __all__ = [
+    "AccessTokenStore",
     "Advances",
     "BackfillStore",
     "CalendarStore",

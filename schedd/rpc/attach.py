@@ -17,6 +17,7 @@ from typing import Final
 
 import grpc
 
+from schedd.core.rights import Kind
 from schedd.owner.advances import Advances
 from schedd.owner.attached import Attached
 from schedd.owner.collect import Collect, Refusal
@@ -25,6 +26,7 @@ from schedd.owner.tails import Tails
 from schedd.owner.workers import Workers
 from schedd.ports import Cluster, ClusterClock
 from schedd.rpc import frames
+from schedd.rpc.gate import Gate, caller
 from schedd.rpc.outbox import Outbox
 from schedd.rpc.reading import MOST_PARTS_OF_FRAME, Unread, put, reader, refuse_unread
 from schedd.rpc.status import abort
@@ -88,18 +90,19 @@ class WorkerService:
         self._clock = clock
         self._outboxes: set[Outbox] = set()
 
-    def serve(self, server: grpc.aio.Server) -> None:
+    def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
         """Put it on this server."""
         attach = grpc.stream_stream_rpc_method_handler(
             self.attach,
             request_deserializer=reader(wire.WorkerFrame, MOST_PARTS_OF_FRAME),
             response_serializer=wire.MemberFrame.SerializeToString,
         )
-        put(server, "schedd.v1.WorkerService", {"Attach": attach})
+        put(server, gate, "schedd.v1.WorkerService", {"Attach": attach})
 
     async def attach(self, _frames: object, context: Stream) -> None:
         """One worker's stream, from hello to its end."""
         hello = await self._hello(context)
+        await _check_name(context, hello.worker)
         outbox = Outbox()
         try:
             incarnation = frames.incarnation_of(hello)
@@ -153,7 +156,9 @@ class WorkerService:
             asyncio.create_task(self._write(context, outbox), name=f"frames to {name}"),
         }
         try:
-            ended, _ = await asyncio.wait(talk, return_when=asyncio.FIRST_COMPLETED)
+            ended, _ = await asyncio.wait(
+                talk, timeout=self._known_for(), return_when=asyncio.FIRST_COMPLETED
+            )
             for each in ended:
                 each.result()
         except frames.BadFrame as bad:
@@ -164,6 +169,11 @@ class WorkerService:
             for each in talk:
                 each.cancel()
             await asyncio.gather(*talk, return_exceptions=True)
+
+    def _known_for(self) -> float | None:
+        """Seconds until the worker's certificate ends: it comes again with its next one."""
+        until = caller().until
+        return None if until is None else max(0.0, (until - self._clock.now()).total_seconds())
 
     async def _read(self, context: Stream, attached: Attached, outbox: Outbox) -> None:
         """Until the end of the stream, or a goodbye."""
@@ -267,4 +277,18 @@ class WorkerService:
                 wire.Members.Endpoint(name=member.name, grpc=member.grpc) for member in view.members
             ],
             revision=view.revision,
+        )
+
+
+async def _check_name(context: Stream, worker: str) -> None:
+    """A worker is who its certificate says, and no other."""
+    who = caller()
+    if who.kind is Kind.WORKER and who.name != worker:
+        log.warning("%s came as worker %s, by %s", who.actor, worker, context.peer())
+        await abort(
+            context,
+            "PERMISSION_DENIED",
+            f"the certificate is of {who.actor}, and the hello of worker/{worker[:140]}",
+            reason="ANOTHER_WORKER",
+            remedy="give this worker a certificate of its own: `schedctl auth issue worker NAME`",
         )

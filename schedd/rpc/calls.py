@@ -15,6 +15,7 @@ from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Una
 from schedd.api.errors import CallError, Unbuilt, of_world
 from schedd.api.places import Places
 from schedd.api.services import Caller, Services
+from schedd.rpc.gate import Gate, caller
 from schedd.rpc.in_hand import InHand
 from schedd.rpc.reading import MOST_PARTS, put, streaming, unary
 from schedd.rpc.status import abort_with
@@ -32,12 +33,12 @@ MOST_PARTS_OF_BATCH: Final = 100_000
 """Of a thousand requests in one."""
 
 
-def serve_calls(server: grpc.aio.Server, services: Services) -> None:
+def serve_calls(server: grpc.aio.Server, gate: Gate, services: Services) -> None:
     """Put every user call on this server."""
     places, in_hand = Places(), InHand()
     for descriptor in SERVICES:
         table = {each.name: _method(services, places, in_hand, each) for each in descriptor.methods}
-        put(server, descriptor.full_name, table)
+        put(server, gate, descriptor.full_name, table)
 
 
 def _method(
@@ -86,10 +87,10 @@ def _unbuilt(method: MethodDescriptor) -> Callable[[Message, Context], Awaitable
 
 
 def caller_of(context: Context) -> Caller:
-    """Who calls. Without TLS and tokens everybody on the host is `anonymous`."""
+    """Who calls, from where, and how long they wait."""
     left = context.time_remaining()
     deadline = None if left is None else max(0.0, left - MARGIN)
-    return Caller(actor="anonymous", source=context.peer(), deadline=deadline)
+    return Caller(caller(), source=context.peer(), deadline=deadline)
 
 
 async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:

@@ -21,6 +21,7 @@ from grpc_health.v1.health import aio as grpc_health
 
 from schedd.api.errors import TooMany
 from schedd.api.places import Places
+from schedd.rpc.gate import Gate
 from schedd.rpc.reading import Context, put, streaming, unary
 from schedd.rpc.status import abort_with
 from schedkit.tasks import Loop
@@ -52,7 +53,7 @@ class Health:
         self._said: object = None
         self.loop = Loop("grpc health", self.step, interval=LOOK_EVERY)
 
-    async def serve(self, server: grpc.aio.Server) -> None:
+    async def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
         """Put it on this server."""
         for name in self._always:
             await self._health.set(name, SERVING)
@@ -62,7 +63,7 @@ class Health:
             "Check": unary(self._health.Check, asked, answer),
             "Watch": streaming(self._watch, asked, answer),
         }
-        put(server, SERVICE_NAME, table)
+        put(server, gate, SERVICE_NAME, table)
 
     async def step(self) -> None:
         """Say how it is now; who watches hears of changes alone, and so does the log."""

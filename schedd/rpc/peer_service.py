@@ -13,6 +13,7 @@ from schedd.core.ids import IncarnationId
 from schedd.owner.ears import Ears
 from schedd.owner.workers import Workers
 from schedd.rpc import frames, hearing
+from schedd.rpc.gate import Gate
 from schedd.rpc.nudges import Nudged, take_nudge
 from schedd.rpc.reading import MOST_PARTS_OF_FRAME, put, streaming, unary
 from schedd.rpc.refusals import told
@@ -40,7 +41,7 @@ class PeerService:
         self._here = here
         self._workers = workers
 
-    def serve(self, server: grpc.aio.Server) -> None:
+    def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
         """Put it on this server."""
         table = {
             "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse),
@@ -49,7 +50,7 @@ class PeerService:
             "Refusals": unary(self.refusals, wire.RefusalsRequest, wire.RefusalsResponse),
             "Changes": streaming(self.changes, wire.ChangesRequest, wire.ChangesResponse),
         }
-        put(server, "schedd.v1.PeerService", table)
+        put(server, gate, "schedd.v1.PeerService", table)
 
     async def examine(self, _request: object, _context: object) -> wire.ExamineResponse:
         """How this member stands, as it alone can tell."""

@@ -4,7 +4,8 @@
 
 Invariants
 - Whatever is asked of a peer has a deadline, and one that hangs delays nobody else's call.
-- A channel to an endpoint that no member has any more is closed.
+- A channel to an endpoint that no member has any more is closed; so is one of a certificate that
+  was changed on disk, when its calls have ended.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ import grpc
 import grpc.aio
 
 from schedd.ports import Cluster
-from schedkit.channel import TLS, connect
+from schedkit.channel import TLS, Rotation, connect
 from schedkit.errors import Misconfigured, Unavailable
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
@@ -41,6 +42,7 @@ class Peers:
         self._cluster = cluster
         self._tls = tls
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._rotation, self._retired = Rotation(tls), list[grpc.aio.Channel]()
         self._waker = Waker()
 
     def endpoints(self) -> list[str]:
@@ -99,9 +101,13 @@ class Peers:
             gone = self._channels.keys() - set(self.endpoints())
             for endpoint in gone:
                 await self._channels.pop(endpoint).close()
+            while self._retired:
+                await self._retired.pop().close(DEADLINE)
 
     async def close(self) -> None:
         """Close all channels."""
+        while self._retired:
+            await self._retired.pop().close()
         while self._channels:
             _, channel = self._channels.popitem()
             await channel.close()
@@ -131,6 +137,10 @@ class Peers:
         return response
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        if self._rotation.turned():
+            self._retired += self._channels.values()
+            self._channels.clear()
+            self._waker.wake()
         channel = self._channels.get(endpoint)
         if channel is None:
             try:

@@ -26,6 +26,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from schedd.rpc.gate import Gate
 from schedd.rpc.in_hand import InHand
 from schedd.rpc.status import abort
 
@@ -146,10 +147,13 @@ async def _asked(requests: AsyncIterator[Message | Unread], context: Context) ->
 _NOTHING: Final = Unread("INVALID_ARGUMENT", "the call ended without a request", "NO_REQUEST")
 
 
-def put(server: grpc.aio.Server, service: str, table: Mapping[str, _Handler]) -> None:
-    """Serve these methods; registered by name, so that what is left has none (see `server`)."""
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(table)),))
-    server.add_registered_method_handlers(service, dict(table))
+def put(server: grpc.aio.Server, gate: Gate, service: str, table: Mapping[str, _Handler]) -> None:
+    """Serve these methods behind the gate; registered by name, so that what is left has none (see
+    `server`).
+    """
+    guarded = {name: gate.guarded(f"{service}.{name}", each) for name, each in table.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
+    server.add_registered_method_handlers(service, guarded)
 
 
 def _count(content: bytes, at: int, end: int, of: Any, left: int, depth: int) -> int:

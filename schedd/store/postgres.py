@@ -24,6 +24,7 @@ from schedd.core.model import (
 )
 from schedd.core.records import Drain, Probe, Unstarted
 from schedd.store import (
+    access_tokens,
     chains,
     checkup,
     dispatch,
@@ -38,6 +39,7 @@ from schedd.store import (
     revisions,
     workers,
 )
+from schedd.store.access_tokens import PostgresAccessTokenStore
 from schedd.store.backfill_store import PostgresBackfillStore
 from schedd.store.calendars import PostgresCalendarStore
 from schedd.store.chain_store import PostgresChainStore
@@ -261,6 +263,7 @@ class PostgresStore:
     retention: PostgresRetentionStore = field(init=False)
     survey: PostgresSurveyStore = field(init=False)
     changes: PostgresChangeStore = field(init=False)
+    access_tokens: PostgresAccessTokenStore = field(init=False)
 
     def __post_init__(self) -> None:
         stores = {
@@ -280,6 +283,7 @@ class PostgresStore:
             "retention": PostgresRetentionStore(self.database),
             "survey": PostgresSurveyStore(self.database),
             "changes": PostgresChangeStore(self.database),
+            "access_tokens": PostgresAccessTokenStore(self.database),
         }
         for name, store in stores.items():
             object.__setattr__(self, name, store)
@@ -323,6 +327,7 @@ class PostgresStore:
             lambda: self.database.call(forget_expired),
             lambda: self.database.call(pooling.forget_orphans),
             lambda: self.database.call(chains.forget_orphans),
+            lambda: self.database.call(access_tokens.forget_ended),
             self._forget_keys,
         )
         for chore in chores:

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Float,
+    ForeignKey,
     Integer,
     Interval,
     LargeBinary,
@@ -380,6 +381,22 @@ incarnations = Table(
     Column("actions", ARRAY(Text), nullable=False),
     Column("started_at", INSTANT, nullable=False),
     Column("lost_at", INSTANT),
+)
+
+access_tokens = Table(
+    "access_tokens",
+    metadata,
+    Column("token_id", Uuid, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("namespaces", ARRAY(Text), nullable=False),
+    Column("created_at", INSTANT, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("expires_at", INSTANT, nullable=False),
+    Column("revoked_at", INSTANT),
+    Column("revoked_by", Text, nullable=False),
+    Column("parent", Uuid, ForeignKey("access_tokens.token_id", ondelete="CASCADE")),
 )
 
 drains = Table(

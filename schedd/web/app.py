@@ -2,12 +2,13 @@
 
     /healthz /readyz   health.py        /          the overview, live by /events   overview.py
     /metrics           telemetry.py     /api/…     REST: every call of the table   rest.py
-                                        /static    one stylesheet, one script
+    /login /logout     login.py         /static    one stylesheet, one script
 
 Invariants
 - No page runs or loads anything that isn't served from here (POLICY); no script or style is inline.
 - No host has more than so many requests under way (`AtATime`); health is answered in any case.
 - A request that changes something isn't taken from another site's page (`SameOrigin`).
+- With TLS nobody is answered who isn't known, but by the probes, the login and its looks (`Known`).
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.services import Services
 from schedd.telemetry import Telemetry
-from schedd.web import health, overview, pages, problems
+from schedd.web import health, login, overview, pages, problems
 from schedd.web.guard import AtATime, SameOrigin, SecurityHeaders
 from schedd.web.health import Readiness
+from schedd.web.known import Known
 from schedd.web.rest import Rest
 
 
@@ -43,7 +45,12 @@ def build(
     closing = asyncio.Event()
     app = Starlette(
         routes=_routes(services, telemetry, health.routes(readiness, notes), closing),
-        middleware=[Middleware(SecurityHeaders), Middleware(AtATime), Middleware(SameOrigin)],
+        middleware=[
+            Middleware(SecurityHeaders),
+            Middleware(AtATime),
+            Middleware(SameOrigin),
+            Middleware(Known, services.authentication),
+        ],
         exception_handlers={Exception: _bug},
     )
     app.state.closing = closing
@@ -62,6 +69,7 @@ def _routes(
         Route("/metrics", metrics),
         *overview.routes(services, closing),
         *pages.assets(),
+        *login.routes(services),
         Under("/api/", Rest(services, closing)),
     ]
 

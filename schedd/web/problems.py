@@ -24,6 +24,8 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 STATUSES: Final[dict[str, tuple[int, str]]] = {
     "INVALID_ARGUMENT": (400, "The request is wrong"),
+    "UNAUTHENTICATED": (401, "It isn't known who asks"),
+    "PERMISSION_DENIED": (403, "Who asks may not"),
     "NOT_FOUND": (404, "There is no such thing"),
     "METHOD_NOT_ALLOWED": (405, "This path has no such method"),
     "ALREADY_EXISTS": (409, "It is there already"),
@@ -93,6 +95,11 @@ def of_form(errors: FormErrors) -> dict[str, Any]:
         remedy="mend the fields and call again; nothing was stored",
         violations=[Violation(one.where, one.what) for one in errors.problems],
     )
+
+
+def refused(body: Mapping[str, Any]) -> Response:
+    """The answer; who isn't known is told how to be."""
+    return answer(body, {"www-authenticate": "Bearer"} if body["status"] == 401 else None)
 
 
 class Refusal(Exception):

@@ -10,6 +10,7 @@ from schedd.api.calls import UNARY
 from schedd.api.services import Caller, Services
 from schedd.core.pauses import Pause
 from schedd.core.records import Counts
+from schedd.core.rights import PAGE
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 
@@ -19,7 +20,7 @@ RECENT: Final = 100
 JOBS_READ: Final = 200
 """The newest jobs, among which the next to run are looked for."""
 
-_NOBODY: Final = Caller(actor="page", source="page")
+_NOBODY: Final = Caller(PAGE, source="page")
 NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0)
 
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import uvicorn
 from starlette.applications import Starlette
 
 from schedkit.channel import split_address
 from schedkit.errors import Fault, Misconfigured
+from schedkit.https import HANDSHAKE_WITHIN
 from schedkit.patience import MOST, protocol_of
 
 GRACE: Final = 3
@@ -44,10 +46,13 @@ class Bound:
         """host:port"""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    async def serve(self, app: Starlette, connections: int = MOST) -> NoReturn:
+    async def serve(
+        self, app: Starlette, connections: int = MOST, tls: ssl.SSLContext | None = None
+    ) -> NoReturn:
         """Serve until cancelled. Then event streams end at once, and what is being answered gets
         GRACE seconds. `app.state.closing` is the event that ends the streams. `connections`: how
-        many there may be at a time; an eighth of them of one host, or MOST_OF_ONE_HOST.
+        many there may be at a time; an eighth of them of one host, or MOST_OF_ONE_HOST. `tls`
+        None: in the clear.
         """
         server = _Server(
             uvicorn.Config(
@@ -60,7 +65,8 @@ class Bound:
                 timeout_graceful_shutdown=GRACE,
                 http=protocol_of(connections, max(MOST_OF_ONE_HOST, connections // 8)),
                 ws="none",
-            )
+            ),
+            tls,
         )
         running = asyncio.create_task(server.serve(sockets=[self._listener]), name="http server")
         try:
@@ -115,7 +121,38 @@ def _listener(address: str) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Without signal handlers: the daemon's own decide."""
+    """Without signal handlers, for the daemon's own decide; and impatient of slow handshakes."""
+
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._tls = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. Uvicorn itself would wait for a minute for each handshake."""
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        for listener in sockets or ():
+            serving = await asyncio.get_running_loop().create_server(
+                self._connection,
+                sock=listener,
+                ssl=self._tls,
+                ssl_handshake_timeout=HANDSHAKE_WITHIN,
+                backlog=BACKLOG,
+            )
+            self.servers.append(serving)
+
+    def _connection(self) -> asyncio.Protocol:
+        make = cast("Any", self.config.http_protocol_class)
+        return cast(
+            "asyncio.Protocol",
+            make(
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+            ),
+        )
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -28,6 +28,7 @@ from schedd.owner.reports import Reported
 from schedd.owner.tails import Tails
 from schedd.owner.wordings import Known
 from schedd.rpc.attach import Terms, WorkerService
+from schedd.rpc.gate import Gate
 from schedkit.channel import SERVER_OPTIONS, listen
 from schedproto.v1 import job_pb2
 from support.dispatching import Definitions, World, of
@@ -106,7 +107,7 @@ class Member:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        self.service.serve(server)
+        self.service.serve(server, Gate())
         self.address = f"127.0.0.1:{listen(server, '127.0.0.1:0', None)}"
         await server.start()
         self.world.workers.on_slots_freed(self.world.dispatch.wake)

@@ -21,6 +21,7 @@ from schedd.owner.ears import Ears
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
+from schedd.rpc.gate import Gate
 from schedd.rpc.hearing import Hearing
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.outbox import MOST_IN_FRAME, Outbox
@@ -66,7 +67,7 @@ class Peer:
         self.ears = Ears()
         self.server = grpc.aio.server()
         service = PeerService(self.loops, self.workers, peer_service_pb2.ExamineResponse, self.ears)
-        service.serve(self.server)
+        service.serve(self.server, Gate())
         self.port = self.server.add_insecure_port("127.0.0.1:0")
 
     @property

@@ -21,6 +21,7 @@ from uuid import uuid4
 import aiohttp
 from starlette.applications import Starlette
 
+from schedd.api.authentication import Authentication
 from schedd.api.services import Services
 from schedd.cluster_clock import DatabaseClock
 from schedd.core.checkup.facts import EtcdFacts, Facts
@@ -174,7 +175,7 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Sent]:
 
 
 @asynccontextmanager
-async def served(dsn: str) -> AsyncIterator[Web]:
+async def served(dsn: str, *, demanded: bool = False) -> AsyncIterator[Web]:
     """A member's HTTP face over this migrated database."""
     store = PostgresStore(Database(dsn, lanes=1))
     cluster, telemetry, reasons = ToldCluster(), Telemetry(), []
@@ -191,6 +192,8 @@ async def served(dsn: str) -> AsyncIterator[Web]:
         chains=store.chains,
         membership=store.membership,
         worker_store=store.workers,
+        access_tokens=store.access_tokens,
+        authentication=Authentication(store.access_tokens, clock, demanded=demanded),
         clock=clock,
         nudges=Nudger(cluster, peers),
         lines=lines,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from schedd.api import calls
+from schedd.api.authentication import Authentication
 from schedd.api.services import Caller, Services
 from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.events import Event
@@ -28,6 +29,7 @@ from schedd.owner.workers import Workers
 from schedd.result_objects import StoredObjects
 from schedkit.clock import utcnow
 from schedkit.objects.files import Files
+from support.callers import TESTER
 from support.store import World
 
 
@@ -143,7 +145,7 @@ class Api:
 
     async def __call__(self, name: str, request: Any, deadline: float | None = 5.0) -> Any:
         [call] = [call for full, call in calls.UNARY.items() if full.endswith(f".{name}")]
-        return await call(self.services, Caller("tester", "test", deadline), request)
+        return await call(self.services, Caller(TESTER, "test", deadline), request)
 
     async def rows(self, name: str) -> list[tuple[Any, ...]]:
         """(state, reason, count) of the job's runs, oldest first."""
@@ -170,6 +172,8 @@ async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
             chains=member.store.chains,
             membership=member.store.membership,
             worker_store=member.store.workers,
+            access_tokens=member.store.access_tokens,
+            authentication=Authentication(member.store.access_tokens, clock, demanded=False),
             clock=clock,
             nudges=nudged,
             lines=lines,

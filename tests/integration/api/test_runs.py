@@ -25,6 +25,7 @@ from schedd.core.model import Incarnation, Verdict
 from schedd.core.records import WorkerView
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
+from support.callers import TESTER
 from support.store import draft, incarnation, report
 
 SPEC = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]))
@@ -151,7 +152,7 @@ async def test_an_attempt_that_a_run_hasnt_has_no_log(api, follow):
     for token in (5, -1):
         asked = wire.ReadLogsRequest(run_id=run.run_id, fencing_token=token, follow=follow)
         with pytest.raises(NotFound, match=f"no attempt with the token {token}"):
-            _ = [piece async for piece in read(api.services, Caller("tester", "test"), asked)]
+            _ = [piece async for piece in read(api.services, Caller(TESTER, "test"), asked)]
 
 
 async def test_why_a_run_was_cancelled_stands_in_the_audit(api):

@@ -23,6 +23,7 @@ from schedd.core.ids import JobId
 from schedd.core.model import Definition
 from schedd.core.records import JobRecord
 from schedproto.v1 import job_pb2, job_service_pb2
+from support.callers import TESTER
 from support.runs import NOW
 from support.store import job_record
 
@@ -59,7 +60,7 @@ class Stored:
             update_mask=FieldMask(paths=mask),
             validate_only=True,
         )
-        return await update_job(cast("Services", self), Caller("tester", "test"), request)
+        return await update_job(cast("Services", self), Caller(TESTER, "test"), request)
 
     async def refused(self, *mask: str, **fields: Any) -> set[str]:
         with pytest.raises(InvalidArgument) as refusal:

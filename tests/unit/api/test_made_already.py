@@ -24,9 +24,10 @@ from schedd.core.records import JobRecord, Probe, RunRecord
 from schedkit.errors import Unavailable
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import job_pb2, run_service_pb2
+from support.callers import TESTER
 from support.runs import NOW, SetClock
 
-CALLER = Caller("tester", "test", deadline=1.0)
+CALLER = Caller(TESTER, "test", deadline=1.0)
 
 
 def member(name: str) -> MemberView:

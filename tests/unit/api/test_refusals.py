@@ -17,8 +17,9 @@ from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.model import AuditEntry
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import run_service_pb2
+from support.callers import TESTER
 
-CALLER = Caller("tester", "test")
+CALLER = Caller(TESTER, "test")
 M1 = MemberView("m1", TenureId(uuid4()), "m1:1", "m1:2", 100, "1", "", False)
 
 

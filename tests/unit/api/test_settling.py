@@ -15,6 +15,7 @@ from schedd.core.ids import JobId, Timeline
 from schedd.core.model import LiveRun
 from schedd.core.records import Probe
 from schedkit.errors import Unavailable
+from support.callers import TESTER
 from support.runs import NOW, SetClock, running, worker
 from support.store import job_record
 
@@ -53,9 +54,7 @@ async def settled(past_start_by: float) -> list[LiveRun]:
     told = Told()
     assert OUT.start_by is not None
     told.clock.time = OUT.start_by + timedelta(seconds=past_start_by)
-    await settle(
-        cast("Services", told), Caller("tester", "test", deadline=1.0), job_record(due=NOW)
-    )
+    await settle(cast("Services", told), Caller(TESTER, "test", deadline=1.0), job_record(due=NOW))
     return told.revoked
 
 
@@ -72,7 +71,7 @@ async def test_a_change_is_never_told_as_not_made_because_the_database_went_away
     told = Told()
     told.away = True
     with pytest.raises(OutcomeUnclear) as unknown:
-        await settle(cast("Services", told), Caller("tester", "test"), job_record(due=NOW))
+        await settle(cast("Services", told), Caller(TESTER, "test"), job_record(due=NOW))
     assert unknown.value.reason == "ATTEMPTS_OUT"
     assert unknown.value.remedy.startswith("it can't start later than 36 s from now"), "at most"
 
@@ -87,7 +86,7 @@ async def test_who_cant_wait_so_long_is_told_when_the_last_of_them_has_expired()
     assert OUT.start_by is not None
     told.clock.time = OUT.start_by - timedelta(seconds=29.2)
     told.revoke = for_ever  # type: ignore[method-assign]
-    caller = Caller("tester", "test", deadline=0.01)
+    caller = Caller(TESTER, "test", deadline=0.01)
     with pytest.raises(OutcomeUnclear) as unknown:
         await settle(cast("Services", told), caller, job_record(due=NOW))
     assert unknown.value.remedy.startswith("it can't start later than 30 s from now")

@@ -18,6 +18,7 @@ from faults.hostile import calls, http2
 from schedd.api.errors import TooMany
 from schedd.api.places import Places
 from schedd.rpc import reading
+from schedd.rpc.gate import Gate
 from schedd.rpc.health import Health
 from schedd.rpc.reading import put, unary
 from schedd.rpc.server import make_server, served
@@ -39,8 +40,8 @@ async def address() -> AsyncIterator[str]:
 
     server = make_server(16)
     table = {"ListJobs": unary(answer, wire.ListJobsRequest, wire.ListJobsResponse)}
-    put(server, "schedd.v1.JobService", table)
-    await Health(list).serve(server)
+    put(server, Gate(), "schedd.v1.JobService", table)
+    await Health(list).serve(server, Gate())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     yield f"127.0.0.1:{port}"

@@ -1,0 +1,190 @@
+"""Calls on access tokens; logins, which are short-lived ones; and who the caller is."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+from uuid import UUID, uuid4
+
+from schedd.api import paging, validation, views
+from schedd.api.errors import InvalidArgument, NotFound, Violation, cut, refuse
+from schedd.api.services import Caller, Services, compact
+from schedd.core.access_tokens import (
+    LIFETIME,
+    LONGEST,
+    SECRET_BYTES,
+    SESSION,
+    AccessToken,
+    text_of,
+)
+from schedd.core.ids import AccessTokenId
+from schedd.core.rights import EVERY, Role, is_name
+from schedproto.v1 import auth_service_pb2 as wire
+
+MOST_NAMESPACES: Final = 100
+SHORTEST: Final = timedelta(minutes=1)
+
+
+async def create_token(
+    services: Services, caller: Caller, request: wire.CreateTokenRequest
+) -> wire.CreateTokenResponse:
+    """Make one; its text is told once, here."""
+    lifetime = request.lifetime.ToTimedelta() if request.HasField("lifetime") else LIFETIME
+    refuse([*_faults(request, lifetime)], "INVALID_TOKEN")
+    now = services.clock.now()
+    token, text = _drawn(
+        AccessToken(
+            id=AccessTokenId(uuid4()),
+            digest=b"",
+            name=request.name,
+            role=Role(request.role),
+            namespaces=tuple(sorted({*request.namespaces} or {EVERY})),
+            created_at=now,
+            created_by=caller.actor,
+            expires_at=now + lifetime,
+        )
+    )
+    entry = caller.audit("create", f"token/{token.id}", request.request_id)
+    await services.access_tokens.create(token, replace(entry, after=compact(_said(token))))
+    return wire.CreateTokenResponse(token=_message(token), secret=text)
+
+
+async def list_tokens(
+    services: Services, caller: Caller, request: wire.ListTokensRequest
+) -> wire.ListTokensResponse:
+    """A page of them, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    after = paging.read_token("tokens", request.page_token)
+    rows = await services.access_tokens.list(
+        (after[0], AccessTokenId(after[1])) if after else None, size + 1
+    )
+    page = rows[:size]
+    return wire.ListTokensResponse(
+        tokens=[_message(token) for token in page],
+        next_page_token=(
+            paging.token("tokens", page[-1].created_at, page[-1].id) if rows[size:] else ""
+        ),
+    )
+
+
+async def revoke_token(
+    services: Services, caller: Caller, request: wire.RevokeTokenRequest
+) -> wire.Token:
+    """It is worth nothing any more."""
+    token_id = _id(request.token_id)
+    entry = caller.audit("revoke", f"token/{token_id}", request.request_id)
+    revoked = await services.access_tokens.revoke(token_id, caller.actor, entry)
+    services.authentication.forget()
+    if revoked is None:
+        raise NotFound(
+            f"there is no token {cut(request.token_id)}",
+            reason="NO_SUCH_TOKEN",
+            remedy="see `schedctl auth token list`",
+        )
+    return _message(revoked)
+
+
+async def get_identity(
+    services: Services, caller: Caller, request: wire.GetIdentityRequest
+) -> wire.Identity:
+    """Who the caller is, as this member takes them."""
+    del services, request
+    who = caller.who
+    return wire.Identity(
+        actor=who.actor,
+        grants=[
+            wire.Identity.Grant(namespace=namespace, role=wire.Role.ValueType(role))
+            for namespace, role in sorted(who.roles.items())
+        ],
+        expires_at=views.stamp(who.until),
+        token_id=str(who.token or ""),
+    )
+
+
+async def log_in(services: Services, caller: Caller) -> str:
+    """The text of a login: a token as good as the caller's own, for a shorter time. Theirs must be
+    one, for a login ends with the token that it was made by.
+    """
+    who = caller.who
+    assert who.token is not None
+    made_by = await services.access_tokens.find(who.token)
+    assert made_by is not None
+    now = services.clock.now()
+    token, text = _drawn(
+        replace(
+            made_by,
+            id=AccessTokenId(uuid4()),
+            created_at=now,
+            created_by=who.actor,
+            expires_at=min(now + SESSION, made_by.expires_at),
+            parent=made_by.parent or made_by.id,
+        )
+    )
+    await services.access_tokens.create(token, caller.audit("login", f"token/{who.token}"))
+    return text
+
+
+async def log_out(services: Services, caller: Caller) -> None:
+    """The login that the caller came by is worth nothing any more."""
+    if (token := caller.who.token) is not None:
+        entry = caller.audit("logout", f"token/{token}")
+        await services.access_tokens.revoke(token, caller.actor, entry)
+        services.authentication.forget()
+
+
+def _drawn(token: AccessToken) -> tuple[AccessToken, str]:
+    """It with a secret of its own, and what is sent for it."""
+    text, digest = text_of(token.id, secrets.token_bytes(SECRET_BYTES))
+    return replace(token, digest=digest), text
+
+
+def _faults(request: wire.CreateTokenRequest, lifetime: timedelta) -> Iterator[Violation]:
+    if not is_name(request.name):
+        yield Violation("name", "give whose it is: letters, digits, '.', '_', '@', '+', '-'")
+    if not request.role:
+        yield Violation("role", "give one of viewer, operator, admin")
+    if len(request.namespaces) > MOST_NAMESPACES:
+        yield Violation("namespaces", f"are at most {MOST_NAMESPACES}")
+    for namespace in request.namespaces[:MOST_NAMESPACES]:
+        if namespace != EVERY:
+            yield from validation.check_name(namespace, "namespaces")
+    if not SHORTEST <= lifetime <= LONGEST:
+        yield Violation("lifetime", f"is from a minute to {LONGEST.days} days")
+
+
+def _id(text: str) -> AccessTokenId:
+    try:
+        return AccessTokenId(UUID(text))
+    except ValueError:
+        raise InvalidArgument(
+            f"token_id: {cut(text)!r} isn't the id of a token",
+            reason="INVALID_FIELD",
+            remedy="give an id as `schedctl auth token list` shows it",
+            violations=[Violation("token_id", "isn't an id")],
+        ) from None
+
+
+def _said(token: AccessToken) -> dict[str, object]:
+    """As the audit has it."""
+    return {
+        "name": token.name,
+        "role": token.role.word,
+        "namespaces": [*token.namespaces],
+        "expires_at": token.expires_at.isoformat(timespec="seconds"),
+    }
+
+
+def _message(token: AccessToken) -> wire.Token:
+    return wire.Token(
+        token_id=str(token.id),
+        name=token.name,
+        role=wire.Role.ValueType(token.role),
+        namespaces=token.namespaces,
+        created_at=views.stamp(token.created_at),
+        created_by=token.created_by,
+        expires_at=views.stamp(token.expires_at),
+        revoked_at=views.stamp(token.revoked_at),
+        revoked_by=token.revoked_by,
+    )

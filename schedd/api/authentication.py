@@ -1,0 +1,136 @@
+"""Who calls: by the certificate that they showed, or by the access token that they sent.
+
+    token ─▶ its row, looked up at most once in FRESH seconds ─▶ secret? ended? revoked? ─▶ Identity
+    certificate ─▶ names in it (`core.rights`) ─▶ Identity, until the certificate ends
+
+Invariants
+- A token that is sent is judged, whatever certificate comes with it: a wrong one isn't passed by.
+- A revoked token is worth nothing FRESH seconds later, on whichever member; here, at once.
+- That a token has ended or was revoked is told to who knows its secret alone.
+- What nobody knows costs the database little: LOOKS are under way at a time, and what isn't there
+  is remembered, too, as are no more than MOST of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from schedd.api.errors import Unauthenticated
+from schedd.core.access_tokens import AccessToken, read
+from schedd.core.ids import AccessTokenId
+from schedd.core.rights import ANONYMOUS, Identity, identity_of
+from schedd.ports import AccessTokenStore, ClusterClock
+from schedkit.certificates import not_after
+from schedkit.clock import boottime
+
+FRESH: Final = 5.0
+"""Seconds for which a row that was read stands for what is stored."""
+MOST: Final = 4_096
+LOOKS: Final = 4
+
+BEARER: Final = "bearer "
+HOW: Final = (
+    "show a certificate (`schedctl auth issue`) or send a token (`schedctl auth token create`)"
+)
+
+
+class Authentication:
+    """Of one member. `demanded`: whether anybody is asked who they are."""
+
+    def __init__(self, store: AccessTokenStore, clock: ClusterClock, *, demanded: bool) -> None:
+        self.demanded: Final = demanded
+        self._store, self._clock = store, clock
+        self._looks = asyncio.Semaphore(LOOKS)
+        self._rows: OrderedDict[AccessTokenId, tuple[float, AccessToken | None]] = OrderedDict()
+        self._revoked_at = -math.inf
+        self._certificates: OrderedDict[bytes, Identity | None] = OrderedDict()
+
+    async def of(
+        self, authorization: str | None, certificate: Callable[[], Identity | None]
+    ) -> Identity:
+        """Who sent this header, or else showed this certificate.
+
+        Raises:
+            Unauthenticated: nobody that is known. Unavailable: the token can't be looked up.
+        """
+        if not self.demanded:
+            return ANONYMOUS
+        if authorization is not None:
+            return await self.of_header(authorization)
+        who = certificate()
+        if who is None:
+            raise _unknown("it isn't known who calls", "NO_CREDENTIALS")
+        if who.ended(self._clock.now()):
+            raise _unknown("the certificate has ended", "CERTIFICATE_EXPIRED")
+        return who
+
+    async def of_header(self, authorization: str) -> Identity:
+        """Who is meant by `Bearer schedd_…`. Raises Unauthenticated, Unavailable."""
+        if authorization[: len(BEARER)].lower() != BEARER:
+            raise _unknown("authorization isn't `Bearer` and a token", "BAD_TOKEN")
+        return await self.of_token(authorization[len(BEARER) :].strip())
+
+    async def of_token(self, text: str) -> Identity:
+        """Whose token this is. Raises Unauthenticated, Unavailable."""
+        parts = read(text)
+        token = None if parts is None else await self._row(parts[0])
+        if parts is None or token is None or not token.is_of(parts[1]):
+            raise _unknown("the token isn't one of this cluster's", "BAD_TOKEN")
+        return self._living(token)
+
+    async def still(self, who: Identity) -> None:
+        """Raise Unauthenticated where what somebody was known by is over: for what lasts."""
+        if who.token is not None:
+            token = await self._row(who.token)
+            if token is None:
+                raise _unknown("the token isn't there any more", "BAD_TOKEN")
+            self._living(token)
+        elif who.ended(self._clock.now()):
+            raise _unknown("the certificate has ended", "CERTIFICATE_EXPIRED")
+
+    def of_certificate(self, pem: bytes, uris: Iterable[str]) -> Identity | None:
+        """Whom a certificate that was verified names; None: nobody. Remembered by its bytes."""
+        if pem not in self._certificates:
+            who = identity_of(uris)
+            self._certificates[pem] = who and replace(who, until=not_after(pem))
+            while len(self._certificates) > MOST:
+                self._certificates.popitem(last=False)
+        return self._certificates[pem]
+
+    def forget(self) -> None:
+        """A token was revoked here: what was read before now says nothing any more."""
+        self._revoked_at = boottime()
+
+    def _living(self, token: AccessToken) -> Identity:
+        if token.revoked:
+            raise _unknown("the token was revoked", "TOKEN_REVOKED")
+        if token.identity.ended(self._clock.now()):
+            raise _unknown("the token has expired", "TOKEN_EXPIRED")
+        return token.identity
+
+    async def _row(self, token: AccessTokenId) -> AccessToken | None:
+        if not self._fresh(token):
+            async with self._looks:
+                if not self._fresh(token):  # somebody looked meanwhile
+                    asked = boottime()
+                    found = await self._store.find(token)
+                    self._rows[token] = asked, found
+                    self._rows.move_to_end(token)
+                    while len(self._rows) > MOST:
+                        self._rows.popitem(last=False)
+                    return found
+        return self._rows[token][1]
+
+    def _fresh(self, token: AccessTokenId) -> bool:
+        """Whether what is known of it was read lately, and since the last revocation here."""
+        asked, _ = self._rows.get(token, (-math.inf, None))
+        return asked > max(self._revoked_at, boottime() - FRESH)
+
+
+def _unknown(what: str, reason: str) -> Unauthenticated:
+    return Unauthenticated(what, reason=reason, remedy=HOW)

@@ -1,0 +1,129 @@
+"""Who acts, and what they may: identities, roles per namespace, and how a certificate tells them.
+
+    schedd://member/m1               a member of the cluster
+    schedd://worker/w1               the worker of this name, and no other
+    schedd://user/alice/admin/*      a person or program: a role in a namespace, `*`: in all
+
+Invariants
+- A role contains those below it: viewer < operator < admin.
+- What belongs to the whole cluster takes the role in EVERY namespace.
+- A certificate that names two, or that names one in a form not known here, names nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, IntEnum
+from typing import Final
+
+from schedd.core.ids import AccessTokenId
+
+EVERY: Final = "*"
+"""All namespaces, and what belongs to none of them."""
+
+SCHEME: Final = "schedd://"
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@+-]{0,126}[A-Za-z0-9])?", re.ASCII)
+
+
+class Role(IntEnum):
+    """What somebody may in a namespace."""
+
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+    @property
+    def word(self) -> str:
+        """As it is written."""
+        return self.name.lower()
+
+
+class Kind(Enum):
+    """What somebody is."""
+
+    USER = "user"
+    WORKER = "worker"
+    MEMBER = "member"
+    ANYBODY = "anybody"
+    """Whoever comes to a member that asks nobody; and this very member."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Somebody, as they were authenticated. `until`: when that ends, if it does."""
+
+    kind: Kind
+    name: str
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    until: datetime | None = None
+    token: AccessTokenId | None = None
+    """By which they were."""
+
+    @property
+    def actor(self) -> str:
+        """As the audit names them."""
+        return self.name if self.kind is Kind.ANYBODY else f"{self.kind.value}/{self.name}"
+
+    def may(self, role: Role, namespace: str) -> bool:
+        """Whether they have the role in this namespace."""
+        had = max(self.roles.get(namespace, 0), self.roles.get(EVERY, 0))
+        return had >= role
+
+    def may_somewhere(self, role: Role) -> bool:
+        """Whether they have the role in any namespace."""
+        return any(had >= role for had in self.roles.values())
+
+    def ended(self, now: datetime) -> bool:
+        """Whether it was for a time that is over."""
+        return self.until is not None and self.until <= now
+
+
+ANONYMOUS: Final = Identity(Kind.ANYBODY, "anonymous", {EVERY: Role.ADMIN})
+"""Whoever comes where nobody is asked: on loopback, or in the clear as the operator asked for."""
+
+PAGE: Final = Identity(Kind.ANYBODY, "page", {EVERY: Role.VIEWER})
+"""The member itself, reading what all may see that may see the page."""
+
+
+def is_name(text: str) -> bool:
+    """Whether somebody can be named so."""
+    return _NAME.fullmatch(text) is not None
+
+
+def uri_of(kind: Kind, name: str) -> str:
+    """How a certificate names a member or a worker."""
+    return f"{SCHEME}{kind.value}/{name}"
+
+
+def uris_of_user(name: str, role: Role, namespaces: Iterable[str]) -> list[str]:
+    """How a certificate names a person or program with this role."""
+    return [f"{SCHEME}user/{name}/{role.word}/{namespace}" for namespace in namespaces]
+
+
+def identity_of(uris: Iterable[str]) -> Identity | None:
+    """Whom these names of a certificate name; None: nobody. Names of other schemes say nothing."""
+    parts = [uri.removeprefix(SCHEME).split("/") for uri in uris if uri.startswith(SCHEME)]
+    if not parts or len({tuple(each[:2]) for each in parts}) > 1:
+        return None
+    match parts:
+        case [[("member" | "worker") as kind, name]] if is_name(name):
+            return Identity(Kind(kind), name)
+        case [["user", name, *_], *_] if is_name(name):
+            return _user(name, [each[2:] for each in parts])
+    return None
+
+
+def _user(name: str, granted: Iterable[list[str]]) -> Identity | None:
+    roles: dict[str, Role] = {}
+    for each in granted:
+        if len(each) != 2 or not each[1] or each[0] not in _ROLES:
+            return None
+        role, namespace = _ROLES[each[0]], each[1]
+        roles[namespace] = max(role, roles.get(namespace, role))
+    return Identity(Kind.USER, name, roles)
+
+
+_ROLES: Final = {role.word: role for role in Role}

@@ -1,0 +1,30 @@
+"""Access tokens, as they are stored."""
+
+from datetime import datetime
+from typing import Protocol
+
+from schedd.core.access_tokens import AccessToken
+from schedd.core.ids import AccessTokenId
+from schedd.core.model import AuditEntry
+
+
+class AccessTokenStore(Protocol):
+    """Each writing call is one transaction with its audit line."""
+
+    async def create(self, token: AccessToken, audit: AuditEntry) -> None: ...
+
+    async def find(self, token: AccessTokenId) -> AccessToken | None:
+        """Whether or not it has ended."""
+        ...
+
+    async def list(
+        self, after: tuple[datetime, AccessTokenId] | None, limit: int
+    ) -> list[AccessToken]:
+        """Newest first, past `after` (created_at, id); logins left out."""
+        ...
+
+    async def revoke(self, token: AccessTokenId, by: str, audit: AuditEntry) -> AccessToken | None:
+        """From now on it, and what was made by it, is worth nothing; the first time stays. None:
+        there is none.
+        """
+        ...

@@ -1,0 +1,115 @@
+"""Who calls over gRPC: asked before the request of any method is read.
+
+    call ─▶ token in its metadata, or certificate of its connection ─▶ Identity ─▶ may they at all?
+              └ nobody: UNAUTHENTICATED                                   └ no: PERMISSION_DENIED
+
+`reading.put`, the one way to serve a method, puts it behind the gate; one without a line in
+`api/policy.py` is closed. Which namespaces a call may touch is judged by its request, in
+`api/authorising.py`. What a handler runs in knows its caller by `caller()`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from inspect import isasyncgenfunction
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from schedd.api.authentication import Authentication
+from schedd.api.authorising import admitted
+from schedd.api.errors import CallError, of_world
+from schedd.api.policy import OPEN, POLICY
+from schedd.core.rights import ANONYMOUS, Identity
+from schedd.rpc.status import abort_with
+from schedkit.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+_CALLER: Final[ContextVar[Identity]] = ContextVar("caller", default=ANONYMOUS)
+
+
+def caller() -> Identity:
+    """Who made the call that this runs in."""
+    return _CALLER.get()
+
+
+class Gate:
+    """Before the methods of one member. `authentication` None: nobody is asked."""
+
+    def __init__(self, authentication: Authentication | None = None) -> None:
+        self._authentication = authentication
+
+    def guarded(self, method: str, handler: Handler) -> Handler:
+        """The handler of this method (its full name), behind the gate."""
+        if self._authentication is None or not self._authentication.demanded:
+            return handler
+        if POLICY.get(method) == OPEN:
+            return handler
+        return _wrapped(handler, lambda context: self._admit(method, context))
+
+    async def _admit(self, method: str, context: Context) -> None:
+        assert self._authentication is not None
+        try:
+            who = await self._authentication.of(
+                _authorization(context), lambda: self._certified(context)
+            )
+            admitted(who, method)
+        except (CallError, Unavailable) as error:
+            refusal = of_world(error) if isinstance(error, Unavailable) else error
+            log.info("%s of %s: %s", method, context.peer(), refusal.message)
+            await abort_with(context, refusal)
+        _CALLER.set(who)
+
+    def _certified(self, context: Context) -> Identity | None:
+        """Whom the certificate of the connection names."""
+        assert self._authentication is not None
+        told = context.auth_context()
+        pem = told.get("x509_pem_cert")
+        if not pem:
+            return None
+        uris = [uri.decode(errors="replace") for uri in told.get("peer_uri", ())]
+        return self._authentication.of_certificate(next(iter(pem)), uris)
+
+
+def _authorization(context: Context) -> str | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            return value if isinstance(value, str) else value.decode(errors="replace")
+    return None
+
+
+def _wrapped(handler: Any, admit: Callable[[Context], Awaitable[None]]) -> Handler:
+    """The same kind of handler, that admits first."""
+    if handler.response_streaming and isasyncgenfunction(handler.stream_stream):
+        return grpc.stream_stream_rpc_method_handler(
+            _generating(handler.stream_stream, admit),
+            handler.request_deserializer,
+            handler.response_serializer,
+        )
+    inner = handler.stream_stream if handler.response_streaming else handler.stream_unary
+
+    async def answering(requests: Any, context: Context) -> Any:
+        await admit(context)
+        return await inner(requests, context)
+
+    make = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    return make(answering, handler.request_deserializer, handler.response_serializer)
+
+
+def _generating(inner: Any, admit: Callable[[Context], Awaitable[None]]) -> Any:
+    async def generating(requests: Any, context: Context) -> AsyncIterator[Any]:
+        await admit(context)
+        async for each in inner(requests, context):
+            yield each
+
+    return generating

@@ -1,0 +1,115 @@
+"""Who asks over HTTP: known before anything but the probes, the login and its looks answers.
+
+    Authorization: Bearer …  │ the cookie of a login  │ the certificate of the connection
+                  └────────────────────┴─────────────▶ Identity ─▶ scope[IDENTITY] ─▶ caller_of
+    nobody: the login for who reads a page, 401 for the others
+
+Invariants
+- Calls under /api/ are judged by themselves (`schedd/api/authorising.py`). Pages and figures tell
+  of all namespaces, so they are for who may see all; a path that isn't named here, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from schedd.api.authentication import BEARER, Authentication
+from schedd.api.errors import CallError, PermissionDenied, Unauthenticated
+from schedd.api.services import Caller
+from schedd.core.rights import EVERY, Identity, Role
+from schedd.web import problems
+from schedkit.errors import Unavailable
+from schedkit.https import CERTIFICATE
+
+log = logging.getLogger(__name__)
+
+IDENTITY: Final = "schedd.identity"
+COOKIE: Final = "__Host-schedd"
+LOGIN: Final = "/login"
+OPEN: Final = frozenset({"/healthz", "/readyz", LOGIN})
+LOGOUT: Final = "/logout"
+LOOKS: Final = "/static/"
+CALLS: Final = "/api/"
+DEADLINE: Final = 30.0
+"""Seconds that a call may take; HTTP callers don't say."""
+
+
+class Known:
+    """Passes on what is open, and what somebody asks who is known."""
+
+    def __init__(self, app: ASGIApp, authentication: Authentication) -> None:
+        self._app = app
+        self._authentication = authentication
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or refuse."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        try:
+            scope[IDENTITY] = who = await self.identity(scope)
+            if not path.startswith((CALLS, LOOKS)) and path not in {*OPEN, LOGOUT}:
+                _check_page(who)
+        except (CallError, Unavailable) as error:
+            if not path.startswith(LOOKS) and path not in OPEN:
+                await _answer(scope, error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    async def identity(self, scope: Scope) -> Identity:
+        """Who asks. Raises Unauthenticated, Unavailable."""
+        headers = Headers(scope=scope)
+        sent = headers.get("authorization")
+        if sent is None and (login := cookie_of(headers)) is not None:
+            sent = f"{BEARER}{login}"
+        return await self._authentication.of(sent, lambda: self._certified(scope))
+
+    def _certified(self, scope: Scope) -> Identity | None:
+        shown: Mapping[str, Any] | None = scope.get(CERTIFICATE)
+        if not shown:
+            return None
+        uris = [name for kind, name in shown["names"] if kind == "URI"]
+        return self._authentication.of_certificate(shown["pem"], uris)
+
+
+def cookie_of(headers: Headers) -> str | None:
+    """What the cookie of a login holds."""
+    try:
+        jar = SimpleCookie(headers.get("cookie", ""))
+    except CookieError:
+        return None
+    return jar[COOKIE].value if COOKIE in jar else None
+
+
+def caller_of(request: Request) -> Caller:
+    """Who makes the call that this request asks for."""
+    peer = request.client
+    source = f"http:{peer.host}:{peer.port}" if peer else "http"
+    return Caller(request.scope[IDENTITY], source=source, deadline=DEADLINE)
+
+
+def _check_page(who: Identity) -> None:
+    if not who.may(Role.VIEWER, EVERY):
+        raise PermissionDenied(
+            f"this page tells of all namespaces; {who.actor} may see some",
+            reason="ROLE_MISSING",
+            remedy="ask by `schedctl` or /api/v1/, which tell of those alone",
+        )
+
+
+def _answer(scope: Scope, error: CallError | Unavailable) -> ASGIApp:
+    reads = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith(CALLS)
+    page = reads and "text/html" in Headers(scope=scope).get("accept", "")
+    if page and isinstance(error, Unauthenticated):
+        return RedirectResponse(f"{LOGIN}?next={quote(scope['path'], safe='/')}", 303)
+    return problems.refused(problems.of(error))

@@ -1,0 +1,98 @@
+"""The login of the dashboard: an access token for a cookie that is good for a working day.
+
+    GET  /login            the page: a form, or who is logged in
+    POST /login  token=…   ─▶ a token of its own, SESSION long, in the cookie ─▶ the page asked for
+    POST /logout           ─▶ that one is revoked
+
+The token that was typed in is nowhere kept. The cookie is one that no script reads, that no other
+site's page has sent, and that goes over HTTPS to this host alone (`__Host-`, HttpOnly, Strict).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from schedd.api.access_tokens import log_in, log_out
+from schedd.api.errors import CallError, of_world
+from schedd.api.services import Services
+from schedd.core.access_tokens import SESSION
+from schedd.core.rights import Identity, Kind
+from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of
+from schedd.web.pages import render
+from schedkit.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+LARGEST: Final = 4096
+"""Bytes of the form."""
+
+
+def routes(services: Services) -> list[BaseRoute]:
+    """The page, and what its buttons do."""
+
+    async def page(request: Request) -> Response:
+        return _page(request, 200)
+
+    async def enter(request: Request) -> Response:
+        form = await _form(request)
+        try:
+            who = await services.authentication.of_token(form.get("token", ""))
+            request.scope[IDENTITY] = who
+            login = await log_in(services, caller_of(request))
+        except (CallError, Unavailable) as error:
+            refusal = of_world(error) if isinstance(error, Unavailable) else error
+            log.warning("login of %s: %s", request.client, refusal.message)
+            return _page(request, 503 if isinstance(error, Unavailable) else 403, refusal.message)
+        response = RedirectResponse(_local(form.get("next", "")), 303)
+        seconds = round(SESSION.total_seconds())
+        response.set_cookie(
+            COOKIE, login, max_age=seconds, secure=True, httponly=True, samesite="strict"
+        )
+        return response
+
+    async def leave(request: Request) -> Response:
+        await log_out(services, caller_of(request))
+        response = RedirectResponse(LOGIN, 303)
+        response.delete_cookie(COOKIE, secure=True, httponly=True, samesite="strict")
+        return response
+
+    return [
+        Route(LOGIN, page),
+        Route(LOGIN, enter, methods=["POST"]),
+        Route(LOGOUT, leave, methods=["POST"]),
+    ]
+
+
+def _page(request: Request, status: int, problem: str = "") -> Response:
+    who: Identity | None = request.scope.get(IDENTITY)
+    html = render(
+        "login.html",
+        actor=who.actor if who and who.kind is Kind.USER and not problem else "",
+        asked=who is None or who.kind is not Kind.ANYBODY,
+        problem=problem,
+        next=_local(request.query_params.get("next", "")),
+    )
+    return HTMLResponse(html, status, {"cache-control": "no-store"})
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """What was typed in; nothing where that is too much to be a form of ours."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST:
+            return {}
+    fields = parse_qs(body.decode("ascii", "replace"))
+    return {key: values[0].strip() for key, values in fields.items()}
+
+
+def _local(path: str) -> str:
+    """A path of this host; its first page for anything else."""
+    plain = path.startswith("/") and not path.startswith("//") and path.isprintable()
+    return path if plain and "\\" not in path else "/"

@@ -1,0 +1,153 @@
+"""Who asks over HTTP is known, or sent to the login; that is good until it is left or revoked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from schedd.api.access_tokens import create_token
+from schedd.api.calls import UNARY
+from schedd.api.services import Caller
+from schedd.core.rights import ANONYMOUS
+from schedproto.v1 import auth_service_pb2 as auth
+from support.web import Answer, Web, served
+
+PAGE = {"accept": "text/html"}
+
+
+@pytest.fixture
+async def web(dsn: str) -> AsyncIterator[Web]:
+    async with served(dsn, demanded=True) as face:
+        yield face
+
+
+async def token(web: Web, role: int, *namespaces: str) -> tuple[str, str]:
+    """Its id and text."""
+    asked = auth.CreateTokenRequest(
+        name="alice", role=auth.Role.ValueType(role), namespaces=namespaces
+    )
+    made = await create_token(web.services, Caller(ANONYMOUS, "test"), asked)
+    return made.token.token_id, made.secret
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {text}"}
+
+
+async def log_in(web: Web, text: str, **form: str) -> Answer:
+    data = {"token": text, **form}
+    return await web.ask("POST", "/login", data=data, allow_redirects=False)
+
+
+def cookie_of(answer: Answer) -> str:
+    return str(answer.headers["set-cookie"]).partition(";")[0]
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/metrics", "/anything", "/docs"])
+async def test_a_page_sends_who_isn_t_known_to_the_login(web: Web, path: str) -> None:
+    answer = await web.get(path, headers=PAGE, allow_redirects=False)
+    assert (answer.status, answer.headers["location"]) == (303, f"/login?next={path}")
+    assert (await web.get(path)).status == 401
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/login", "/static/schedd.css"])
+async def test_the_probes_and_the_login_with_its_looks_are_open(web: Web, path: str) -> None:
+    assert (await web.get(path)).status == 200
+
+
+async def test_a_call_is_refused_with_what_to_do(web: Web) -> None:
+    answer = await web.get("/api/v1/jobs")
+    assert answer.status == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.json["reason"], answer.json["status"]) == ("NO_CREDENTIALS", 401)
+    wrong = await web.get("/api/v1/jobs", headers=bearer("schedd_x"))
+    assert (wrong.status, wrong.json["reason"]) == (401, "BAD_TOKEN")
+
+
+async def test_a_token_calls_what_its_role_allows_in_its_namespace(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER, "billing")
+    sent = bearer(text)
+    assert (await web.get("/api/v1/jobs?namespace=billing", headers=sent)).status == 200
+    for denied in (
+        await web.get("/api/v1/jobs", headers=sent),
+        await web.post("/api/v1/pools/p:pause", {"namespace": "billing"}, headers=sent),
+        await web.get("/api/v1/cluster", headers=sent),
+        await web.post("/api/tasks", {"taskName": "t"}, headers=sent),
+        await web.get("/", headers=sent),
+        await web.get("/metrics", headers=sent),
+    ):
+        assert (denied.status, denied.json["reason"]) == (403, "ROLE_MISSING"), denied.text
+
+
+async def test_a_login_opens_the_pages_until_it_is_left(web: Web) -> None:
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    entered = await log_in(web, text, next="/")
+    assert (entered.status, entered.headers["location"]) == (303, "/")
+    told = entered.headers["set-cookie"]
+    assert told.startswith("__Host-schedd=schedd_")
+    assert {"HttpOnly", "Secure", "Path=/", "SameSite=strict"} <= set(told.split("; "))
+    assert text not in told
+    sent = {"cookie": cookie_of(entered)}
+    assert (await web.get("/", headers=sent)).status == 200
+    assert "user/alice" in (await web.get("/login", headers=sent)).text
+    left = await web.ask("POST", "/logout", headers=sent, allow_redirects=False)
+    assert (left.status, left.headers["location"]) == (303, "/login")
+    assert (await web.get("/metrics", headers=sent)).json["reason"] == "TOKEN_REVOKED"
+    assert (await web.get("/metrics", headers=bearer(text))).status == 200
+    lines = await web.services.store.list_audit(None, f"token/{token_id}", None, None, 10)
+    assert [(entry.actor, entry.action) for _, entry in lines][:1] == [("user/alice", "login")]
+
+
+async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None:
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    sent = {"cookie": cookie_of(await log_in(web, text))}
+    assert (await web.get("/metrics", headers=sent)).status == 200
+    revoke: Any = UNARY["schedd.v1.AuthService.RevokeToken"]
+    asked = auth.RevokeTokenRequest(token_id=token_id)
+    await revoke(web.services, Caller(ANONYMOUS, "test"), asked)
+    assert (await web.get("/metrics", headers=sent)).json["reason"] == "TOKEN_REVOKED"
+    assert (await log_in(web, text)).status == 403
+
+
+async def test_a_login_is_in_no_list_and_is_forgotten_when_it_has_ended(web: Web) -> None:
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    await log_in(web, text)
+    listed = await web.services.access_tokens.list(None, 10)
+    assert [str(each.id) for each in listed] == [token_id]
+    count = "SELECT count(*) FROM access_tokens"
+    ended = "UPDATE access_tokens SET expires_at = now() WHERE parent IS NOT NULL"
+    await web.store.database.call(lambda c: c.exec_driver_sql(ended))
+    await web.store.keep_house()
+    left = await web.store.database.call(lambda c: c.exec_driver_sql(count).scalar_one())
+    assert left == 1
+
+
+@pytest.mark.parametrize("typed", ["", "schedd_x", "x" * 5000, "\x00é"])
+async def test_what_is_no_token_makes_no_login_and_the_page_says_so(web: Web, typed: str) -> None:
+    answer = await log_in(web, typed)
+    assert answer.status == 403
+    assert "set-cookie" not in answer.headers
+    assert "isn&#39;t one of this cluster" in answer.text
+
+
+@pytest.mark.parametrize("next_", ["https://evil.example/", "//evil.example/", "/\\evil", "x", ""])
+async def test_a_login_leads_to_no_other_site(web: Web, next_: str) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    assert (await log_in(web, text, next=next_)).headers["location"] == "/"
+
+
+async def test_a_login_isn_t_taken_from_another_sites_page(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_ADMIN)
+    cookie = cookie_of(await log_in(web, text))
+    sent = {"cookie": cookie, "origin": "https://evil.example"}
+    assert (await web.post("/api/v1/cluster:pause", {}, headers=sent)).status == 403
+    assert (await web.ask("POST", "/login", data={"token": text}, headers=sent)).status == 403
+
+
+async def test_where_nobody_is_asked_the_login_says_so(dsn: str) -> None:
+    async with served(dsn) as web:
+        assert "asks nobody" in (await web.get("/login")).text
+        assert (await web.get("/")).status == 200

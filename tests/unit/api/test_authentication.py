@@ -1,0 +1,150 @@
+"""Who a token names, and how soon a change of it is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from schedd.api import authentication
+from schedd.api.authentication import MOST, Authentication
+from schedd.api.errors import Unauthenticated
+from schedd.core.access_tokens import AccessToken, text_of
+from schedd.core.ids import AccessTokenId
+from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CERTIFIED = Identity(Kind.WORKER, "w1", until=NOW + timedelta(days=1))
+
+
+class Place:
+    """A member with these tokens."""
+
+    def __init__(self, *, demanded: bool = True) -> None:
+        self.now, self.looked = NOW, 0
+        self.rows: dict[AccessTokenId, AccessToken] = {}
+        here = cast("Any", self), cast("Any", Clock(self))
+        self.authentication = Authentication(*here, demanded=demanded)
+
+    async def find(self, token: AccessTokenId) -> AccessToken | None:
+        self.looked += 1
+        return self.rows.get(token)
+
+    def token(self, **changes: Any) -> tuple[AccessToken, str]:
+        token_id = AccessTokenId(uuid4())
+        text, digest = text_of(token_id, bytes(32))
+        until = NOW + timedelta(days=1)
+        given = "alice", Role.OPERATOR, ("billing",)
+        plain = AccessToken(token_id, digest, *given, NOW, "root", until)
+        self.rows[token_id] = replace(plain, **changes)
+        return self.rows[token_id], text
+
+    async def refused(self, text: str) -> str:
+        with pytest.raises(Unauthenticated) as refusal:
+            await self.authentication.of(f"Bearer {text}", lambda: CERTIFIED)
+        return refusal.value.reason
+
+
+class Clock:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def now(self) -> datetime:
+        return self._place.now
+
+
+async def test_a_token_names_whose_it_is_with_its_role() -> None:
+    place = Place()
+    token, text = place.token()
+    who = await place.authentication.of(f"bearer {text}", lambda: None)
+    assert (who.actor, who.roles, who.token) == ("user/alice", {"billing": Role.OPERATOR}, token.id)
+
+
+async def test_it_is_looked_up_once_in_a_while_and_so_is_one_that_isn_t_there() -> None:
+    place = Place()
+    _, text = place.token()
+    _, other = place.token()
+    place.rows.popitem()
+    for _ in range(5):
+        await place.authentication.of_token(text)
+        assert await place.refused(other) == "BAD_TOKEN"
+    assert place.looked == 2
+
+
+async def test_another_secret_is_no_token_however_right_its_id_is() -> None:
+    place = Place()
+    token, _ = place.token()
+    wrong, _ = text_of(token.id, bytes([1]) * 32)
+    assert await place.refused(wrong) == "BAD_TOKEN"
+
+
+async def test_what_is_over_is_told_to_who_knows_the_secret() -> None:
+    place = Place()
+    assert await place.refused(place.token(expires_at=NOW)[1]) == "TOKEN_EXPIRED"
+    assert await place.refused(place.token(revoked_at=NOW)[1]) == "TOKEN_REVOKED"
+    assert await place.refused(place.token(parent_revoked_at=NOW)[1]) == "TOKEN_REVOKED"
+    revoked, _ = place.token(revoked_at=NOW)
+    assert await place.refused(text_of(revoked.id, b"x" * 32)[0]) == "BAD_TOKEN"
+
+
+@pytest.mark.parametrize("sent", ["", "Basic YTpi", "Bearer", "Bearer ", "Bearer schedd_x"])
+async def test_a_wrong_header_is_refused_whatever_certificate_comes_with_it(sent: str) -> None:
+    with pytest.raises(Unauthenticated):
+        await Place().authentication.of(sent, lambda: CERTIFIED)
+
+
+async def test_a_revocation_is_known_here_at_once_and_elsewhere_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place()
+    token, text = place.token()
+    await place.authentication.of_token(text)
+    place.rows[token.id] = replace(token, revoked_at=NOW)
+    await place.authentication.of_token(text)  # what was read just now still stands
+    monkeypatch.setattr(authentication, "FRESH", 0.0)
+    assert await place.refused(text) == "TOKEN_REVOKED"
+    monkeypatch.undo()
+    other, text = place.token()
+    await place.authentication.of_token(text)
+    place.rows[other.id] = replace(other, revoked_at=NOW)
+    place.authentication.forget()
+    assert await place.refused(text) == "TOKEN_REVOKED"
+
+
+async def test_a_stream_ends_with_what_its_reader_was_known_by() -> None:
+    place = Place()
+    _, text = place.token()
+    who = await place.authentication.of_token(text)
+    await place.authentication.still(who)
+    await place.authentication.still(CERTIFIED)
+    place.now += timedelta(days=1)
+    for over in (who, CERTIFIED):
+        with pytest.raises(Unauthenticated):
+            await place.authentication.still(over)
+
+
+async def test_without_a_token_the_certificate_counts_until_it_ends() -> None:
+    place = Place()
+    assert await place.authentication.of(None, lambda: CERTIFIED) is CERTIFIED
+    place.now += timedelta(days=1)
+    with pytest.raises(Unauthenticated, match="has ended"):
+        await place.authentication.of(None, lambda: CERTIFIED)
+    with pytest.raises(Unauthenticated, match="isn't known who"):
+        await place.authentication.of(None, lambda: None)
+
+
+async def test_who_isn_t_asked_is_anonymous() -> None:
+    place = Place(demanded=False)
+    assert await place.authentication.of("Bearer wrong", lambda: None) is ANONYMOUS
+    assert place.looked == 0
+
+
+async def test_what_is_remembered_is_bounded() -> None:
+    place = Place()
+    for number in range(MOST + 10):
+        text, _ = text_of(AccessTokenId(uuid4()), number.to_bytes(32))
+        assert await place.refused(text) == "BAD_TOKEN"
+    assert len(place.authentication._rows) == MOST

@@ -1,0 +1,119 @@
+"""Every method that a member serves has its line: who may call it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pool
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+import schedproto.v1
+from schedd.api.authorising import admitted
+from schedd.api.calls import methods
+from schedd.api.errors import PermissionDenied
+from schedd.api.policy import OPEN, POLICY, In, Of
+from schedd.core.rights import EVERY, Identity, Kind, Role
+from schedproto.v1 import job_service_pb2, peer_service_pb2, run_service_pb2, worker_service_pb2
+
+OF_OTHERS = {"JobHandler"}
+"""Services that schedd calls, and others serve."""
+PROTOS = Path(next(iter(schedproto.v1.__path__)))
+
+
+def _served() -> set[str]:
+    """Every method of every service in the protos, and of those that grpcio brings."""
+    found = set()
+    for proto in PROTOS.glob("*.proto"):
+        name = f"schedproto/v1/{proto.name}"
+        __import__(f"schedproto.v1.{proto.stem}_pb2")
+        for service in descriptor_pool.Default().FindFileByName(name).services_by_name.values():
+            if service.name not in OF_OTHERS:
+                found |= {method.full_name for method in service.methods}
+    for module in (health_pb2, reflection_pb2):
+        for service in module.DESCRIPTOR.services_by_name.values():
+            found |= {method.full_name for method in service.methods}
+    return found - {"grpc.health.v1.Health.List"}  # which isn't served
+
+
+def test_every_method_has_a_line_and_every_line_its_method() -> None:
+    served = _served()
+    assert {each.full_name for each in methods()} < served
+    assert not served - POLICY.keys(), "give each a line in schedd/api/policy.py"
+    assert not POLICY.keys() - served
+
+
+def test_a_method_without_a_line_is_closed_to_everybody() -> None:
+    mighty = Identity(Kind.USER, "root", {EVERY: Role.ADMIN})
+    with pytest.raises(PermissionDenied, match="open to nobody"):
+        admitted(mighty, "schedd.v1.JobService.Unheard")
+
+
+def test_nothing_but_health_is_served_before_anybody_is_known() -> None:
+    opened = {method for method, rule in POLICY.items() if rule == OPEN}
+    assert {method.rpartition(".")[0] for method in opened} == {"grpc.health.v1.Health"}
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda each: each.name)
+def test_where_a_line_looks_the_request_has_its_field(method: Any) -> None:
+    where = POLICY[method.full_name].where
+    if where is None:
+        return
+    message = method.input_type
+    path = where.path.split(".") if isinstance(where, In) else [where.field]
+    for name in path:
+        field = message.fields_by_name[name]
+        message = field.message_type
+    assert field.type == field.TYPE_STRING
+
+
+@pytest.mark.parametrize("method", methods(), ids=lambda each: each.name)
+def test_a_request_that_names_a_namespace_is_judged_by_it(method: Any) -> None:
+    """Whatever a call takes: the namespace that it acts in isn't one that nobody looked at."""
+    where = POLICY[method.full_name].where
+    if "namespace" in method.input_type.fields_by_name and not isinstance(where, Of):
+        assert where == In("namespace")
+
+
+def test_a_batch_is_judged_by_each_of_its_requests() -> None:
+    request = run_service_pb2.BatchSubmitRunsRequest(
+        requests=[{"namespace": "a"}, {}, {"namespace": "b"}]
+    )
+    where = POLICY["schedd.v1.RunService.BatchSubmitRuns"].where
+    assert isinstance(where, In)
+    assert where.of(request) == {"a", "b", "default"}
+
+
+def test_reading_takes_no_more_than_viewer_and_changing_never_so_little() -> None:
+    for method in methods():
+        rule = POLICY[method.full_name]
+        reads = re.match("Get|List|Explain|Check|Watch|Read", method.name) is not None
+        if reads and method.name not in {"ListAudit", "ListTokens", "GetIdentity"}:
+            assert rule.role is Role.VIEWER, method.name
+        elif not reads:
+            assert rule.role is not None, method.name
+            assert rule.role >= Role.OPERATOR, method.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "service"),
+    [
+        (Kind.WORKER, worker_service_pb2.DESCRIPTOR.services_by_name["WorkerService"]),
+        (Kind.MEMBER, peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"]),
+    ],
+)
+def test_what_is_one_kinds_own_is_refused_to_all_others(kind: Kind, service: Any) -> None:
+    mighty = {EVERY: Role.ADMIN}
+    for method in service.methods:
+        admitted(Identity(kind, "n1"), method.full_name)
+        for other in {Kind.USER, Kind.WORKER, Kind.MEMBER} - {kind}:
+            with pytest.raises(PermissionDenied, match="is for the certificate of a"):
+                admitted(Identity(other, "n1", mighty), method.full_name)
+
+
+@pytest.mark.parametrize("kind", [Kind.WORKER, Kind.MEMBER])
+def test_workers_and_members_make_no_user_calls(kind: Kind) -> None:
+    for method in job_service_pb2.DESCRIPTOR.services_by_name["JobService"].methods:
+        with pytest.raises(PermissionDenied):
+            admitted(Identity(kind, "n1"), method.full_name)

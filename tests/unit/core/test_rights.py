@@ -1,0 +1,91 @@
+"""Who somebody is by their certificate, and what a role contains."""
+
+from uuid import uuid4
+
+import pytest
+
+from schedd.core.access_tokens import SECRET_BYTES, digest_of, read, text_of
+from schedd.core.ids import AccessTokenId
+from schedd.core.rights import (
+    ANONYMOUS,
+    EVERY,
+    Identity,
+    Kind,
+    Role,
+    identity_of,
+    uri_of,
+    uris_of_user,
+)
+
+
+@pytest.mark.parametrize("kind", [Kind.MEMBER, Kind.WORKER])
+def test_a_member_or_worker_is_named_by_its_certificate(kind: Kind) -> None:
+    who = identity_of(["https://elsewhere.example/", uri_of(kind, "n1")])
+    assert who == Identity(kind, "n1")
+    assert who.actor == f"{kind.value}/n1"
+    assert not who.may_somewhere(Role.VIEWER)
+
+
+def test_a_user_has_a_role_in_each_namespace_that_is_named() -> None:
+    operator = uris_of_user("alice@example.com", Role.OPERATOR, ["billing", "mail"])
+    who = identity_of([*operator, *uris_of_user("alice@example.com", Role.VIEWER, ["web"])])
+    assert who is not None
+    assert who.roles == {"billing": Role.OPERATOR, "mail": Role.OPERATOR, "web": Role.VIEWER}
+
+
+@pytest.mark.parametrize(
+    "uris",
+    [
+        [],
+        ["spiffe://cluster/worker/w1"],
+        ["schedd://worker/w1", "schedd://worker/w2"],
+        ["schedd://worker/w1", "schedd://member/w1"],
+        ["schedd://worker/w1", "schedd://worker/w1"],
+        ["schedd://user/alice/admin/*", "schedd://user/bob/viewer/*"],
+        ["schedd://user/alice/admin/*", "schedd://worker/alice"],
+        ["schedd://user/alice"],
+        ["schedd://user/alice/admin"],
+        ["schedd://user/alice/admin/"],
+        ["schedd://user/alice/root/*"],
+        ["schedd://user/alice/admin/*/more"],
+        ["schedd://user/alice/viewer/a", "schedd://user/alice/root/b"],
+        ["schedd://user//admin/*"],
+        ["schedd://worker/w1/more"],
+        ["schedd://worker/w 1"],
+        ["schedd://anybody/anonymous"],
+        ["schedd://"],
+    ],
+)
+def test_a_certificate_that_names_two_or_none_in_a_known_form_names_nobody(uris: list[str]) -> None:
+    assert identity_of(uris) is None
+
+
+def test_a_role_contains_those_below_it_in_its_own_namespace_alone() -> None:
+    who = Identity(Kind.USER, "bob", {"billing": Role.OPERATOR})
+    assert who.may(Role.VIEWER, "billing")
+    assert who.may(Role.OPERATOR, "billing")
+    assert not who.may(Role.ADMIN, "billing")
+    assert not who.may(Role.VIEWER, "default")
+    assert not who.may(Role.VIEWER, EVERY)
+
+
+def test_a_role_in_every_namespace_is_one_in_each() -> None:
+    who = Identity(Kind.USER, "root", {EVERY: Role.ADMIN, "billing": Role.VIEWER})
+    assert who.may(Role.ADMIN, "billing")
+    assert who.may(Role.ADMIN, EVERY)
+    assert ANONYMOUS.may(Role.ADMIN, EVERY)
+
+
+def test_what_is_sent_for_a_token_is_found_again_and_its_secret_is_not_stored() -> None:
+    token = AccessTokenId(uuid4())
+    text, digest = text_of(token, bytes(range(SECRET_BYTES)))
+    found = read(text)
+    assert found is not None
+    assert found[0] == token
+    assert digest_of(found[1]) == digest
+    assert found[1] not in digest.hex()
+
+
+@pytest.mark.parametrize("text", ["", "schedd_", "schedd_" + "0" * 32 + "_short", "x" * 10_000])
+def test_what_is_no_token_is_none(text: str) -> None:
+    assert read(text) is None

@@ -1,0 +1,87 @@
+"""Certificates as `schedctl auth` makes them: whom they name, and what they are good for."""
+
+from __future__ import annotations
+
+import stat
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from schedctl.authority import Authority, Subject
+from schedd.core.rights import Kind, identity_of, uri_of
+from schedkit.certificates import not_after
+from schedkit.clock import utcnow
+from schedkit.errors import Misconfigured
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "ca")
+
+
+def read(file: Path | None) -> x509.Certificate:
+    assert file is not None
+    return x509.load_pem_x509_certificate(file.read_bytes())
+
+
+def purposes(certificate: x509.Certificate) -> set[x509.ObjectIdentifier]:
+    return set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+
+
+def names(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
+    return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+
+
+def test_keys_are_for_their_owner_alone(authority: Authority, tmp_path: Path) -> None:
+    tls = authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), tmp_path / "w1", DAY)
+    for key in (authority.folder / "ca.key", tls.key):
+        assert key is not None
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+
+
+def test_a_member_serves_its_hosts_and_a_worker_serves_nobody(
+    authority: Authority, tmp_path: Path
+) -> None:
+    hosts = ("m1.example.com", "10.0.0.1", "::1")
+    subject = Subject("m1", [uri_of(Kind.MEMBER, "m1")], hosts)
+    member = read(authority.issue(subject, tmp_path, DAY).cert)
+    assert names(member).get_values_for_type(x509.DNSName) == ["m1.example.com"]
+    assert [str(ip) for ip in names(member).get_values_for_type(x509.IPAddress)] == [*hosts[1:]]
+    assert ExtendedKeyUsageOID.SERVER_AUTH in purposes(member)
+    worker = read(authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), tmp_path, DAY).cert)
+    assert purposes(worker) == {ExtendedKeyUsageOID.CLIENT_AUTH}
+    who = identity_of(names(worker).get_values_for_type(x509.UniformResourceIdentifier))
+    assert who is not None
+    assert who.actor == "worker/w1"
+
+
+def test_it_ends_when_it_was_said_and_is_of_the_authority(
+    authority: Authority, tmp_path: Path
+) -> None:
+    tls = authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), tmp_path, DAY)
+    assert tls.cert is not None
+    assert abs(not_after(tls.cert.read_bytes()) - utcnow() - DAY) < timedelta(minutes=1)
+    assert tls.ca.read_bytes() == authority.certificate.read_bytes()
+    read(tls.cert).verify_directly_issued_by(read(authority.certificate))
+
+
+def test_an_authority_signs_no_other_authority(authority: Authority) -> None:
+    constraints = read(authority.certificate).extensions.get_extension_for_class(
+        x509.BasicConstraints
+    )
+    assert (constraints.value.ca, constraints.value.path_length) == (True, 0)
+
+
+def test_there_is_one_authority_in_a_folder(authority: Authority) -> None:
+    with pytest.raises(Misconfigured, match="has an authority already"):
+        Authority.create(authority.folder)
+
+
+def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="schedctl auth init"):
+        Authority(tmp_path).issue(Subject("w1", []), tmp_path, DAY)

@@ -1,0 +1,175 @@
+"""HTTPS: who shows what, certificates that change on disk, and why a handshake fails."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schedctl.authority import Authority, Subject
+from schedd.core.rights import Kind, Role, uri_of, uris_of_user
+from schedd.web.server import bound
+from schedkit import channel
+from schedkit.channel import TLS, Rotation
+from schedkit.errors import Misconfigured
+from schedkit.handshake import why_not
+from schedkit.https import CERTIFICATE, context_of
+
+DAY = timedelta(days=1)
+MEMBER = Subject("m1", [uri_of(Kind.MEMBER, "m1")], ["127.0.0.1"])
+ALICE = Subject("alice", uris_of_user("alice", Role.VIEWER, ["*"]))
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "ca")
+
+
+class App:
+    """Tells who has shown what."""
+
+    def __init__(self) -> None:
+        self.state = type("State", (), {"closing": asyncio.Event()})()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        names = scope.get(CERTIFICATE, {}).get("names", ())
+        told = " ".join(name for kind, name in names if kind == "URI") or "nobody"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": f"{scope['scheme']} {told}".encode()})
+
+
+@asynccontextmanager
+async def https(tls: TLS) -> AsyncIterator[str]:
+    async with bound("127.0.0.1:0") as http, asyncio.TaskGroup() as group:
+        app: Any = App()
+        server = group.create_task(http.serve(app, tls=context_of(tls)))
+        yield f"127.0.0.1:{http.port}"
+        server.cancel()
+
+
+async def ask(address: str, tls: TLS) -> tuple[str, bytes]:
+    """The answer, and the server's certificate."""
+    context = ssl.create_default_context(cafile=tls.ca)
+    if tls.cert is not None:
+        context.load_cert_chain(tls.cert, tls.key)
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    if not answer:
+        raise ConnectionError("no answer")
+    return answer.partition(b"\r\n\r\n")[2].decode(), shown
+
+
+async def test_who_shows_a_certificate_is_told_to_the_app_and_who_shows_none_too(
+    authority: Authority, tmp_path: Path
+) -> None:
+    member = authority.issue(MEMBER, tmp_path / "m", DAY)
+    alice = authority.issue(ALICE, tmp_path / "a", DAY)
+    async with https(member) as address:
+        assert "https schedd://user/alice/viewer/*" in (await ask(address, alice))[0]
+        assert "https nobody" in (await ask(address, TLS(alice.ca)))[0]
+
+
+async def test_a_strangers_certificate_ends_the_handshake(
+    authority: Authority, tmp_path: Path
+) -> None:
+    member = authority.issue(MEMBER, tmp_path / "m", DAY)
+    eve = Authority.create(tmp_path / "other").issue(ALICE, tmp_path / "e", DAY)
+    async with https(member) as address:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await ask(address, TLS(member.ca, eve.cert, eve.key))
+
+
+async def test_a_certificate_changed_on_disk_is_shown_from_the_next_handshake_on(
+    authority: Authority, tmp_path: Path
+) -> None:
+    member = authority.issue(MEMBER, tmp_path / "m", DAY)
+    trust = TLS(member.ca)
+    async with https(member) as address:
+        _, before = await ask(address, trust)
+        authority.issue(MEMBER, tmp_path / "m", DAY)
+        _, after = await ask(address, trust)
+        assert before != after
+        assert member.cert is not None
+        assert after == ssl.PEM_cert_to_DER_cert(member.cert.read_text())
+        member.cert.write_text("in the middle of being written")
+        assert (await ask(address, trust))[1] == after
+
+
+async def test_another_authority_is_trusted_as_soon_as_it_is_in_the_file(
+    authority: Authority, tmp_path: Path
+) -> None:
+    member = authority.issue(MEMBER, tmp_path / "m", DAY)
+    other = Authority.create(tmp_path / "other")
+    bob = other.issue(ALICE, tmp_path / "b", DAY)
+    ours = TLS(authority.certificate, bob.cert, bob.key)
+    async with https(member) as address:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await ask(address, ours)
+        both = authority.certificate.read_bytes() + other.certificate.read_bytes()
+        member.ca.write_bytes(both)
+        assert "user/alice" in (await ask(address, ours))[0]
+
+
+def test_files_that_don_t_belong_together_are_told_at_the_start(
+    authority: Authority, tmp_path: Path
+) -> None:
+    member = authority.issue(MEMBER, tmp_path / "m", DAY)
+    alice = authority.issue(ALICE, tmp_path / "a", DAY)
+    with pytest.raises(Misconfigured, match="can't be used"):
+        context_of(TLS(member.ca, member.cert, alice.key))
+    with pytest.raises(Misconfigured, match="needs cert and key"):
+        context_of(TLS(member.ca))
+    with pytest.raises(Misconfigured, match="go together"):
+        TLS(member.ca, member.cert)
+
+
+async def test_why_a_handshake_fails_is_told_in_words(authority: Authority, tmp_path: Path) -> None:
+    member = authority.issue(MEMBER, tmp_path / "m", DAY)
+    alice = authority.issue(ALICE, tmp_path / "a", DAY)
+    ended = authority.issue(ALICE, tmp_path / "old", timedelta(minutes=-1))
+    stranger = Authority.create(tmp_path / "other").issue(ALICE, tmp_path / "e", DAY)
+    elsewhere = Subject("m2", MEMBER.uris, ["m2.example.com"])
+    async with https(member) as address:
+        assert await asyncio.to_thread(why_not, address, ended) != ""
+        for tls, said in (
+            (ended, "our certificate .* ended at"),
+            (TLS(stranger.ca, alice.cert, alice.key), "isn't one for us"),
+            (TLS(alice.ca, stranger.cert, stranger.key), "refuses ours|isn't one for it"),
+            (TLS(tmp_path / "none.pem"), "can't be read"),
+        ):
+            with_words = await asyncio.to_thread(why_not, address, tls)
+            assert re.search(said, with_words), with_words
+    async with https(authority.issue(elsewhere, tmp_path / "m2", DAY)) as address:
+        told = await asyncio.to_thread(why_not, address, alice)
+        assert "mismatch" in told
+    assert why_not("127.0.0.1:1", alice) == ""
+
+
+def test_a_change_of_the_files_is_noticed_once_and_a_missing_one_is_none(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "LOOK_EVERY", 0.0)
+    tls = authority.issue(ALICE, tmp_path / "a", DAY)
+    rotation = Rotation(tls)
+    assert not rotation.turned()
+    authority.issue(ALICE, tmp_path / "a", DAY)
+    assert rotation.turned()
+    assert not rotation.turned()
+    assert tls.cert is not None
+    content = tls.cert.read_bytes()
+    tls.cert.unlink()
+    assert not rotation.turned()
+    tls.cert.write_bytes(content)
+    assert rotation.turned()
+    assert not Rotation(None).turned()
