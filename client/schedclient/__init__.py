@@ -14,6 +14,7 @@ starts in a third of the time without.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from schedclient.access_values import AccessToken, Grant, Identity, NewToken
     from schedclient.calendars import CalendarSpec
     from schedclient.client import Client
     from schedclient.cluster_values import (
@@ -86,6 +87,7 @@ else:  # a type checker that saw this would take any name for there
     from importlib import import_module
 
     _NAMES = {
+        "schedclient.access_values": "AccessToken Grant Identity NewToken",
         "schedclient.calendars": "CalendarSpec",
         "schedclient.client": "Client",
         "schedclient.cluster_values": (
@@ -126,6 +128,7 @@ else:  # a type checker that saw this would take any name for there
 
 __all__ = [
     "TLS",
+    "AccessToken",
     "After",
     "AlreadyExists",
     "ApiError",
@@ -153,9 +156,11 @@ __all__ = [
     "FileGuard",
     "Finding",
     "Gap",
+    "Grant",
     "GuardBusy",
     "GuardError",
     "Http",
+    "Identity",
     "Instant",
     "InstantExplanation",
     "InternalError",
@@ -167,6 +172,7 @@ __all__ = [
     "LogPiece",
     "Member",
     "Misconfigured",
+    "NewToken",
     "NotBuilt",
     "NotFound",
     "Overloaded",

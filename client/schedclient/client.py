@@ -14,6 +14,7 @@ from typing import Self, Unpack
 from uuid import uuid4
 
 from schedclient import methods
+from schedclient.access import Access
 from schedclient.batches import Batches
 from schedclient.calendars import Calendars
 from schedclient.cluster import Audit, ClusterCalls, Workers
@@ -72,6 +73,7 @@ class Client:
         self.cluster = ClusterCalls(self._transport)
         self.workers = Workers(self._transport)
         self.audit = Audit(self._transport)
+        self.access = Access(self._transport)
         self.dead_letters = DeadLetters(self._transport, namespace)
         self.redrives = Redrives(self._transport, namespace)
 

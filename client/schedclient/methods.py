@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from google.protobuf.message import Message
 
+from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import job_pb2, run_pb2
@@ -55,6 +56,7 @@ RUNS: Final = "/schedd.v1.RunService/"
 CLUSTER: Final = "/schedd.v1.ClusterService/"
 CALENDARS: Final = "/schedd.v1.CalendarService/"
 POOLS: Final = "/schedd.v1.PoolService/"
+AUTH: Final = "/schedd.v1.AuthService/"
 SETTLING: Final = 12.0
 """Patience for calls that wait until nothing of a job starts any more (a start_by is 5 s), or
 write many rows."""
@@ -245,6 +247,21 @@ PAUSE_POOL: Final = Method[pools.PausePoolRequest, pools.Pool](
 )
 RESUME_POOL: Final = Method[pools.ResumePoolRequest, pools.Pool](
     POOLS + "ResumePool", pools.Pool.FromString, Again.ALWAYS, SETTLING
+)
+
+CREATE_TOKEN: Final = Method[auth.CreateTokenRequest, auth.CreateTokenResponse](
+    AUTH + "CreateToken",
+    auth.CreateTokenResponse.FromString,
+    Again.UNSENT,  # each makes another
+)
+LIST_TOKENS: Final = Method[auth.ListTokensRequest, auth.ListTokensResponse](
+    AUTH + "ListTokens", auth.ListTokensResponse.FromString
+)
+REVOKE_TOKEN: Final = Method[auth.RevokeTokenRequest, auth.Token](
+    AUTH + "RevokeToken", auth.Token.FromString
+)
+GET_IDENTITY: Final = Method[auth.GetIdentityRequest, auth.Identity](
+    AUTH + "GetIdentity", auth.Identity.FromString
 )
 
 ALL: Final[tuple[Method[Any, Any], ...]] = tuple(

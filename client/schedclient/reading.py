@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from schedclient.access_values import AccessToken, Grant
 from schedclient.cluster_values import Finding
 from schedclient.event_values import Gap
 from schedclient.values import (
@@ -39,6 +40,8 @@ _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.BackfillJobResponse.LeftOut": LeftOut,
     "schedd.v1.Redrive": Redrive,
     "schedd.v1.RunEvent.Gap": Gap,
+    "schedd.v1.Token": AccessToken,
+    "schedd.v1.Identity.Grant": Grant,
 }
 """Which value each nested message becomes."""
 

@@ -14,6 +14,7 @@ from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
+from schedclient.access import Access
 from schedclient.calendars import Calendars
 from schedclient.client import Client
 from schedclient.cluster import Audit, ClusterCalls, Workers
@@ -196,6 +197,15 @@ class SyncAudit(_Face[Audit]):
     list = _iterating(Audit.list)
 
 
+class SyncAccess(_Face[Access]):
+    """`client.access`, blocking."""
+
+    create_token = _blocking(Access.create_token)
+    tokens = _iterating(Access.tokens)
+    revoke_token = _blocking(Access.revoke_token)
+    identity = _blocking(Access.identity)
+
+
 class SyncDeadLetters(_Face[DeadLetters]):
     """`client.dead_letters`, blocking."""
 
@@ -249,6 +259,7 @@ class SyncClient(_Face[Client]):
         self.cluster = SyncClusterCalls(loop, client.cluster)
         self.workers = SyncWorkers(loop, client.workers)
         self.audit = SyncAudit(loop, client.audit)
+        self.access = SyncAccess(loop, client.access)
         self.dead_letters = SyncDeadLetters(loop, client.dead_letters)
         self.redrives = SyncRedrives(loop, client.redrives)
 

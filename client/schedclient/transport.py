@@ -12,6 +12,7 @@ Invariants
 - The endpoint that answered last is asked first again.
 - At most AT_ONCE calls are under way, however many are asked for: the others wait here in the order
   in which they came, and what a try may take counts from when it is sent.
+- Certificates that are changed on disk hold for the calls that begin LOOK_EVERY later.
 - Streams, which last, have a connection beside that of the calls: they keep no call waiting.
 """
 
@@ -31,8 +32,16 @@ from google.protobuf.message import Message
 from schedclient.errors import REFUSED, ApiError, ClusterUnavailable, DeadlineExceeded, from_rpc
 from schedclient.methods import Again, Method
 from schedkit.backoff import Backoff
-from schedkit.channel import MAX_STREAMS, TLS, check_plaintext, connect, split_address
+from schedkit.channel import (
+    MAX_STREAMS,
+    TLS,
+    Rotation,
+    check_plaintext,
+    connect,
+    split_address,
+)
 from schedkit.errors import Misconfigured
+from schedkit.handshake import why_not
 
 Req = TypeVar("Req", bound=Message)
 Res = TypeVar("Res", bound=Message)
@@ -47,6 +56,8 @@ AT_ONCE: Final = MAX_STREAMS // 2
 """Calls under way of one client. Half of what a connection bears: members of before also count
 those that have just ended, and other clients of this process share the connection.
 """
+RETIRES_WITHIN: Final = 60.0
+"""Seconds that calls have to end which were made by a certificate that was changed since."""
 CALLS: Final = ""
 STREAMS: Final = "streams"
 """What a connection is used for."""
@@ -92,6 +103,7 @@ class Transport:
         self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
         self._callables: dict[tuple[str, str], Any] = {}
         token = settings.token
+        self._rotation, self._retiring = Rotation(settings.tls), set[asyncio.Task[None]]()
         self._met = False
         self._places = asyncio.Semaphore(AT_ONCE)
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
@@ -100,7 +112,7 @@ class Transport:
         """Close every channel; calls that are still under way end."""
         channels, self._channels = list(self._channels.values()), {}
         self._callables.clear()
-        await asyncio.gather(*(channel.close() for channel in channels))
+        await asyncio.gather(*(channel.close() for channel in channels), *self._retiring)
 
     async def call(
         self, method: Method[Req, Res], request: Req, timeout: float | None = None
@@ -110,6 +122,12 @@ class Transport:
         Raises:
             ApiError: see `schedclient.errors`.
         """
+        try:
+            return await self._call(method, request, timeout)
+        except ClusterUnavailable as error:
+            raise await self._explained(error) from error
+
+    async def _call(self, method: Method[Req, Res], request: Req, timeout: float | None) -> Res:
         deadline = _Deadline(self.settings.timeout if timeout is None else timeout)
         backoff = Backoff(0.05, 1.0)
         failure: ApiError | None = None
@@ -142,7 +160,10 @@ class Transport:
             ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
         """
         settling = self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
-        endpoint = await self._connected(_Deadline(settling), STREAMS)
+        try:
+            endpoint = await self._connected(_Deadline(settling), STREAMS)
+        except ClusterUnavailable as error:
+            raise await self._explained(error) from error
         pieces: grpc.aio.UnaryStreamCall[Req, Res] = self._callable(endpoint, method, stream=True)(
             request, timeout=timeout, metadata=self._metadata
         )
@@ -238,7 +259,32 @@ class Transport:
 
     # -- Channels --
 
+    async def _explained(self, error: ClusterUnavailable) -> ClusterUnavailable:
+        """The failure; where a handshake is what fails, with its own words."""
+        if self.settings.tls is None:
+            return error
+        for endpoint in self.settings.endpoints:
+            why = await asyncio.to_thread(why_not, endpoint, self.settings.tls)
+            if why:
+                return ClusterUnavailable(
+                    f"no TLS with {endpoint}: {why}",
+                    reason="TLS_REFUSED",
+                    remedy="check ca, cert and key, and the hosts of the member's certificate",
+                )
+        return error
+
+    def _retire(self) -> None:
+        """The certificate was changed: calls from now on go by the new one."""
+        for channel in self._channels.values():
+            task = asyncio.create_task(channel.close(RETIRES_WITHIN), name="channel of before")
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+        self._channels.clear()
+        self._callables.clear()
+
     def _channel(self, endpoint: str, use: str) -> grpc.aio.Channel:
+        if self._rotation.turned():
+            self._retire()
         channel = self._channels.get((endpoint, use))
         if channel is None:
             channel = connect(endpoint, tls=self.settings.tls, use=use)

@@ -20,6 +20,7 @@ from schedkit.jsonform.problems import did_you_mean
 COMMANDS: Final = {
     "apply": "schedctl.commands.apply:apply",
     "audit": "schedctl.commands.cluster:audit",
+    "auth": "schedctl.commands.auth:auth",
     "calendar": "schedctl.commands.calendar:calendar",
     "cluster": "schedctl.commands.cluster:cluster",
     "config": "schedctl.commands.config:config",

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from schedclient import (
+    AccessToken,
     Attempt,
     AuditEntry,
     Backfill,
@@ -247,6 +248,18 @@ AUDIT: Final[Sequence[Column[AuditEntry]]] = (
     Column("SOURCE", lambda one: one.source, wide=True),
     Column("BEFORE", lambda one: one.before, wide=True),
     Column("AFTER", lambda one: one.after, wide=True),
+)
+
+TOKENS: Final[Sequence[Column[AccessToken]]] = (
+    Column("TOKEN", lambda one: one.token_id),
+    Column("NAME", lambda one: one.name),
+    Column("ROLE", lambda one: one.role),
+    Column("NAMESPACES", lambda one: ",".join(one.namespaces)),
+    Column("EXPIRES", lambda one: one.expires_at),
+    Column("REVOKED", lambda one: one.revoked_at),
+    Column("CREATED", lambda one: one.created_at, wide=True),
+    Column("BY", lambda one: one.created_by, wide=True),
+    Column("REVOKED BY", lambda one: one.revoked_by, wide=True),
 )
 
 SHARD_MOVES: Final[Sequence[Column[ShardMove]]] = (

@@ -5,7 +5,7 @@
     [contexts.dev]
     endpoints = ["127.0.0.1:7420"]
     namespace = "default"            # the rest is optional
-    tls = {ca = "…", cert = "…", key = "…"}
+    tls = {ca = "…", cert = "…", key = "…"}     # ca alone, with a token
     token_file = "…"
     protected = true
 
@@ -106,11 +106,13 @@ def named(name: str, contexts: Contexts | None = None) -> Context:
     return contexts.known[name]
 
 
-def save(name: str, endpoints: Sequence[str], select: bool = True) -> None:
-    """Write a context's endpoints, keeping what else it says; `select` puts it to use."""
+def save(name: str, endpoints: Sequence[str], select: bool = True, **changes: Any) -> None:
+    """Write a context's endpoints, and other fields of it that are given, keeping what else it
+    says; `select` puts it to use.
+    """
     contexts = load()
     before = contexts.known.get(name, Context(name, ()))
-    known = {**contexts.known, name: replace(before, endpoints=tuple(endpoints))}
+    known = {**contexts.known, name: replace(before, endpoints=tuple(endpoints), **changes)}
     _write(Contexts(name if select else contexts.current, known))
 
 
@@ -119,6 +121,9 @@ def use(name: str) -> None:
     contexts = load()
     named(name, contexts)
     _write(replace(contexts, current=name))
+
+
+_PARTS: Final = ({"ca"}, {"ca", "cert", "key"})
 
 
 def _context(file: Path, name: str, entry: Any) -> Context:
@@ -134,8 +139,8 @@ def _context(file: Path, name: str, entry: Any) -> Context:
     if not isinstance(endpoints, list) or not all(isinstance(one, str) for one in endpoints):
         raise wrong(".endpoints must be a list of host:port")
     tls = entry.get("tls")
-    if tls is not None and (not isinstance(tls, dict) or set(tls) != {"ca", "cert", "key"}):
-        raise wrong(".tls must have ca, cert and key")
+    if tls is not None and (not isinstance(tls, dict) or set(tls) not in _PARTS):
+        raise wrong(".tls must have ca, or ca, cert and key")
     token_file = entry.get("token_file")
     return Context(
         name=name,
@@ -155,8 +160,8 @@ def _write(contexts: Contexts) -> None:
         if context.namespace:
             lines.append(f"namespace = {_quoted(context.namespace)}")
         if context.tls:
-            parts = ("ca", "cert", "key")
-            inner = (f"{part} = {_quoted(str(getattr(context.tls, part)))}" for part in parts)
+            files = ((part, getattr(context.tls, part)) for part in ("ca", "cert", "key"))
+            inner = (f"{part} = {_quoted(str(file))}" for part, file in files if file)
             lines.append(f"tls = {{{', '.join(inner)}}}")
         if context.token_file:
             lines.append(f"token_file = {_quoted(str(context.token_file))}")

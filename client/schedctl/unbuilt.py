@@ -27,9 +27,6 @@ COMMANDS: Final[frozenset[tuple[str, ...]]] = frozenset(
     simulate capacity
     replay
     top
-    auth token create
-    auth token list
-    auth token revoke
     auth role
     completion
     man

@@ -26,8 +26,11 @@ from typing import Any
 import pytest
 
 from schedctl.dev import postgres
+from schedctl.dev.certificates import trust
 from schedctl.dev.http import Answer, fetch
 from schedctl.dev.processes import Process, find
+from schedctl.dev.records import Folder
+from schedkit.channel import TLS
 from support.wait import wait_until
 
 UP_SECONDS = 90.0
@@ -46,6 +49,7 @@ class DevCluster:
         slots: int = 16,
         overrides: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        tls: bool = False,
     ) -> None:
         self.directory = directory
         self.members = members
@@ -53,6 +57,10 @@ class DevCluster:
         self.slots = slots
         self.overrides = tuple(overrides)
         self.env = {**os.environ, **(env or {})}
+        self.tls = tls
+        if tls:  # contexts of its own: `dev up --tls` writes one
+            self.env["XDG_CONFIG_HOME"] = str(directory / "tls" / "contexts")
+            self.env["SCHEDCTL_CONTEXT"] = f"dev-{directory.name}"
 
     def up(self) -> None:
         """Start it, or what is dead of it; returns when all of it is ready."""
@@ -67,6 +75,8 @@ class DevCluster:
             "--slots",
             self.slots,
         ]
+        if self.tls:
+            sizes.append("--tls")
         done = self.dev("up", "--detach", *map(str, sizes), *settings, timeout=UP_SECONDS + 20)
         assert done.returncode == 0, f"dev up: exit {done.returncode}\n{done.stderr}"
 
@@ -111,6 +121,12 @@ class DevCluster:
         """The gRPC addresses of all members."""
         return [member["grpc"] for member in self.record["members"]]
 
+    @property
+    def files(self) -> TLS | None:
+        """What a client of a cluster with TLS shows."""
+        folder = self.directory / "tls"
+        return TLS(folder / "ca.pem", folder / "dev.pem", folder / "dev.key") if self.tls else None
+
     def entry(self, name: str) -> dict[str, Any]:
         """What `cluster.json` says of one part."""
         record = self.record
@@ -154,15 +170,23 @@ class DevCluster:
 
     def get(self, name: str, path: str) -> Answer | None:
         """GET from a daemon's HTTP port; None when it doesn't answer."""
-        return fetch(f"http://{self.entry(name)['http']}{path}")
+        return self._fetch(self.entry(name)["http"], path, secure=self.tls and name[0] == "m")
 
     def leader(self) -> str | None:
         """The leader's name as a living member tells it; None when there is none."""
         for member in self.record["members"]:
-            answer = fetch(f"http://{member['http']}/api/v1/cluster")
+            answer = self._fetch(member["http"], "/api/v1/cluster", secure=self.tls)
             if answer and answer.status == 200 and (name := json.loads(answer.body)["leader"]):
                 return str(name)
         return None
+
+    def _fetch(self, http: str, path: str, *, secure: bool) -> Answer | None:
+        if not secure:
+            return fetch(f"http://{http}{path}")
+        folder = Folder(self.directory)
+        state = folder.load()
+        assert state is not None
+        return fetch(f"https://{http}{path}", trust=trust(folder, state))
 
     def sql(self, query: str, *values: object) -> list[tuple[Any, ...]]:
         """Run one statement in the daemons' database; answers its rows, if it gives any."""
@@ -174,7 +198,7 @@ class DevCluster:
         self, module: str, *args: str, stdin: str | None = None, timeout: float
     ) -> subprocess.CompletedProcess[str]:
         env = dict(self.env)
-        if self.members and module == "schedctl":
+        if self.members and module == "schedctl" and not self.tls:
             env["SCHEDCTL_ENDPOINTS"] = ",".join(self.endpoints)
         return subprocess.run(
             [sys.executable, "-P", "-m", module, *args],

@@ -27,6 +27,7 @@ from google.rpc.status_pb2 import Status
 
 from schedkit.channel import SERVER_OPTIONS, listen
 from schedproto.v1 import (
+    auth_service_pb2,
     calendar_service_pb2,
     cluster_service_pb2,
     job_service_pb2,
@@ -42,6 +43,7 @@ SERVICES = tuple(
         cluster_service_pb2,
         calendar_service_pb2,
         pool_service_pb2,
+        auth_service_pb2,
     )
     for service in module.DESCRIPTOR.services_by_name.values()
 )

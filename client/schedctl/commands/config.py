@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from schedclient.transport import split_endpoints
 from schedctl import contexts as kept
 from schedctl.flags import Group, pass_session
 from schedctl.output import message, show_data, show_facts
 from schedctl.session import Session
+from schedkit.channel import TLS
 
 
 @click.group(cls=Group)
@@ -59,3 +63,40 @@ def view(session: Session) -> None:
             ("Protected", bool(context and context.protected)),
         ],
     )
+
+
+_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@config.command("set")
+@click.argument("name")
+@click.option("--at", "endpoints", metavar="HOST:PORT,…", required=True, help="Its members.")
+@click.option("--ca", type=_file, help="PEM file of the authority: talk TLS.")
+@click.option("--cert", type=_file, help="Your certificate.")
+@click.option("--key", type=_file, help="Its key.")
+@click.option("--token-file", type=_file, help="A file with your access token.")
+@pass_session
+def set_context(
+    session: Session,
+    name: str,
+    endpoints: str,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    token_file: Path | None,
+) -> None:
+    """Write a context, and put it to use."""
+    del session
+    if ca is None and (cert or key):
+        raise click.UsageError("--cert and --key go with --ca")
+    kept.save(
+        name,
+        split_endpoints(endpoints),
+        tls=None if ca is None else _tls(ca, cert, key),
+        token_file=token_file and token_file.absolute(),
+    )
+    message(f"schedctl now talks to {name}")
+
+
+def _tls(ca: Path, cert: Path | None, key: Path | None) -> TLS:
+    return TLS(ca.absolute(), cert and cert.absolute(), key and key.absolute())

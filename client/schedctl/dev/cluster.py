@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from schedctl.dev import binaries, daemons, etcd, plan, postgres, readiness
+from schedctl.dev import binaries, certificates, daemons, etcd, plan, postgres, readiness
 from schedctl.dev.errors import DevError, Ended, NotReady, NotUp
 from schedctl.dev.overrides import parse
 from schedctl.dev.processes import POLL, end, tail
@@ -26,7 +26,7 @@ from schedctl.dev.records import Folder, Kind, Part, State
 Say = Callable[[str], None]
 
 _OURS = re.compile(
-    r"(etcd|postgres|results|m\d+|w\d+)(\.log|\.toml|\.new)?|cluster\.json|state\.json|lock"
+    r"(etcd|postgres|results|tls|m\d+|w\d+)(\.log|\.toml|\.new)?|cluster\.json|state\.json|lock"
 )
 """What `reset` removes from a folder."""
 
@@ -138,7 +138,8 @@ def leader(folder: Folder) -> Part:
     Raises:
         NotUp: nobody does, or nobody says.
     """
-    if (name := readiness.leader(remembered(folder))) is None:
+    state = remembered(folder)
+    if (name := readiness.leader(state, certificates.trust(folder, state))) is None:
         raise NotUp("no member names a leader", "schedctl cluster status may tell why")
     return running(folder, Kind.MEMBER, name)
 
@@ -163,11 +164,13 @@ def _refuse_what_is_not_ours(folder: Folder) -> None:
 def _unmake(folder: Folder, found: set[Path] | None) -> None:
     """Remove what a refused `up` wrote into a folder that held `found` (None: there was no folder).
 
-    Nothing was started yet: there are configuration files and the lock alone.
+    Nothing was started yet: there are configuration files, certificates and the lock alone.
     """
     for path in set(folder.root.iterdir()) - (found or set()):
         if _OURS.fullmatch(path.name) and path.is_file():
             path.unlink()
+    if found is None or folder.tls not in found:
+        shutil.rmtree(folder.tls, ignore_errors=True)
     if found is None and not any(folder.root.iterdir()):
         folder.root.rmdir()
 
@@ -179,6 +182,8 @@ def _running_daemons(state: State) -> list[str]:
 def _start(folder: Folder, state: State, deadline: float, say: Say) -> State:
     missing = [part for part in daemons.all_of(state) if not part.alive()]
     overrides = plan.overrides_of(state)
+    if state.tls and missing:
+        certificates.issue(folder, missing)
     daemons.configure(folder, state, missing, overrides)
     daemons.check(folder, plan.overridden(missing, overrides), lambda: _left(deadline))
     folder.save(state)
@@ -232,11 +237,11 @@ def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> St
 
 
 def _wait_ready(folder: Folder, state: State, deadline: float) -> None:
-    parts = daemons.all_of(state)
+    parts, trust = daemons.all_of(state), certificates.trust(folder, state)
     while True:
         if dead := [part for part in parts if not part.alive()]:
             raise Ended(", ".join(part.name for part in dead), folder.log(dead[0].name))
-        if not parts or (lack := readiness.lacking(state)) is None:
+        if not parts or (lack := readiness.lacking(state, trust)) is None:
             return
         if time.monotonic() >= deadline:
             raise NotReady(f"the cluster is not ready: {lack}", evidence=_tails(folder, parts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import ParamSpec, TypeVar
 import click
 
 from schedctl import contexts
-from schedctl.dev import cluster
+from schedctl.dev import certificates, cluster
 from schedctl.dev.errors import DevError, MissingProgram, NotReady, NotUp
 from schedctl.dev.plan import Wishes
 from schedctl.dev.processes import Process
@@ -76,6 +77,7 @@ def group() -> None:
     help="A setting; TARGET is schedd, workerd, one daemon's name or postgres. Repeatable.",
 )
 @click.option("--postgres", "dsn", metavar="DSN", help="Use this PostgreSQL; start none.")
+@click.option("--tls", is_flag=True, default=None, help="Certificates for all; remembered.")
 @click.option("--detach", is_flag=True, help="Return when it is up, instead of staying.")
 @click.option(
     "--timeout",
@@ -92,6 +94,7 @@ def up(
     slots: int | None,
     overrides: tuple[str, ...],
     dsn: str | None,
+    tls: bool | None,
     detach: bool,
     timeout: float,
 ) -> None:
@@ -102,7 +105,7 @@ def up(
     """
     _require_what_it_takes()
     folder = _folder(directory)
-    wishes = Wishes(members, workers, slots, overrides, dsn)
+    wishes = Wishes(members, workers, slots, overrides, dsn, tls)
     if detach:
         try:
             state = cluster.up(folder, wishes, timeout=timeout, say=_say)
@@ -110,13 +113,13 @@ def up(
             left = "what did start still runs, to be looked at; schedctl dev down stops it"
             error.hint = f"{error.hint}; {left}" if error.hint else left
             raise
-        _announce(state, own_context=directory is None)
+        _announce(folder, state, own_context=directory is None)
         return
     try:
         for number in _ENDINGS:
             signal.signal(number, signal.default_int_handler)
         state = cluster.up(folder, wishes, timeout=timeout, say=_say)
-        _announce(state, own_context=directory is None)
+        _announce(folder, state, own_context=directory is None)
         _say("Ctrl-C stops it all")
         with contextlib.suppress(KeyboardInterrupt):
             _watch(folder)
@@ -187,7 +190,7 @@ def _send(part: Part, number: signal.Signals, done: str) -> None:
     _say(f"{done} {part.name}, pid {part.process.pid}")
 
 
-def _announce(state: State, *, own_context: bool) -> None:
+def _announce(folder: Folder, state: State, *, own_context: bool) -> None:
     """Say where everything is. On stdout only the line that a shell may evaluate, if any."""
     for part in state.parts.values():
         where = (
@@ -198,10 +201,16 @@ def _announce(state: State, *, own_context: bool) -> None:
     if not members:
         return
     endpoints = [member.address("grpc") for member in members]
-    _say(f"dashboard: http://{members[0].address('http')}/")
+    scheme = "https" if state.tls else "http"
+    _say(f"dashboard: {scheme}://{members[0].address('http')}/")
+    if own_context or state.tls:
+        tls = certificates.files_of(folder, certificates.YOU) if state.tls else None
+        name = "dev" if own_context else f"dev-{folder.root.name}"
+        contexts.save(name, endpoints, select=own_context, tls=tls)
     if own_context:
-        contexts.save("dev", endpoints, select=True)
         _say("schedctl now talks to it (context dev)")
+    elif state.tls:
+        click.echo(f"export SCHEDCTL_CONTEXT={shlex.quote(name)}")
     else:
         click.echo(f"export SCHEDCTL_ENDPOINTS={','.join(endpoints)}")
 

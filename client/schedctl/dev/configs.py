@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from schedctl.dev import certificates
 from schedctl.dev.overrides import Override, apply
 from schedctl.dev.records import Folder, Kind, Part, State
 
@@ -36,6 +37,7 @@ def _member(folder: Folder, state: State, part: Part) -> dict[str, Any]:
         "etcd": {"endpoints": [etcd.address("client") for etcd in state.of(Kind.ETCD)]},
         "postgres": {"dsn": state.dsn},
         "results": _results(folder),
+        **certificates.settings_of(folder, state, part.name),
     }
 
 
@@ -49,6 +51,7 @@ def _worker(folder: Folder, state: State, part: Part) -> dict[str, Any]:
         "allow_loopback": True,
         "listen": {"http": part.address("http")},
         "results": _results(folder),
+        **certificates.settings_of(folder, state, part.name),
     }
 
 

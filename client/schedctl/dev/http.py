@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -15,10 +16,14 @@ class Answer:
     body: bytes
 
 
-def fetch(url: str, timeout: float = 2.0) -> Answer | None:
-    """GET `url`; None when nobody answers within `timeout` seconds."""
+def fetch(url: str, timeout: float = 2.0, trust: ssl.SSLContext | None = None) -> Answer | None:
+    """GET `url`; None when nobody answers within `timeout` seconds. `trust`: for https."""
     parts = urlsplit(url)
-    session = http.client.HTTPConnection(parts.netloc, timeout=timeout)
+    session = (
+        http.client.HTTPSConnection(parts.netloc, timeout=timeout, context=trust)
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(parts.netloc, timeout=timeout)
+    )
     try:
         session.request("GET", parts.path or "/", headers={"Accept": "application/json"})
         response = session.getresponse()

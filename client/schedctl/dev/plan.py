@@ -28,6 +28,7 @@ class Wishes:
     slots: int | None = None
     overrides: tuple[str, ...] = ()
     foreign_dsn: str | None = None
+    tls: bool | None = None
 
 
 def complete(before: State | None, wishes: Wishes) -> State:
@@ -40,6 +41,8 @@ def complete(before: State | None, wishes: Wishes) -> State:
         BadOverride: workers without a member.
     """
     known = before or State()
+    if wishes.tls not in (None, known.tls) and any(True for _ in known.living()):
+        raise DevError("what runs here was started otherwise", "use dev down first")
     dsn = wishes.foreign_dsn or known.foreign_dsn
     wanted = {"etcd": Kind.ETCD}
     if dsn is None:
@@ -54,6 +57,7 @@ def complete(before: State | None, wishes: Wishes) -> State:
         slots=wishes.slots or known.slots,
         overrides=_merged(known.overrides, wishes.overrides),
         foreign_dsn=dsn,
+        tls=known.tls if wishes.tls is None else wishes.tls,
     )
 
 

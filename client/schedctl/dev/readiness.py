@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,25 +21,30 @@ DRAINING: Final = "draining"
 """What a drained worker says of itself."""
 
 
-def lacking(state: State) -> str | None:
-    """What still keeps the cluster from being ready, in words; None when nothing does."""
+def lacking(state: State, trust: ssl.SSLContext | None = None) -> str | None:
+    """What still keeps the cluster from being ready, in words; None when nothing does. `trust`:
+    how members are asked over HTTPS.
+    """
     members, workers = (
         {part.name: part.address("http") for part in state.of(kind)}
         for kind in (Kind.MEMBER, Kind.WORKER)
     )
-    return lacking_among(members, workers)
+    return lacking_among(members, workers, trust)
 
 
-def lacking_among(members: Mapping[str, str], workers: Mapping[str, str]) -> str | None:
+def lacking_among(
+    members: Mapping[str, str], workers: Mapping[str, str], trust: ssl.SSLContext | None = None
+) -> str | None:
     """The same of any daemons: name → `host:port` of their HTTP."""
     for name, http in (*members.items(), *workers.items()):
-        answer = fetch(f"http://{http}/readyz")
+        url = f"http://{http}" if name in workers else _url(http, trust)
+        answer = fetch(f"{url}/readyz", trust=trust)
         if answer is None:
             return f"{name} does not answer at {http}"
         if answer.status != 200 and not (name in workers and _line(answer.body) == DRAINING):
             return f"{name} is not ready: {_line(answer.body)}"
     for name, http in members.items():
-        if (view := cluster_view(http)) is None:
+        if (view := cluster_view(http, trust)) is None:
             return f"{name} does not tell the state of the cluster"
         if (lack := _lacking_in(view)) is not None:
             return f"{lack}, says {name}"
@@ -48,19 +54,23 @@ def lacking_among(members: Mapping[str, str], workers: Mapping[str, str]) -> str
     return None
 
 
-def cluster_view(http: str) -> Mapping[str, Any] | None:
+def cluster_view(http: str, trust: ssl.SSLContext | None = None) -> Mapping[str, Any] | None:
     """`GET /api/v1/cluster` of one member; None when it doesn't answer with it."""
-    answer = fetch(f"http://{http}/api/v1/cluster")
+    answer = fetch(f"{_url(http, trust)}/api/v1/cluster", trust=trust)
     if answer is None or answer.status != 200:
         return None
     view = json.loads(answer.body)
     return view if isinstance(view, Mapping) else None
 
 
-def leader(state: State) -> str | None:
+def _url(http: str, trust: ssl.SSLContext | None) -> str:
+    return f"http://{http}" if trust is None else f"https://{http}"
+
+
+def leader(state: State, trust: ssl.SSLContext | None = None) -> str | None:
     """The name of the leader, as the first member that answers with one tells it."""
     for member in state.of(Kind.MEMBER):
-        view = cluster_view(member.address("http")) if member.alive() else None
+        view = cluster_view(member.address("http"), trust) if member.alive() else None
         if view is not None and (name := view.get("leader")):
             return str(name)
     return None

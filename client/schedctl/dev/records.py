@@ -65,6 +65,7 @@ class State:
     slots: int = 16
     overrides: tuple[str, ...] = ()
     foreign_dsn: str | None = None
+    tls: bool = False
 
     def of(self, kind: Kind) -> list[Part]:
         """The parts of one kind."""
@@ -125,6 +126,11 @@ class Folder:
         """A part's data: etcd's, PostgreSQL's, a worker's spool."""
         return self.root / name
 
+    @property
+    def tls(self) -> Path:
+        """The cluster's authority, and what it has signed."""
+        return self.root / "tls"
+
     def load(self) -> State | None:
         """What is remembered; None when no cluster was ever here."""
         try:
@@ -137,6 +143,7 @@ class Folder:
             slots=stored["slots"],
             overrides=tuple(stored["overrides"]),
             foreign_dsn=stored["foreign_dsn"],
+            tls=stored.get("tls", False),
         )
 
     def save(self, state: State) -> None:
@@ -145,6 +152,7 @@ class Folder:
             "slots": state.slots,
             "overrides": list(state.overrides),
             "foreign_dsn": state.foreign_dsn,
+            "tls": state.tls,
             "parts": {
                 part.name: {
                     "kind": part.kind,

@@ -9,6 +9,7 @@ import pytest
 
 from schedclient import Client, Misconfigured, NotFound, SyncClient
 from schedclient import sync as faces
+from schedclient.access import Access
 from schedclient.cluster import Audit, ClusterCalls, Workers
 from schedclient.dead_letters import DeadLetters, Redrives
 from schedclient.jobs import Jobs
@@ -44,6 +45,7 @@ def member() -> Iterator[Scripted]:
         (faces.SyncClusterCalls, ClusterCalls),
         (faces.SyncWorkers, Workers),
         (faces.SyncAudit, Audit),
+        (faces.SyncAccess, Access),
         (faces.SyncDeadLetters, DeadLetters),
         (faces.SyncRedrives, Redrives),
         (faces.SyncPools, Pools),

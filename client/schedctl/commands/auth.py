@@ -1,0 +1,224 @@
+"""`schedctl auth`: certificates for clusters that have no authority, and access tokens."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from schedclient import AccessToken, Identity
+from schedctl import contexts
+from schedctl.columns import TOKENS
+from schedctl.failure import Failure
+from schedctl.flags import Group, pass_session
+from schedctl.output import message, show_facts, show_listing, show_one
+from schedctl.session import Session
+from schedd.core.rights import EVERY, Kind, Role, is_name, uri_of, uris_of_user
+
+if TYPE_CHECKING:
+    from schedctl.authority import Subject
+
+ROLES: Final = click.Choice([role.word for role in Role])
+DAYS: Final = {"member": 90, "worker": 90, "user": 30}
+SECRET: Final = 0o600
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
+
+_ca_option = click.option(
+    "--ca-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The authority's folder.  [default: authority/ beside schedctl's configuration]",
+)
+
+
+@click.group(cls=Group)
+def auth() -> None:
+    """Who may do what: certificates, access tokens, and who you are."""
+
+
+@auth.command()
+@_ca_option
+@pass_session
+def init(session: Session, ca_dir: Path | None) -> None:
+    """Make a certificate authority, for a cluster that has none."""
+    from schedctl.authority import Authority
+
+    del session
+    made = Authority.create(_folder(ca_dir))
+    message(f"made {made.certificate}; whoever has the key beside it can be anybody: keep it safe")
+    click.echo(str(made.certificate))
+
+
+@auth.command()
+@click.argument("kind", type=click.Choice([*DAYS]))
+@click.argument("name")
+@click.option("--host", "hosts", multiple=True, help="Of a member: a name or address. Repeatable.")
+@click.option("--role", type=ROLES, help="Of a user.")
+@click.option("--in", "namespaces", multiple=True, help="Of a user: where.  [default: everywhere]")
+@click.option("--days", type=click.IntRange(1, 825), help="[default: 90; of a user 30]")
+@_ca_option
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=".",
+    help="Where NAME.pem, NAME.key and ca.pem go.  [default: here]",
+)
+@pass_session
+def issue(
+    session: Session,
+    kind: str,
+    name: str,
+    hosts: tuple[str, ...],
+    role: str | None,
+    namespaces: tuple[str, ...],
+    days: int | None,
+    ca_dir: Path | None,
+    out: Path,
+) -> None:
+    """Sign a certificate of a member, a worker or a user. Again: a fresh one, in its place.
+
+    Daemons take a fresh one by themselves, at the next handshake.
+    """
+    from schedctl.authority import Authority
+
+    del session
+    subject = _subject(kind, name, hosts, role, namespaces)
+    lifetime = timedelta(days=days or DAYS[kind])
+    tls = Authority(_folder(ca_dir)).issue(subject, out, lifetime)
+    message(f"{kind} {name}: good for {lifetime.days} days")
+    for file in (tls.ca, tls.cert, tls.key):
+        click.echo(str(file))
+
+
+@auth.command()
+@pass_session
+def whoami(session: Session) -> None:
+    """Who the cluster takes you for, and what you may."""
+    found = session.run(lambda client: client.access.identity())
+    if not session.tabular:
+        show_one(session, found, (), lambda one: one.actor)
+        return
+    show_facts(
+        session,
+        [
+            ("You are", found.actor),
+            ("Roles", _roles(found)),
+            ("Until", found.expires_at),
+            ("By token", found.token_id),
+        ],
+    )
+
+
+@auth.group(cls=Group)
+def token() -> None:
+    """Access tokens: what people and programs send to be known."""
+
+
+@token.command()
+@click.argument("name")
+@click.option("--role", type=ROLES, required=True, help="What it is good for.")
+@click.option("--in", "namespaces", multiple=True, help="Where.  [default: everywhere]")
+@click.option("--lifetime", metavar="30d", help="At most 366 days.  [default: 30d]")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write it to this file, 0600, instead of printing it.",
+)
+@pass_session
+def create(
+    session: Session,
+    name: str,
+    role: str,
+    namespaces: tuple[str, ...],
+    lifetime: str | None,
+    out: Path | None,
+) -> None:
+    """Make one for NAME. It is told this once: only a digest of it is stored."""
+    made = session.run(
+        lambda client: client.access.create_token(
+            name, role, namespaces=namespaces, lifetime=lifetime
+        )
+    )
+    until = made.token.expires_at
+    message(f"token {made.token.token_id} of {name}: {role}, until {until:%Y-%m-%d %H:%M} UTC")
+    if out is not None:
+        with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, SECRET), "w") as file:
+            os.fchmod(file.fileno(), SECRET)
+            file.write(f"{made.secret}\n")
+    elif session.output == "table":
+        click.echo(made.secret)
+    else:
+        show_one(session, made, (), lambda one: one.secret)
+
+
+@token.command("list")
+@click.option("--limit", type=click.IntRange(min=1), help="[default: 50 for tables, else all]")
+@pass_session
+def list_tokens(session: Session, limit: int | None) -> None:
+    """Those that there are, newest first; ended ones for 30 days more."""
+    show_listing(
+        session,
+        limit,
+        lambda client, most: client.access.tokens(limit=most),
+        TOKENS,
+        lambda one: one.token_id,
+    )
+
+
+@token.command()
+@click.argument("token_id")
+@pass_session
+def revoke(session: Session, token_id: str) -> None:
+    """Make one worth nothing, with all logins made by it: within five seconds, everywhere."""
+    revoked: AccessToken = session.run(lambda client: client.access.revoke_token(token_id))
+    if session.tabular:
+        message(f"revoked the token of {revoked.name}")
+    else:
+        show_one(session, revoked, TOKENS, lambda one: one.token_id)
+
+
+def _folder(given: Path | None) -> Path:
+    return given or contexts.path().parent / "authority"
+
+
+def _subject(
+    kind: str, name: str, hosts: Sequence[str], role: str | None, namespaces: Sequence[str]
+) -> Subject:
+    """Whom to sign for. Raises Failure with what is missing or too much."""
+    from schedctl.authority import Subject
+
+    def wrong(what: str, remedy: str) -> Failure:
+        return Failure(what, reason="USAGE", remedy=remedy)
+
+    if not is_name(name):
+        raise wrong(f"{name!r} can't name anybody", "use letters, digits, '.', '_', '@', '+', '-'")
+    if kind == "user":
+        if hosts or role is None:
+            raise wrong("a user has a role and no host", "give --role viewer, operator or admin")
+        for namespace in namespaces:
+            if namespace != EVERY and not _NAMESPACE.fullmatch(namespace):
+                raise wrong(f"{namespace!r} isn't a namespace", "as in `--namespace`")
+        granted = uris_of_user(name, Role[role.upper()], [*dict.fromkeys(namespaces)] or [EVERY])
+        return Subject(name, granted)
+    if role is not None or namespaces:
+        raise wrong(f"a {kind} has no role", "leave --role and --in out")
+    if kind == "worker" and hosts:
+        raise wrong("a worker serves nobody", "leave --host out")
+    if kind == "member" and not hosts:
+        raise wrong("others reach a member by its host", "give --host NAME or ADDRESS, for each")
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise wrong(f"{host!r} isn't a host", "give a name or an address, without a port")
+    return replace(Subject(name, [uri_of(Kind(kind), name)]), hosts=hosts)
+
+
+def _roles(who: Identity) -> str:
+    where = {EVERY: "everywhere"}
+    told = (f"{one.role.lower()} {where.get(one.namespace, one.namespace)}" for one in who.grants)
+    return ", ".join(told) or "none"
