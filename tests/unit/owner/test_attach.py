@@ -8,15 +8,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
+import grpc
 import grpc.aio
 import pytest
 
 from schedd.core.ids import IncarnationId
 from schedd.core.membership import EMPTY_VIEW
+from schedd.core.rights import Identity, Kind
 from schedd.owner.advances import Advances
 from schedd.owner.tails import Tails
 from schedd.owner.workers import Workers
-from schedd.rpc import frames
+from schedd.rpc import frames, gate
 from schedd.rpc.attach import Terms, WorkerService
 from schedproto.v1 import worker_service_pb2 as wire
 from support.runs import NOW, SetClock
@@ -36,6 +38,14 @@ class Greeting:
         self.ended.append(incarnation)
 
 
+class Refused(Exception):
+    """How the stream was ended."""
+
+    def __init__(self, code: grpc.StatusCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class Context:
     """A stream that has said hello, and is silent until it is closed. `broken`: what a write
     raises once the welcome was sent.
@@ -52,6 +62,12 @@ class Context:
             return self.frames.pop()
         await self.closed.wait()
         return grpc.aio.EOF
+
+    def peer(self) -> str:
+        return "ipv4:192.0.2.1:1"
+
+    async def abort(self, code: grpc.StatusCode, message: str, trailers: object) -> None:
+        raise Refused(code, message)
 
     async def write(self, frame: wire.MemberFrame) -> None:
         if self.written and self.broken is not None:
@@ -119,6 +135,26 @@ async def test_the_end_of_an_old_stream_leaves_the_new_one_alone() -> None:
     new.closed.set()
     await asyncio.wait_for(second, 5)
     assert member.greeting.ended == [attached.id]
+
+
+async def test_a_worker_comes_by_its_own_name_alone() -> None:
+    member, context = Member(), Context(hello())
+    gate._CALLER.set(Identity(Kind.WORKER, "another"))
+    with pytest.raises(Refused) as refused:
+        await member.attach(context)
+    assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
+    assert "the certificate is of worker/another, and the hello of worker/w" in str(refused.value)
+    assert member.workers.incarnations() == []
+
+
+async def test_a_stream_ends_with_the_certificate_that_it_was_opened_by() -> None:
+    """The worker comes again, by its next one, and says what it has in hand."""
+    member, context = Member(), Context(hello())
+    gate._CALLER.set(Identity(Kind.WORKER, "w", until=NOW + timedelta(seconds=0.2)))
+    stream = member.attach(context)
+    await wait_until_async(lambda: context.written, 5, "the welcome")
+    await asyncio.wait_for(stream, 5)
+    assert member.workers.incarnations() == []
 
 
 async def test_a_grant_of_less_is_answered_though_nothing_else_goes_down() -> None:
