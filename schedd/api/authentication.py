@@ -109,9 +109,10 @@ class Authentication:
     def _living(self, token: AccessToken) -> Identity:
         if token.revoked:
             raise _unknown("the token was revoked", "TOKEN_REVOKED")
-        if token.identity.ended(self._clock.now()):
+        who = token.identity
+        if who.ended(self._clock.now()):
             raise _unknown("the token has expired", "TOKEN_EXPIRED")
-        return token.identity
+        return who
 
     async def _row(self, token: AccessTokenId) -> AccessToken | None:
         if not self._fresh(token):

@@ -13,9 +13,10 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Final
 
 from google.protobuf.message import Message
@@ -33,17 +34,28 @@ class What(Enum):
     REDRIVE = "redrive"
 
 
+def _several(message: Message, field: str) -> Iterable[Any]:
+    """The values of a field, be it a repeated one or not."""
+    value = getattr(message, field)
+    repeated: bool = message.DESCRIPTOR.fields_by_name[field].is_repeated
+    return value if repeated else (value,)
+
+
 @dataclass(frozen=True, slots=True)
 class In:
-    """The namespaces that stand at a path of the request's fields; `unsaid` where none is named."""
+    """The namespaces that stand at a path of the request's fields, of which the first may be a
+    repeated one; `unsaid` where none is named.
+    """
 
     path: str
     unsaid: str = DEFAULT_NAMESPACE
 
     def of(self, request: Message) -> set[str]:
         """Which these are."""
-        named = {each or self.unsaid for each in _at(request, self.path.split("."))}
-        return named or {self.unsaid}
+        first, _, rest = self.path.partition(".")
+        values = _several(request, first)
+        named = set(map(attrgetter(rest), values) if rest else values)
+        return {each or self.unsaid for each in named} or {self.unsaid}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,7 @@ class Of:
 
     def ids(self, request: Message) -> list[str]:
         """As they were sent."""
-        return [*_at(request, [self.field])]
+        return [*_several(request, self.field)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +87,6 @@ OPEN: Final = Rule(None, kind=Kind.ANYBODY)
 """Served without a question, before anybody is known."""
 KNOWN: Final = Rule(None)
 """To whoever is known, whatever they may."""
-
-
-def _at(message: Any, path: list[str]) -> Iterator[str]:
-    """The texts at a path, through repeated fields."""
-    name, *rest = path
-    value = getattr(message, name)
-    several = message.DESCRIPTOR.fields_by_name[name].is_repeated
-    for each in value if several else [value]:
-        if rest:
-            yield from _at(each, rest)
-        else:
-            yield each
 
 
 _NAMESPACE: Final = In("namespace")
