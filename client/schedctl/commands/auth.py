@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ ROLES: Final = click.Choice([role.word for role in Role])
 DAYS: Final = {"member": 90, "worker": 90, "user": 30}
 SECRET: Final = 0o600
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
-_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?")
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 _ca_option = click.option(
     "--ca-dir",
@@ -213,7 +214,7 @@ def _subject(
     if kind == "member" and not hosts:
         raise wrong("others reach a member by its host", "give --host NAME or ADDRESS, for each")
     for host in hosts:
-        if not _HOST.fullmatch(host):
+        if not _HOST.fullmatch(host) and not _is_v6(host):
             raise wrong(f"{host!r} isn't a host", "give a name or an address, without a port")
     return replace(Subject(name, [uri_of(Kind(kind), name)]), hosts=hosts)
 
@@ -222,3 +223,10 @@ def _roles(who: Identity) -> str:
     where = {EVERY: "everywhere"}
     told = (f"{one.role.lower()} {where.get(one.namespace, one.namespace)}" for one in who.grants)
     return ", ".join(told) or "none"
+
+
+def _is_v6(host: str) -> bool:
+    try:
+        return ipaddress.IPv6Address(host).scope_id is None
+    except ValueError:
+        return False

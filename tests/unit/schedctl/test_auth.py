@@ -1,0 +1,149 @@
+"""`schedctl auth`: an authority, what it signs, and tokens as they are told."""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedctl import contexts
+from schedd.core.rights import Role, identity_of
+from schedkit.channel import TLS
+from schedproto.v1 import auth_service_pb2 as auth
+from support.scripted import Refusal, Scripted
+
+SECRET = f"schedd_{'0' * 32}_{'x' * 43}"
+
+
+def stamped(at: datetime) -> Timestamp:
+    found = Timestamp()
+    found.FromDatetime(at)
+    return found
+
+
+TOKEN = auth.Token(
+    token_id="0" * 8,
+    name="bob",
+    role=auth.ROLE_VIEWER,
+    namespaces=["billing"],
+    created_at=stamped(datetime(2026, 1, 1, tzinfo=UTC)),
+    created_by="user/alice",
+    expires_at=stamped(datetime(2026, 2, 1, tzinfo=UTC)),
+)
+
+
+def made(request: auth.CreateTokenRequest) -> auth.CreateTokenResponse:
+    return auth.CreateTokenResponse(token=TOKEN, secret=SECRET)
+
+
+async def test_a_new_token_is_alone_on_stdout(ctl: Any, member: Scripted) -> None:
+    member.say("CreateToken", made)
+    told = ("--role", "viewer", "--in", "billing", "--lifetime", "7d")
+    ended = await ctl("auth", "token", "create", "bob", *told)
+    assert (ended.code, ended.out) == (0, f"{SECRET}\n")
+    [sent] = member.heard("CreateToken")
+    assert (sent.name, sent.role, [*sent.namespaces]) == ("bob", auth.ROLE_VIEWER, ["billing"])
+    assert sent.lifetime.ToTimedelta() == timedelta(days=7)
+    assert SECRET not in ended.err
+
+
+async def test_a_new_token_goes_to_a_file_of_ones_own(
+    ctl: Any, member: Scripted, home: Any
+) -> None:
+    member.say("CreateToken", made)
+    file = home / "token"
+    file.write_text("what was there before, and everybody could read")
+    ended = await ctl("auth", "token", "create", "bob", "--role", "admin", "--out", str(file))
+    assert (ended.code, ended.out) == (0, "")
+    assert file.read_text() == f"{SECRET}\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_a_refusal_ends_with_4(ctl: Any, member: Scripted) -> None:
+    expired = Refusal("UNAUTHENTICATED", "the token has expired", reason="TOKEN_EXPIRED")
+    member.say("GetIdentity", expired)
+    ended = await ctl("auth", "whoami")
+    assert ended.code == 4
+    assert "TOKEN_EXPIRED" in ended.err
+
+
+async def test_tokens_are_listed_without_what_is_secret(ctl: Any, member: Scripted) -> None:
+    member.say("ListTokens", lambda _: auth.ListTokensResponse(tokens=[TOKEN]))
+    ended = await ctl("auth", "token", "list")
+    assert ended.lines[1].split()[:4] == ["00000000", "bob", "VIEWER", "billing"]
+
+
+async def test_one_is_told_who_one_is(ctl: Any, member: Scripted) -> None:
+    grants = [auth.Identity.Grant(namespace="*", role=auth.ROLE_OPERATOR)]
+    member.say("GetIdentity", lambda _: auth.Identity(actor="user/bob", grants=grants))
+    ended = await ctl("auth", "whoami")
+    assert "user/bob" in ended.out
+    assert "operator everywhere" in ended.out
+
+
+def test_an_authority_is_made_and_signs(offline: Any, home: Any) -> None:
+    assert offline("auth", "init").code == 0
+    issued = offline("auth", "issue", "user", "alice", "--role", "admin", "--out", str(home))
+    ca, cert, key = issued.lines
+    names = x509.load_pem_x509_certificate((home / "alice.pem").read_bytes()).extensions
+    uris = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    who = identity_of(uris.get_values_for_type(x509.UniformResourceIdentifier))
+    assert who is not None
+    assert (who.actor, who.roles) == ("user/alice", {"*": Role.ADMIN})
+    told = ("--ca", ca, "--cert", cert, "--key", key)
+    assert offline("config", "set", "prod", "--at", "m1:7420,m2:7420", *told).code == 0
+    kept = contexts.current()
+    assert kept is not None
+    assert kept.endpoints == ("m1:7420", "m2:7420")
+    assert kept.tls == TLS(home / "ca.pem", home / "alice.pem", home / "alice.key")
+    again = offline("auth", "init")
+    assert again.code == 2
+    assert "has an authority already" in again.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("user alice", "a user has a role"),
+        ("user alice --role admin --host h", "a user has a role and no host"),
+        ("user alice --role admin --in Billing", "isn't a namespace"),
+        ("member m1", "by its host"),
+        ("member m1 --host m1:7420 --role admin", "a member has no role"),
+        ("member m1 --host https://m1", "isn't a host"),
+        ("member m1 --host m1:7420", "isn't a host"),
+        ("worker w1 --host h", "a worker serves nobody"),
+        ("worker w/1", "can't name anybody"),
+        ("worker w1 --role viewer", "a worker has no role"),
+        ("nobody n", "is not one of"),
+    ],
+)
+def test_what_can_t_be_meant_is_refused_before_anything_is_signed(
+    offline: Any, home: Any, words: str, said: str
+) -> None:
+    offline("auth", "init")
+    ended = offline("auth", "issue", *words.split(), "--out", str(home / "out"))
+    assert ended.code == 2
+    assert said in ended.err
+    assert not (home / "out").exists()
+
+
+def test_without_an_authority_nothing_is_signed(offline: Any, home: Any) -> None:
+    ended = offline("auth", "issue", "worker", "w1", "--out", str(home))
+    assert ended.code == 2
+    assert "schedctl auth init" in ended.err
+
+
+def test_a_context_with_a_token_needs_the_authority_alone(offline: Any, home: Any) -> None:
+    for name in ("ca.pem", "token"):
+        (home / name).write_text("x")
+    told = ("--ca", str(home / "ca.pem"), "--token-file", str(home / "token"))
+    assert offline("config", "set", "prod", "--at", "m1:7423", *told).code == 0
+    kept = contexts.current()
+    assert kept is not None
+    assert (kept.tls, kept.token_file) == (TLS(home / "ca.pem"), home / "token")
+    wrong = offline("config", "set", "prod", "--at", "m1:1", "--cert", str(home / "ca.pem"))
+    assert wrong.code == 2
