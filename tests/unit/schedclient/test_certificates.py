@@ -1,0 +1,121 @@
+"""A client's certificate is changed on disk: later calls go by the new one, earlier ones go on."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from schedclient import TLS, Client, ClusterUnavailable
+from schedctl.authority import Authority, Subject
+from schedd.core.rights import Kind, Role, uri_of, uris_of_user
+from schedkit import channel
+from schedkit.channel import SERVER_OPTIONS, listen
+from schedproto.v1 import auth_service_pb2 as auth
+from support.wait import PATIENCE, wait_until_async
+
+DAY = timedelta(days=1)
+ALICE = Subject("alice", uris_of_user("alice", Role.VIEWER, ["*"]))
+
+
+class Member:
+    """Tells each caller its certificate's digest; the first waits until `go`."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.waits = False
+
+    async def identity(self, _: object, context: Any) -> auth.Identity:
+        if self.waits:
+            self.waits = False
+            await self.go.wait()
+        pem = next(iter(context.auth_context()["x509_pem_cert"]))
+        return auth.Identity(actor=hashlib.sha256(pem).hexdigest())
+
+
+@asynccontextmanager
+async def serving(tls: TLS) -> AsyncIterator[tuple[str, Member]]:
+    server, member = grpc.aio.server(options=SERVER_OPTIONS), Member()
+    handler = grpc.unary_unary_rpc_method_handler(
+        member.identity,
+        request_deserializer=auth.GetIdentityRequest.FromString,
+        response_serializer=auth.Identity.SerializeToString,
+    )
+    named = grpc.method_handlers_generic_handler("schedd.v1.AuthService", {"GetIdentity": handler})
+    server.add_generic_rpc_handlers((named,))
+    port = listen(server, "127.0.0.1:0", tls)
+    await server.start()
+    yield f"127.0.0.1:{port}", member
+    await server.stop(None)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.create(tmp_path / "ca")
+
+
+def member_files(authority: Authority, tmp_path: Path) -> TLS:
+    subject = Subject("m1", [uri_of(Kind.MEMBER, "m1")], ["127.0.0.1"])
+    return authority.issue(subject, tmp_path / "m1", DAY)
+
+
+async def test_later_calls_go_by_the_new_certificate_and_earlier_ones_go_on(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "LOOK_EVERY", 0.0)
+    files = authority.issue(ALICE, tmp_path, DAY)
+    assert files.cert is not None
+
+    def on_disk() -> str:
+        assert files.cert is not None
+        return hashlib.sha256(files.cert.read_bytes()).hexdigest()
+
+    async with (
+        serving(member_files(authority, tmp_path)) as (address, member),
+        Client(address, tls=files) as client,
+    ):
+        first = on_disk()
+        assert (await client.access.identity()).actor == first
+        member.waits = True
+        earlier = asyncio.create_task(client.access.identity())
+        await wait_until_async(lambda: not member.waits, PATIENCE, "the call to be there")
+        authority.issue(ALICE, tmp_path, DAY)
+        assert on_disk() != first
+        assert (await client.access.identity()).actor == on_disk()
+        member.go.set()
+        assert (await earlier).actor == first
+
+
+async def test_a_certificate_that_has_ended_is_told_by_its_name(
+    authority: Authority, tmp_path: Path
+) -> None:
+    files = authority.issue(ALICE, tmp_path, timedelta(minutes=-1))
+    async with (
+        serving(member_files(authority, tmp_path)) as (address, _),
+        Client(address, tls=files, timeout=2) as client,
+    ):
+        with pytest.raises(ClusterUnavailable, match=r"our certificate .*alice\.pem ended") as told:
+            await client.access.identity()
+        assert told.value.reason == "TLS_REFUSED"
+
+
+async def test_a_member_of_another_authority_is_told_as_one(
+    authority: Authority, tmp_path: Path
+) -> None:
+    files = authority.issue(ALICE, tmp_path, DAY)
+    other = Authority.create(tmp_path / "other")
+    trusting = TLS(other.certificate, files.cert, files.key)
+    async with (
+        serving(member_files(authority, tmp_path)) as (address, _),
+        Client(address, tls=trusting, timeout=2) as client,
+    ):
+        with pytest.raises(ClusterUnavailable, match="member's certificate isn't one for us"):
+            await client.access.identity()
