@@ -65,15 +65,7 @@ async def _of_named(services: Services, who: Identity, of: Of, request: Message)
     beside: set[str] = set()
     if of.beside is not None and (not of.ids(request) or getattr(request, of.beside.path)):
         beside = of.beside.of(request)
-    try:
-        ids = {UUID(text): text for text in of.ids(request)}
-    except ValueError as wrong:
-        raise InvalidArgument(
-            f"{of.field}: {cut(str(of.ids(request)[0]))!r} isn't the id of a {of.what.value}",
-            reason="INVALID_FIELD",
-            remedy="give an id as lists show it",
-            violations=[Violation(of.field, "isn't an id")],
-        ) from wrong
+    ids = {_id(of, text): text for text in of.ids(request)}
     if not ids:
         return beside or {EVERY}
     found = await _NAMESPACES_OF[of.what](services, [*ids])
@@ -86,6 +78,18 @@ async def _of_named(services: Services, who: Identity, of: Of, request: Message)
                 remedy=f"see `schedctl {_LISTS[of.what]}`",
             )
     return set(found.values()) | beside
+
+
+def _id(of: Of, text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidArgument(
+            f"{of.field}: {cut(text)!r} isn't the id of a {of.what.value}",
+            reason="INVALID_FIELD",
+            remedy=f"give an id as `schedctl {_LISTS[of.what]}` shows it",
+            violations=[Violation(of.field, "isn't an id")],
+        ) from None
 
 
 async def _of_runs(services: Services, runs: Sequence[UUID]) -> dict[UUID, str]:
