@@ -77,12 +77,18 @@ class Authority:
 
     def issue(self, subject: Subject, out: Path, lifetime: timedelta) -> TLS:
         """A new key with a certificate, `NAME.pem` and `NAME.key` in `out`, beside `ca.pem`. Those
-        of the same name are replaced, each at once: who watches them sees a whole one.
+        of the same name are replaced, each at once: who watches them sees a whole one. A `ca.pem`
+        that is there stays, for it may hold others, too.
 
         Raises:
-            Misconfigured: there is no authority here, or none that can be read.
+            Misconfigured: there is no authority here, or none that can be read; or `out` trusts
+                others alone.
         """
         ca, ca_key = self._read()
+        trusted = out / "ca.pem"
+        if trusted.exists() and ca not in _certificates(trusted.read_bytes()):
+            what = f"{trusted} is of another authority: add {self.certificate} to it"
+            raise Misconfigured(f"{what}, or choose another --out")
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if subject.hosts:
@@ -106,7 +112,7 @@ class Authority:
         assert tls.key is not None
         _write_key(tls.key, key)
         _write(tls.cert, made.public_bytes(serialization.Encoding.PEM), 0o644)
-        if tls.ca != self.certificate:
+        if not tls.ca.exists():
             _write(tls.ca, ca.public_bytes(serialization.Encoding.PEM), 0o644)
         return tls
 
@@ -136,6 +142,14 @@ def _begun(
         .not_valid_before(min(utcnow(), until) - SKEW)
         .not_valid_after(until)
     )
+
+
+def _certificates(pem: bytes) -> list[x509.Certificate]:
+    """Those in it; none where it is nothing of the kind."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return []
 
 
 def _named(name: str) -> x509.Name:

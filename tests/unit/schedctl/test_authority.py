@@ -85,3 +85,17 @@ def test_there_is_one_authority_in_a_folder(authority: Authority) -> None:
 def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="schedctl auth init"):
         Authority(tmp_path).issue(Subject("w1", []), tmp_path, DAY)
+
+
+def test_a_file_of_several_authorities_stays_and_one_of_another_alone_is_refused(
+    authority: Authority, tmp_path: Path
+) -> None:
+    other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
+    worker = Subject("w1", [uri_of(Kind.WORKER, "w1")])
+    other.issue(worker, out, DAY)
+    with pytest.raises(Misconfigured, match="is of another authority: add"):
+        authority.issue(worker, out, DAY)
+    both = other.certificate.read_bytes() + authority.certificate.read_bytes()
+    (out / "ca.pem").write_bytes(both)
+    authority.issue(worker, out, DAY)
+    assert (out / "ca.pem").read_bytes() == both
