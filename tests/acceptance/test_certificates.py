@@ -1,0 +1,181 @@
+"""A cluster that talks TLS: it works, and all its certificates are changed under load."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from acceptance.conftest import SHORT_LEASES
+from schedclient import TLS, ApiError, Run, SyncClient
+from schedctl.dev.certificates import issue
+from schedctl.dev.records import Folder, Kind
+from schedkit.channel import LOOK_EVERY, split_address
+from support.cluster import DevCluster, dev_cluster
+from support.probe import Probe
+from support.wait import PATIENCE, wait_until
+
+BATCH = 5
+EVERY = 0.5
+"""Seconds between two batches of work."""
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    options = {"members": 2, "workers": 2, "slots": 8, "overrides": SHORT_LEASES, "tls": True}
+    with dev_cluster(request.session, **options) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: DevCluster) -> Iterator[SyncClient]:
+    with SyncClient(cluster.endpoints, tls=cluster.files) as client:
+        yield client
+
+
+@dataclass
+class Load:
+    """Work that was acknowledged, and what wasn't."""
+
+    runs: list[Run] = field(default_factory=list)
+    failures: list[ApiError] = field(default_factory=list)
+
+
+@contextmanager
+def load(client: SyncClient) -> Iterator[Load]:
+    """Submits work all the time."""
+    told, over = Load(), threading.Event()
+
+    def submit() -> None:
+        while not over.wait(EVERY):
+            for answer in client.submit_many([{"shell": {"argv": ["true"]}}] * BATCH):
+                (told.failures if isinstance(answer, ApiError) else told.runs).append(answer)  # type: ignore[arg-type]
+
+    submitting = threading.Thread(target=submit)
+    submitting.start()
+    try:
+        yield told
+    finally:
+        over.set()
+        submitting.join()
+
+
+def shown_at(cluster: DevCluster, name: str, port: str) -> bytes:
+    """The certificate that a member shows at this port."""
+    assert cluster.files is not None
+    context = ssl.create_default_context(cafile=cluster.files.ca)
+    context.load_cert_chain(cluster.files.cert or "", cluster.files.key)
+    context.set_alpn_protocols(["h2"])
+    address = split_address(cluster.entry(name)[port])
+    with (
+        socket.create_connection(address, PATIENCE) as plain,
+        context.wrap_socket(plain, server_hostname=address[0]) as secure,
+    ):
+        return secure.getpeercert(binary_form=True) or b""
+
+
+def on_disk(cluster: DevCluster, name: str) -> bytes:
+    return ssl.PEM_cert_to_DER_cert((cluster.directory / "tls" / f"{name}.pem").read_text())
+
+
+def rotate(cluster: DevCluster) -> None:
+    """A fresh certificate for everybody."""
+    folder = Folder(cluster.directory)
+    state = folder.load()
+    assert state is not None
+    issue(folder, [*state.of(Kind.MEMBER), *state.of(Kind.WORKER)])
+
+
+def test_all_certificates_are_changed_under_load_and_no_run_is_lost(
+    cluster: DevCluster, client: SyncClient, tmp_path: Path
+) -> None:
+    probe = Probe(tmp_path / "ticks")
+    client.jobs.create("tick", every="1s", shell=probe.shell())
+    old = {name: on_disk(cluster, name) for name in ("m1", "m2", "w1", "w2", "dev")}
+    with load(client) as told:
+        wait_until(lambda: len(told.runs) > 5 * BATCH, PATIENCE, "some work")
+        rotate(cluster)
+        assert not set(old.values()) & {on_disk(cluster, name) for name in old}
+        for name in ("m1", "m2"):
+            for port in ("grpc", "http"):
+                assert shown_at(cluster, name, port) == on_disk(cluster, name)
+        before = len(told.runs)
+        turned = time.monotonic() + LOOK_EVERY + 1  # by then clients call by their new ones
+        wait_until(lambda: time.monotonic() > turned, LOOK_EVERY + 5, "clients to look")
+        wait_until(lambda: len(told.runs) > before + 5 * BATCH, PATIENCE, "more work")
+        # All streams, and all channels between members, begin anew by what lies on the disk.
+        leader = wait_until(cluster.leader, PATIENCE, "a leader")
+        cluster.terminate(leader)
+        cluster.terminate("w1")
+        cluster.up()
+        before = len(told.runs)
+        wait_until(lambda: len(told.runs) > before + 5 * BATCH, PATIENCE, "work afterwards")
+    client.jobs.delete("tick")
+    assert told.failures == []
+    ids = [run.run_id for run in told.runs]
+    assert len(set(ids)) == len(ids)
+    ended = "SELECT state, count(*) FROM runs WHERE run_id = ANY(%s::uuid[]) GROUP BY state"
+    all_well = [("SUCCEEDED", len(ids))]
+    wait_until(lambda: cluster.sql(ended, ids) == all_well, 60, "all that was taken to have run")
+    states = {run.state for run in client.runs.list(job="tick")}
+    assert states <= {"SUCCEEDED", "COALESCED", "CANCELLED"}, states
+    assert probe.repeated() == []
+
+
+def test_what_schedctl_and_workers_do_over_tls_is_named_in_the_audit(cluster: DevCluster) -> None:
+    assert cluster.schedctl("submit", "--wait", "--", "true").returncode == 0
+    [submitted, *_] = cluster.json("audit", "list", "--action", "submit", "--limit", "1")
+    assert submitted["actor"] == "user/dev"
+    assert cluster.json("auth", "whoami")["grants"] == [{"namespace": "*", "role": "ADMIN"}]
+
+
+def test_a_workers_certificate_is_no_other_workers_and_no_persons(cluster: DevCluster) -> None:
+    """w1's files under w2's name, on a spool of their own: refused, and told why."""
+    folder = cluster.directory / "tls"
+    stolen = TLS(folder / "ca.pem", folder / "w1.pem", folder / "w1.key")
+    with SyncClient(cluster.endpoints, tls=stolen, timeout=5) as client:
+        with pytest.raises(ApiError) as refused:
+            client.cluster.status()
+        assert refused.value.reason == "WRONG_KIND"
+    config = (cluster.directory / "w2.toml").read_text()
+    cluster.terminate("w2")
+    try:
+        wrong = config.replace("w2.pem", "w1.pem").replace("w2.key", "w1.key")
+        told = _run_worker(cluster, wrong)
+        assert "the certificate is of worker/w1, and the hello of worker/w2" in told
+    finally:
+        cluster.up()
+
+
+def _run_worker(cluster: DevCluster, config: str) -> str:
+    """What a worker with these settings says within seconds."""
+    file = cluster.directory / "tls" / "stolen.toml"
+    file.write_text(config)
+    command = [sys.executable, "-P", "-m", "workerd", "--config", str(file)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=cluster.env
+    )
+    said: list[str] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        said.extend(process.stdout)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    try:
+        wait_until(lambda: any("hello of" in line for line in said), PATIENCE, "a refusal")
+    finally:
+        process.terminate()
+        process.wait(60)
+        reading.join()
+    return "".join(said)
