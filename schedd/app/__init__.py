@@ -136,9 +136,7 @@ class Daemon:
             sweeper.take_over()
             page = web.build(parts.services, telemetry, unready, notes(parts.brake))
             loops = [health.loop, sweeper.loop]
-            await _live(
-                daemon, parts, loops, http, https, page, grpc_server, ports, pages, streams
-            )
+            await _live(daemon, parts, loops, http, https, page, grpc_server, ports, pages, streams)
 
 
 async def _live(

@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from schedd.rpc.gate import Gate
 from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
 
@@ -40,7 +41,7 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     server, reasons = make_server(64), list[str]()
     health = Health(lambda: reasons, ["schedd.v1.JobService"], ["schedd.v1.WorkerService"])
-    await health.serve(server)
+    await health.serve(server, Gate())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
