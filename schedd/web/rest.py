@@ -26,8 +26,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schedd.api.calls import STREAMING, UNARY, methods
 from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
 from schedd.api.places import Places
-from schedd.api.services import Caller, Services
+from schedd.api.services import Services
 from schedd.web import documents, openapi, problems, requests
+from schedd.web.callers import caller_of
 from schedd.web.problems import Refusal
 from schedd.web.rules import Found, Routes
 from schedd.web.streams import Event, EventStream
@@ -39,9 +40,6 @@ log = logging.getLogger(__name__)
 
 FIRST_WITHIN: Final = 1.0
 """Seconds in which a stream's first answer, or what is wrong, is waited for before it begins."""
-DEADLINE: Final = 30.0
-"""Seconds that a call may take; HTTP callers don't say."""
-
 STREAMS_OF_ONE_HOST: Final = 224
 """Fewer than the connections that it may have: who asks for one more hears why there is none."""
 
@@ -100,16 +98,16 @@ class Rest:
         body = await requests.body_of(request, expected=bool(found.route.body))
         if name == CREATE and body is not None and documents.CALLBACK in body:
             message = requests.read(request, found, documents.as_job(body))
-            return _told(await documents.create(self._services, _caller(request), message), 201)
+            return _told(await documents.create(self._services, caller_of(request), message), 201)
         message = requests.read(request, found, body)
         if name in STREAMING:
             return await self._stream(request, name, message)
-        answer = await UNARY[name](self._services, _caller(request), message)
+        answer = await UNARY[name](self._services, caller_of(request), message)
         return _response(answer, STATUSES.get(name, 200))
 
     async def _stream(self, request: Request, name: str, message: Message) -> EventStream:
         """A stream that has a place until it ends."""
-        caller = _caller(request)
+        caller = caller_of(request)
         with ExitStack() as place:
             place.enter_context(self._places.taken(caller.source.removeprefix("http:")))
             answers = STREAMING[name](self._services, caller, message)
@@ -123,7 +121,7 @@ class Rest:
         _only(request, "GET")
         await requests.body_of(request, expected=False)
         _without_query(request)
-        told = await documents.status(self._services, _caller(request), job)
+        told = await documents.status(self._services, caller_of(request), job)
         return _told(told, 200)
 
     async def _task(self, request: Request) -> Response:
@@ -135,7 +133,7 @@ class Rest:
                 [Violation("If-Match", "this call takes none")], "INVALID_REQUEST", "leave it out"
             )
         key = request.headers.get("idempotency-key")
-        return _told(await documents.submit(self._services, _caller(request), body, key), 202)
+        return _told(await documents.submit(self._services, caller_of(request), body, key), 202)
 
     def _find(self, request: Request, path: str) -> Found:
         found = self.routes.find(request.method, path)
@@ -202,13 +200,6 @@ def _raw_path(scope: Scope) -> str:
     """The path before `%2F` and `%3A` become signs of their own."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     return raw.partition(b"?")[0].decode("ascii", "replace")
-
-
-def _caller(request: Request) -> Caller:
-    """Who calls. Without TLS and tokens everybody on the host is `anonymous`."""
-    peer = request.client
-    source = f"http:{peer.host}:{peer.port}" if peer else "http"
-    return Caller(actor="anonymous", source=source, deadline=DEADLINE)
 
 
 def _response(answer: Message, status: int) -> Response:
