@@ -101,23 +101,14 @@ class Look:
 
     async def _read(self) -> Body:
         try:
-            shown = await self._page.read(self._asked)
+            told = await self._page.read(self._asked)
         except (Unavailable, OutOfTouch) as error:
             return self._without(error)
         except CallError as error:
             return refused(error)
-        self._away, self._kept = False, shown.kept
-        self._known = self._shown(shown)
+        self._away, self._kept = False, told.kept
+        self._known = shown(self._page, self._asked, told)
         return self._known
-
-    def _shown(self, shown: Shown) -> Body:
-        html = render(
-            f"{self._page.template}_body.html",
-            seen=shown.seen,
-            now=utcnow(),
-            link=self._asked.link,
-        )
-        return _body(html, shown.title, seen=shown.seen)
 
     def _without(self, error: Unavailable | OutOfTouch) -> Body:
         """What is shown while nothing can be read."""
@@ -125,7 +116,7 @@ class Look:
             log.warning("%s can't be read: %s", self._page.path, error)
         self._away = True
         if self._page.without is not None:
-            return self._shown(self._page.without(self._asked, self._kept))
+            return shown(self._page, self._asked, self._page.without(self._asked, self._kept))
         if self._known is None:
             return refused(error)
         known = self._known
@@ -152,6 +143,12 @@ class Looks:
         while len(self._looks) > KEPT:
             del self._looks[next(iter(self._looks))]
         return look
+
+
+def shown(page: Page, asked: Asked, told: Shown) -> Body:
+    """The body that shows what was read."""
+    html = render(f"{page.template}_body.html", seen=told.seen, now=utcnow(), link=asked.link)
+    return _body(html, told.title, seen=told.seen)
 
 
 def refused(error: CallError | Unavailable) -> Body:

@@ -82,14 +82,6 @@ Do: TypeAlias = Callable[[Asked], Awaitable[Done]]
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """A form's address, and what is done with its fields."""
-
-    path: str
-    do: Do
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
     """A page: `<template>_body.html` is the part that lives, `frame` what stands around it.
 
@@ -106,3 +98,14 @@ class Page:
     every: float | None = EVERY
     actions: Sequence[Action] = ()
     without: Without | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A form's address, and what is done with its fields. `again`: the page of the form, which is
+    shown filled in, beside what was wrong with it.
+    """
+
+    path: str
+    do: Do
+    again: Page | None = None

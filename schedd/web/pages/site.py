@@ -15,8 +15,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -27,7 +28,7 @@ from schedd.api.services import Services
 from schedd.web import problems
 from schedd.web.callers import caller_of
 from schedd.web.pages.forms import fields_of, local
-from schedd.web.pages.looks import Body, Looks
+from schedd.web.pages.looks import Body, Looks, refused, shown
 from schedd.web.pages.page import NOTHING, Action, Asked, Page
 from schedd.web.problems import Refusal
 from schedd.web.streams import EventStream
@@ -103,22 +104,21 @@ class Site:
         look = self._looks.of(page, asked)
         told = _read_told(request.cookies.get(TOLD, ""))
         body = await (look.anew() if told else look.now())
-        frame = page.frame if body.status == 200 else "frame.html"
         live = ""
         if page.every is not None:
             live = f"/live{request.url.path}" + (
                 f"?{request.url.query}" if request.url.query else ""
             )
-        response = self._framed(frame, body, page.tab, asked, live=live, told=told)
+        response = self._framed(page.frame, body, page.tab, asked, live=live, told=told)
         if TOLD in request.cookies:
             response.delete_cookie(TOLD)
         return response
 
     async def _act(self, action: Action, request: Request) -> Response:
-        back = "/"
+        asked = self._asked(request)
+        back = _origin(request)
         try:
             asked = self._asked(request, await fields_of(request))
-            back = local(asked.fields.get("back", ""), back)
             done = await action.do(asked)
         except ClientDisconnect:
             log.info("a caller left in the middle of its form")
@@ -126,6 +126,8 @@ class Site:
         except Refusal as refusal:
             return self._problem(refusal.body, back)
         except (CallError, Unavailable) as error:
+            if action.again is not None:
+                return await self._again(action.again, asked, error)
             return self._problem(problems.of(error), back)
         response = RedirectResponse(local(asked.fields.get("back", ""), done.to), 303)
         response.set_cookie(
@@ -137,6 +139,14 @@ class Site:
             secure=request.url.scheme == "https",
         )
         return response
+
+    async def _again(self, page: Page, asked: Asked, error: CallError | Unavailable) -> Response:
+        """The page of a form as it was filled in, beside what was wrong with it."""
+        filled = replace(asked, query={**asked.query, **asked.fields})
+        body = shown(page, filled, await page.read(filled))
+        wrong = refused(error)
+        body = replace(body, html=wrong.html + body.html, status=wrong.status)
+        return self._framed(page.frame, body, page.tab, asked)
 
     def _asked(self, request: Request, fields: Mapping[str, str] = NOTHING) -> Asked:
         query = {name: value for name, value in request.query_params.items() if value}
@@ -166,6 +176,14 @@ class Site:
             **{"live": "", "told": "", "back": "", **values},
         )
         return HTMLResponse(html, body.status, headers={"cache-control": "no-store"})
+
+
+def _origin(request: Request) -> str:
+    """The page whose form it was, as its browser says."""
+    told = urlsplit(request.headers.get("referer", ""))
+    if told.netloc != request.headers.get("host"):
+        return "/"
+    return local(f"{told.path}?{told.query}" if told.query else told.path, "/")
 
 
 def _read_told(cookie: str) -> str:

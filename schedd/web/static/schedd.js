@@ -105,6 +105,53 @@ function watch() {
   else follow();
 }
 
+// -- a run's log, as it is written --
+
+const MOST = 1 << 20; // characters that are kept on the page
+
+function readLog(log) {
+  const state = document.getElementById("log-state");
+  const stream = new EventSource(log.dataset.log);
+  const reached = new Map(); // attempt and stream → how far it was shown, and its decoder
+  let token = null;
+
+  function add(text, kind) {
+    const low = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
+    const part = document.createElement("span");
+    part.className = kind;
+    part.textContent = text;
+    log.append(part);
+    while (log.textContent.length > MOST) log.firstChild.remove();
+    if (low) log.scrollTop = log.scrollHeight;
+  }
+
+  stream.onopen = () => (state.textContent = "as it is written");
+  stream.onmessage = ({ data }) => {
+    const piece = JSON.parse(data);
+    if (token && piece.fencingToken && piece.fencingToken !== token) add("the next attempt\n", "about");
+    token = piece.fencingToken ?? token;
+    if (piece.note) add(`${piece.note}\n`, "about");
+    if (!piece.data) return;
+    const key = `${piece.fencingToken} ${piece.stream}`;
+    const known = reached.get(key) ?? { at: 0, decoder: new TextDecoder() };
+    reached.set(key, known);
+    const bytes = Uint8Array.from(atob(piece.data), (sign) => sign.charCodeAt(0));
+    const fresh = bytes.subarray(Math.max(0, known.at - piece.offset));
+    if (piece.omitted && piece.offset > known.at) add(`${piece.omitted} bytes are left out here\n`, "about");
+    known.at = Math.max(known.at, piece.offset + bytes.length);
+    add(known.decoder.decode(fresh, { stream: true }), piece.stream === "STDERR" ? "err" : "");
+  };
+  stream.addEventListener("end", () => {
+    state.textContent = "it has ended";
+    stream.close();
+  });
+  stream.addEventListener("error", ({ data }) => {
+    if (!data) return; // the connection: it comes back by itself
+    state.textContent = JSON.parse(data).detail;
+    stream.close();
+  });
+}
+
 // -- keys --
 
 const typing = (where) => where.closest?.("input, textarea, select, [contenteditable]");
@@ -131,6 +178,7 @@ function pressed(event) {
 }
 
 document.addEventListener("keydown", pressed);
+for (const log of document.querySelectorAll("[data-log]")) readLog(log);
 tick();
 setInterval(tick, 1000);
 if (body.dataset.live) {
