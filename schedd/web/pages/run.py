@@ -84,7 +84,7 @@ async def _read(asked: Asked) -> Shown:
     )
     audit = await asked.call(
         "ClusterService.ListAudit",
-        cluster_pb.ListAuditRequest(run_id=run_id, page_size=AUDIT_READ),
+        cluster_pb.ListAuditRequest(object=f"run/{run.run_id}", page_size=AUDIT_READ),
         cluster_pb.ListAuditResponse,
     )
     why = await asked.call(

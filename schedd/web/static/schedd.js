@@ -30,10 +30,13 @@ function morph(old, fresh) {
 function morphChildren(old, fresh) {
   const keyed = new Map();
   for (const child of old.children) if (keyOf(child)) keyed.set(keyOf(child), child);
+  const coming = new Set([...fresh.children].map(keyOf));
   let at = old.firstChild;
   for (const next of [...fresh.childNodes]) {
     const known = keyOf(next) && keyed.get(keyOf(next));
     if (known) {
+      // what stands before it goes, rather than it moves: what is moved loses the focus
+      while (at && at !== known && !(keyOf(at) && coming.has(keyOf(at)))) at = dropped(at);
       if (known === at) at = at.nextSibling;
       else old.insertBefore(known, at);
       morph(known, next);
@@ -43,11 +46,13 @@ function morphChildren(old, fresh) {
       morph(same, next);
     } else old.insertBefore(next, at);
   }
-  while (at) {
-    const past = at;
-    at = at.nextSibling;
-    past.remove();
-  }
+  while (at) at = dropped(at);
+}
+
+function dropped(node) {
+  const { nextSibling } = node;
+  node.remove();
+  return nextSibling;
 }
 
 function show(html) {
