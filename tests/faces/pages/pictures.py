@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from playwright.sync_api import ViewportSize
+
 from faces.pages import jobs
 from faces.pages.browser import chromium, watched
 from faces.pages.test_pages import ADDRESSES, SIGHTS, settled
@@ -16,6 +18,8 @@ from support.cluster import DevCluster, dev_cluster
 from support.wait import wait_until
 
 WHERE: Final = Path(__file__).parents[3] / "docs" / "images" / "pages"
+DESK: Final[ViewportSize] = {"width": 1120, "height": 700}
+"""Large enough to be seen, small enough to be kept."""
 ENOUGH: Final = 60
 """Runs that fill the overview's strip."""
 
@@ -27,7 +31,8 @@ def take(cluster: DevCluster, where: Path = WHERE) -> None:
     with chromium() as browser:
         for name, path in ADDRESSES.items():
             for sight, (size, dark) in SIGHTS.items():
-                with watched(browser, address, size=size, dark=dark) as web:
+                seen = DESK if sight.startswith("desktop") else size
+                with watched(browser, address, size=seen, dark=dark) as web:
                     page = web.open(path(cluster))
                     settled(page)
                     page.screenshot(path=where / f"{name}-{sight}.png", animations="disabled")
