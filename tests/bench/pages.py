@@ -4,7 +4,7 @@
     hot    jobs of one run a minute, spread over its seconds: 30,000 of them are 500 runs a second
 
 Each request has an address of its own (`?look=…`), so that none is answered by another's look at
-the database. One client asks, one page after the other, while the hot jobs run. JSON: a line for each
+the database. One client asks, one page after the other, while the hot jobs run. JSON: a line a
 page, its answer's bytes and milliseconds until the last of them.
 """
 

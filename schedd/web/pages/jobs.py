@@ -5,23 +5,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schedd.api.errors import NotFound
+from schedd.api.errors import NotFound, Unbuilt
+from schedd.api.runs import newest_states
+from schedd.core.lifecycle import State
 from schedd.web.pages import job_actions, new_job
-from schedd.web.pages.lines import JobLine, job_line, look_of
+from schedd.web.pages.lines import JobLine, job_line
 from schedd.web.pages.page import Asked, Page, Shown
-from schedd.web.words import Look
+from schedd.web.words import LOOKS, Look
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 
 ROWS: Final = 30
 RESULTS: Final = 14
 """The newest runs of a job that its row shows."""
-AT_A_TIME: Final = 4
-"""Jobs whose runs are read at the same time."""
 EVERY: Final = 2.0
 
 
@@ -55,40 +54,31 @@ class Jobs:
 async def _read(asked: Asked) -> Shown:
     words = asked.query.get("filter", "").strip()
     listed = await _listed(asked, words)
-    limit = asyncio.Semaphore(AT_A_TIME)
-
-    async def newest(job: job_pb2.Job) -> Sequence[run_pb2.Run]:
-        async with limit:
-            return await newest_runs(asked, job.job_id, RESULTS)
-
-    async with asyncio.TaskGroup() as group:
-        reading = [
-            group.create_task(newest(job), name=f"runs of {job.name}") for job in listed.jobs
-        ]
-    rows = tuple(row_of(job, task.result()) for job, task in zip(listed.jobs, reading, strict=True))
+    states = await newest_states(asked.services, [job.job_id for job in listed.jobs], RESULTS)
+    rows = tuple(row_of(job, states[job.job_id]) for job in listed.jobs)
     seen = Jobs(rows, words, listed.next_page_token, bool(asked.query.get("page")))
     return Shown("Jobs", seen)
 
 
 async def _listed(asked: Asked, words: str) -> job_service_pb2.ListJobsResponse:
-    """The jobs of this page; one word without a colon is the name, or the id, of one."""
-    if words and not {":", " "} & set(words):
-        request = job_service_pb2.GetJobRequest(namespace=asked.namespace, job=words)
-        try:
-            job = await asked.call("JobService.GetJob", request, job_pb2.Job)
-        except NotFound:
-            return job_service_pb2.ListJobsResponse()
-        return job_service_pb2.ListJobsResponse(jobs=[job])
-    return await asked.call(
-        "JobService.ListJobs",
-        job_service_pb2.ListJobsRequest(
-            namespace=asked.namespace,
-            filter=words,
-            page_size=ROWS,
-            page_token=asked.query.get("page", ""),
-        ),
-        job_service_pb2.ListJobsResponse,
+    """The jobs of this page. Where lists have no filter, one word is a name, or an id."""
+    request = job_service_pb2.ListJobsRequest(
+        namespace=asked.namespace,
+        filter=words,
+        page_size=ROWS,
+        page_token=asked.query.get("page", ""),
     )
+    try:
+        return await asked.call("JobService.ListJobs", request, job_service_pb2.ListJobsResponse)
+    except Unbuilt:
+        if {":", " "} & set(words):
+            raise
+    one = job_service_pb2.GetJobRequest(namespace=asked.namespace, job=words)
+    try:
+        job = await asked.call("JobService.GetJob", one, job_pb2.Job)
+    except NotFound:
+        return job_service_pb2.ListJobsResponse()
+    return job_service_pb2.ListJobsResponse(jobs=[job])
 
 
 async def newest_runs(asked: Asked, job: str, count: int) -> Sequence[run_pb2.Run]:
@@ -101,11 +91,11 @@ async def newest_runs(asked: Asked, job: str, count: int) -> Sequence[run_pb2.Ru
     return listed.runs
 
 
-def row_of(job: job_pb2.Job, runs: Sequence[run_pb2.Run]) -> JobRow:
-    """A job as a row, with its newest runs. Pure."""
+def row_of(job: job_pb2.Job, states: Sequence[State]) -> JobRow:
+    """A job as a row; `states` are those of its newest runs, newest first. Pure."""
     return JobRow(
         line=job_line(job),
-        results=tuple(look_of(run.state) for run in reversed(runs)),
+        results=tuple(LOOKS[state.value] for state in reversed(states)),
         labels=tuple(f"{key}:{value}" for key, value in sorted(job.labels.items())),
         pause_note=job.pause_note,
     )

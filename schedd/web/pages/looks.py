@@ -9,6 +9,8 @@ Invariants
   id, so a watcher that comes back is told only of what it hasn't seen.
 - While the database is away the last reading stays on the page, which says so.
 - What one caller may see is never shared with another.
+- However many addresses are watched, AT_A_TIME of them are looked at together: pages never take
+  more of the database than that.
 """
 
 from __future__ import annotations
@@ -35,6 +37,10 @@ KEPT: Final = 256
 """Addresses whose last look is kept though nobody watches."""
 
 
+AT_A_TIME: Final = 4
+"""Addresses that are looked at together."""
+
+
 @dataclass(frozen=True, slots=True)
 class Body:
     """The body of a page at one look; `seen` is what its templates know by that name."""
@@ -49,9 +55,10 @@ class Body:
 class Look:
     """Looks at one address for all who watch it."""
 
-    def __init__(self, page: Page, asked: Asked) -> None:
+    def __init__(self, page: Page, asked: Asked, turns: asyncio.Semaphore) -> None:
         self._page = page
         self._asked = asked
+        self._turns = turns
         self._every = EVERY if page.every is None else page.every
         self._looking = asyncio.Lock()
         self._looked_at = -math.inf
@@ -95,7 +102,8 @@ class Look:
         return max(0.0, self._looked_at + self._every - boottime())
 
     async def _look(self) -> Body:
-        self._body = await self._read()
+        async with self._turns:
+            self._body = await self._read()
         self._looked_at = boottime()
         return self._body
 
@@ -129,6 +137,7 @@ class Looks:
 
     def __init__(self) -> None:
         self._looks: dict[tuple[str, ...], Look] = {}
+        self._turns = asyncio.Semaphore(AT_A_TIME)
 
     def of(self, page: Page, asked: Asked) -> Look:
         """The one look of this address, for this caller."""
@@ -138,7 +147,7 @@ class Looks:
             *(f"{name}={value}" for name, value in sorted(asked.variables.items())),
             *(f"?{name}={value}" for name, value in sorted(asked.query.items())),
         )
-        look = self._looks.pop(key, None) or Look(page, asked)
+        look = self._looks.pop(key, None) or Look(page, asked, self._turns)
         self._looks[key] = look
         while len(self._looks) > KEPT:
             del self._looks[next(iter(self._looks))]

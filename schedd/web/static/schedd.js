@@ -1,6 +1,6 @@
 // Keeps a page live: the server sends its body anew when it has changed, and only what differs is
 // changed in place, so that nothing jumps, and the focus, a selection and what was typed stay.
-// Without this script every page reads as well; it is loaded anew every few seconds instead.
+// Without this script every page reads as well; it is loaded anew now and then instead.
 "use strict";
 
 const body = document.getElementById("body");
