@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from schedd.api.errors import InvalidArgument, Violation
 from schedd.web import words
+from schedd.web.pages.forms import wrong
 from schedd.web.pages.lines import RunLine, reason, run_line
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedproto.v1 import run_pb2, run_service_pb2
@@ -185,12 +185,7 @@ def rate_of(fields: Mapping[str, str]) -> float:
         return float(text)
     except ValueError:
         problem = f"{text[:40]!r} is no number"
-        raise InvalidArgument(
-            f"rate: {problem}",
-            reason="INVALID_FIELD",
-            remedy="give runs a second, such as 10",
-            violations=[Violation("rate", problem)],
-        ) from None
+        raise wrong("rate", problem, "give runs a second, such as 10") from None
 
 
 def _letters(count: int) -> str:

@@ -1,4 +1,4 @@
-"""What a form sent: its fields, each a text."""
+"""What a form sent: its fields, each a text; and that one can't be meant."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from schedd.api.errors import InvalidArgument, Violation
 from schedd.web import problems
 from schedd.web.problems import Refusal
 from schedd.web.requests import content_of
@@ -30,16 +31,28 @@ async def fields_of(request: Request) -> dict[str, str]:
         pairs = parse_qsl(
             content.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"
         )
-    except ValueError as wrong:
+    except ValueError as error:
         raise Refusal(
             problems.problem(
                 "INVALID_ARGUMENT",
-                f"the form can't be read: {wrong}",
+                f"the form can't be read: {error}",
                 reason="BAD_FORM",
                 remedy="send it from one of this member's pages",
             )
-        ) from wrong
+        ) from error
     return {name: value.replace("\r\n", "\n").strip() for name, value in pairs}
+
+
+def wrong(
+    field: str, problem: str, remedy: str = "mend the field; nothing was stored"
+) -> InvalidArgument:
+    """That a field can't be meant."""
+    return InvalidArgument(
+        f"{field}: {problem}",
+        reason="INVALID_FIELD",
+        remedy=remedy,
+        violations=[Violation(field, problem)],
+    )
 
 
 def local(address: str, default: str) -> str:

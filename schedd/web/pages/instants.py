@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.web.pages.forms import wrong
 
 
 def instant_of(text: str, field: str) -> datetime:
@@ -14,9 +14,4 @@ def instant_of(text: str, field: str) -> datetime:
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         problem = f"{text[:60]!r} is no instant"
-        raise InvalidArgument(
-            f"{field}: {problem}",
-            reason="INVALID_FIELD",
-            remedy="for example 2030-01-01T02:00, or 2030-01-01",
-            violations=[Violation(field, problem)],
-        ) from None
+        raise wrong(field, problem, "for example 2030-01-01T02:00, or 2030-01-01") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.web.pages.forms import wrong
 from schedd.web.pages.page import Action, Asked, Done
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 
@@ -33,13 +33,8 @@ async def _resume(asked: Asked) -> Done:
 async def _delete(asked: Asked) -> Done:
     job = asked.variables["job"]
     if asked.fields.get("name") != job:
-        problem = "isn't the job's name"
-        raise InvalidArgument(
-            f"what was typed {problem}; {job} was not deleted",
-            reason="NOT_CONFIRMED",
-            remedy=f"type {job} to delete it",
-            violations=[Violation("name", problem)],
-        )
+        problem = f"isn't the job's name; {job} was not deleted"
+        raise wrong("what was typed", problem, f"type {job} to delete it")
     request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job)
     await asked.call("JobService.DeleteJob", request, job_service_pb2.DeleteJobResponse)
     return Done(f"{job} was deleted.", asked.link("jobs"))

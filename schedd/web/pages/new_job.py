@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.web.pages.forms import wrong
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedkit.jsonform import FormErrors, from_json
 from schedproto.v1 import job_pb2, job_service_pb2
@@ -62,7 +62,7 @@ def job_of(fields: Mapping[str, str]) -> job_pb2.Job:
         return from_json(told, job_pb2.Job)
     except FormErrors as errors:
         first = errors.problems[0]
-        raise _wrong(first.where, first.what) from errors
+        raise wrong(first.where, first.what) from errors
 
 
 def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -70,9 +70,9 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
     if kind == "on_demand":
         return {"on_demand": True}
     if kind not in dict(SCHEDULES):
-        raise _wrong("schedule", "is missing: say when it runs")
+        raise wrong("schedule", "is missing: say when it runs")
     if not when:
-        raise _wrong(kind, "is missing: say when it runs")
+        raise wrong(kind, "is missing: say when it runs")
     if kind == "cron":
         return {"cron": [when], "time_zone": fields.get("time_zone") or "UTC"}
     if kind == "at" and when[-1:].isdigit():  # as a field for dates says it
@@ -83,34 +83,25 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
 def _action(fields: Mapping[str, str]) -> dict[str, Any]:
     kind, what = fields.get("action", ""), fields.get("what", "")
     if not what:
-        raise _wrong(kind or "action", "is missing: say what it runs")
+        raise wrong(kind or "action", "is missing: say what it runs")
     match kind:
         case "shell":
             try:
                 return {"shell": {"argv": shlex.split(what)}}
-            except ValueError as wrong:
-                raise _wrong("shell", f"can't be split into words: {wrong}") from wrong
+            except ValueError as error:
+                raise wrong("shell", f"can't be split into words: {error}") from error
         case "http":
             return {"http": {"method": fields.get("method") or "POST", "url": what}}
         case "python":
             return {"python": {"handler": what}}
-    raise _wrong("action", "is none of: a program, an HTTP call, a Python handler")
+    raise wrong("action", "is none of: a program, an HTTP call, a Python handler")
 
 
 def _json(text: str, field: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as wrong:
-        raise _wrong(field, f"is no JSON: {wrong}") from wrong
-
-
-def _wrong(field: str, problem: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"{field}: {problem}",
-        reason="INVALID_FIELD",
-        remedy="mend the field; nothing was stored",
-        violations=[Violation(field, problem)],
-    )
+    except ValueError as error:
+        raise wrong(field, f"is no JSON: {error}") from error
 
 
 PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, every=None)

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.web.pages.forms import wrong
 from schedd.web.pages.instants import instant_of
 from schedd.web.words import LOOKS
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
@@ -20,6 +20,7 @@ from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 Request: TypeAlias = run_service_pb2.ListRunsRequest
 
 _BY_WORD: Final = {look.word: state for state, look in LOOKS.items()}
+MEND: Final = "mend the search, or leave the word out"
 TRIGGERS: Final = ("schedule", "manual", "submit", "backfill", "chain", "redrive")
 
 
@@ -27,13 +28,13 @@ def _states(request: Request, field: str, value: str) -> None:
     for word in value.split(","):
         name = _BY_WORD.get(word.lower(), word.upper())
         if name not in LOOKS:
-            raise _wrong(field, word, f"is no state; they are {', '.join(LOOKS).lower()}")
+            raise wrong(field, f"{word!r} is no state; they are {', '.join(LOOKS).lower()}", MEND)
         request.states.append(common_pb2.RunState.Value(f"RUN_STATE_{name}"))
 
 
 def _trigger(request: Request, field: str, value: str) -> None:
     if value.lower() not in TRIGGERS:
-        raise _wrong(field, value, f"is no trigger; they are {', '.join(TRIGGERS)}")
+        raise wrong(field, f"{value!r} is no trigger; they are {', '.join(TRIGGERS)}", MEND)
     request.trigger = run_pb2.Run.Trigger.Value(f"TRIGGER_{value.upper()}")
 
 
@@ -73,9 +74,9 @@ def request_of(words: str) -> Request:
         if not colon:
             field, value = "job", word
         if field not in FIELDS:
-            raise _wrong("q", field, f"is no word to search by; they are {', '.join(FIELDS)}")
+            raise wrong(field[:60], f"is no word to search by; they are {', '.join(FIELDS)}", MEND)
         if not value:
-            raise _wrong(field, word, "names nothing")
+            raise wrong(field, "names nothing", MEND)
         FIELDS[field](request, field, value)
     return request
 
@@ -84,12 +85,3 @@ def with_word(words: str, field: str, value: str) -> str:
     """These words with another value of a field; without the field where that is empty."""
     others = [word for word in words.split() if not word.startswith(f"{field}:")]
     return " ".join([*others, f"{field}:{value}"] if value else others)
-
-
-def _wrong(field: str, word: str, problem: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"{word[:60]!r} {problem}",
-        reason="INVALID_FIELD",
-        remedy="mend the search, or leave the word out",
-        violations=[Violation(field, problem)],
-    )
