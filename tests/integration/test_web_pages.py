@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
+from schedd.api.services import Caller
+from schedd.store import migrate
 from schedd.web.pages.all import PAGES
+from schedd.web.pages.looks import AT_A_TIME, Looks
+from schedd.web.pages.page import Asked, Shown
+from support.postgres import private_postgres, restart
 from support.web import Answer, Web, served
 
 JOB = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
@@ -149,3 +156,44 @@ async def test_many_who_watch_one_address_share_its_looks(web: Web) -> None:
         for number in range(20):
             group.create_task(watch(), name=f"watcher {number}")
     assert len(set(bodies)) == 1
+
+
+async def test_an_outage_is_said_on_every_page_which_keeps_what_it_knew() -> None:
+    with private_postgres(synchronous_commit="on") as server:
+        dsn = server.create_database()
+        migrate.upgrade(dsn)
+        async with served(dsn) as web:
+            await web.post("/api/v1/jobs", JOB)
+            async with web.events("/live/jobs") as events:
+                assert "etl" in (await anext(events)).data
+                server.process.send(signal.SIGQUIT)  # at once, as in a crash
+                away = await anext(events)
+                assert "The database doesn't answer." in away.data
+                assert "etl" in away.data
+                unknown = await web.get("/jobs/etl")
+                assert unknown.status == 503
+                assert "What to do" in unknown.text
+                await asyncio.to_thread(restart, server)
+                assert "answer" not in (await anext(events)).data
+
+
+async def test_pages_take_no_more_of_the_database_than_they_may(web: Web) -> None:
+    reading, most = 0, 0
+    page = next(page for page in PAGES if page.path == "/cron")
+
+    async def slowly(asked: Asked) -> Shown:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        reading -= 1
+        return await page.read(asked)
+
+    slow, looks = replace(page, read=slowly), Looks()
+    caller = Caller(actor="anonymous", source="test")
+    async with asyncio.TaskGroup() as group:
+        for number in range(20):
+            asked = Asked(web.services, caller, query={"job": str(number)})
+            group.create_task(looks.of(slow, asked).now(), name=f"look {number}")
+    assert most == AT_A_TIME
