@@ -23,6 +23,7 @@ JOBS: Final = 1_000
 """Definitions that are read, newest first: as many as a call gives."""
 DAYS: Final = 7
 HOURS: Final = 24
+MILD: Final = 0.25
 HOTTEST: Final = 5
 NAMED: Final = 6
 """Jobs of a hot minute that are named."""
@@ -111,12 +112,21 @@ def entry_of(job: job_pb2.Job) -> Entry:
 def hours_of(found: Forecast, grid: Grid) -> Iterable[Hour]:
     """The hours of the grid. Pure."""
     starts = [sum(found.counts[at : at + 60]) for at in range(0, len(found.counts), 60)]
-    most = max(starts, default=0)
+    busy = [many for many in starts if many]
+    least, most = min(busy, default=0), max(busy, default=0)
     for at, many in enumerate(starts):
         row, column = divmod(at, HOURS)
         when = f"{grid.at(at * 60):%a %d %b %H}:00"
-        heat = (many / most) ** 0.5 if most else 0.0
-        yield Hour(row, column, many, round(heat, 3), f"{when}: {many:,}")
+        yield Hour(row, column, many, heat(many, least, most), f"{when}: {many:,}")
+
+
+def heat(many: int, least: int, most: int) -> float:
+    """How hot an hour is among those with starts, MILD to 1; without one, 0: a steady load beneath
+    all hours hides no peak. Pure.
+    """
+    if not many or most == least:
+        return MILD if many else 0.0
+    return round(MILD + (1 - MILD) * ((many - least) / (most - least)) ** 0.5, 3)
 
 
 def _hot(hot: Hot) -> HotMinute:

@@ -14,7 +14,7 @@ from schedd.core.lifecycle import State
 from schedd.web.pages.almanac import almanac
 from schedd.web.pages.cluster import rows_of
 from schedd.web.pages.dead_letters import rate_of
-from schedd.web.pages.forecast import foreseen
+from schedd.web.pages.forecast import MILD, foreseen
 from schedd.web.pages.forms import local
 from schedd.web.pages.job import definition, does, facts, paused
 from schedd.web.pages.new_job import job_of
@@ -160,6 +160,16 @@ def test_the_forecast_counts_each_hour_and_names_the_hottest_minute() -> None:
     assert (hottest.starts, hottest.alike) == (2, 7)
     assert set(hottest.names) == {"hourly", "daily"}
     assert seen.left_out == ("1 paused", "1 whose schedule can't be read")
+
+
+def test_a_steady_load_beneath_all_hours_hides_no_peak() -> None:
+    jobs = [
+        job_pb2.Job(name="clock", cron=["* * * * * *"]),
+        job_pb2.Job(name="daily", cron=["0 9 * * *"]),
+    ]
+    seen = foreseen(jobs, NOW.replace(hour=0, minute=0, second=0), more=False)
+    heats = {(hour.row, hour.column): hour.heat for hour in seen.hours}
+    assert (heats[0, 9], heats[0, 8]) == (1.0, MILD)
 
 
 def test_a_forecast_of_a_part_says_so() -> None:
