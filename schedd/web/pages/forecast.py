@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import sqrt
 from typing import Final
 
 from schedd.api import definitions
@@ -126,7 +127,7 @@ def heat(many: int, least: int, most: int) -> float:
     """
     if not many or most == least:
         return MILD if many else 0.0
-    return round(MILD + (1 - MILD) * ((many - least) / (most - least)) ** 0.5, 3)
+    return round(MILD + (1 - MILD) * sqrt((many - least) / (most - least)), 3)
 
 
 def _hot(hot: Hot) -> HotMinute:
