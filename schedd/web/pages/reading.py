@@ -15,7 +15,7 @@ from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 RECENT: Final = 100
 """Runs that the figures and the strip are made of."""
 
-JOBS_READ: Final = 200
+JOBS_READ: Final = 100
 """The newest jobs, among which the next to run are looked for."""
 
 NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0)
