@@ -2,7 +2,7 @@
 tells of their changes.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID

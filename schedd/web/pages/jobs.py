@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schedd.api.errors import NotFound, Unbuilt
 from schedd.api.runs import newest_states
 from schedd.core.lifecycle import State
 from schedd.web.pages import job_actions, new_job
@@ -53,32 +52,20 @@ class Jobs:
 
 async def _read(asked: Asked) -> Shown:
     words = asked.query.get("filter", "").strip()
-    listed = await _listed(asked, words)
+    listed = await asked.call(
+        "JobService.ListJobs",
+        job_service_pb2.ListJobsRequest(
+            namespace=asked.namespace,
+            filter=words,
+            page_size=ROWS,
+            page_token=asked.query.get("page", ""),
+        ),
+        job_service_pb2.ListJobsResponse,
+    )
     states = await newest_states(asked.services, [job.job_id for job in listed.jobs], RESULTS)
     rows = tuple(row_of(job, states[job.job_id]) for job in listed.jobs)
     seen = Jobs(rows, words, listed.next_page_token, bool(asked.query.get("page")))
     return Shown("Jobs", seen)
-
-
-async def _listed(asked: Asked, words: str) -> job_service_pb2.ListJobsResponse:
-    """The jobs of this page. Where lists have no filter, one word is a name, or an id."""
-    request = job_service_pb2.ListJobsRequest(
-        namespace=asked.namespace,
-        filter=words,
-        page_size=ROWS,
-        page_token=asked.query.get("page", ""),
-    )
-    try:
-        return await asked.call("JobService.ListJobs", request, job_service_pb2.ListJobsResponse)
-    except Unbuilt:
-        if {":", " "} & set(words):
-            raise
-    one = job_service_pb2.GetJobRequest(namespace=asked.namespace, job=words)
-    try:
-        job = await asked.call("JobService.GetJob", one, job_pb2.Job)
-    except NotFound:
-        return job_service_pb2.ListJobsResponse()
-    return job_service_pb2.ListJobsResponse(jobs=[job])
 
 
 async def newest_runs(asked: Asked, job: str, count: int) -> Sequence[run_pb2.Run]:
