@@ -26,7 +26,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CHOSEN = $(if $(ROW),--row '$(ROW)')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke model acceptance-full booted faces faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
+.PHONY: help demo test smoke model acceptance-full booted faces pictures faults faults-all faults-long mutants cron-long golden-diff golden-write bench lint gen clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */\1\t/' | while IFS="$$(printf '\t')" read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
@@ -49,8 +49,11 @@ faults: $(VENV)/contrib ## real faults in namespaces, the merge set: under 8 min
 booted: $(VENV)/contrib ## the units of deploy/systemd under a systemd that is booted for them: 5 minutes, needs root
 	BOOTED_REQUIRED=1 $(BIN)/pytest tests/booted --timeout=600 $(ARGS)
 
-faces: $(VENV)/contrib ## what takes programs of others: alerts and dashboards under a real Prometheus (prometheus, promtool); 2 minutes
+faces: $(VENV)/contrib ## what takes programs of others: alerts and dashboards under a real Prometheus (prometheus, promtool), the pages in a real Chromium (chromium); 4 minutes
 	FACES_REQUIRED=1 $(BIN)/pytest tests/faces --timeout=300 $(ARGS)
+
+pictures: $(VENV)/contrib ## each page as a picture, into docs/images/pages: needs chromium
+	@cd tests && ../$(BIN)/python -m faces.pages.pictures
 
 faults-all: $(VENV)/contrib ## every row of docs/reliability.md; ROW='test_leader_killed' one, by its name there
 	FAULTS_REQUIRED=1 $(BIN)/pytest tests/faults --timeout=600 $(CHOSEN) $(ARGS)
@@ -82,10 +85,10 @@ golden-diff: $(VENV)/contrib ## what the installed libraries would change of 320
 golden-write: $(VENV)/contrib ## take that over; REASON="tzdata 2027a: Morocco gives up summer time"
 	@cd tests && ../$(BIN)/python -m almanac.golden --write --reason "$(REASON)"
 
-BENCHES := cron drain failover herd openloop peers scale simulated soak spread statements submit
+BENCHES := cron drain failover herd openloop pages peers scale simulated soak spread statements submit
 BENCH    = $(if $(NAME),$(filter $(NAME),$(BENCHES)),cron)
 
-bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, peers, scale, simulated, soak, spread, statements or submit, ARGS="--runs 9"
+bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, pages, peers, scale, simulated, soak, spread, statements or submit, ARGS="--runs 9"
 ifeq ($(words $(BENCH)) $(words $(NAME)),1 $(if $(NAME),1,0))
 	@cd tests && ../$(BIN)/python -m bench.$(BENCH) $(ARGS)
 else

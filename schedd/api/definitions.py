@@ -212,7 +212,7 @@ def definition_of(
         namespace=namespace,
         name=name,
         schedule=when(spec),
-        bounds=_bounds(spec),
+        bounds=bounds_of(spec),
         exclude=_exclude(spec, calendars),
         catch_up=CatchUp(
             CatchUpPolicy(
@@ -302,10 +302,11 @@ def schedule_of(
     """What `compiled` gives of the definition that this is; of its other fields none is read."""
     seed = f"{namespace}/{name}"
     exclude = _exclude(spec, calendars)
-    return schedule.compile(when(spec), seed, job_id, _bounds(spec), exclude)
+    return schedule.compile(when(spec), seed, job_id, bounds_of(spec), exclude)
 
 
-def _bounds(spec: job_pb2.Job) -> Bounds:
+def bounds_of(spec: job_pb2.Job) -> Bounds:
+    """Between which instants its schedule lasts, and how far each is moved."""
     return Bounds(
         start=instant(spec.start) if spec.HasField("start") else None,
         end=instant(spec.end) if spec.HasField("end") else None,

@@ -2,7 +2,7 @@
 tells of their changes.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
@@ -26,7 +26,7 @@ from schedd.api.errors import (
 from schedd.api.services import Caller, Services, compact
 from schedd.api.stored_jobs import namespace_of
 from schedd.api.why import explain
-from schedd.core.ids import NO_TOKEN, RunId, Token
+from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.records import RunRecord
 from schedproto.v1 import run_pb2, run_service_pb2
@@ -71,6 +71,16 @@ async def list_runs(
         runs=[views.run_message(row, services.advances.of(row.run)) for row in page],
         next_page_token=paging.token("runs", last.scheduled_at, last.run_id) if last else "",
     )
+
+
+async def newest_states(
+    services: Services, job_ids: Sequence[str], count: int
+) -> dict[str, list[State]]:
+    """How the newest runs of each of these jobs stand, newest first: for lists of jobs that the
+    caller may see, in one statement.
+    """
+    found = await services.store.newest_states([JobId(UUID(one)) for one in job_ids], count)
+    return {str(job_id): states for job_id, states in found.items()}
 
 
 async def cancel_run(

@@ -193,6 +193,10 @@ class UserStore(Protocol):
         """Newest first, past `after` (scheduled_at, id)."""
         ...
 
+    async def newest_states(self, job_ids: Sequence[JobId], count: int) -> dict[JobId, list[State]]:
+        """How the newest `count` runs of each of these jobs stand, newest first."""
+        ...
+
     async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
         """PENDING and RETRYING become CANCELLED (BY_USER); RUNNING is marked `cancelling` and its
         worker must be told.

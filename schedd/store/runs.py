@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, and_, func, select, true, tuple_
 
 from schedd.core.ids import BackfillId, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
@@ -168,6 +168,31 @@ def list_runs(
     if after is not None:
         query = query.where(tuple_(runs.c.scheduled_at, runs.c.run_id) < after)
     return [record(row) for row in connection.execute(query)]
+
+
+def newest_states(
+    connection: Connection, job_ids: Sequence[JobId], count: int
+) -> dict[JobId, list[State]]:
+    """How the newest runs of each of these jobs stand, newest first; of broadcasts, not of their
+    children. One statement for all of them.
+    """
+    newest = (
+        select(runs.c.state, runs.c.scheduled_at)
+        .where(runs.c.job_id == jobs.c.job_id, runs.c.parent.is_(None))
+        .order_by(runs.c.scheduled_at.desc())
+        .limit(count)
+        .lateral()
+    )
+    query = (
+        select(jobs.c.job_id, newest.c.state)
+        .select_from(jobs.join(newest, true()))
+        .where(jobs.c.job_id.in_(job_ids))
+        .order_by(jobs.c.job_id, newest.c.scheduled_at.desc())
+    )
+    found: dict[JobId, list[State]] = {job_id: [] for job_id in job_ids}
+    for row in connection.execute(query):
+        found[JobId(row.job_id)].append(State(row.state))
+    return found
 
 
 def cancel_run(connection: Connection, run_id: RunId, entry: AuditEntry) -> RunRecord | None:

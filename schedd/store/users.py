@@ -222,6 +222,10 @@ class PostgresUserStore:
         where = (namespace, job, states, worker, since, before, after, limit, trigger, backfill)
         return await self.database.call(lambda c: runs.list_runs(c, *where, parent))
 
+    async def newest_states(self, job_ids: Sequence[JobId], count: int) -> dict[JobId, list[State]]:
+        """Of each of these jobs, newest first."""
+        return await self.database.call(lambda c: runs.newest_states(c, job_ids, count))
+
     async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
         """Cancel what waits, mark what runs."""
         return await self.database.call(lambda c: runs.cancel_run(c, run_id, audit))

@@ -1,6 +1,6 @@
 """Everything that a member serves over HTTP, in one app.
 
-    /healthz /readyz   health.py        /          the overview, live by /events   overview.py
+    /healthz /readyz   health.py        /…         the pages, live below /live     pages/
     /metrics           telemetry.py     /api/…     REST: every call of the table   rest.py
     /login /logout     login.py         /static    one stylesheet, one script
 
@@ -25,10 +25,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.services import Services
 from schedd.telemetry import Telemetry
-from schedd.web import health, login, overview, pages, problems
+from schedd.web import health, login, problems, templating
 from schedd.web.guard import AtATime, SameOrigin, SecurityHeaders
 from schedd.web.health import Readiness
 from schedd.web.known import Known
+from schedd.web.pages.all import PAGES
+from schedd.web.pages.site import Site
 from schedd.web.rest import Rest
 
 
@@ -43,35 +45,39 @@ def build(
     """
     telemetry.observe(services.cluster, services.version)
     closing = asyncio.Event()
+    site = Site(services, closing, PAGES)
+
+    async def nowhere(request: Request, _: Exception) -> Response:
+        return site.nowhere(request)
+
     app = Starlette(
-        routes=_routes(services, telemetry, health.routes(readiness, notes), closing),
+        routes=[
+            *_daemon(telemetry, health.routes(readiness, notes)),
+            *site.routes(),
+            *templating.assets(),
+            *login.routes(services),
+            Under("/api/", Rest(services, closing)),
+        ],
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(AtATime),
             Middleware(SameOrigin),
             Middleware(Known, services.authentication),
         ],
-        exception_handlers={Exception: _bug},
+        exception_handlers={404: nowhere, Exception: _bug},
     )
     app.state.closing = closing
     return app
 
 
-def _routes(
-    services: Services, telemetry: Telemetry, probes: Sequence[BaseRoute], closing: asyncio.Event
-) -> list[BaseRoute]:
+def _daemon(telemetry: Telemetry, probes: Sequence[BaseRoute]) -> list[BaseRoute]:
+    """What machines ask of a daemon."""
+
     async def metrics(request: Request) -> Response:
         content, media_type = telemetry.scraped(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": media_type, "cache-control": "no-store"})
 
-    return [
-        *probes,
-        Route("/metrics", metrics),
-        *overview.routes(services, closing),
-        *pages.assets(),
-        *login.routes(services),
-        Under("/api/", Rest(services, closing)),
-    ]
+    return [*probes, Route("/metrics", metrics)]
 
 
 class Under(BaseRoute):

@@ -24,7 +24,7 @@ from schedd.api.services import Services
 from schedd.core.access_tokens import SESSION
 from schedd.core.rights import Identity, Kind
 from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of
-from schedd.web.pages import render
+from schedd.web.templating import render
 from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)

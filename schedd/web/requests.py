@@ -199,7 +199,7 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
     Raises:
         Refusal: it is no JSON object, too large, too slow, or not `expected`.
     """
-    content = await _content(request)
+    content = await content_of(request)
     if not content.strip():
         return {} if expected else None
     if not expected:
@@ -217,8 +217,8 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
     return parsed(content)
 
 
-async def _content(request: Request) -> bytes:
-    """All bytes of the body, never more than are allowed."""
+async def content_of(request: Request) -> bytes:
+    """All bytes of the body. Raises Refusal: they are too many, or come too slowly."""
     content = bytearray()
     try:
         async with asyncio.timeout(BODY_WITHIN):

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from schedd.store import migrate
-from schedd.web import overview
-from schedd.web.reading import Stored
+from schedd.web.pages import overview
+from schedd.web.pages.reading import Stored
 from support.postgres import private_postgres, restart
 from support.wait import PATIENCE, wait_until_async
 from support.web import Web, served
@@ -31,9 +31,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     taken: list[float] = []
     really = overview.read
 
-    async def counted(services: object) -> Stored:
+    async def counted(asked: object) -> Stored:
         taken.append(asyncio.get_running_loop().time())
-        return await really(services)
+        return await really(asked)
 
     monkeypatch.setattr(overview, "read", counted)
     return taken
@@ -60,7 +60,7 @@ async def test_its_stylesheet_and_script_are_served(web: Web) -> None:
 
 
 async def test_a_watcher_is_told_of_what_changed_and_of_nothing_else(web: Web) -> None:
-    async with web.events("/events") as events:
+    async with web.events("/live/") as events:
         first = await anext(events)
         assert "etl" not in first.data
         await web.post("/api/v1/jobs", JOB)
@@ -70,9 +70,9 @@ async def test_a_watcher_is_told_of_what_changed_and_of_nothing_else(web: Web) -
 
 
 async def test_a_watcher_that_comes_back_is_told_only_of_news(web: Web) -> None:
-    async with web.events("/events") as events:
+    async with web.events("/live/") as events:
         seen = await anext(events)
-    async with web.events("/events", headers={"Last-Event-ID": seen.id}) as events:
+    async with web.events("/live/", headers={"Last-Event-ID": seen.id}) as events:
         await web.post("/api/v1/jobs", JOB)
         assert (await anext(events)).id != seen.id
 
@@ -83,7 +83,7 @@ async def test_many_watchers_cost_one_set_of_queries(web: Web, looks: list[float
         begun = asyncio.Barrier(watchers + 1)
 
         async def watch() -> None:
-            async with web.events("/events") as events:
+            async with web.events("/live/") as events:
                 await anext(events)
                 await begun.wait()
                 assert "etl" in (await anext(events)).data
@@ -99,7 +99,7 @@ async def test_many_watchers_cost_one_set_of_queries(web: Web, looks: list[float
 
 
 async def test_nobody_watching_costs_nothing(web: Web, looks: list[float]) -> None:
-    async with web.events("/events") as events:
+    async with web.events("/live/") as events:
         await anext(events)
 
     async def quiet() -> bool:
@@ -116,7 +116,7 @@ async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
         migrate.upgrade(dsn)
         async with served(dsn) as web:
             await web.post("/api/v1/jobs", JOB)
-            async with web.events("/events") as events:
+            async with web.events("/live/") as events:
                 assert "etl" in (await anext(events)).data
                 server.process.send(signal.SIGQUIT)  # at once, as in a crash
                 away = await anext(events)

@@ -49,6 +49,14 @@ def test_a_cell_for_each_number_of_members_and_workers() -> None:
     assert all(line["cpu_us_together"]["all"] > 0 for line in lines)
 
 
+def test_each_page_answers_over_stored_jobs_and_runs() -> None:
+    *pages, stored = bench("pages", "--idle", 200, "--hot", 60, "--requests", 2)
+    assert len(pages) == 12
+    assert all(line["wrong"] == 0 and line["p95_ms"] > 0 for line in pages)
+    assert stored["jobs"] == 200 + 60 + 61
+    assert stored["runs"] > 200
+
+
 def test_all_are_due_at_one_instant() -> None:
     [line] = bench("herd", "--jobs", 100, "--ahead", 5)
     assert (line["succeeded"], line["doubled"], line["early"]) == (100, 0, 0)

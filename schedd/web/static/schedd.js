@@ -1,32 +1,70 @@
-// Keeps the page live: the server sends its body anew when it has changed, and only the sections
-// that differ are replaced, so that nothing jumps and a selection stays. Without this script the
-// page reads as well; it is loaded anew every few seconds instead.
+// Keeps a page live: the server sends its body anew when it has changed, and only what differs is
+// changed in place, so that nothing jumps, and the focus, a selection and what was typed stay.
+// Without this script every page reads as well; it is loaded anew now and then instead.
 "use strict";
 
-const overview = document.getElementById("overview");
+const body = document.getElementById("body");
 const live = document.getElementById("live");
-const shown = new Map(); // section's id → its HTML as it was sent
+
+// -- the body, changed in place --
+
+const keyOf = (node) => node.id || node.dataset?.key;
+
+function morph(old, fresh) {
+  if (old.isEqualNode(fresh)) return;
+  if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
+    old.replaceWith(fresh);
+    return;
+  }
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    old.nodeValue = fresh.nodeValue;
+    return;
+  }
+  for (const { name } of [...old.attributes])
+    if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes)
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  morphChildren(old, fresh);
+}
+
+function morphChildren(old, fresh) {
+  const keyed = new Map();
+  for (const child of old.children) if (keyOf(child)) keyed.set(keyOf(child), child);
+  const coming = new Set([...fresh.children].map(keyOf));
+  let at = old.firstChild;
+  for (const next of [...fresh.childNodes]) {
+    const known = keyOf(next) && keyed.get(keyOf(next));
+    if (known) {
+      // what stands before it goes, rather than it moves: what is moved loses the focus
+      while (at && at !== known && !(keyOf(at) && coming.has(keyOf(at)))) at = dropped(at);
+      if (known === at) at = at.nextSibling;
+      else old.insertBefore(known, at);
+      morph(known, next);
+    } else if (at && !keyOf(at) && !keyOf(next) && at.nodeName === next.nodeName) {
+      const same = at;
+      at = at.nextSibling;
+      morph(same, next);
+    } else old.insertBefore(next, at);
+  }
+  while (at) at = dropped(at);
+}
+
+function dropped(node) {
+  const { nextSibling } = node;
+  node.remove();
+  return nextSibling;
+}
 
 function show(html) {
-  const body = document.createElement("template");
-  body.innerHTML = html;
-  for (const section of body.content.querySelectorAll("section")) {
-    const old = document.getElementById(section.id);
-    const text = section.outerHTML;
-    if (shown.get(section.id) === text) continue;
-    shown.set(section.id, text);
-    if (old) old.replaceWith(section);
-    else overview.append(section);
-  }
-  const trouble = document.querySelector("#verdict.bad") ? "⚠ " : "";
+  const fresh = document.createElement("template");
+  fresh.innerHTML = html;
+  morphChildren(body, fresh.content);
+  const trouble = document.querySelector(".verdict.bad") ? "⚠ " : "";
   document.title = trouble + document.title.replace(/^⚠ /, "");
   tick();
 }
 
-function say(state) {
-  live.dataset.state = state;
-  live.querySelector("b").textContent = state;
-}
+// -- times that pass --
 
 function span(ms) {
   const s = Math.max(0, Math.round(ms / 1000));
@@ -46,16 +84,109 @@ function tick() {
   }
 }
 
+// -- the stream: one, while the page is looked at --
+
+let events = null;
+
+function say(state) {
+  live.dataset.state = state;
+  live.querySelector("b").textContent = state;
+}
+
 function follow() {
-  const events = new EventSource(overview.dataset.events);
+  events = new EventSource(body.dataset.live);
   events.onopen = () => say("live");
   events.onmessage = (event) => show(event.data);
   events.onerror = () => {
     say("reconnecting");
-    if (events.readyState === EventSource.CLOSED) setTimeout(follow, 2000);
+    if (events.readyState === EventSource.CLOSED) setTimeout(watch, 2000);
   };
 }
 
+function watch() {
+  events?.close();
+  events = null;
+  if (document.hidden) say("still");
+  else follow();
+}
+
+// -- a run's log, as it is written --
+
+const MOST = 1 << 20; // characters that are kept on the page
+
+function readLog(log) {
+  const state = document.getElementById("log-state");
+  const stream = new EventSource(log.dataset.log);
+  const reached = new Map(); // attempt and stream → how far it was shown, and its decoder
+  let token = null;
+
+  function add(text, kind) {
+    const low = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
+    const part = document.createElement("span");
+    part.className = kind;
+    part.textContent = text;
+    log.append(part);
+    while (log.textContent.length > MOST) log.firstChild.remove();
+    if (low) log.scrollTop = log.scrollHeight;
+  }
+
+  stream.onopen = () => (state.textContent = "as it is written");
+  stream.onmessage = ({ data }) => {
+    const piece = JSON.parse(data);
+    if (token && piece.fencingToken && piece.fencingToken !== token) add("the next attempt\n", "about");
+    token = piece.fencingToken ?? token;
+    if (piece.note) add(`${piece.note}\n`, "about");
+    if (!piece.data) return;
+    const key = `${piece.fencingToken} ${piece.stream}`;
+    const known = reached.get(key) ?? { at: 0, decoder: new TextDecoder() };
+    reached.set(key, known);
+    const bytes = Uint8Array.from(atob(piece.data), (sign) => sign.charCodeAt(0));
+    const fresh = bytes.subarray(Math.max(0, known.at - piece.offset));
+    if (piece.omitted && piece.offset > known.at) add(`${piece.omitted} bytes are left out here\n`, "about");
+    known.at = Math.max(known.at, piece.offset + bytes.length);
+    add(known.decoder.decode(fresh, { stream: true }), piece.stream === "STDERR" ? "err" : "");
+  };
+  stream.addEventListener("end", () => {
+    state.textContent = "it has ended";
+    stream.close();
+  });
+  stream.addEventListener("error", ({ data }) => {
+    if (!data) return; // the connection: it comes back by itself
+    state.textContent = JSON.parse(data).detail;
+    stream.close();
+  });
+}
+
+// -- keys --
+
+const typing = (where) => where.closest?.("input, textarea, select, [contenteditable]");
+let going = 0; // when `g` was pressed
+
+function step(by) {
+  const rows = [...document.querySelectorAll("[data-row]")];
+  const at = rows.indexOf(document.activeElement);
+  rows[Math.min(rows.length - 1, Math.max(0, at + by))]?.focus();
+}
+
+function pressed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
+  const { key } = event;
+  const tab = Date.now() - going < 1500 && document.querySelector(`nav [data-key="${CSS.escape(key)}"]`);
+  going = key === "g" ? Date.now() : 0;
+  if (tab) tab.click();
+  else if (key === "/") document.querySelector("input[type=search]")?.focus();
+  else if (key === "j") step(1);
+  else if (key === "k") step(-1);
+  else if (key === "?") document.getElementById("keys").togglePopover();
+  else return;
+  event.preventDefault();
+}
+
+document.addEventListener("keydown", pressed);
+for (const log of document.querySelectorAll("[data-log]")) readLog(log);
 tick();
 setInterval(tick, 1000);
-follow();
+if (body.dataset.live) {
+  document.addEventListener("visibilitychange", watch);
+  watch();
+}

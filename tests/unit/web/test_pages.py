@@ -13,9 +13,10 @@ from schedd.api import standing
 from schedd.core.lifecycle import State
 from schedd.core.pauses import Pause
 from schedd.core.records import Counts
-from schedd.web import pages, words
-from schedd.web.glance import Glance, glance
-from schedd.web.reading import Stored
+from schedd.web import templating, words
+from schedd.web.pages.glance import Glance, glance
+from schedd.web.pages.reading import Stored
+from schedd.web.pages.site import TABS
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from support.web import ToldCluster, member
@@ -42,7 +43,7 @@ def seen(
 
 
 def html(found: Glance) -> str:
-    return pages.render("overview_body.html", glance=found, now=NOW)
+    return templating.render("overview_body.html", seen=found, now=NOW, link=templating.linker(""))
 
 
 def run(state: State, **fields: object) -> run_pb2.Run:
@@ -126,8 +127,8 @@ def test_the_figures_are_of_first_starts_those_of_retried_runs_too() -> None:
 
 def test_every_state_stands_with_its_symbol_its_word_and_its_colour() -> None:
     page = html(seen(stored(runs=[run(state) for state in State])))
-    symbols = (pages.HERE / "templates/symbols.html").read_text()
-    css = (pages.STATIC / "schedd.css").read_text()
+    symbols = (templating.HERE / "templates/symbols.html").read_text()
+    css = (templating.STATIC / "schedd.css").read_text()
     for look in words.LOOKS.values():
         assert f"</svg>{look.word}</span>" in page
         assert f'id="m-{look.style}"' in symbols
@@ -153,12 +154,25 @@ def test_what_people_named_is_escaped() -> None:
 
 def test_the_page_keeps_to_its_own_policy() -> None:
     body = html(seen(stored(runs=[run(State.RUNNING)])))
-    page = pages.render("overview.html", body=body, glance=seen())
+    page = templating.render(
+        "frame.html",
+        body=body,
+        title="Overview",
+        tabs=TABS,
+        tab="Overview",
+        here="m1",
+        actor="user/ann",
+        link=templating.linker(""),
+        query={},
+        live="/live/",
+        told="",
+        back="",
+    )
     assert not re.search(r"\sstyle=|\son[a-z]+=|javascript:|<style", page)
     assert not re.search(r"<script(?![^>]*\ssrc=)", page)
     assert set(re.findall(r"(?:src|href)=\"(https?://[^/\"]+)", page)) <= {"http://m2:7421"}
 
 
 def test_all_assets_together_are_small() -> None:
-    sizes = [path.stat().st_size for path in Path(pages.STATIC).iterdir()]
+    sizes = [path.stat().st_size for path in Path(templating.STATIC).iterdir()]
     assert sum(sizes) < 40_000

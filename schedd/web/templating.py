@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -35,6 +37,18 @@ def render(template: str, **values: Any) -> str:
 def assets() -> list[BaseRoute]:
     """Where the stylesheet and the script are served."""
     return [Mount("/static", StaticFiles(directory=STATIC))]
+
+
+def linker(namespace: str) -> Callable[..., str]:
+    """What makes addresses of pages within a namespace: `link("jobs", name, at=…)`."""
+
+    def link(*segments: str, **query: object) -> str:
+        asked = {"namespace": namespace, **query}
+        told = urlencode({name: value for name, value in asked.items() if value not in ("", None)})
+        path = "/" + "/".join(quote(segment, safe="") for segment in segments)
+        return f"{path}?{told}" if told else path
+
+    return link
 
 
 @cache

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from statistics import median_low
 from typing import Final
 
@@ -23,10 +23,11 @@ from schedd.core.ids import TenureId
 from schedd.core.membership import ClusterView
 from schedd.core.records import Counts
 from schedd.web import words
-from schedd.web.reading import Stored
-from schedd.web.words import LOOKS, Look
+from schedd.web.pages.lines import JobLine, RunLine, job_line, lateness, look_of, run_line
+from schedd.web.pages.reading import Stored
+from schedd.web.words import Look
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
-from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import job_pb2, run_pb2
 
 SHOWN_RUNS: Final = 20
 SHOWN_JOBS: Final = 12
@@ -64,35 +65,6 @@ class WorkerLine:
     def share(self) -> float:
         """Of its slots that are taken, 0 to 1."""
         return min(1.0, self.busy / self.slots) if self.slots else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """A run as a row."""
-
-    run_id: str
-    job: str
-    look: Look
-    reason: str
-    at: datetime
-    lateness: timedelta | None
-    started: datetime | None
-    took: timedelta | None
-    attempt: int
-    worker: str
-    retry_at: datetime | None
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class JobLine:
-    """A job as a row."""
-
-    name: str
-    schedule: str
-    expression: str
-    next_at: datetime | None
-    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +122,11 @@ def glance(
 ) -> Glance:
     """Put together what was read. Pure."""
     members = _members(stored, view, me)
-    latenesses = [late for run in stored.runs if (late := _lateness(run)) is not None]
+    latenesses = [late for run in stored.runs if (late := lateness(run)) is not None]
     leader = view.member(view.leader)
     own = view.member(me)
     by_state = Counter(run.state for run in stored.runs)
-    looks = {state: LOOKS[_bare(state)] for state in by_state}
+    looks = {state: look_of(state) for state in by_state}
     return Glance(
         here=own.name if own else "",
         leader=leader.name if leader else "",
@@ -165,9 +137,9 @@ def glance(
         members=members,
         workers=tuple(_worker(worker) for worker in stored.workers),
         shards=_shards(stored.shards, {member.name: member.colour for member in members}),
-        runs=tuple(_run(run) for run in stored.runs[:SHOWN_RUNS]),
+        runs=tuple(run_line(run) for run in stored.runs[:SHOWN_RUNS]),
         strip=tuple(_bar(run) for run in reversed(stored.runs)),
-        jobs=tuple(_job(job) for job in _soonest(stored.jobs)[:SHOWN_JOBS]),
+        jobs=tuple(job_line(job) for job in _soonest(stored.jobs)[:SHOWN_JOBS]),
         more_jobs=max(0, stored.counts.jobs - min(SHOWN_JOBS, len(stored.jobs))),
         typical=median_low(latenesses) if latenesses else None,
         worst=max(latenesses, default=None),
@@ -245,57 +217,14 @@ def _shards(
     return tuple((colour, "".join(cells)) for colour, cells in sorted(paths.items()))
 
 
-def _run(run: run_pb2.Run) -> RunLine:
-    started = words.instant(run.started_at) if run.HasField("started_at") else None
-    finished = words.instant(run.finished_at) if run.HasField("finished_at") else None
-    return RunLine(
-        run_id=run.run_id,
-        job=run.job,
-        look=LOOKS[_bare(run.state)],
-        reason=_reason(run),
-        at=words.instant(run.due_at),
-        lateness=_lateness(run),
-        started=started,
-        took=finished - started if started and finished else None,
-        attempt=run.attempt,
-        worker=run.worker,
-        retry_at=words.instant(run.retry_at) if run.HasField("retry_at") else None,
-        count=run.count,
-    )
-
-
-def _reason(run: run_pb2.Run) -> str:
-    if not run.reason:
-        return ""
-    word = common_pb2.Reason.Name(run.reason).removeprefix("REASON_").lower().replace("_", " ")
-    return f"exit {run.exit_code}" if word == "exit code" and run.exit_code else word
-
-
-def _lateness(run: run_pb2.Run) -> timedelta | None:
-    """Of the first start; None when it hasn't started."""
-    if not run.HasField("lateness_ms"):
-        return None
-    return timedelta(milliseconds=run.lateness_ms)
-
-
 def _bar(run: run_pb2.Run) -> Bar:
-    look = LOOKS[_bare(run.state)]
+    look = look_of(run.state)
     told = f"{run.job or 'submitted'}: {look.word}"
-    lateness = _lateness(run)
-    if lateness is None:
+    late = lateness(run)
+    if late is None:
         return Bar(look, 0.0, told)
-    height = math.log10(max(1.0, lateness.total_seconds() * 1000)) / DECADES
-    return Bar(look, round(min(1.0, height), 3), f"{told}, {words.span(lateness)} late")
-
-
-def _job(job: job_pb2.Job) -> JobLine:
-    return JobLine(
-        name=job.name,
-        schedule=words.schedule(job),
-        expression=words.expression(job),
-        next_at=words.instant(job.next_run_at) if job.HasField("next_run_at") else None,
-        paused=job.paused,
-    )
+    height = math.log10(max(1.0, late.total_seconds() * 1000)) / DECADES
+    return Bar(look, round(min(1.0, height), 3), f"{told}, {words.span(late)} late")
 
 
 def _soonest(jobs: Iterable[job_pb2.Job]) -> list[job_pb2.Job]:
@@ -309,7 +238,3 @@ def _soonest(jobs: Iterable[job_pb2.Job]) -> list[job_pb2.Job]:
             job.name,
         ),
     )
-
-
-def _bare(state: int) -> str:
-    return common_pb2.RunState.Name(common_pb2.RunState.ValueType(state)).removeprefix("RUN_STATE_")

@@ -6,21 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schedd.api.calls import UNARY
-from schedd.api.services import Caller, Services
 from schedd.core.pauses import Pause
 from schedd.core.records import Counts
-from schedd.core.rights import PAGE
+from schedd.web.pages.page import Asked
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 
 RECENT: Final = 100
 """Runs that the figures and the strip are made of."""
 
-JOBS_READ: Final = 200
+JOBS_READ: Final = 100
 """The newest jobs, among which the next to run are looked for."""
 
-_NOBODY: Final = Caller(PAGE, source="page")
 NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0)
 
 
@@ -38,23 +35,27 @@ class Stored:
     """False: it hasn't been read yet."""
 
 
-async def read(services: Services) -> Stored:
+async def read(asked: Asked) -> Stored:
     """One set of queries. Raises Unavailable, or OutOfTouch where PostgreSQL gives no answer."""
-    listed = run_service_pb2.ListRunsRequest(page_size=RECENT)
-    runs = await UNARY["schedd.v1.RunService.ListRuns"](services, _NOBODY, listed)
-    jobs = await UNARY["schedd.v1.JobService.ListJobs"](
-        services, _NOBODY, job_service_pb2.ListJobsRequest(page_size=JOBS_READ)
+    namespace, services = asked.namespace, asked.services
+    runs = await asked.call(
+        "RunService.ListRuns",
+        run_service_pb2.ListRunsRequest(namespace=namespace, page_size=RECENT),
+        run_service_pb2.ListRunsResponse,
     )
-    shards = await UNARY["schedd.v1.ClusterService.ListShards"](
-        services, _NOBODY, cluster_pb.ListShardsRequest()
+    jobs = await asked.call(
+        "JobService.ListJobs",
+        job_service_pb2.ListJobsRequest(namespace=namespace, page_size=JOBS_READ),
+        job_service_pb2.ListJobsResponse,
     )
-    workers = await UNARY["schedd.v1.ClusterService.ListWorkers"](
-        services, _NOBODY, cluster_pb.ListWorkersRequest()
+    shards = await asked.call(
+        "ClusterService.ListShards", cluster_pb.ListShardsRequest(), cluster_pb.ListShardsResponse
     )
-    assert isinstance(runs, run_service_pb2.ListRunsResponse)
-    assert isinstance(jobs, job_service_pb2.ListJobsResponse)
-    assert isinstance(shards, cluster_pb.ListShardsResponse)
-    assert isinstance(workers, cluster_pb.ListWorkersResponse)
+    workers = await asked.call(
+        "ClusterService.ListWorkers",
+        cluster_pb.ListWorkersRequest(),
+        cluster_pb.ListWorkersResponse,
+    )
     return Stored(
         counts=await services.store.counts(),
         shards=tuple(shards.shards),

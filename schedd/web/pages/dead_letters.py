@@ -1,0 +1,206 @@
+"""The dead letters that wait, by job and kind of error; done again many at a time, or discarded.
+
+/dead-letters                         the groups, and the redrives
+/dead-letters?job=etl&fingerprint=…   the letters of one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from schedd.web import words
+from schedd.web.pages.forms import wrong
+from schedd.web.pages.lines import RunLine, reason, run_line
+from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedproto.v1 import run_pb2, run_service_pb2
+
+ROWS: Final = 50
+REDRIVES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A kind of error of a job. `job` is empty for what was submitted."""
+
+    job: str
+    fingerprint: str
+    why: str
+    error: str
+    count: int
+    promised: int
+    first: datetime
+    last: datetime
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveRow:
+    """Dead letters that are done again, so many a second."""
+
+    redrive_id: str
+    chosen: str
+    state: str
+    total: int
+    made: int
+    left_out: int
+    rate: float
+    by: str
+
+    @property
+    def share(self) -> float:
+        """Of those that were chosen that are dealt with, 0 to 1."""
+        return (self.made + self.left_out) / self.total if self.total else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """The groups and redrives; or the letters of the group that was asked for."""
+
+    groups: tuple[Group, ...]
+    redrives: tuple[RedriveRow, ...]
+    job: str
+    fingerprint: str
+    letters: tuple[RunLine, ...]
+    next: str
+    later: bool
+
+    @property
+    def waiting(self) -> int:
+        """All that wait."""
+        return sum(group.count for group in self.groups)
+
+
+async def _read(asked: Asked) -> Shown:
+    job, fingerprint = asked.query.get("job", ""), asked.query.get("fingerprint", "")
+    groups = await asked.call(
+        "RunService.ListDeadLetterGroups",
+        run_service_pb2.ListDeadLetterGroupsRequest(namespace=asked.namespace),
+        run_service_pb2.ListDeadLetterGroupsResponse,
+    )
+    redrives = await asked.call(
+        "RunService.ListRedrives",
+        run_service_pb2.ListRedrivesRequest(namespace=asked.namespace, page_size=REDRIVES),
+        run_service_pb2.ListRedrivesResponse,
+    )
+    letters = run_service_pb2.ListDeadLettersResponse()
+    if fingerprint:
+        letters = await asked.call(
+            "RunService.ListDeadLetters",
+            run_service_pb2.ListDeadLettersRequest(
+                namespace=asked.namespace,
+                job=job,
+                fingerprint=fingerprint,
+                page_size=ROWS,
+                page_token=asked.query.get("page", ""),
+            ),
+            run_service_pb2.ListDeadLettersResponse,
+        )
+    seen = DeadLetters(
+        groups=tuple(group_of(group) for group in groups.groups),
+        redrives=tuple(redrive_of(redrive) for redrive in redrives.redrives),
+        job=job,
+        fingerprint=fingerprint,
+        letters=tuple(run_line(letter.run) for letter in letters.dead_letters),
+        next=letters.next_page_token,
+        later=bool(asked.query.get("page")),
+    )
+    return Shown("Dead letters", seen)
+
+
+def group_of(group: run_pb2.DeadLetterGroup) -> Group:
+    """A group as a row. Pure."""
+    return Group(
+        job=group.job,
+        fingerprint=group.fingerprint,
+        why=reason(group.reason, group.exit_code),
+        error=group.error,
+        count=group.count,
+        promised=group.promised,
+        first=words.instant(group.first_died_at),
+        last=words.instant(group.last_died_at),
+        run_id=group.run_id,
+    )
+
+
+def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
+    """A redrive as a row. Pure."""
+    return RedriveRow(
+        redrive_id=redrive.redrive_id,
+        chosen=redrive.job or ("one kind of error" if redrive.fingerprint else "all that waited"),
+        state=run_pb2.Redrive.State.Name(redrive.state).removeprefix("STATE_").lower(),
+        total=redrive.total,
+        made=redrive.made,
+        left_out=redrive.left_out,
+        rate=redrive.rate,
+        by=redrive.created_by,
+    )
+
+
+async def _redrive(asked: Asked) -> Done:
+    fields = asked.fields
+    request = run_service_pb2.RedriveDeadLettersRequest(
+        namespace=asked.namespace,
+        job=fields.get("job", ""),
+        fingerprint=fields.get("fingerprint", ""),
+        rate=rate_of(fields),
+    )
+    told = await asked.call(
+        "RunService.RedriveDeadLetters", request, run_service_pb2.RedriveDeadLettersResponse
+    )
+    return Done(f"{_letters(told.total)} done again.", asked.link("dead-letters"))
+
+
+async def _discard(asked: Asked) -> Done:
+    request = run_service_pb2.DiscardDeadLettersRequest(
+        namespace=asked.namespace,
+        job=asked.fields.get("job", ""),
+        fingerprint=asked.fields.get("fingerprint", ""),
+        note=asked.fields.get("reason", ""),
+    )
+    told = await asked.call(
+        "RunService.DiscardDeadLetters", request, run_service_pb2.DiscardDeadLettersResponse
+    )
+    return Done(f"{_letters(told.discarded)} discarded.", asked.link("dead-letters"))
+
+
+async def _stop(asked: Asked) -> Done:
+    request = run_service_pb2.StopRedriveRequest(redrive_id=asked.variables["redrive"])
+    await asked.call("RunService.StopRedrive", request, run_pb2.Redrive)
+    return Done("The redrive stands still until it is resumed.", asked.link("dead-letters"))
+
+
+async def _resume(asked: Asked) -> Done:
+    request = run_service_pb2.ResumeRedriveRequest(redrive_id=asked.variables["redrive"])
+    await asked.call("RunService.ResumeRedrive", request, run_pb2.Redrive)
+    return Done("The redrive goes on.", asked.link("dead-letters"))
+
+
+def rate_of(fields: Mapping[str, str]) -> float:
+    """Runs a second, as typed; 0 where nothing was. Raises InvalidArgument. Pure."""
+    text = fields.get("rate", "") or "0"
+    try:
+        return float(text)
+    except ValueError:
+        problem = f"{text[:40]!r} is no number"
+        raise wrong("rate", problem, "give runs a second, such as 10") from None
+
+
+def _letters(count: int) -> str:
+    return "1 dead letter is" if count == 1 else f"{count:,} dead letters are"
+
+
+PAGE: Final = Page(
+    "/dead-letters",
+    "Dead letters",
+    "dead_letters",
+    _read,
+    actions=(
+        Action("/dead-letters/redrive", _redrive),
+        Action("/dead-letters/discard", _discard),
+        Action("/redrives/{redrive}/stop", _stop),
+        Action("/redrives/{redrive}/resume", _resume),
+    ),
+)

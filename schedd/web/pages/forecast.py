@@ -1,0 +1,138 @@
+"""What is to come: how many runs start in each hour of the next seven days, and when it is hottest.
+
+Counted from the definitions of the newest JOBS jobs, in a thread: it takes a while, and a member
+has other things to do. So it is counted once a minute, however many look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import sqrt
+from typing import Final
+
+from schedd.api import definitions
+from schedd.core.timetable import Entry, Forecast, Grid, Hot, forecast, grid_over, rows_of
+from schedd.web.pages.page import Asked, Page, Shown
+from schedkit.clock import utcnow
+from schedproto.v1 import job_pb2, job_service_pb2
+
+EVERY: Final = 60.0
+JOBS: Final = 1_000
+"""Definitions that are read, newest first: as many as a call gives."""
+DAYS: Final = 7
+HOURS: Final = 24
+MILD: Final = 0.25
+HOTTEST: Final = 5
+NAMED: Final = 6
+"""Jobs of a hot minute that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """An hour of the map: its starts, and how hot that is, 0 to 1."""
+
+    row: int
+    column: int
+    starts: int
+    heat: float
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class HotMinute:
+    """A minute in which many start, and who."""
+
+    at: datetime
+    starts: int
+    alike: int
+    names: tuple[str, ...]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastSeen:
+    """The map, the hottest minutes, and what it doesn't count."""
+
+    days: tuple[str, ...]
+    hours: tuple[Hour, ...]
+    hottest: tuple[HotMinute, ...]
+    total: int
+    counted: int
+    left_out: tuple[str, ...]
+
+
+async def _read(asked: Asked) -> Shown:
+    listed = await asked.call(
+        "JobService.ListJobs",
+        job_service_pb2.ListJobsRequest(namespace=asked.namespace, page_size=JOBS),
+        job_service_pb2.ListJobsResponse,
+    )
+    more = bool(listed.next_page_token)
+    today = utcnow().replace(hour=0, minute=0, second=0, microsecond=0)
+    seen = await asyncio.to_thread(foreseen, listed.jobs, today, more=more)
+    return Shown("Forecast", seen)
+
+
+def foreseen(jobs: Sequence[job_pb2.Job], start: datetime, *, more: bool) -> ForecastSeen:
+    """The map of a week from `start` on. Pure; of 1,000 jobs it takes a good part of a second."""
+    grid = grid_over(start, timedelta(days=DAYS))
+    going = [job for job in jobs if not job.paused]
+    rows, wrong = rows_of((entry_of(job) for job in going), grid)
+    found = forecast(rows, grid, HOTTEST)
+    left_out = [
+        (len(jobs) - len(going), "paused"),
+        (len(wrong), "whose schedule can't be read"),
+        (sum(bool(job.max_runs) for job in going), "with max_runs, counted as if they had no end"),
+        (sum(job.HasField("exclude") for job in going), "counted as if they excluded nothing"),
+    ]
+    told = [f"{many:,} {what}" for many, what in left_out if many]
+    return ForecastSeen(
+        days=tuple(f"{start + timedelta(days=day):%a %d %b}" for day in range(DAYS)),
+        hours=tuple(hours_of(found, grid)),
+        hottest=tuple(_hot(hot) for hot in found.hottest),
+        total=found.total,
+        counted=len(rows),
+        left_out=(*told, *([f"all but the newest {len(jobs):,}"] if more else [])),
+    )
+
+
+def entry_of(job: job_pb2.Job) -> Entry:
+    """A job's schedule with its name. Pure."""
+    return Entry(
+        job.name,
+        job.name,
+        definitions.when(job),
+        job.namespace or "default",
+        definitions.bounds_of(job),
+    )
+
+
+def hours_of(found: Forecast, grid: Grid) -> Iterable[Hour]:
+    """The hours of the grid. Pure."""
+    starts = [sum(found.counts[at : at + 60]) for at in range(0, len(found.counts), 60)]
+    busy = [many for many in starts if many]
+    least, most = min(busy, default=0), max(busy, default=0)
+    for at, many in enumerate(starts):
+        row, column = divmod(at, HOURS)
+        when = f"{grid.at(at * 60):%a %d %b %H}:00"
+        yield Hour(row, column, many, heat(many, least, most), f"{when}: {many:,}")
+
+
+def heat(many: int, least: int, most: int) -> float:
+    """How hot an hour is among those with starts, MILD to 1; without one, 0: a steady load beneath
+    all hours hides no peak. Pure.
+    """
+    if not many or most == least:
+        return MILD if many else 0.0
+    return round(MILD + (1 - MILD) * sqrt((many - least) / (most - least)), 3)
+
+
+def _hot(hot: Hot) -> HotMinute:
+    names = tuple(entry.name for entry, _ in hot.entries)
+    return HotMinute(hot.at, hot.starts, hot.alike, names[:NAMED], max(0, len(names) - NAMED))
+
+
+PAGE: Final = Page("/forecast", "Forecast", "forecast", _read, every=EVERY)

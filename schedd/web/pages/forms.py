@@ -1,0 +1,62 @@
+"""What a form sent: its fields, each a text; and that one can't be meant."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.web import problems
+from schedd.web.problems import Refusal
+from schedd.web.requests import content_of
+
+MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
+MOST_FIELDS: Final = 100
+"""No form here has as many."""
+
+
+async def fields_of(request: Request) -> dict[str, str]:
+    """The fields by name, spaces around them left out; of two of a name the last.
+
+    Raises:
+        Refusal: it is no form, too large, or too slow.
+    """
+    content = await content_of(request)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if kind != MEDIA_TYPE:
+            raise ValueError(f"content-type is {kind or 'missing'}")
+        pairs = parse_qsl(
+            content.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"
+        )
+    except ValueError as error:
+        raise Refusal(
+            problems.problem(
+                "INVALID_ARGUMENT",
+                f"the form can't be read: {error}",
+                reason="BAD_FORM",
+                remedy="send it from one of this member's pages",
+            )
+        ) from error
+    return {name: value.replace("\r\n", "\n").strip() for name, value in pairs}
+
+
+def wrong(
+    field: str, problem: str, remedy: str = "mend the field; nothing was stored"
+) -> InvalidArgument:
+    """That a field can't be meant."""
+    return InvalidArgument(
+        f"{field}: {problem}",
+        reason="INVALID_FIELD",
+        remedy=remedy,
+        violations=[Violation(field, problem)],
+    )
+
+
+def local(address: str, default: str) -> str:
+    """An address if it is one of this site's, else `default`: a form says where it goes back to."""
+    if address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable():
+        return address
+    return default

@@ -1,0 +1,48 @@
+"""What people do with a job from a page: trigger, pause, resume, delete."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schedd.web.pages.forms import wrong
+from schedd.web.pages.page import Action, Asked, Done
+from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
+
+
+async def _trigger(asked: Asked) -> Done:
+    job = asked.variables["job"]
+    request = job_service_pb2.TriggerJobRequest(namespace=asked.namespace, job=job)
+    run = await asked.call("JobService.TriggerJob", request, run_pb2.Run)
+    return Done(f"{job} was triggered: run {run.run_id}.", asked.link("runs", run.run_id))
+
+
+async def _pause(asked: Asked) -> Done:
+    job, note = asked.variables["job"], asked.fields.get("reason", "")
+    request = job_service_pb2.PauseJobRequest(namespace=asked.namespace, job=job, note=note)
+    await asked.call("JobService.PauseJob", request, job_pb2.Job)
+    return Done(f"{job} is paused: nothing of it starts any more.", asked.link("jobs", job))
+
+
+async def _resume(asked: Asked) -> Done:
+    job = asked.variables["job"]
+    request = job_service_pb2.ResumeJobRequest(namespace=asked.namespace, job=job)
+    await asked.call("JobService.ResumeJob", request, job_pb2.Job)
+    return Done(f"{job} goes on.", asked.link("jobs", job))
+
+
+async def _delete(asked: Asked) -> Done:
+    job = asked.variables["job"]
+    if asked.fields.get("name") != job:
+        problem = f"isn't the job's name; {job} was not deleted"
+        raise wrong("what was typed", problem, f"type {job} to delete it")
+    request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job)
+    await asked.call("JobService.DeleteJob", request, job_service_pb2.DeleteJobResponse)
+    return Done(f"{job} was deleted.", asked.link("jobs"))
+
+
+ACTIONS: Final = (
+    Action("/jobs/{job}/trigger", _trigger),
+    Action("/jobs/{job}/pause", _pause),
+    Action("/jobs/{job}/resume", _resume),
+    Action("/jobs/{job}/delete", _delete),
+)

@@ -1,0 +1,108 @@
+"""A form that makes a job: name, schedule, what it runs, payload and priority."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from schedd.web.pages.forms import wrong
+from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedkit.jsonform import FormErrors, from_json
+from schedproto.v1 import job_pb2, job_service_pb2
+
+SCHEDULES: Final = (
+    ("cron", "Cron"),
+    ("every", "Every"),
+    ("at", "Once, at"),
+    ("on_demand", "On demand"),
+)
+ACTIONS: Final = (("shell", "A program"), ("http", "An HTTP call"), ("python", "A Python handler"))
+PRIORITIES: Final = ("HIGH", "MEDIUM", "LOW")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form, filled in with what the address says."""
+
+    values: Mapping[str, str]
+    schedules: tuple[tuple[str, str], ...] = SCHEDULES
+    actions: tuple[tuple[str, str], ...] = ACTIONS
+    priorities: tuple[str, ...] = PRIORITIES
+
+    def get(self, name: str, default: str = "") -> str:
+        """A field's value."""
+        return self.values.get(name, default)
+
+
+async def _read(asked: Asked) -> Shown:
+    return Shown("New job", Form(asked.query))
+
+
+async def _create(asked: Asked) -> Done:
+    job = job_of(asked.fields)
+    job.namespace = asked.namespace
+    request = job_service_pb2.CreateJobRequest(job=job)
+    made = await asked.call("JobService.CreateJob", request, job_pb2.Job)
+    return Done(f"{made.name} was created.", asked.link("jobs", made.name))
+
+
+def job_of(fields: Mapping[str, str]) -> job_pb2.Job:
+    """The job that a form describes. Raises InvalidArgument. Pure."""
+    told: dict[str, Any] = {"name": fields.get("name", "")}
+    told |= _schedule(fields)
+    told |= _action(fields)
+    if priority := fields.get("priority"):
+        told["priority"] = priority
+    if payload := fields.get("payload"):
+        told["payload"] = _json(payload, "payload")
+    try:
+        return from_json(told, job_pb2.Job)
+    except FormErrors as errors:
+        first = errors.problems[0]
+        raise wrong(first.where, first.what) from errors
+
+
+def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
+    kind, when = fields.get("schedule", ""), fields.get("when", "")
+    if kind == "on_demand":
+        return {"on_demand": True}
+    if kind not in dict(SCHEDULES):
+        raise wrong("schedule", "is missing: say when it runs")
+    if not when:
+        raise wrong(kind, "is missing: say when it runs")
+    if kind == "cron":
+        return {"cron": [when], "time_zone": fields.get("time_zone") or "UTC"}
+    if kind == "at" and when[-1:].isdigit():  # as a field for dates says it
+        when = f"{when}:00Z" if when.count(":") == 1 else f"{when}Z"
+    return {kind: when}
+
+
+def _action(fields: Mapping[str, str]) -> dict[str, Any]:
+    kind, what = fields.get("action", ""), fields.get("what", "")
+    if not what:
+        raise wrong(kind or "action", "is missing: say what it runs")
+    match kind:
+        case "shell":
+            try:
+                return {"shell": {"argv": shlex.split(what)}}
+            except ValueError as error:
+                raise wrong("shell", f"can't be split into words: {error}") from error
+        case "http":
+            return {"http": {"method": fields.get("method") or "POST", "url": what}}
+        case "python":
+            return {"python": {"handler": what}}
+    raise wrong("action", "is none of: a program, an HTTP call, a Python handler")
+
+
+def _json(text: str, field: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise wrong(field, f"is no JSON: {error}") from error
+
+
+PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, every=None)
+CREATE: Final = Action("/new-job", _create, again=PAGE)

@@ -1,0 +1,196 @@
+"""A run: what happened to it and when, under which tokens, what it wrote and returned, and why.
+
+GET  /runs/<id>            live; its log comes by the stream of REST's own /runs/<id>/logs
+POST /runs/<id>/cancel     and /retry
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.api.calls import STREAMING
+from schedd.api.errors import CallError
+from schedd.web.pages.lines import RunLine, run_line
+from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.pages.story import Step, story
+from schedkit.jsonform import payload_value
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
+
+EVERY: Final = 0.5
+AUDIT_READ: Final = 100
+LONGEST_LOG: Final = 256 * 1024
+"""Bytes of a log that the page itself holds; REST has all of it."""
+
+LIVE: Final = frozenset(
+    {
+        common_pb2.RUN_STATE_PENDING,
+        common_pb2.RUN_STATE_RUNNING,
+        common_pb2.RUN_STATE_RETRYING,
+    }
+)
+AGAIN: Final = frozenset(
+    {common_pb2.RUN_STATE_FAILED, common_pb2.RUN_STATE_CANCELLED, common_pb2.RUN_STATE_MISSED}
+)
+"""States of which a run can be done again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A piece of a log; `note`: not written by the job, but about its log."""
+
+    text: str
+    error: bool
+    note: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeen:
+    """All that the page shows of a run."""
+
+    run_id: str
+    line: RunLine
+    trigger: str
+    fired_by: str
+    lives: bool
+    can_retry: bool
+    progress: float | None
+    progress_note: str
+    error: str
+    parents: tuple[tuple[str, str], ...]
+    redrive_of: str
+    parent: str
+    children: int
+    steps: tuple[Step, ...]
+    attempts: tuple[run_pb2.Attempt, ...]
+    answer: str
+    checks: tuple[run_service_pb2.ExplainRunResponse.Check, ...]
+    result: str
+    log: tuple[LogPart, ...]
+
+
+async def _read(asked: Asked) -> Shown:
+    run_id = asked.variables["run"]
+    run = await asked.call(
+        "RunService.GetRun", run_service_pb2.GetRunRequest(run_id=run_id), run_pb2.Run
+    )
+    attempts = await asked.call(
+        "RunService.ListAttempts",
+        run_service_pb2.ListAttemptsRequest(run_id=run_id),
+        run_service_pb2.ListAttemptsResponse,
+    )
+    audit = await asked.call(
+        "ClusterService.ListAudit",
+        cluster_pb.ListAuditRequest(object=f"run/{run.run_id}", page_size=AUDIT_READ),
+        cluster_pb.ListAuditResponse,
+    )
+    why = await asked.call(
+        "RunService.ExplainRun",
+        run_service_pb2.ExplainRunRequest(run_id=run_id),
+        run_service_pb2.ExplainRunResponse,
+    )
+    lives = run.state in LIVE
+    seen = RunSeen(
+        run_id=run.run_id,
+        line=run_line(run),
+        trigger=run_pb2.Run.Trigger.Name(run.trigger).removeprefix("TRIGGER_").lower(),
+        fired_by=run.fired_by,
+        lives=lives,
+        can_retry=run.state in AGAIN,
+        progress=run.progress.fraction if run.HasField("progress") else None,
+        progress_note=run.progress.note,
+        error=run.error,
+        parents=tuple((parent.job, parent.run_id) for parent in run.parents),
+        redrive_of=run.redrive_of,
+        parent=run.parent_run_id,
+        children=run.children,
+        steps=tuple(story(run, attempts.attempts, audit.entries)),
+        attempts=tuple(reversed(attempts.attempts)),
+        answer=why.answer,
+        checks=tuple(why.checks),
+        result="" if lives else await _result(asked, run_id),
+        log=() if lives or run.children else await _log(asked, run_id),
+    )
+    return Shown(f"{run.job or 'submitted'} {run.run_id[:8]}", seen)
+
+
+async def _result(asked: Asked, run_id: str) -> str:
+    """What it returned, in words or as it is."""
+    told = await asked.call(
+        "RunService.GetRunResult",
+        run_service_pb2.GetRunResultRequest(run_id=run_id),
+        run_pb2.RunResult,
+    )
+    if told.problem:
+        return f"{told.size:,} bytes, which aren't kept: {told.problem}"
+    if told.stored:
+        return f"{told.size:,} bytes, in the result store: schedctl run result {run_id}"
+    if told.result.WhichOneof("kind") is None:
+        return ""
+    return json.dumps(payload_value(told.result), indent=2, ensure_ascii=False)
+
+
+async def _log(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
+    """What it wrote, as far as it is kept, and fits a page."""
+    request = run_service_pb2.ReadLogsRequest(run_id=run_id)
+    parts: list[LogPart] = []
+    size = 0
+    try:
+        async for piece in STREAMING["schedd.v1.RunService.ReadLogs"](
+            asked.services, asked.caller, request
+        ):
+            assert isinstance(piece, run_pb2.LogPiece)
+            parts += log_parts(piece)
+            size += len(piece.data)
+            if size > LONGEST_LOG:
+                parts.append(LogPart(f"more than {LONGEST_LOG // 1024} KiB: {_RAW}", False, True))
+                break
+    except CallError as error:
+        parts.append(LogPart(error.message, False, True))
+    return tuple(parts)
+
+
+_RAW: Final = "`schedctl run logs` has all of it"
+
+
+def log_parts(piece: run_pb2.LogPiece) -> Sequence[LogPart]:
+    """A piece as the page shows it. Pure."""
+    found = []
+    if piece.omitted:
+        found.append(LogPart(f"{piece.omitted:,} bytes are left out here", False, True))
+    if piece.note:
+        found.append(LogPart(piece.note, False, True))
+    if piece.data:
+        error = piece.stream == run_pb2.LogPiece.STREAM_STDERR
+        found.append(LogPart(piece.data.decode("utf-8", "replace"), error))
+    return found
+
+
+async def _cancel(asked: Asked) -> Done:
+    run_id, reason = asked.variables["run"], asked.fields.get("reason", "")
+    request = run_service_pb2.CancelRunRequest(run_id=run_id, reason=reason)
+    run = await asked.call("RunService.CancelRun", request, run_pb2.Run)
+    ended = run.state == common_pb2.RUN_STATE_CANCELLED
+    told = "It was cancelled." if ended else "Its worker was told to end it."
+    return Done(told, asked.link("runs", run_id))
+
+
+async def _retry(asked: Asked) -> Done:
+    request = run_service_pb2.RetryRunRequest(run_id=asked.variables["run"])
+    run = await asked.call("RunService.RetryRun", request, run_pb2.Run)
+    told = f"This run does run {request.run_id} again."
+    return Done(told, asked.link("runs", run.run_id))
+
+
+PAGE: Final = Page(
+    "/runs/{run}",
+    "Runs",
+    "run",
+    _read,
+    frame="run.html",
+    every=EVERY,
+    actions=(Action("/runs/{run}/cancel", _cancel), Action("/runs/{run}/retry", _retry)),
+)

@@ -1,0 +1,208 @@
+"""Serves the pages: each at its address, live below `/live`, and what their forms ask for.
+
+    GET  /jobs/etl         the page: rendered here, reads well without any script
+    GET  /live/jobs/etl    its body again, each time it has changed      looks.py
+    POST /jobs/etl/pause   an action; 303 to the page that tells what it did
+
+Invariants
+- What an action did, or why not, is told in words on a page; a reload does nothing twice.
+- A form goes back only to an address of this site.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from schedd.api.errors import CallError, Unauthenticated
+from schedd.api.services import Services
+from schedd.web import problems
+from schedd.web.known import caller_of
+from schedd.web.pages.forms import fields_of, local
+from schedd.web.pages.looks import Body, Looks, refused, shown
+from schedd.web.pages.page import NOTHING, Action, Asked, Page
+from schedd.web.problems import Refusal
+from schedd.web.streams import Event, EventStream
+from schedd.web.templating import linker, render
+from schedkit.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+TOLD: Final = "schedd-told"
+"""The cookie that brings what an action did to the page that tells it."""
+TOLD_FOR: Final = 30
+"""Seconds that it lives."""
+
+TABS: Final = (
+    ("Overview", "", "o"),
+    ("Jobs", "jobs", "j"),
+    ("Runs", "runs", "r"),
+    ("Workers", "workers", "w"),
+    ("Cluster", "cluster", "c"),
+    ("Dead letters", "dead-letters", "d"),
+    ("Cron", "cron", "e"),
+    ("Forecast", "forecast", "f"),
+)
+"""The navigation: name, path, and the key after `g`."""
+
+
+class Site:
+    """All pages of a member."""
+
+    def __init__(self, services: Services, closing: asyncio.Event, pages: Sequence[Page]) -> None:
+        self._services = services
+        self._closing = closing
+        self._pages = pages
+        self._looks = Looks()
+        self._tabs = [tab for tab in TABS if any(page.tab == tab[0] for page in pages)]
+
+    def routes(self) -> list[BaseRoute]:
+        """Those of every page, and of its actions."""
+        return [route for page in self._pages for route in self._routes(page)]
+
+    def nowhere(self, request: Request) -> Response:
+        """The answer where there is no page."""
+        problem = problems.problem(
+            "NOT_FOUND",
+            f"there is nothing at {request.url.path}",
+            reason="NO_SUCH_PATH",
+            remedy="the pages are those that are named above",
+        )
+        return self._problem(problem, "/")
+
+    def _routes(self, page: Page) -> list[BaseRoute]:
+        async def whole(request: Request) -> Response:
+            return await self._page(page, request)
+
+        async def live(request: Request) -> EventStream:
+            seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
+            events = self._looks.of(page, asked).events(seen)
+            return EventStream(self._while_known(asked, events), self._closing)
+
+        made: list[BaseRoute] = [Route(page.path, whole)]
+        if page.every is not None:
+            made.append(Route(f"/live{page.path}", live))
+        return made + [self._form(action) for action in page.actions]
+
+    async def _while_known(
+        self, asked: Asked, events: AsyncGenerator[Event, None]
+    ) -> AsyncGenerator[Event, None]:
+        """These, until who reads them was logged out, or has a certificate that has ended."""
+        async with aclosing(events):
+            async for event in events:
+                try:
+                    await self._services.authentication.still(asked.caller.who)
+                except Unauthenticated:
+                    return
+                yield event
+
+    def _form(self, action: Action) -> Route:
+        async def sent(request: Request) -> Response:
+            return await self._act(action, request)
+
+        return Route(action.path, sent, methods=["POST"])
+
+    async def _page(self, page: Page, request: Request) -> Response:
+        asked = self._asked(request)
+        look = self._looks.of(page, asked)
+        told = _read_told(request.cookies.get(TOLD, ""))
+        body = await (look.anew() if told else look.now())
+        live = ""
+        if page.every is not None:
+            live = f"/live{request.url.path}" + (
+                f"?{request.url.query}" if request.url.query else ""
+            )
+        response = self._framed(page.frame, body, page.tab, asked, live=live, told=told)
+        if TOLD in request.cookies:
+            response.delete_cookie(TOLD)
+        return response
+
+    async def _act(self, action: Action, request: Request) -> Response:
+        asked = self._asked(request)
+        back = _origin(request)
+        try:
+            asked = self._asked(request, await fields_of(request))
+            done = await action.do(asked)
+        except ClientDisconnect:
+            log.info("a caller left in the middle of its form")
+            return Response(status_code=400)
+        except Refusal as refusal:
+            return self._problem(refusal.body, back)
+        except (CallError, Unavailable) as error:
+            if action.again is not None:
+                return await self._again(action.again, asked, error)
+            return self._problem(problems.of(error), back)
+        response = RedirectResponse(local(asked.fields.get("back", ""), done.to), 303)
+        response.set_cookie(
+            TOLD,
+            quote(json.dumps(done.told)),
+            max_age=TOLD_FOR,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    async def _again(self, page: Page, asked: Asked, error: CallError | Unavailable) -> Response:
+        """The page of a form as it was filled in, beside what was wrong with it."""
+        filled = replace(asked, query={**asked.query, **asked.fields})
+        body = shown(page, filled, await page.read(filled))
+        wrong = refused(error)
+        body = replace(body, html=wrong.html + body.html, status=wrong.status)
+        return self._framed(page.frame, body, page.tab, asked)
+
+    def _asked(self, request: Request, fields: Mapping[str, str] = NOTHING) -> Asked:
+        query = {name: value for name, value in request.query_params.items() if value}
+        return Asked(self._services, caller_of(request), request.path_params, query, fields)
+
+    def _problem(self, problem: Mapping[str, Any], back: str) -> Response:
+        html = render("problem_body.html", seen=problem)
+        body = Body(html, "", problem["title"], status=problem["status"])
+        return self._framed("frame.html", body, "", back=back)
+
+    def _framed(
+        self, frame: str, body: Body, tab: str, asked: Asked | None = None, **values: Any
+    ) -> Response:
+        """A whole page around a body."""
+        cluster = self._services.cluster
+        own = cluster.view().member(cluster.tenure)
+        html = render(
+            frame,
+            body=body.html,
+            title=body.title,
+            seen=body.seen,
+            tabs=self._tabs,
+            tab=tab,
+            here=own.name if own else "",
+            actor=asked.caller.actor if asked and self._services.authentication.demanded else "",
+            link=asked.link if asked else linker(""),
+            query=asked.query if asked else NOTHING,
+            **{"live": "", "told": "", "back": "", **values},
+        )
+        return HTMLResponse(html, body.status, headers={"cache-control": "no-store"})
+
+
+def _origin(request: Request) -> str:
+    """The page whose form it was, as its browser says."""
+    told = urlsplit(request.headers.get("referer", ""))
+    if told.netloc != request.headers.get("host"):
+        return "/"
+    return local(f"{told.path}?{told.query}" if told.query else told.path, "/")
+
+
+def _read_told(cookie: str) -> str:
+    try:
+        told = json.loads(unquote(cookie))
+    except ValueError:
+        return ""
+    return told if isinstance(told, str) else ""

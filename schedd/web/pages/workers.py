@@ -1,0 +1,100 @@
+"""The workers: who is there, how busy, what they can run, and how long ago their lease was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from schedd.web.pages.lines import moment
+from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as a row. `drained`: that it is to take no work, since when, by whom and why."""
+
+    name: str
+    state: str
+    slots: int
+    busy: int
+    labels: tuple[str, ...]
+    executors: tuple[str, ...]
+    handlers: tuple[str, ...]
+    version: str
+    host: str
+    started: datetime | None
+    lease_seconds: int
+    refuses: str
+    drained: str
+
+    @property
+    def share(self) -> float:
+        """Of its slots that are taken, 0 to 1."""
+        return min(1.0, self.busy / self.slots) if self.slots else 0.0
+
+    @property
+    def here(self) -> bool:
+        """Whether it is there at all."""
+        return self.state != "lost"
+
+
+async def _read(asked: Asked) -> Shown:
+    listed = await asked.call(
+        "ClusterService.ListWorkers",
+        cluster_pb.ListWorkersRequest(),
+        cluster_pb.ListWorkersResponse,
+    )
+    return Shown("Workers", tuple(row_of(worker) for worker in listed.workers))
+
+
+def row_of(worker: cluster_pb.Worker) -> WorkerRow:
+    """A worker as a row. Pure."""
+    drained_at = moment(worker, "drained_at")
+    drained = ""
+    if drained_at is not None:
+        drained = f"drained by {worker.drained_by}"
+        drained += f": {worker.drain_reason}" if worker.drain_reason else ""
+    return WorkerRow(
+        name=worker.name,
+        state=cluster_pb.Worker.State.Name(worker.state).removeprefix("STATE_").lower(),
+        slots=worker.slots,
+        busy=worker.running,
+        labels=tuple(f"{key}:{value}" for key, value in sorted(worker.labels.items())),
+        executors=tuple(worker.executors),
+        handlers=tuple(worker.handlers),
+        version=worker.version,
+        host=worker.host,
+        started=moment(worker, "started_at"),
+        lease_seconds=worker.lease_age.seconds,
+        refuses=worker.refuses,
+        drained=drained,
+    )
+
+
+async def _drain(asked: Asked) -> Done:
+    name, reason = asked.variables["worker"], asked.fields.get("reason", "")
+    request = cluster_pb.DrainWorkerRequest(worker=name, reason=reason)
+    await asked.call("ClusterService.DrainWorker", request, cluster_pb.Worker)
+    told = f"{name} takes no new work; what it runs goes on."
+    return Done(told, asked.link("workers"))
+
+
+async def _undrain(asked: Asked) -> Done:
+    name = asked.variables["worker"]
+    request = cluster_pb.UndrainWorkerRequest(worker=name)
+    await asked.call("ClusterService.UndrainWorker", request, cluster_pb.Worker)
+    return Done(f"{name} takes work again.", asked.link("workers"))
+
+
+PAGE: Final = Page(
+    "/workers",
+    "Workers",
+    "workers",
+    _read,
+    actions=(
+        Action("/workers/{worker}/drain", _drain),
+        Action("/workers/{worker}/undrain", _undrain),
+    ),
+)

@@ -1,0 +1,1 @@
+"""The dashboard in a real Chromium, over a live cluster."""

@@ -1,0 +1,228 @@
+"""What people come for, from click to effect: in a real browser, judged by the cluster."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from faces.pages.browser import Watched
+from faces.pages.test_pages import settled
+from support.cluster import DevCluster
+from support.wait import PATIENCE, wait_until
+
+SLOW = 20_000
+"""Milliseconds for what takes a moment on a busy machine."""
+
+CHATTY = 'sh -c "cat; for n in 1 2 3; do echo line $n; sleep 0.4; done; echo oops >&2"'
+SLEEPY = 'sh -c "echo here we go; sleep 120"'
+
+
+def create(web: Watched, name: str, what: str) -> None:
+    """Make a job on demand by the form; ends on its page."""
+    page = web.open("/new-job")
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("Schedule").select_option("on_demand")
+    page.get_by_label("Program and arguments").fill(what)
+    page.get_by_label("Payload").fill('{"from": "a form"}')
+    page.get_by_label("Priority").select_option("HIGH")
+    page.get_by_role("button", name="Create it").click()
+    page.wait_for_url(f"**/jobs/{name}")
+    expect(page.locator(".told")).to_have_text(f"{name} was created.")
+
+
+def test_a_job_is_made_triggered_watched_to_its_end_and_its_log_is_read(
+    web: Watched, cluster: DevCluster
+) -> None:
+    create(
+        web,
+        "greeter",
+        CHATTY,
+    )
+    job = cluster.json("job", "get", "greeter")
+    assert (job["priority"], job["payload"], job["onDemand"]) == ("HIGH", {"from": "a form"}, True)
+    page = web.page
+    page.get_by_role("button", name="Trigger").click()
+    page.wait_for_url("**/runs/*")
+    log = page.locator("#log-text")
+    expect(log).to_contain_text("line 1", timeout=SLOW)
+    expect(log).to_contain_text("line 3", timeout=SLOW)
+    expect(log.locator(".err")).to_have_text(re.compile("oops"), timeout=SLOW)
+    expect(log).to_contain_text('{"from":"a form"}')
+    expect(page.locator("#run .state")).to_have_text("succeeded", timeout=SLOW)
+    steps = page.locator("#timeline li")
+    expect(steps.last).to_contain_text("Attempt 1 succeeded")
+    run = cluster.json("run", "get", page.url.rpartition("/")[2])
+    expect(page.locator("#timeline")).to_contain_text(run["fencingToken"])
+    page.reload()  # the same, as it is kept
+    expect(log).to_contain_text("line 1")
+    expect(log.locator(".err")).to_have_text(re.compile("oops"))
+
+
+def test_a_run_is_cancelled_with_a_reason_that_the_audit_keeps(
+    web: Watched, cluster: DevCluster
+) -> None:
+    create(web, "sleeper", SLEEPY)
+    page = web.page
+    page.get_by_role("button", name="Trigger").click()
+    page.wait_for_url("**/runs/*")
+    run_id = page.url.rpartition("/")[2]
+    expect(page.locator("#run .state")).to_have_text("running", timeout=SLOW)
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_label("Reason").fill("it sleeps too long")
+    page.get_by_role("button", name="Cancel it").click()
+    expect(page.locator("#run .state")).to_have_text("cancelled", timeout=SLOW)
+    expect(page.locator("#timeline")).to_contain_text("it sleeps too long")
+    [entry] = cluster.json("audit", "list", "--object", f"run/{run_id}", "--action", "cancel")
+    assert "it sleeps too long" in entry["after"]
+    page.get_by_role("button", name="Do it again").click()
+    page.wait_for_url(lambda url: not url.endswith(run_id))
+    again = page.url.rpartition("/")[2]
+    assert cluster.json("run", "get", again)["redriveOf"] == run_id
+    cluster.schedctl("run", "cancel", again)
+
+
+def test_a_job_is_paused_and_resumed_in_its_row(web: Watched, cluster: DevCluster) -> None:
+    page = web.open("/jobs")
+    row = page.locator("tr", has_text="nightly-etl")
+    row.get_by_role("button", name="Pause").click()
+    page.locator("#pause-nightly-etl").get_by_label("Reason").fill("the warehouse moves")
+    page.get_by_role("button", name="Pause it").locator("visible=true").click()
+    page.wait_for_url("**/jobs")
+    expect(page.locator(".told")).to_contain_text("nightly-etl is paused")
+    expect(row.locator(".pill")).to_have_text("paused")
+    assert cluster.json("job", "get", "nightly-etl")["pauseNote"] == "the warehouse moves"
+    row.get_by_role("button", name="Resume").click()
+    expect(page.locator(".told")).to_contain_text("nightly-etl goes on")
+    assert not cluster.json("job", "get", "nightly-etl")["paused"]
+
+
+def test_a_change_made_elsewhere_is_seen_without_asking(web: Watched, cluster: DevCluster) -> None:
+    page = web.open("/jobs")
+    settled(page)
+    row = page.locator("tr", has_text="weekly-report")
+    assert cluster.schedctl("job", "pause", "weekly-report").returncode == 0
+    expect(row.locator(".pill")).to_have_text("paused", timeout=SLOW)
+    assert cluster.schedctl("job", "resume", "weekly-report").returncode == 0
+    expect(row.locator(".pill")).to_have_count(0, timeout=SLOW)
+
+
+def test_a_job_is_deleted_only_by_its_name(web: Watched, cluster: DevCluster) -> None:
+    create(web, "short-lived", "true")
+    page = web.page
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_label("Type its name").fill("another")
+    page.get_by_role("button", name="Delete it").click()
+    expect(page.locator("#problem")).to_contain_text("isn't the job's name")
+    web.allow("status of 400")
+    page.get_by_role("link", name="Go back").click()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_label("Type its name").fill("short-lived")
+    page.get_by_role("button", name="Delete it").click()
+    page.wait_for_url("**/jobs")
+    expect(page.locator(".told")).to_have_text("short-lived was deleted.")
+    assert cluster.schedctl("job", "get", "short-lived").returncode == 3
+
+
+def test_a_form_that_is_wrong_comes_back_as_it_was_filled_in(web: Watched) -> None:
+    page = web.open("/new-job?when=61 * * * *&what=true")
+    page.get_by_label("Name", exact=True).fill("hopeless")
+    page.get_by_role("button", name="Create it").click()
+    expect(page.locator("#problem")).to_contain_text("61")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("hopeless")
+    expect(page.get_by_label("Cron expression")).to_have_value("61 * * * *")
+    web.allow("status of 400")
+
+
+def test_a_cron_expression_is_explained_and_made_a_job_of(web: Watched) -> None:
+    page = web.open("/cron")
+    page.get_by_label("Cron expression").fill("0 9 * * MON-FRI")
+    page.get_by_label("Time zone").fill("Europe/Berlin")
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator("#explained")).to_contain_text("Monday to Friday at 09:00")
+    expect(page.locator("#explained li")).to_have_count(10)
+    assert "expression=0+9" in page.url
+    page.get_by_role("link", name="Make a job of it").click()
+    expect(page.get_by_label("Cron expression")).to_have_value("0 9 * * MON-FRI")
+    page = web.open("/cron?expression=1 2 3")
+    expect(page.get_by_role("alert")).to_be_visible()
+
+
+def test_runs_are_searched_by_what_stands_in_the_address(web: Watched) -> None:
+    page = web.open("/runs")
+    page.get_by_label("Search runs").fill("job:broken-import")
+    page.get_by_role("button", name="Search").click()
+    page.locator("#states").get_by_role("link", name="failed").click()
+    assert "state%3Afailed" in page.url
+    assert set(page.locator("#runs td.job").all_inner_texts()) == {"broken-import ×2"}
+    assert all("failed" in text for text in page.locator("#runs td .state").all_inner_texts())
+    web.open("/runs?q=colour:red")
+    expect(page.locator("#problem")).to_contain_text("is no word to search by")
+    expect(page.get_by_label("Search runs")).to_have_value("colour:red")
+    web.allow("status of 400")
+
+
+def test_an_instant_of_a_job_is_explained(web: Watched, cluster: DevCluster) -> None:
+    [run] = cluster.json("run", "list", "--job", "clock", "--state", "succeeded", "--limit", "1")
+    page = web.open("/jobs/clock")
+    page.get_by_label("At, in UTC").fill(run["scheduledAt"][:19])
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator("#answer")).to_contain_text("It ran")
+    expect(page.locator("#answer")).to_contain_text(run["runId"])
+
+
+def test_dead_letters_are_done_again_and_the_rest_discarded(
+    web: Watched, cluster: DevCluster
+) -> None:
+    page = web.open("/dead-letters")
+    row = page.locator("#groups tr", has_text="broken-import")
+    row.get_by_role("button", name="Redrive", exact=True).click()
+    page.get_by_label("Runs a second").locator("visible=true").fill("20")
+    page.get_by_role("button", name="Redrive them").locator("visible=true").click()
+    page.wait_for_url("**/dead-letters")
+    expect(page.locator(".told")).to_contain_text("done again")
+    expect(page.locator("#redrives")).to_contain_text("done", timeout=SLOW)
+    [redrive, *_] = cluster.json("dlq", "redrives")
+    assert redrive["job"] == "broken-import"
+    assert redrive["made"] == redrive["total"] > 0
+    row = page.locator("#groups tr", has_text="flaky")
+    row.get_by_role("button", name="Discard", exact=True).click()
+    page.get_by_label("Reason").locator("visible=true").fill("it is only flaky")
+    page.get_by_role("button", name="Discard them").locator("visible=true").click()
+    expect(page.locator(".told")).to_contain_text("discarded")
+
+
+def test_a_worker_is_drained_and_takes_work_again(web: Watched, cluster: DevCluster) -> None:
+    page = web.open("/workers")
+    row = page.locator("tr[data-key=w2]")
+    row.get_by_role("button", name="Drain", exact=True).click()
+    page.locator("#drain-w2").get_by_label("Reason").fill("new disks")
+    page.locator("#drain-w2").get_by_role("button", name="Drain it").click()
+    expect(page.locator(".told")).to_contain_text("w2 takes no new work")
+    expect(row.locator(".pill")).to_have_text("draining", timeout=SLOW)
+    expect(row).to_contain_text("new disks")
+    row.get_by_role("button", name="Undrain").click()
+    expect(row.locator(".pill")).to_have_count(0, timeout=SLOW)
+    wait_until(
+        lambda: cluster.json("worker", "describe", "w2")["state"] == "LIVE", PATIENCE, "w2 to live"
+    )
+
+
+def test_the_cluster_is_paused_and_goes_on_and_another_member_leads(
+    web: Watched, cluster: DevCluster
+) -> None:
+    page = web.open("/cluster")
+    leader = cluster.leader()
+    other = page.locator("#members tr", has=page.get_by_role("button", name="Have it lead"))
+    other.get_by_role("button", name="Have it lead").click()
+    page.get_by_role("button", name="Hand leadership on").locator("visible=true").click()
+    expect(page.locator(".told")).to_contain_text("leads, term")
+    wait_until(lambda: cluster.leader() not in (None, leader), PATIENCE, "another leader")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.locator("#pause").get_by_label("Reason").fill("the disks are full")
+    page.get_by_role("button", name="Pause everything").click()
+    expect(page.locator("#troubles")).to_contain_text("the disks are full")
+    page.get_by_role("button", name="Resume", exact=True).click()
+    page.get_by_role("button", name="Resume it").click()
+    expect(page.locator("#troubles")).to_have_count(0, timeout=SLOW)
+    assert not cluster.json("cluster", "status")["paused"]

@@ -1,0 +1,155 @@
+"""Every page, on a desk and on a phone, in light and in dark: whole, fit to be read, and quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+from playwright.sync_api import Browser, Page, ViewportSize, expect
+
+from faces.pages.browser import DESKTOP, PHONE, Watched, watched
+from support.cluster import DevCluster
+from support.wait import PATIENCE, wait_until
+
+ADDRESSES: dict[str, Callable[[DevCluster], str]] = {
+    "overview": lambda _: "/",
+    "jobs": lambda _: "/jobs",
+    "job": lambda _: "/jobs/archive",
+    "new-job": lambda _: "/new-job",
+    "runs": lambda _: "/runs",
+    "run": lambda cluster: f"/runs/{dead_run(cluster)}",
+    "workers": lambda _: "/workers",
+    "cluster": lambda _: "/cluster",
+    "doctor": lambda _: "/cluster/doctor",
+    "dead-letters": lambda _: "/dead-letters",
+    "cron": lambda _: "/cron",
+    "forecast": lambda _: "/forecast",
+}
+"""Name of a page → where it is."""
+
+STILL = {"new-job", "doctor", "cron"}
+"""Pages that don't live."""
+
+MOVING = ("overview", "jobs", "runs")
+"""Pages that a job of each second changes all the time."""
+
+COUNTING = """
+window.changes = 0;
+new MutationObserver((seen) => (window.changes += seen.length))
+  .observe(document.getElementById("body"), {subtree: true, childList: true, characterData: true});
+"""
+
+SIGHTS: dict[str, tuple[ViewportSize, bool]] = {
+    "desktop-light": (DESKTOP, False),
+    "desktop-dark": (DESKTOP, True),
+    "phone-light": (PHONE, False),
+    "phone-dark": (PHONE, True),
+}
+"""Name of a look at a page → its size, and whether it is dark."""
+
+
+def dead_run(cluster: DevCluster) -> str:
+    """A run that failed for good."""
+    found = cluster.json(
+        "run", "list", "--job", "broken-import", "--state", "failed", "--limit", "1"
+    )
+    return str(found[0]["runId"])
+
+
+def settled(page: Page) -> None:
+    """Wait until a page is live, if it lives."""
+    if page.locator("[data-live]").count():
+        expect(page.locator("#live")).to_have_attribute("data-state", "live", timeout=20_000)
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_each_page_is_whole_and_fit_for_everybody(
+    browser: Browser, cluster: DevCluster, address: str, name: str
+) -> None:
+    path = ADDRESSES[name](cluster)
+    for size, dark in (SIGHTS["desktop-light"], SIGHTS["phone-dark"]):
+        with watched(browser, address, size=size, dark=dark) as web:
+            page = web.open(path)
+            settled(page)
+            assert page.locator("h1").count() >= 1
+            width = page.evaluate("document.documentElement.scrollWidth")
+            assert width <= size["width"], f"{name} is {width} wide on {size['width']}"
+            assert not (found := web.serious()), f"{name}, dark: {dark}\n" + "\n".join(found)
+
+
+def test_pages_that_are_watched_ask_for_nothing_again(
+    browser: Browser, cluster: DevCluster, address: str
+) -> None:
+    paths = {name: ADDRESSES[name](cluster) for name in sorted(set(ADDRESSES) - STILL)}
+    with ExitStack() as stack:
+        pages = {name: stack.enter_context(watched(browser, address)) for name in paths}
+        for name, web in pages.items():
+            settled(web.open(paths[name]))
+            web.page.evaluate(COUNTING)
+        for name in MOVING:
+            changed(pages[name].page)
+        for name, web in pages.items():
+            asked = [one for one in web.requests if "/static/" not in one]
+            assert asked == [f"GET {paths[name]}", f"GET /live{paths[name]}"], name
+
+
+def changed(page: Page) -> None:
+    """Wait until a page has changed again and again."""
+    wait_until(lambda: page.evaluate("window.changes") > 20, PATIENCE, "changes")
+
+
+def test_what_was_typed_and_where_one_is_stay_while_the_page_lives(web: Watched) -> None:
+    page = web.open("/jobs")
+    settled(page)
+    page.locator("tr", has_text="clock").get_by_role("button", name="Pause").click()
+    reason = page.locator("#pause-clock input[name=reason]")
+    reason.fill("not yet")
+    before = page.locator("#jobs").inner_html()
+    wait_until(lambda: page.locator("#jobs").inner_html() != before, PATIENCE, "a change")
+    assert reason.input_value() == "not yet"
+    assert reason.evaluate("it => it === document.activeElement")
+    assert page.locator("#pause-clock").is_visible()
+
+
+def test_everything_can_be_reached_by_keys(web: Watched) -> None:
+    page = web.open("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to content"
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    page.wait_for_url("**/jobs")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.hasAttribute('data-row')")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.type") == "search"
+    page.keyboard.type("g j ?")  # typed into the field, and no shortcut
+    assert page.evaluate("document.activeElement.value") == "g j ?"
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("?")
+    assert page.locator("#keys").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.locator("#keys").is_visible()
+
+
+def test_pages_read_and_forms_work_without_a_script(
+    browser: Browser, cluster: DevCluster, address: str
+) -> None:
+    with watched(browser, address, script=False) as web:
+        page = web.open("/jobs/weekly-report")
+        page.get_by_role("button", name="Trigger").click()
+        page.wait_for_url("**/runs/*")
+        assert "weekly-report was triggered" in page.locator(".told").inner_text()
+        run_id = page.url.rpartition("/")[2]
+        wait_until(
+            lambda: cluster.json("run", "get", run_id)["state"] == "SUCCEEDED", PATIENCE, "its end"
+        )
+        assert "succeeded" in web.open(f"/runs/{run_id}").locator("#run").inner_text()
+
+
+def test_there_is_a_page_for_what_isnt_there(web: Watched) -> None:
+    page = web.open("/jobs/nowhere")
+    assert "There is no job 'nowhere'" in page.locator("#problem").inner_text()
+    page = web.open("/nothing/here")
+    assert "There is nothing at /nothing/here" in page.locator("#problem").inner_text()
+    web.allow("status of 404")

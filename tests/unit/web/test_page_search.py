@@ -1,0 +1,64 @@
+"""The words that runs are searched by."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedd.api.errors import InvalidArgument
+from schedd.web.pages.run_search import request_of, with_word
+from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
+
+
+def test_each_word_narrows_it() -> None:
+    request = request_of("state:failed,retrying job:etl worker:w3 trigger:manual")
+    assert list(request.states) == [
+        common_pb2.RUN_STATE_FAILED,
+        common_pb2.RUN_STATE_RETRYING,
+    ]
+    assert (request.job, request.worker) == ("etl", "w3")
+    assert request.trigger == run_pb2.Run.TRIGGER_MANUAL
+
+
+def test_a_word_without_a_colon_is_a_job_and_nothing_is_all() -> None:
+    assert request_of("etl").job == "etl"
+    assert request_of("") == run_service_pb2.ListRunsRequest()
+
+
+def test_states_are_known_by_the_words_that_pages_show() -> None:
+    assert list(request_of("state:waiting").states) == [common_pb2.RUN_STATE_PENDING]
+    assert list(request_of("state:PENDING").states) == [common_pb2.RUN_STATE_PENDING]
+
+
+@pytest.mark.parametrize(
+    ("text", "iso"),
+    [
+        ("2026-03-04", "2026-03-04T00:00:00"),
+        ("2026-03-04T12:30", "2026-03-04T12:30:00"),
+        ("2026-03-04T12:30:00+02:00", "2026-03-04T10:30:00"),
+        ("2026-03-04T12:30:00.000Z", "2026-03-04T12:30:00"),
+    ],
+)
+def test_instants_are_utc_where_they_name_no_offset(text: str, iso: str) -> None:
+    assert request_of(f"after:{text}").scheduled_after.ToDatetime().isoformat() == iso
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("colour:red", "colour: is no word to search by"),
+        ("state:dead", "'dead' is no state"),
+        ("trigger:me", "'me' is no trigger"),
+        ("after:soon", "after: 'soon' is no instant"),
+        ("before:0001-01-01T00:00:00+23:00", "is no instant"),
+        ("worker:", "worker: names nothing"),
+    ],
+)
+def test_what_cant_be_meant_is_told_by_name(words: str, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        request_of(words)
+
+
+def test_a_word_is_put_in_the_place_of_its_like() -> None:
+    assert with_word("state:failed job:etl", "state", "running") == "job:etl state:running"
+    assert with_word("state:failed job:etl", "state", "") == "job:etl"
+    assert with_word("", "state", "missed") == "state:missed"

@@ -1,0 +1,288 @@
+"""What pages make of messages: stories, calendars, rings, forecasts, and what forms mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedd.api.errors import InvalidArgument
+from schedd.core.ids import SHARDS
+from schedd.core.lifecycle import State
+from schedd.web.pages.almanac import almanac
+from schedd.web.pages.cluster import rows_of
+from schedd.web.pages.dead_letters import rate_of
+from schedd.web.pages.forecast import MILD, foreseen
+from schedd.web.pages.forms import local
+from schedd.web.pages.job import definition, does, facts, paused
+from schedd.web.pages.new_job import job_of
+from schedd.web.pages.ring import NOBODY, ring
+from schedd.web.pages.run import log_parts
+from schedd.web.pages.story import story
+from schedd.web.words import LOOKS
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+
+NOW = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
+
+
+def run_at(at: datetime, state: State = State.SUCCEEDED) -> run_pb2.Run:
+    made = run_pb2.Run(state=common_pb2.RunState.Value(f"RUN_STATE_{state}"), count=1)
+    made.scheduled_at.FromDatetime(at)
+    made.due_at.FromDatetime(at)
+    return made
+
+
+# -- a run's story --
+
+
+def attempt(number: int, token: int, began: float, ended: float, state: State) -> run_pb2.Attempt:
+    made = run_pb2.Attempt(
+        attempt=number,
+        fencing_token=token,
+        worker="w1",
+        state=common_pb2.RunState.Value(f"RUN_STATE_{state}"),
+    )
+    made.assigned_at.FromDatetime(NOW + timedelta(seconds=began))
+    made.started_at.FromDatetime(NOW + timedelta(seconds=began + 0.25))
+    made.finished_at.FromDatetime(NOW + timedelta(seconds=ended))
+    return made
+
+
+def test_a_story_is_told_in_the_order_of_its_instants_with_the_tokens() -> None:
+    attempts = [attempt(2, 8, 5, 6, State.SUCCEEDED), attempt(1, 7, 1, 2, State.FAILED)]
+    steps = list(story(run_at(NOW), attempts, []))
+    assert [(step.what, step.token) for step in steps] == [
+        ("due", 0),
+        ("attempt 1 handed out to w1", 7),
+        ("attempt 1 started", 7),
+        ("attempt 1 failed", 7),
+        ("attempt 2 handed out to w1", 8),
+        ("attempt 2 started", 8),
+        ("attempt 2 succeeded", 8),
+    ]
+    assert steps[0].since is None
+    assert steps[2].since == timedelta(milliseconds=250)
+
+
+def test_a_result_that_was_refused_stands_in_it_with_its_stale_token() -> None:
+    entry = cluster_pb.AuditEntry(
+        actor="worker/w2", action="result", outcome="refused", reason="STALE", fencing_token=7
+    )
+    entry.at.FromDatetime(NOW + timedelta(seconds=9))
+    *_, step = story(run_at(NOW), [], [entry])
+    assert step.refused
+    assert (step.what, step.token) == ("result refused", 7)
+    assert "stale" in step.detail
+
+
+def test_what_has_no_instant_isnt_told() -> None:
+    assert list(story(run_pb2.Run(), [run_pb2.Attempt(attempt=1)], [cluster_pb.AuditEntry()])) == []
+
+
+# -- calendars of results --
+
+
+def newest_first(*ages: timedelta, state: State = State.SUCCEEDED) -> list[run_pb2.Run]:
+    return [run_at(NOW - age, state) for age in sorted(ages)]
+
+
+def test_a_day_has_the_colour_of_the_worst_and_says_how_many_of_each() -> None:
+    runs = [run_at(NOW), run_at(NOW, State.FAILED), run_at(NOW - timedelta(days=1))]
+    found = almanac(runs, NOW, more=False)
+    today = found.cells[-1]
+    assert (found.by, today.look) == ("day", LOOKS["FAILED"])
+    assert today.told == "Wed 04 Mar: 1 succeeded, 1 failed"
+    assert (today.column, today.row) == (found.columns - 1, 2)
+    assert today.until - today.since == timedelta(days=1)
+    assert found.since is None
+
+
+def test_what_runs_too_often_for_days_is_shown_by_the_hour() -> None:
+    runs = newest_first(*(timedelta(minutes=at) for at in range(500)))
+    found = almanac(runs, NOW, more=True)
+    assert found.by == "hour"
+    assert (found.cells[-1].row, found.cells[-1].column) == (6, 12)
+    assert sum(int(cell.told.split(": ")[1].split()[0]) for cell in found.cells) == 500
+    assert found.since == NOW - timedelta(minutes=499)
+
+
+def test_folded_instants_count_as_many_and_old_ones_lie_outside() -> None:
+    folded = run_at(NOW, State.MISSED)
+    folded.count = 40
+    found = almanac([folded, run_at(NOW - timedelta(days=400))], NOW, more=False)
+    assert [cell.told for cell in found.cells] == ["Wed 04 Mar: 40 missed"]
+
+
+def test_a_job_that_never_ran_has_an_empty_calendar() -> None:
+    assert almanac([], NOW, more=False).cells == ()
+
+
+# -- the ring --
+
+
+def test_every_shard_is_in_the_ring_once_those_of_nobody_too() -> None:
+    owners = ["m1", "m2", "", "gone"]
+    shards = [cluster_pb.Shard(shard=at, owner=owners[at % 4]) for at in range(SHARDS)]
+    parts = dict(ring(shards, {"m1": 0, "m2": 1}))
+    assert {colour: path.count("M") for colour, path in parts.items()} == {
+        NOBODY: SHARDS // 2,
+        0: SHARDS // 4,
+        1: SHARDS // 4,
+    }
+    assert parts[0].startswith("M50.00 2.00A48 48 0 0 1 ")
+
+
+def test_members_keep_their_colour_whatever_order_they_come_in() -> None:
+    members = [cluster_pb.Member(name=name) for name in ("m3", "m1", "m2")]
+    assert [(row.name, row.colour) for row in rows_of(members)] == [("m1", 0), ("m2", 1), ("m3", 2)]
+
+
+# -- the forecast --
+
+
+def test_the_forecast_counts_each_hour_and_names_the_hottest_minute() -> None:
+    jobs = [
+        job_pb2.Job(name="hourly", cron=["0 * * * *"]),
+        job_pb2.Job(name="daily", cron=["0 9 * * *"]),
+        job_pb2.Job(name="idle", cron=["* * * * *"], paused=True),
+        job_pb2.Job(name="newer", cron=["what a later version knows"]),
+        job_pb2.Job(name="button", on_demand=True),
+    ]
+    seen = foreseen(jobs, NOW.replace(hour=0, minute=0, second=0), more=False)
+    assert seen.total == 7 * 24 + 7
+    starts = {(hour.row, hour.column): hour.starts for hour in seen.hours}
+    assert len(starts) == 7 * 24
+    assert (starts[0, 9], starts[6, 10]) == (2, 1)
+    hottest = seen.hottest[0]
+    assert (hottest.starts, hottest.alike) == (2, 7)
+    assert set(hottest.names) == {"hourly", "daily"}
+    assert seen.left_out == ("1 paused", "1 whose schedule can't be read")
+
+
+def test_a_steady_load_beneath_all_hours_hides_no_peak() -> None:
+    jobs = [
+        job_pb2.Job(name="clock", cron=["* * * * * *"]),
+        job_pb2.Job(name="daily", cron=["0 9 * * *"]),
+    ]
+    seen = foreseen(jobs, NOW.replace(hour=0, minute=0, second=0), more=False)
+    heats = {(hour.row, hour.column): hour.heat for hour in seen.hours}
+    assert (heats[0, 9], heats[0, 8]) == (1.0, MILD)
+
+
+def test_a_forecast_of_a_part_says_so() -> None:
+    seen = foreseen([job_pb2.Job(name="one", on_demand=True)], NOW, more=True)
+    assert seen.left_out == ("all but the newest 1",)
+    assert {hour.heat for hour in seen.hours} == {0.0}
+
+
+# -- jobs --
+
+
+def test_a_definition_is_what_a_person_wrote() -> None:
+    job = job_pb2.Job(name="etl", job_id="x", generation=3, etag="e", cron=["0 2 * * *"])
+    job.shell.argv.append("true")
+    told = {"name": "etl", "cron": ["0 2 * * *"], "shell": {"argv": ["true"]}}
+    assert json.loads(definition(job)) == told
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (job_pb2.Job(shell=job_pb2.ShellAction(argv=["ls", "-l"])), "ls -l"),
+        (job_pb2.Job(shell=job_pb2.ShellAction(script="ls")), "a script"),
+        (job_pb2.Job(http=job_pb2.HttpAction(url="http://x/")), "POST http://x/"),
+        (job_pb2.Job(python=job_pb2.PythonAction(handler="etl")), "the handler etl"),
+        (job_pb2.Job(), ""),
+    ],
+)
+def test_what_a_job_does_is_told_in_a_line(job: job_pb2.Job, told: str) -> None:
+    assert does(job) == told
+
+
+def test_a_pause_is_told_with_who_and_why() -> None:
+    job = job_pb2.Job(paused=True, paused_by="ops", pause_note="disks")
+    assert paused(job) == "paused by ops: disks"
+    assert paused(job_pb2.Job()) == ""
+
+
+def test_facts_say_what_holds_where_nothing_was_said() -> None:
+    told = dict(facts(job_pb2.Job(name="etl", created_by="me")))
+    assert (told["Priority"], told["Overlap"], told["Attempts"]) == ("medium", "skip", "4")
+    assert "Pool" not in told
+
+
+# -- forms --
+
+
+def form(**fields: str) -> job_pb2.Job:
+    return job_of({"name": "etl", "schedule": "cron", "action": "shell"} | fields)
+
+
+def test_a_form_says_a_job() -> None:
+    job = form(when="0 9 * * *", time_zone="Europe/Berlin", what="run 'two words'", priority="HIGH")
+    assert (list(job.cron), job.time_zone) == (["0 9 * * *"], "Europe/Berlin")
+    assert list(job.shell.argv) == ["run", "two words"]
+    assert job.priority == common_pb2.PRIORITY_HIGH
+
+
+def test_a_form_knows_each_schedule_and_each_action() -> None:
+    assert form(schedule="every", when="1h30m", what="x").every.seconds == 5400
+    assert form(schedule="at", when="2026-03-04T12:30", what="x").at.seconds == 1772627400
+    assert form(schedule="on_demand", what="x").on_demand
+    assert form(when="* * * * *", action="http", what="http://x", method="GET").http.method == "GET"
+    assert form(when="* * * * *", action="python", what="etl").python.handler == "etl"
+    assert form(when="* * * * *", what="x", payload='{"a": 1}').payload.json == '{"a":1}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"what": "x"}, "cron: is missing"),
+        ({"when": "* * * * *"}, "shell: is missing"),
+        ({"schedule": "", "what": "x"}, "schedule: is missing"),
+        ({"when": "* * * * *", "action": "dance", "what": "x"}, "action: is none of"),
+        ({"when": "* * * * *", "what": "don't"}, "can't be split into words"),
+        ({"when": "* * * * *", "what": "x", "payload": "{"}, "payload: is no JSON"),
+        ({"schedule": "every", "when": "soon", "what": "x"}, "every"),
+        ({"when": "* * * * *", "what": "x", "priority": "URGENT"}, "priority"),
+    ],
+)
+def test_a_form_that_is_wrong_says_where(fields: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        form(**fields)
+
+
+@pytest.mark.parametrize(
+    "address", ["https://evil.example/", "//evil.example", "/\\evil.example", "", "/a\r\nb", "jobs"]
+)
+def test_a_form_goes_back_to_no_other_site(address: str) -> None:
+    assert local(address, "/") == "/"
+
+
+def test_a_form_goes_back_to_where_it_stood() -> None:
+    assert local("/jobs?filter=paused:true", "/") == "/jobs?filter=paused:true"
+
+
+def test_a_rate_is_a_number_or_told() -> None:
+    assert (rate_of({}), rate_of({"rate": "2.5"})) == (0.0, 2.5)
+    with pytest.raises(InvalidArgument, match="'fast' is no number"):
+        rate_of({"rate": "fast"})
+
+
+# -- logs --
+
+
+def parts(**piece: object) -> Sequence[tuple[str, bool, bool]]:
+    return [(one.text, one.error, one.note) for one in log_parts(run_pb2.LogPiece(**piece))]
+
+
+def test_pieces_of_a_log_say_their_stream_and_what_is_left_out() -> None:
+    stderr = run_pb2.LogPiece.STREAM_STDERR
+    assert parts(data=b"\xff\n", stream=stderr, omitted=2048) == [
+        ("2,048 bytes are left out here", False, True),
+        ("\N{REPLACEMENT CHARACTER}\n", True, False),
+    ]
+    assert parts(note="not kept") == [("not kept", False, True)]
