@@ -4,9 +4,9 @@
               │ more than twice MOST: the last ones are left, and so is whatever goes after them
               ╰─→ cut          short of runs: it wants a scan, which makes the cut anew
 
-A scan reads all rows in no order, so of what it brings a line takes the first by a cut of the
-scan's own; what others bring meanwhile goes by the old one, for it may stand behind what isn't
-read yet.
+A scan reads all rows in no order, so while it is under way a line takes the first of what comes by
+a cut of the scan's own, and that is the cut from then on. What others bring meanwhile goes by it,
+too: a line that has room for all is whole again, however much comes.
 
 Invariants
 - What is here goes before all that was left: taken from here, the oldest first, runs go in the
@@ -83,15 +83,16 @@ class Line:
             count = pools.most(count, self.pool)
         return room.most(count, self.width, paced=self.paced) if self.late else count
 
-    def add(self, run: LiveRun, *, scanned: bool = False) -> bool:
-        """Have it wait here; False: it is left, and isn't here any more if it was. `scanned`: the
-        present scan has read it.
+    def add(self, run: LiveRun, *, scanning: bool = False) -> bool:
+        """Have it wait here; False: it is left, and isn't here any more if it was. `scanning`: all
+        rows are being read.
         """
         run_id = run.key.run_id
         known = self.runs.get(run_id)
         if known is None or known.ready_at != run.ready_at:
             place = place_of(run)
-            if self.leaves_some and self._leaves(place, scanned=scanned):
+            cut = self.scanned if scanning else self.cut
+            if cut is not None and place >= cut:
                 self.runs.pop(run_id, None)
                 return False
             self.runs[run_id] = run
@@ -124,27 +125,19 @@ class Line:
             self.cut = sooner(self.cut, gone[0])
         return [self.runs.pop(place.run) for place in gone]
 
-    def end_scan(self, missed: Place | None) -> list[LiveRun]:
-        """All that waits was read. `missed`: the first that wasn't taken in meanwhile, from others
-        than the scan. Gives what goes after that, taken out.
-        """
-        return self._cut_off(sooner(self.scanned, missed))
+    def end_scan(self) -> None:
+        """All that waits was read: what wasn't taken in meanwhile is all that is left."""
+        self.cut, self.scanned = self.scanned, None
 
     def break_scan_off(self) -> list[LiveRun]:
         """It came to no end: what was left is left, by it or before. Gives what goes after that,
         taken out.
         """
-        return self._cut_off(sooner(self.cut, self.scanned))
-
-    def _cut_off(self, cut: Place | None) -> list[LiveRun]:
+        cut = sooner(self.cut, self.scanned)
         self.cut, self.scanned = cut, None
         if cut is None:
             return []
         return [self.runs.pop(p.run) for p in self.heap if p >= cut and self._is_here(p)]
-
-    def _leaves(self, place: Place, *, scanned: bool) -> bool:
-        cut = self.scanned if scanned else sooner(self.cut, self.scanned)
-        return cut is not None and place >= cut
 
     def _is_here(self, place: Place) -> bool:
         run = self.runs.get(place.run)

@@ -285,6 +285,8 @@ class LiveRun:
     """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
     line: LineId | None = field(default=None, compare=False)
     """Its job's, where a scan has read it; None: its definition is to be read."""
+    line_generation: int = field(default=0, compare=False)
+    """Of the definition that the line is of."""
 
     @property
     def hint(self) -> Hint:

@@ -26,11 +26,11 @@ from typing import Final, TypeAlias
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import Room
 from schedd.core.line_ids import PACED, needs_of
-from schedd.core.lines import MOST, Line, sooner
+from schedd.core.lines import MOST, Line
 from schedd.core.model import LiveRun, Priority
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey, Rooms
-from schedd.core.rank import CLASS_STEP, Place, place_of
+from schedd.core.rank import CLASS_STEP
 
 Fits: TypeAlias = Callable[[Need | None], bool]
 """Whether some worker can do a run of this need; None: its need isn't known yet."""
@@ -75,11 +75,9 @@ class ReadyQueue:
         self._most = most
         self._lines: dict[_Of, Line] = {}
         self._where: dict[RunId, Line] = {}
-        self._needs: dict[int, Need] = {}
-        """What runs need whose jobs' numbers are these."""
+        self._needs: dict[int, Need | None] = {}
+        """What runs need whose jobs' numbers are these; None: members don't agree on that."""
         self._scanning = False
-        self._missed: dict[_Of, Place] = {}
-        """By line, the first that wasn't taken in from others than the scan that is under way."""
 
     def __len__(self) -> int:
         return len(self._where)
@@ -123,11 +121,11 @@ class ReadyQueue:
         need: Need | None = None,
         *,
         paced: bool | None = None,
-        scanned: bool = False,
     ) -> int:
         """Have these wait; gives how many are new here. One that is there already is replaced where
         it stands, unless a `need`, or whether it is `paced`, says that it belongs elsewhere; so
-        does the line of its job, if nobody says more. `scanned`: the present scan has read them.
+        does the line of its job, if nobody says more. One whose job's line has changed, to one that
+        isn't known, is to be looked up.
         """
         fresh = 0
         for run in runs:
@@ -143,41 +141,37 @@ class ReadyQueue:
                 or line.priority != run.priority
                 or line.late != run.late
                 or (its and its != line.need)
+                or (its is None and _differs(line.runs[run_id], run))
                 or (run.late and slow is not None and slow != line.paced)
             ):
                 self.discard(run_id)
                 slow = run.late and (run.paced if slow is None else slow)
                 line = self._where[run_id] = self._line((its, run.priority, run.late, slow))
-            if line.add(run, scanned=scanned):
+            if line.add(run, scanning=self._scanning):
                 fresh += new
-                gone = line.leave(scanning=self._scanning)
+                self._gone(line.leave(scanning=self._scanning))
             else:
-                gone = [run]
-                if self._scanning and not scanned:
-                    self._miss(line, run)
-            self._gone(gone)
+                self._gone([run])
         return fresh
 
-    def learn(self, run: LiveRun, need: Need) -> bool:
-        """Its definition says that it needs this; all of its job's line do. False: another's
-        definition said otherwise of that line, so one of the two isn't the present one. Then it is
-        learnt anew.
+    def learn(self, run: LiveRun, need: Need, generation: int) -> bool:
+        """The definition of this generation says that it needs this: so do all runs of its job's
+        line, if that is of the same generation. False: the definition is an old one.
         """
         if run.line is None or not _goes_by_its_job(run):
             return True
-        needs = needs_of(run.line)
-        known = self._needs.setdefault(needs, need)
-        if known != need:
-            del self._needs[needs]
-        elif len(self._needs) > MOST_NEEDS:
-            del self._needs[next(iter(self._needs))]
-        return known == need
+        if generation == run.line_generation:
+            needs = needs_of(run.line)
+            if self._needs.setdefault(needs, need) != need:
+                self._needs[needs] = None
+            if len(self._needs) > MOST_NEEDS:
+                del self._needs[next(iter(self._needs))]
+        return generation >= run.line_generation
 
     @contextmanager
     def scanning(self) -> Iterator[None]:
         """Around a scan: once it has come to its end, what is left is what it has left."""
         self._scanning = True
-        self._missed.clear()
         try:
             yield
         except BaseException:
@@ -185,8 +179,8 @@ class ReadyQueue:
                 self._gone(line.break_scan_off())
             raise
         else:
-            for of, line in [*self._lines.items()]:
-                self._gone(line.end_scan(self._missed.get(of)))
+            for line in [*self._lines.values()]:
+                line.end_scan()
                 self._drop_if_over(line)
         finally:
             self._scanning = False
@@ -375,11 +369,12 @@ class ReadyQueue:
         for run in runs:
             del self._where[run.key.run_id]
 
-    def _miss(self, line: Line, run: LiveRun) -> None:
-        of = (line.need, line.priority, line.late, line.paced)
-        self._missed[of] = sooner(self._missed.get(of), place_of(run)) or place_of(run)
-
 
 def _goes_by_its_job(run: LiveRun) -> bool:
     """Whether it needs what its job does: not a child of a broadcast."""
     return run.parent is None and run.target is None
+
+
+def _differs(stood: LiveRun, run: LiveRun) -> bool:
+    """Whether its row tells of another line than it did when it was put where it stands."""
+    return run.line is not None and run.line != stood.line and _goes_by_its_job(run)

@@ -173,10 +173,8 @@ class Board:
         reported = self.reported
         return (run for at, run in self.running.items() if reported.get(at) != run.token)
 
-    def put_runs(self, runs: Iterable[LiveRun], now: datetime, *, scanned: bool = False) -> int:
-        """Sort these runs in by their state; gives how many are ready and new to the queue.
-        `scanned`: by the scan that is under way (`ready.scanning`).
-        """
+    def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
+        """Sort these runs in by their state; gives how many are ready and new to the queue."""
         fresh = 0
         for run in runs:
             run_id = run.key.run_id
@@ -198,7 +196,7 @@ class Board:
             else:
                 self._no_longer_runs(run_id)
                 self._waits_no_more(run_id, run.job_id)
-                fresh += self._put_ready(run, scanned=scanned)
+                fresh += self._put_ready(run)
         return fresh
 
     def left(self, runs: Iterable[LiveRun]) -> list[LiveRun]:
@@ -368,12 +366,12 @@ class Board:
         places = (self.ready, self.waiting, self.running, self.broadcasts, self._over)
         return any(run_id in place for place in places) or self._held.has(run_id, run.job_id)
 
-    def _put_ready(self, run: LiveRun, *, scanned: bool) -> bool:
+    def _put_ready(self, run: LiveRun) -> bool:
         """Whether that is news."""
         if self._held.has(run.key.run_id, run.job_id):
             self._held.add(run)
             return False
-        return self.ready.add([run], self._need_of(run), scanned=scanned) > 0
+        return self.ready.add([run], self._need_of(run)) > 0
 
     def _take_off(self, run_id: RunId, job: JobId) -> bool:
         """Whether it was there."""

@@ -17,6 +17,7 @@ meanwhile (it is handed out, cancelled) stays as it is: the statement ends what 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
@@ -38,7 +39,10 @@ from schedd.owner.transact import Transactor
 from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
+from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, in_turns
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 SHARE: Final = 20
@@ -95,14 +99,21 @@ class Deadlines:
         self.loop.wake()
 
     async def left(self, runs: Sequence[LiveRun]) -> None:
-        """These wait in rows alone, as a scan has just found them: end those whose time is over."""
+        """These wait in rows alone, as a scan has just found them: those whose time is over are
+        ended by the loop, so many at a time; a later scan finds the others.
+        """
         asked = [run for run in runs if run.line is None or run.line & HURRIED or run.parent]
         if self._brake.on or not asked:
             return
-        await self._catalogue.newest({run.job_id for run in asked})
-        ends = await self._judged(asked)
-        for at in range(0, len(ends), AT_ONCE):
-            await self._end(ends[at : at + AT_ONCE])
+        try:
+            await self._catalogue.newest({run.job_id for run in asked})
+        except Unavailable as away:
+            log.info("what waits in rows alone can't be judged now: %s", away)
+            return
+        over = {end.key.run_id for end in await self._judged(asked)}
+        for run in asked:
+            if run.key.run_id in over and len(self._told) < BATCH:
+                self.passed(run)
 
     async def step(self) -> float:
         """One look; seconds until the next."""

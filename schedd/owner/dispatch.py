@@ -222,8 +222,10 @@ class Dispatch:
                     self._passed(run)
                     continue
                 need, paced = need_of(entry.definition, run), run.paced_by(entry.definition)
-                if not self._board.ready.learn(run, need):
-                    self._catalogue.forget([run.job_id])  # it may be an old one
+                if not self._board.ready.learn(run, need, entry.definition.generation):
+                    self._catalogue.forget([run.job_id])
+                    self._board.ready.add([run])  # it is looked up again, and then goes
+                    continue
                 fits = not run.late or late.fits(need.slots, paced=paced)
                 fits = fits and rooms.fits(need.pool)
                 offer = offers.choose(entry.definition, need, rank_of(run)) if fits else None

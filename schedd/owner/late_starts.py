@@ -8,6 +8,7 @@ whether it was told. Definitions that aren't at hand the deadlines' loop reads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
@@ -23,7 +24,10 @@ from schedd.owner.catalogue import Catalogue
 from schedd.owner.transact import Transactor
 from schedd.ports import ClusterClock, NotificationStore
 from schedkit.clock import boottime
+from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, in_turns
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 SHARE: Final = 20
@@ -69,14 +73,18 @@ class LateStarts:
 
     async def left(self, runs: Sequence[LiveRun]) -> None:
         """These wait in rows alone, as a scan has just found them; the rows know what was told."""
-        if self._brake.on or not self._catalogue.any_late:
+        unknown = self._catalogue.any_late
+        asked = [run for run in runs if (unknown if run.line is None else run.line & TOLD_LATE)]
+        if self._brake.on or not asked:
             return
-        asked = [run for run in runs if run.line is None or run.line & TOLD_LATE]
-        await self._catalogue.newest({run.job_id for run in asked})
-        now = self._clock.now()
-        late = [one for run in asked if (one := self._late_one(run, now)) is not None]
-        for at in range(0, len(late), BATCH):
-            await self._transactor.rows(late[at : at + BATCH], self._store.tell_late)
+        try:
+            await self._catalogue.newest({run.job_id for run in asked})
+            now = self._clock.now()
+            late = [one for run in asked if (one := self._late_one(run, now)) is not None]
+            for at in range(0, len(late), BATCH):
+                await self._transactor.rows(late[at : at + BATCH], self._store.tell_late)
+        except Unavailable as away:
+            log.info("of what waits in rows alone can't be told now that it is late: %s", away)
 
     async def _late(self) -> list[Happened]:
         now = self._clock.now()

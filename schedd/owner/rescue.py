@@ -230,7 +230,7 @@ class Rescue:
                 released += self._board.forget(run_id, job)
         if released:
             self._ready()
-        await self._put(runs, scanned=True)
+        await self._put(runs)
         if left := self._board.left(runs):
             for told in self._left:
                 await told(left)
@@ -238,10 +238,10 @@ class Rescue:
             if run.cancelling and run.state is State.RUNNING:
                 self._workers.cancel(run, kill=run.killing)
 
-    async def _put(self, runs: Sequence[LiveRun], *, scanned: bool = False) -> None:
+    async def _put(self, runs: Sequence[LiveRun]) -> None:
         fresh, now = 0, self._clock.now()
         async for run in in_turns(runs, SORTED_AT_ONCE):
-            fresh += self._board.put_runs([run], now, scanned=scanned)
+            fresh += self._board.put_runs([run], now)
         if fresh:
             self._ready()
 

@@ -23,7 +23,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import State
-from schedd.core.line_ids import HURRIED
+from schedd.core.line_ids import HURRIED, TOLD_LATE
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.notifications import Happened
 from schedd.core.records import StoredDefinition, Unstarted
@@ -38,7 +38,8 @@ BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
 
 LIVE_RUNS = f"""
 SELECT {RUN_COLUMNS}, CASE WHEN t.line_generation = t.generation
-    THEN t.line | CASE WHEN r.generation < t.generation THEN {HURRIED} ELSE 0 END END
+    THEN (t.line | CASE WHEN r.generation < t.generation THEN {HURRIED} ELSE 0 END)
+        & CASE WHEN r.told_late THEN {~TOLD_LATE} ELSE -1 END END, COALESCE(t.generation, 0)
 FROM live l CROSS JOIN LATERAL (
     SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
 ) r
@@ -159,7 +160,7 @@ def live_runs(
     }
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     rows = connection.exec_driver_sql(LIVE_RUNS, arguments)
-    return [live_run(row, line=row[RUN_WIDTH]) for row in rows]
+    return [live_run(row, line=row[RUN_WIDTH], of=row[RUN_WIDTH + 1]) for row in rows]
 
 
 def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:

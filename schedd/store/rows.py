@@ -28,12 +28,14 @@ RUN_COLUMNS = """r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, r.priorit
 RUN_WIDTH = 23
 
 
-def live_run(row: Sequence[Any], start: int = 0, line: LineId | None = None) -> LiveRun:
-    """From `RUN_COLUMNS`. `line`: its job's, if it was read beside them."""
+def live_run(
+    row: Sequence[Any], start: int = 0, line: LineId | None = None, of: int = 0
+) -> LiveRun:
+    """From `RUN_COLUMNS`. `line`: its job's, if it was read beside them, with its generation."""
     at, run_id, job_id, shard, state, priority, *rest = row[start : start + RUN_WIDTH]
     if rest[-5] is not None:
         rest[-5] = Overlap(rest[-5])
-    rest += [False, line]  # whether it is paced isn't known of rows
+    rest += [False, line, of]  # whether it is paced isn't known of rows
     return LiveRun(RunKey(at, run_id), job_id, shard, State(state), Priority(priority), *rest)
 
 

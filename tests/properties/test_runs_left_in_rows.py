@@ -46,7 +46,7 @@ class World:
         self.number += 1
         ready = NOW - timedelta(seconds=age)
         line = line_id_of((NEEDS[self.number % 2].action,))
-        one = run(self.number, due_at=ready, ready_at=ready, line=line)
+        one = run(self.number, due_at=ready, ready_at=ready, line=line, line_generation=1)
         self.rows[one.key.run_id] = one
         self.queue.add([one])
 
@@ -62,7 +62,7 @@ class World:
         """What is of no known need is put into its line."""
         unsorted = self.queue.take(100, lambda its, _: its is None)
         for one in unsorted:
-            assert self.queue.learn(one, need_of(one))
+            assert self.queue.learn(one, need_of(one), 1)
             self.queue.add([one], need_of(one))
 
     def cancel(self, *which: int) -> None:
@@ -76,7 +76,7 @@ class World:
         """With runs that come meanwhile, when their rows were read. `most`: it breaks off then."""
         with suppress(TimeoutError), self.queue.scanning():
             for one in [*self.rows.values()][:most]:
-                self.queue.add([one], scanned=True)
+                self.queue.add([one])
             self.come(*meanwhile)
             if most is not None:
                 raise TimeoutError
@@ -135,3 +135,22 @@ def test_all_of_it_goes_in_the_end(asked: list[Deed]) -> None:
         world.go(2 + turn % 2)
     assert world.rows == {}
     assert not world.queue.leaves_some
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=40), st.lists(st.integers(0, 5), min_size=1, max_size=9)
+)
+@settings(deadline=None, max_examples=100)
+def test_a_line_that_had_too_much_is_whole_again_though_more_comes_in_every_scan(
+    ages: list[int], later: list[int]
+) -> None:
+    world = World()
+    world.come(*ages)
+    world.settle()
+    world.cancel(*range(len(ages)))
+    assert world.rows == {}
+    for age in later:  # one, while there is room for all
+        world.scan(age)
+        world.look_up()
+        assert not world.queue.leaves_some
+        world.cancel(0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
-from schedd.core.line_ids import HURRIED, LineId, line_id_of
+from schedd.core.line_ids import HURRIED, TOLD_LATE, LineId, line_id_of
 from schedd.core.model import Priority, Trigger
 from schedd.core.records import Create, JobRecord, Submit, TimerEdit
 from schedd.store import creating, submitting
@@ -82,3 +82,12 @@ async def test_what_is_created_or_submitted_with_many_others_bears_it_too(world:
     await triggered(me, made[0].definition.job_id)
 
     assert sorted(filter(None, await waiting(me))) == sorted([PLAIN, OTHER])
+
+
+async def test_a_run_that_was_told_to_be_late_doesnt_say_so_again(world: World) -> None:
+    me = await world.member()
+    job = (await stored(world, LineId(PLAIN | TOLD_LATE))).definition
+    await triggered(me, job.job_id)
+    assert await waiting(me) == [PLAIN | TOLD_LATE]
+    await world.sql("UPDATE runs SET told_late = true")
+    assert await waiting(me) == [PLAIN]

@@ -330,7 +330,7 @@ SHELL_LINE, HTTP_LINE = line_id_of(("shell",)), line_id_of(("http",))
 
 
 def of_line(number: int, line: LineId | None, **changes: Any) -> LiveRun:
-    return replace(run(number, Priority.MEDIUM), line=line, **changes)
+    return replace(run(number, Priority.MEDIUM), line=line, **{"line_generation": 1, **changes})
 
 
 def in_lines(queue: ReadyQueue) -> dict[Need | None, set[int]]:
@@ -349,7 +349,7 @@ def replace_all(queue: ReadyQueue, need: Need | None) -> list[LiveRun]:
 
 def test_what_one_definition_says_of_a_line_holds_for_all_runs_of_it():
     queue = ReadyQueue()
-    assert queue.learn(of_line(1, SHELL_LINE), SHELL)
+    assert queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
     queue.add([of_line(1, SHELL_LINE), of_line(2, SHELL_LINE), of_line(3, HTTP_LINE)])
     queue.add([of_line(4, None)])
     assert in_lines(queue) == {SHELL: {1, 2}, HTTP: set(), None: {3, 4}}
@@ -357,27 +357,51 @@ def test_what_one_definition_says_of_a_line_holds_for_all_runs_of_it():
 
 def test_a_run_whose_job_was_edited_moves_when_its_row_tells_of_another_line():
     queue = ReadyQueue()
-    queue.learn(of_line(1, SHELL_LINE), SHELL)
-    queue.learn(of_line(2, HTTP_LINE), HTTP)
+    queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
+    queue.learn(of_line(2, HTTP_LINE), HTTP, 1)
     queue.add([of_line(1, SHELL_LINE)])
     queue.add([of_line(1, HTTP_LINE)])
     assert in_lines(queue) == {SHELL: set(), HTTP: {1}, None: set()}
 
 
-def test_two_definitions_that_say_different_things_of_a_line_have_it_learnt_anew():
+def test_an_old_definition_teaches_nothing_and_is_told_to_be_one():
     queue = ReadyQueue()
-    assert queue.learn(of_line(1, SHELL_LINE), HTTP), "an old definition, but who knows"
-    assert not queue.learn(of_line(2, SHELL_LINE), SHELL)
-    assert queue.learn(of_line(3, SHELL_LINE), SHELL)
-    queue.add([of_line(4, SHELL_LINE)])
-    assert in_lines(queue) == {SHELL: {4}, HTTP: set(), None: set()}
+    edited = of_line(1, HTTP_LINE, line_generation=2)
+    assert not queue.learn(edited, SHELL, 1)
+    assert queue.learn(edited, HTTP, 2)
+    queue.add([of_line(2, HTTP_LINE)])
+    assert in_lines(queue) == {SHELL: set(), HTTP: {2}, None: set()}
+
+
+def test_a_newer_definition_than_the_row_was_read_with_teaches_nothing_either():
+    queue = ReadyQueue()
+    assert queue.learn(of_line(1, SHELL_LINE), HTTP, 2)
+    queue.add([of_line(2, SHELL_LINE)])
+    assert in_lines(queue) == {SHELL: set(), HTTP: set(), None: {2}}
+
+
+def test_where_members_number_lines_differently_each_run_is_looked_up():
+    queue = ReadyQueue()
+    assert queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
+    assert queue.learn(of_line(2, SHELL_LINE), HTTP, 1)
+    queue.add([of_line(3, SHELL_LINE)])
+    assert in_lines(queue) == {SHELL: set(), HTTP: set(), None: {3}}
+
+
+def test_a_run_of_a_line_that_nobody_knows_yet_leaves_the_one_that_nobody_can_do():
+    queue = ReadyQueue()
+    queue.add([of_line(1, SHELL_LINE)], SHELL)
+    queue.add([of_line(1, SHELL_LINE)])
+    assert in_lines(queue) == {SHELL: {1}, HTTP: set(), None: set()}, "the same as before"
+    queue.add([of_line(1, HTTP_LINE)])
+    assert in_lines(queue) == {SHELL: set(), HTTP: set(), None: {1}}
 
 
 def test_children_of_broadcasts_say_nothing_of_their_jobs_line_and_dont_go_by_it():
     queue = ReadyQueue()
-    queue.learn(of_line(1, SHELL_LINE), SHELL)
+    queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
     child = of_line(2, SHELL_LINE, parent=RunId(UUID(int=9)), target="w1")
-    assert queue.learn(child, HTTP)
+    assert queue.learn(child, HTTP, 1)
     queue.add([child, of_line(3, SHELL_LINE)])
     assert in_lines(queue) == {SHELL: {3}, HTTP: set(), None: {2}}
 
@@ -385,7 +409,7 @@ def test_children_of_broadcasts_say_nothing_of_their_jobs_line_and_dont_go_by_it
 def test_whether_a_late_run_is_paced_is_told_by_its_line_too():
     queue = ReadyQueue()
     paced = line_id_of(("shell",), paced=True)
-    queue.learn(of_line(1, paced), SHELL)
+    queue.learn(of_line(1, paced), SHELL, 1)
     late = of_line(2, paced, due_at=NOW - timedelta(hours=1))
     queue.add([late, of_line(3, paced)])
     assert queue.paced == 1
@@ -393,7 +417,7 @@ def test_whether_a_late_run_is_paced_is_told_by_its_line_too():
 
 def test_what_is_looked_up_again_is_what_no_row_has_told_the_line_of():
     queue = ReadyQueue()
-    queue.learn(of_line(1, SHELL_LINE), SHELL)
+    queue.learn(of_line(1, SHELL_LINE), SHELL, 1)
     queue.add([of_line(1, SHELL_LINE)])
     queue.add([of_line(2, None)], SHELL)
     assert queue.unsort(lambda need: need == SHELL) == {of_line(2, None).job_id}

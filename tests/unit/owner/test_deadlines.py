@@ -17,7 +17,7 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import line_id_of
 from schedd.core.model import Claim, Definition, LiveRun, Placement, RunKey
-from schedd.core.pauses import Pause, Pauses
+from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.owner import deadlines
 from schedd.owner.attached import Attached
 from schedd.owner.board import Board
@@ -295,6 +295,7 @@ async def test_what_waits_in_rows_alone_ends_when_a_scan_comes_by() -> None:
     fresh, over = waits(1, 29), waits(2, 31)
 
     await world.deadlines.left([fresh, over])
+    await world.deadlines.step()
 
     assert [(end.key, end.reason) for end in world.rows.ended] == [
         (over.key, Reason.START_DEADLINE)
@@ -322,5 +323,31 @@ async def test_what_is_left_waits_while_the_cluster_is_paused() -> None:
     world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
 
     await world.deadlines.left([waits(1, 31)])
+    world.brake.pauses = NO_PAUSES
+    await world.deadlines.step()
 
     assert world.rows.ended == []
+
+
+async def test_no_more_of_what_is_left_is_taken_up_than_one_look_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    monkeypatch.setattr(deadlines, "BATCH", 3)
+    over = [waits(number, 31) for number in range(1, 8)]
+    await world.deadlines.left(over)
+    await world.deadlines.step()
+    assert {end.key for end in world.rows.ended} == {run.key for run in over[:3]}
+    await world.deadlines.left(over[3:])
+    await world.deadlines.step()
+    assert len(world.rows.ended) == 6
+
+
+async def test_a_database_that_is_away_doesnt_break_the_scan_that_tells_what_is_left() -> None:
+    world = World()
+
+    async def away(_jobs: object) -> dict[JobId, Known]:
+        raise Unavailable("no database")
+
+    world.definitions.newest = away  # type: ignore[assignment]  # as the database is
+    await world.deadlines.left([waits(1, 31)])
