@@ -33,6 +33,9 @@ GATHER: Final = 0.05
 """Seconds for which heartbeats that are to be refreshed are gathered, but for the first."""
 TWINS_KNOWN: Final = 1000
 """Of so many that were turned away it is known when the audit was told of them."""
+ANOTHER: Final = "ANOTHER_WORKER"
+"""Why a worker is refused that comes as somebody else."""
+MOST_NAMES: Final = 10_000
 TELL_EVERY: Final = 600.0
 """Seconds after which it is told again of one that still asks."""
 
@@ -84,6 +87,8 @@ class Greeting:
         when they asked last.
         """
         self._heard: list[tuple[Incarnation, Answer]] = []
+        self._names: dict[IncarnationId, str] = {}
+        """Whose incarnations those are of which results came that ran before."""
         self._refreshes = Loop("worker leases", self._refresh, interval=5.0)
         self._look = Loop("worker lives", self._look_after, interval=LOOK_EVERY)
 
@@ -97,6 +102,10 @@ class Greeting:
     ) -> Turned | None:
         """Take a hello; None: welcome. Raises Unavailable."""
         stored = await self._store.register(incarnation)
+        if stored.worker != incarnation.worker:
+            return Turned(
+                "PERMISSION_DENIED", f"this incarnation is of worker {stored.worker}", ANOTHER
+            )
         if stored.lost_at is not None:
             return Turned(
                 "FAILED_PRECONDITION", "this incarnation was written off", "INCARNATION_LOST"
@@ -121,6 +130,19 @@ class Greeting:
             else:
                 self._endings.append(ending)
         return None
+
+    async def is_of(self, worker: str, incarnation: IncarnationId) -> bool:
+        """Whether it is, or was, an incarnation of this worker; so is one that nobody knows, for no
+        run is of it. Raises Unavailable.
+        """
+        if incarnation not in self._names:
+            found = await self._store.incarnations([incarnation])
+            if not found:
+                return True
+            self._names[incarnation] = found[0].worker
+            if len(self._names) > MOST_NAMES:
+                del self._names[next(iter(self._names))]
+        return self._names[incarnation] == worker
 
     def heard(self, incarnation: Incarnation, since_refresh: float, answer: Answer) -> None:
         """A heartbeat came; `answer` is called once it is known whether etcd was refreshed."""

@@ -17,11 +17,13 @@ from typing import Final
 
 import grpc
 
+from schedd.core.ids import IncarnationId
+from schedd.core.model import Incarnation
 from schedd.core.rights import Kind
 from schedd.owner.advances import Advances
 from schedd.owner.attached import Attached
 from schedd.owner.collect import Collect, Refusal
-from schedd.owner.greeting import Greeting, Turned
+from schedd.owner.greeting import ANOTHER, Greeting, Turned
 from schedd.owner.tails import Tails
 from schedd.owner.workers import Workers
 from schedd.ports import Cluster, ClusterClock
@@ -64,6 +66,10 @@ class Terms:
         """
         bearable = timedelta(seconds=attached / BEATS_A_SECOND)
         return min(max(self.worker_ttl / 6, bearable), self.worker_ttl / 3)
+
+
+class NotTheirs(Exception):
+    """A worker brought what only another can have."""
 
 
 class WorkerService:
@@ -163,6 +169,9 @@ class WorkerService:
                 each.result()
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+        except NotTheirs as wrong:
+            log.warning("%s, by %s", wrong, context.peer())
+            await abort(context, "PERMISSION_DENIED", str(wrong), reason=ANOTHER)
         except grpc.aio.BaseError as broken:
             log.info("the stream of worker %s is broken: %r", name, broken)
         finally:
@@ -194,9 +203,11 @@ class WorkerService:
 
     async def _take(self, frame: wire.WorkerFrame, attached: Attached, outbox: Outbox) -> bool:
         """Take in one frame; True when it says goodbye."""
-        async for result in in_turns(frame.results):
-            self._collect.reported(frames.reported(result), outbox)
         who = attached.incarnation
+        async for result in in_turns(frame.results):
+            reported = frames.reported(result, who.worker)
+            if await self._may_report(who, reported.sender):
+                self._collect.reported(reported, outbox)
         for refused in frame.refusals:
             self._collect.refused(frames.refusal(refused, who.worker, who.id))
         for answer in frame.revoke_answers:
@@ -220,6 +231,20 @@ class WorkerService:
             await self._greeting.goodbye(attached.incarnation)
             return True
         return False
+
+    async def _may_report(self, who: Incarnation, sender: IncarnationId) -> bool:
+        """Whether a result counts as its own: of this incarnation, or an earlier one of the same
+        worker. False: that can't be looked up now, so it is to come again. Raises NotTheirs.
+        """
+        if sender == who.id or caller().kind is not Kind.WORKER:
+            return True
+        try:
+            own = await self._greeting.is_of(who.worker, sender)
+        except Unavailable:
+            return False
+        if not own:
+            raise NotTheirs(f"worker/{who.worker} brought a result of another worker")
+        return True
 
     def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: Outbox) -> None:
         holdings = [(*frames.key_of(holding.key), holding) for holding in beat.holdings]
@@ -289,6 +314,6 @@ async def _check_name(context: Stream, worker: str) -> None:
             context,
             "PERMISSION_DENIED",
             f"the certificate is of {who.actor}, and the hello of worker/{worker[:140]}",
-            reason="ANOTHER_WORKER",
+            reason=ANOTHER,
             remedy="give this worker a certificate of its own: `schedctl auth issue worker NAME`",
         )

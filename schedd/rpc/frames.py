@@ -183,15 +183,15 @@ def traceparent(run: RunId, token: Token) -> str:
     return f"00-{run.hex}-{token & (2**64 - 1):016x}-01"
 
 
-def reported(result: worker_service_pb2.Result) -> Reported:
-    """A worker's result. Raises BadFrame."""
+def reported(result: worker_service_pb2.Result, worker: str) -> Reported:
+    """A result of the worker of this name. Raises BadFrame."""
     key, token = key_of(result.key)
     try:
         outcome, reason = _outcome(result.outcome), _reason(result.reason)
         return Reported(
             key=key,
             token=token,
-            worker=result.worker,
+            worker=worker,
             sender=_sender(result.incarnation),
             digest=result.digest,
             outcome=outcome,

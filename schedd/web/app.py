@@ -7,13 +7,15 @@
 Invariants
 - No page runs or loads anything that isn't served from here (POLICY); no script or style is inline.
 - No host has more than so many requests under way (`AtATime`); health is answered in any case.
-- A request that changes something isn't taken from another site's page (`SameOrigin`).
+- A request that changes something isn't taken from another site's page (`SameOrigin`), nor where
+  nobody is asked who they are anything by a name that isn't this cluster's (`OwnHost`).
 - With TLS nobody is answered who isn't known, but by the probes, the login and its looks (`Known`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 
 from starlette.applications import Starlette
@@ -26,7 +28,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schedd.api.services import Services
 from schedd.telemetry import Telemetry
 from schedd.web import health, login, problems, templating
-from schedd.web.guard import AtATime, SameOrigin, SecurityHeaders
+from schedd.web.guard import AtATime, OwnHost, SameOrigin, SecurityHeaders, host_of
 from schedd.web.health import Readiness
 from schedd.web.known import Known
 from schedd.web.pages.all import PAGES
@@ -61,6 +63,7 @@ def build(
         middleware=[
             Middleware(SecurityHeaders),
             Middleware(AtATime),
+            *_own_host(services),
             Middleware(SameOrigin),
             Middleware(Known, services.authentication),
         ],
@@ -78,6 +81,18 @@ def _daemon(telemetry: Telemetry, probes: Sequence[BaseRoute]) -> list[BaseRoute
         return Response(content, headers={"content-type": media_type, "cache-control": "no-store"})
 
     return [*probes, Route("/metrics", metrics)]
+
+
+def _own_host(services: Services) -> list[Middleware]:
+    """With TLS the certificate says whose name it is, and everybody is asked who they are."""
+    if services.authentication.demanded:
+        return []
+
+    def names() -> set[str]:
+        members = services.cluster.view().members
+        return {host_of(member.http) for member in members} | {socket.gethostname().lower()}
+
+    return [Middleware(OwnHost, names)]
 
 
 class Under(BaseRoute):

@@ -1,5 +1,8 @@
 """What every answer and every request is held to, before anything else looks at it.
 
+    OwnHost      where nobody is asked who they are: is it asked by a name that is ours?
+    SameOrigin   does a browser say that another site's page asks for a change?
+
 A page may load scripts, styles and data from here alone. A request that changes something is
 refused when a browser says that another site's page made it: without a login that is all that
 stands between a cluster on loopback and any page its user opens. No host has so many requests under
@@ -9,7 +12,9 @@ way that others wait for it; whether this process is alive and ready is told in 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -122,9 +127,54 @@ class SameOrigin:
         await self._app(scope, receive, send)
 
 
+class OwnHost:
+    """Refuses what is asked by a name that isn't ours. A page of another site may give its own name
+    the address of this host, and would then be of the same origin: an address it can't have.
+    `names`: of this cluster, as it is now.
+    """
+
+    def __init__(self, app: ASGIApp, names: Callable[[], Collection[str]]) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or refuse."""
+        if scope["type"] == "http" and scope["path"] not in PROBES:
+            host = Headers(scope=scope).get("host", "")
+            if host and not self._ours(host):
+                refusal = problems.problem(
+                    "CROSS_ORIGIN",
+                    f"nothing of this cluster is known as {host[:255]}",
+                    reason="UNKNOWN_HOST",
+                    remedy="ask by an address or `localhost`, name it in listen.advertise_http,"
+                    " or set up TLS",
+                )
+                await problems.answer(refusal)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _ours(self, host: str) -> bool:
+        name = host_of(host)
+        try:
+            ip_address(name)
+        except ValueError:
+            return name == "localhost" or name.endswith(".localhost") or name in self._names()
+        return True
+
+
+def host_of(address: str) -> str:
+    """The host of `host:port`, in lower case; of an IPv6 address without its brackets."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0].lower()
+    return address.partition(":")[0].rstrip(".").lower()
+
+
 def _foreign(scope: Scope) -> bool:
     headers = Headers(scope=scope)
     origin = headers.get("origin")
     if origin is not None:
-        return urlsplit(origin).netloc != headers.get("host")
+        try:
+            return urlsplit(origin).netloc != headers.get("host")
+        except ValueError:  # no browser says such a thing
+            return True
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")

@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 IDENTITY: Final = "schedd.identity"
 COOKIE: Final = "__Host-schedd"
 LOGIN: Final = "/login"
-OPEN: Final = frozenset({"/healthz", "/readyz", LOGIN})
+UNASKED: Final = frozenset({"/healthz", "/readyz"})
+"""Told to anybody, at once, whatever is away."""
 LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
 CALLS: Final = "/api/"
@@ -56,12 +57,15 @@ class Known:
             await self._app(scope, receive, send)
             return
         path = scope["path"]
+        if path.startswith(LOOKS) or path in UNASKED:
+            await self._app(scope, receive, send)
+            return
         try:
             scope[IDENTITY] = who = await self.identity(scope)
-            if not path.startswith((CALLS, LOOKS)) and path not in {*OPEN, LOGOUT}:
+            if not path.startswith(CALLS) and path not in {LOGIN, LOGOUT}:
                 _check_page(who)
         except (CallError, Unavailable) as error:
-            if not path.startswith(LOOKS) and path not in OPEN:
+            if path != LOGIN:
                 await _answer(scope, error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

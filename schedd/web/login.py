@@ -14,7 +14,7 @@ import logging
 from typing import Final
 from urllib.parse import parse_qs
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
@@ -23,7 +23,10 @@ from schedd.api.errors import CallError, of_world
 from schedd.api.services import Services
 from schedd.core.access_tokens import SESSION
 from schedd.core.rights import Identity, Kind
+from schedd.web import problems
 from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of
+from schedd.web.problems import Refusal
+from schedd.web.requests import content_of
 from schedd.web.templating import render
 from schedkit.errors import Unavailable
 
@@ -40,7 +43,12 @@ def routes(services: Services) -> list[BaseRoute]:
         return _page(request, 200)
 
     async def enter(request: Request) -> Response:
-        form = await _form(request)
+        try:
+            form = await _form(request)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Refusal as slow:
+            return problems.answer(slow.body, slow.headers)
         try:
             who = await services.authentication.of_token(form.get("token", ""))
             request.scope[IDENTITY] = who
@@ -83,11 +91,9 @@ def _page(request: Request, status: int, problem: str = "") -> Response:
 
 async def _form(request: Request) -> dict[str, str]:
     """What was typed in; nothing where that is too much to be a form of ours."""
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > LARGEST:
-            return {}
+    body = await content_of(request)
+    if len(body) > LARGEST:
+        return {}
     fields = parse_qs(body.decode("ascii", "replace"))
     return {key: values[0].strip() for key, values in fields.items()}
 

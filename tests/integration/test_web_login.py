@@ -11,7 +11,9 @@ from schedd.api.access_tokens import create_token
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller
 from schedd.core.rights import ANONYMOUS
+from schedd.web.pages.all import PAGES
 from schedproto.v1 import auth_service_pb2 as auth
+from schedproto.v1 import job_pb2, job_service_pb2
 from support.web import Answer, Web, served
 
 PAGE = {"accept": "text/html"}
@@ -151,3 +153,19 @@ async def test_where_nobody_is_asked_the_login_says_so(dsn: str) -> None:
     async with served(dsn) as web:
         assert "asks nobody" in (await web.get("/login")).text
         assert (await web.get("/")).status == 200
+
+
+async def test_every_page_opens_for_who_may_see_all(web: Web) -> None:
+    """Only lines of the audit are for who is admin: the pages go without."""
+    _, text = await token(web, auth.ROLE_VIEWER)
+    job = job_pb2.Job(name="etl", cron=["0 9 * * *"])
+    job.shell.argv.append("true")
+    create = job_service_pb2.CreateJobRequest(job=job)
+    trigger = job_service_pb2.TriggerJobRequest(job="etl")
+    everybody = Caller(ANONYMOUS, "test")
+    await UNARY["schedd.v1.JobService.CreateJob"](web.services, everybody, create)
+    run: Any = await UNARY["schedd.v1.JobService.TriggerJob"](web.services, everybody, trigger)
+    for page in PAGES:
+        path = page.path.format(job="etl", run=run.run_id)
+        answer = await web.get(path, headers=PAGE | bearer(text))
+        assert answer.status == 200, f"{path}: {answer.text[:300]}"

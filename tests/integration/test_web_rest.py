@@ -386,11 +386,26 @@ async def test_bad_bodies_are_refused_and_nothing_is_stored(
 
 async def test_a_page_of_another_site_changes_nothing(web: Web) -> None:
     await made(web)
-    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+    foreign = [{"Origin": "https://evil.example"}, {"Origin": "http://["}]
+    for headers in (*foreign, {"Sec-Fetch-Site": "cross-site"}):
         refused = await web.ask("POST", "/api/v1/jobs/etl:pause", headers=headers)
         assert (refused.status, refused.json["reason"]) == (403, "CROSS_ORIGIN")
     own = await web.ask("POST", "/api/v1/jobs/etl:pause", headers={"Origin": web.url})
     assert own.status == 200
+
+
+async def test_a_page_that_gives_its_own_name_our_address_reads_and_changes_nothing(
+    web: Web,
+) -> None:
+    """Its origin would be the host that it asks: a browser lets it read the answers."""
+    await made(web)
+    evil = {"Host": "evil.example:7421", "Origin": "http://evil.example:7421"}
+    for method, path in (("POST", "/api/v1/jobs/etl:pause"), ("GET", "/api/v1/jobs"), ("GET", "/")):
+        refused = await web.ask(method, path, headers=evil)
+        assert (refused.status, refused.json["reason"]) == (403, "UNKNOWN_HOST")
+    assert (await web.ask("GET", "/healthz", headers=evil)).status == 200
+    for own in ("localhost:7421", "[::1]:7421", "127.0.0.1", "app.localhost"):
+        assert (await web.ask("GET", "/api/v1/jobs", headers={"Host": own})).status == 200
 
 
 async def test_a_nul_in_a_text_is_no_bug_of_ours(web: Web) -> None:

@@ -60,18 +60,14 @@ async def _read(asked: Asked) -> Shown:
     shards = await asked.call(
         "ClusterService.ListShards", cluster_pb.ListShardsRequest(), cluster_pb.ListShardsResponse
     )
-    done = await asked.call(
-        "ClusterService.ListAudit",
-        cluster_pb.ListAuditRequest(object="cluster", page_size=AUDIT_READ),
-        cluster_pb.ListAuditResponse,
-    )
+    done = await asked.audit("cluster", AUDIT_READ)
     rows = tuple(rows_of(members.members))
     seen = ClusterSeen(
         cluster=cluster,
         members=rows,
         ring=ring(shards.shards, {row.name: row.colour for row in rows}),
         moving=sum(shard.owner != shard.assigned for shard in shards.shards),
-        done=tuple(done.entries),
+        done=tuple(done),
     )
     return Shown("Cluster", seen)
 

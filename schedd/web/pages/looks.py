@@ -82,9 +82,9 @@ class Look:
     async def after(self, seen: str) -> Body:
         """The first body whose digest is another than `seen`."""
         while True:
+            if self._body is None or self._body.digest == seen:
+                await asyncio.sleep(self._due())  # not under the lock: others want to look sooner
             async with self._looking:
-                if self._body is None or self._body.digest == seen:
-                    await asyncio.sleep(self._due())
                 if self._body is None or self._due() <= 0:
                     await self._look()
                 if self._body is not None and self._body.digest != seen:

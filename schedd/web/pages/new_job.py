@@ -102,6 +102,8 @@ def _json(text: str, field: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise wrong(field, f"is no JSON: {error}") from error
+    except RecursionError as error:
+        raise wrong(field, "has too many levels") from error
 
 
 PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, every=None)

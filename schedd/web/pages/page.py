@@ -18,7 +18,10 @@ from google.protobuf.message import Message
 
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller, Services
+from schedd.core.rights import EVERY as EVERYWHERE
+from schedd.core.rights import Role
 from schedd.web.templating import linker
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
 Told = TypeVar("Told", bound=Message)
 
@@ -54,6 +57,14 @@ class Asked:
         told = await UNARY[f"schedd.v1.{name}"](self.services, self.caller, request)
         assert isinstance(told, answer)
         return told
+
+    async def audit(self, what: str, most: int) -> Sequence[cluster_pb.AuditEntry]:
+        """The newest lines of the audit about something; none for who may not read it."""
+        if not self.caller.who.may(Role.ADMIN, EVERYWHERE):
+            return ()
+        asked = cluster_pb.ListAuditRequest(object=what, page_size=most)
+        told = await self.call("ClusterService.ListAudit", asked, cluster_pb.ListAuditResponse)
+        return told.entries
 
 
 @dataclass(frozen=True, slots=True)

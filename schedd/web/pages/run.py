@@ -17,7 +17,6 @@ from schedd.web.pages.lines import RunLine, run_line
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedd.web.pages.story import Step, story
 from schedkit.jsonform import payload_value
-from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
 EVERY: Final = 0.5
@@ -82,11 +81,7 @@ async def _read(asked: Asked) -> Shown:
         run_service_pb2.ListAttemptsRequest(run_id=run_id),
         run_service_pb2.ListAttemptsResponse,
     )
-    audit = await asked.call(
-        "ClusterService.ListAudit",
-        cluster_pb.ListAuditRequest(object=f"run/{run.run_id}", page_size=AUDIT_READ),
-        cluster_pb.ListAuditResponse,
-    )
+    audit = await asked.audit(f"run/{run.run_id}", AUDIT_READ)
     why = await asked.call(
         "RunService.ExplainRun",
         run_service_pb2.ExplainRunRequest(run_id=run_id),
@@ -107,7 +102,7 @@ async def _read(asked: Asked) -> Shown:
         redrive_of=run.redrive_of,
         parent=run.parent_run_id,
         children=run.children,
-        steps=tuple(story(run, attempts.attempts, audit.entries)),
+        steps=tuple(story(run, attempts.attempts, audit)),
         attempts=tuple(reversed(attempts.attempts)),
         answer=why.answer,
         checks=tuple(why.checks),

@@ -104,6 +104,8 @@ class Site:
                     await self._services.authentication.still(asked.caller.who)
                 except Unauthenticated:
                     return
+                except Unavailable as away:  # which is what the page tells
+                    log.info("who reads %s can't be looked up: %s", asked.caller.source, away)
                 yield event
 
     def _form(self, action: Action) -> Route:
@@ -194,7 +196,10 @@ class Site:
 
 def _origin(request: Request) -> str:
     """The page whose form it was, as its browser says."""
-    told = urlsplit(request.headers.get("referer", ""))
+    try:
+        told = urlsplit(request.headers.get("referer", ""))
+    except ValueError:
+        return "/"
     if told.netloc != request.headers.get("host"):
         return "/"
     return local(f"{told.path}?{told.query}" if told.query else told.path, "/")
@@ -203,6 +208,6 @@ def _origin(request: Request) -> str:
 def _read_told(cookie: str) -> str:
     try:
         told = json.loads(unquote(cookie))
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     return told if isinstance(told, str) else ""

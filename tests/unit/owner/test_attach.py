@@ -6,16 +6,18 @@ import asyncio
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import grpc
 import grpc.aio
 import pytest
 
-from schedd.core.ids import IncarnationId
+from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.membership import EMPTY_VIEW
+from schedd.core.model import RunKey
 from schedd.core.rights import Identity, Kind
 from schedd.owner.advances import Advances
+from schedd.owner.reports import Reported
 from schedd.owner.tails import Tails
 from schedd.owner.workers import Workers
 from schedd.rpc import frames, gate
@@ -30,6 +32,11 @@ class Greeting:
 
     def __init__(self) -> None:
         self.ended: list[IncarnationId] = []
+        self.workers: dict[IncarnationId, str] = {}
+        """Whose incarnations these are."""
+
+    async def is_of(self, worker: str, incarnation: IncarnationId) -> bool:
+        return self.workers[incarnation] == worker
 
     async def greet(self, incarnation: object, spooled: object) -> None:
         return None
@@ -82,11 +89,13 @@ class Member:
         clock = SetClock()
         self.greeting = Greeting()
         self.workers = Workers(clock, lambda _event: None)
+        self.results: list[Reported] = []
+        collect = SimpleNamespace(reported=lambda one, _outbox: self.results.append(one))
         self.service = WorkerService(
             Terms("m1", "c", "1", timedelta(seconds=3)),
             cast("Any", self.greeting),
             self.workers,
-            cast("Any", None),
+            cast("Any", collect),
             cast("Any", SimpleNamespace(tenure=None, view=lambda: EMPTY_VIEW)),
             clock,
             Tails(self.workers),
@@ -145,6 +154,30 @@ async def test_a_worker_comes_by_its_own_name_alone() -> None:
     assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
     assert "the certificate is of worker/another, and the hello of worker/w" in str(refused.value)
     assert member.workers.incarnations() == []
+
+
+def result_of(incarnation: IncarnationId) -> wire.WorkerFrame:
+    """A result that says to be of this incarnation, of the worker `w1`."""
+    key = frames.key_message(RunKey(NOW, RunId(uuid4())), Token(7))
+    said = wire.Result(
+        key=key, worker="w1", incarnation=str(incarnation), outcome=wire.Result.OUTCOME_SUCCEEDED
+    )
+    return wire.WorkerFrame(results=[said])
+
+
+async def test_a_result_counts_as_that_of_the_worker_whose_stream_it_is() -> None:
+    member, mine = Member(), hello()
+    earlier, others = IncarnationId(uuid4()), IncarnationId(uuid4())
+    member.greeting.workers = {earlier: "w", others: "w1"}
+    context = Context(mine)
+    gate._CALLER.set(Identity(Kind.WORKER, "w"))
+    own = [IncarnationId(UUID(mine.incarnation)), earlier]
+    context.frames[:0] = [result_of(others), *map(result_of, reversed(own))]
+    with pytest.raises(Refused) as refused:
+        await member.attach(context)
+    assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
+    assert [one.sender for one in member.results] == own
+    assert {one.worker for one in member.results} == {"w"}, "the audit doesn't name another"
 
 
 async def test_a_stream_ends_with_the_certificate_that_it_was_opened_by() -> None:

@@ -41,16 +41,17 @@ def hello(**changes: object) -> wire.Hello:
         lambda: frames.incarnation_of(hello(incarnation="x")),
         lambda: frames.incarnation_of(hello(slots=-1)),
         lambda: frames.incarnation_of(hello(started_at=Timestamp(seconds=-HUGE))),
-        lambda: frames.reported(wire.Result(key=KEY)),
-        lambda: frames.reported(wire.Result(key=KEY, incarnation=str(uuid4()), outcome=99)),
-        lambda: frames.reported(wire.Result(key=KEY, incarnation=str(uuid4()), reason=9999)),
+        lambda: frames.reported(wire.Result(key=KEY), "w1"),
+        lambda: frames.reported(wire.Result(key=KEY, incarnation=str(uuid4()), outcome=99), "w1"),
+        lambda: frames.reported(wire.Result(key=KEY, incarnation=str(uuid4()), reason=9999), "w1"),
         lambda: frames.reported(
             wire.Result(
                 key=KEY,
                 incarnation=str(uuid4()),
                 outcome=wire.Result.OUTCOME_FAILED,
                 retry_after=Duration(seconds=HUGE),
-            )
+            ),
+            "w1",
         ),
         lambda: frames.length(Duration(seconds=HUGE)),
         lambda: frames.instant(Timestamp(nanos=-1, seconds=HUGE)),

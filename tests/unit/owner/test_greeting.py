@@ -107,3 +107,38 @@ async def test_two_heartbeats_of_one_are_answered_both_and_refresh_it_once() -> 
         greets.heard(one, 9.0, lambda *, refreshed, lost: told.append(refreshed))
     await greets._refresh()
     assert (leases.asked, told) == ([[one]], [True, True])
+
+
+class Registered(Rows):
+    """Incarnations that are there already, whoever says hello with their ids."""
+
+    looked: int = 0
+
+    async def register(self, incarnation: Incarnation) -> Incarnation:
+        return next((one for one in self.stored if one.id == incarnation.id), incarnation)
+
+    async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]:
+        self.looked += 1
+        return [one for one in self.stored if one.id in ids]
+
+
+async def test_a_worker_that_says_hello_as_anothers_incarnation_is_turned_away() -> None:
+    rows = Registered(worker(1, name="w1"))
+    turned = await greeting(rows, Workers(SetClock(), lambda _event: None)).greet(
+        worker(1, name="w2"), []
+    )
+    assert turned is not None
+    assert (turned.status, turned.reason) == ("PERMISSION_DENIED", "ANOTHER_WORKER")
+    assert rows.ended == [], "the other's lease stands"
+
+
+async def test_whose_an_incarnation_is_is_looked_up_once_and_nobodys_is_anybodys() -> None:
+    rows = Registered(worker(1, name="w1"))
+    greets = greeting(rows, Workers(SetClock(), lambda _event: None))
+    assert [await greets.is_of(name, worker(1).id) for name in ("w1", "w2", "w1")] == [
+        True,
+        False,
+        True,
+    ]
+    assert rows.looked == 1
+    assert await greets.is_of("w2", worker(9).id)

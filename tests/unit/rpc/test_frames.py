@@ -75,7 +75,7 @@ def test_a_result_that_says_nothing_known_is_a_bad_frame_each_time(
         "outcome": worker_service_pb2.Result.OUTCOME_SUCCEEDED,
         "reason": common_pb2.REASON_UNSPECIFIED,
     }
-    assert frames.reported(worker_service_pb2.Result(**said)).reason is None  # type: ignore[arg-type]
+    assert frames.reported(worker_service_pb2.Result(**said), "w1").reason is None  # type: ignore[arg-type]
     for _ in range(2):
         with pytest.raises(frames.BadFrame):
-            frames.reported(worker_service_pb2.Result(**said | wrong))  # type: ignore[arg-type]
+            frames.reported(worker_service_pb2.Result(**said | wrong), "w1")  # type: ignore[arg-type]
