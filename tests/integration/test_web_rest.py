@@ -495,7 +495,7 @@ async def test_a_caller_that_leaves_in_the_middle_of_its_body_is_no_bug(
     caplog.set_level("INFO")
     host, port = web.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    head = b"POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = b"POST /api/v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     writer.write(head + b"content-length: 1000\r\n\r\n{")
     await writer.drain()
     assert (await web.get("/healthz")).status == 200

@@ -59,8 +59,8 @@ def slow(order: Order) -> Holders:
     stream = http2.opening(WATCH, "x", 1) + http2.data(_watched(order), 1, end=True)
     call = http2.hello({http2.INITIAL_WINDOW: 1}) + stream
     web = (
-        b"GET /events HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /api/v1/runs?pageSize=50 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /live/ HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /api/v1/runs?pageSize=50 HTTP/1.1\r\nhost: localhost\r\n\r\n",
         http1.get_watch(order.runs),
     )
     return {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 FAR_TOO_LARGE = 64 << 20
 
 _CHUNKED = (
-    b"POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    b"POST /api/v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
 )
 LARGE_BODIES: dict[str, Callable[[], bytes]] = {
@@ -21,7 +21,7 @@ LARGE_BODIES: dict[str, Callable[[], bytes]] = {
 def post(path: str, body: bytes) -> bytes:
     """A whole request."""
     head = (
-        f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body
@@ -30,7 +30,7 @@ def post(path: str, body: bytes) -> bytes:
 def get_watch(runs: Sequence[str]) -> bytes:
     """Events of these runs, until somebody leaves."""
     query = "&".join(f"runIds={run}" for run in runs)
-    return f"GET /api/v1/runs:watch?{query} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+    return f"GET /api/v1/runs:watch?{query} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
 def status(heard: bytes) -> str:

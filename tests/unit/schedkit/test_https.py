@@ -62,7 +62,7 @@ async def ask(address: str, tls: TLS) -> tuple[str, bytes]:
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
     answer = await reader.read()
     writer.close()
     if not answer:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from schedd.web import server
 from schedkit import patience
 
-HEAD = b"GET / HTTP/1.1\r\nhost: x\r\n"
+HEAD = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
 SHORT = 0.3
 
 
@@ -137,7 +137,7 @@ async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
 async def test_a_request_that_came_with_the_one_before_has_its_time() -> None:
     async with serving() as (host, port):
         reader, writer = await asyncio.open_connection(host, port)
-        slow = b"GET /slow HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        slow = b"GET /slow HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
         writer.write(HEAD + b"\r\n" + slow)
         said = await heard(reader)
         assert said.count(b"HTTP/1.1 200") == 2
