@@ -56,7 +56,7 @@ async def _all(
 
 
 def _event(services: Services, news: News) -> run_service_pb2.RunEvent:
-    event = run_service_pb2.RunEvent(cursor=str(news.cursor))
+    event = run_service_pb2.RunEvent(cursor=str(news.cursor or ""))
     if isinstance(news.what, Change):
         record = news.what.record
         event.run.CopyFrom(views.run_message(record, services.advances.of(record.run)))

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Final
 
 from schedd.core.ids import JobId, RunId
+from schedd.core.lifecycle import LIVE
 from schedd.core.records import RunRecord
 
 MOST_WAITING: Final = 2_000
@@ -69,6 +70,13 @@ class Change:
         """Whose it is."""
         return self.record.run.key.run_id
 
+    @property
+    def order(self) -> tuple[bool, int]:
+        """Of two states of a run the later one has the greater: what has ended stays so. Versions
+        alone don't say, for a transaction that began sooner may have waited for the row.
+        """
+        return self.record.run.state not in LIVE, self.version
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -80,11 +88,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What one who watches is told next, and where a stream that breaks after it goes on. Without
-    `what` it only says how far all has been told.
+    """What one who watches is told next, and where a stream that breaks after it goes on; None: it
+    begins anew. Without `what` it only says how far all has been told.
     """
 
-    cursor: Cursor
+    cursor: Cursor | None
     what: Change | Gap | None = None
 
 
@@ -128,7 +136,7 @@ class Box:
             if self.behind:
                 break
             before = self._waiting.get(change.run_id)
-            if before is None or before.version <= change.version:
+            if before is None or before.order <= change.order:
                 self._waiting[change.run_id] = change
             if len(self._waiting) > self._most:
                 self._waiting.clear()

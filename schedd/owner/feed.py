@@ -104,15 +104,15 @@ class Feed:
             while True:
                 box.behind = False
                 missed = await self._missed(scope, at)
-                told: dict[RunId, int] = {}
+                told: dict[RunId, tuple[bool, int]] = {}
                 async for change in self._read(missed.runs):
                     if scope.holds(change.record):
-                        told[change.run_id] = change.version
-                        yield News(at or missed.cursor, change)
+                        told[change.run_id] = change.order
+                        yield News(at, change)
                 yield News(missed.cursor, _gap(missed))
                 at = missed.cursor
                 async for news in _live(box, arrived, at, told):
-                    at = news.cursor
+                    at = news.cursor or at
                     yield news
 
     @contextmanager
@@ -144,6 +144,8 @@ class Feed:
         """From where sweeps go on: no later than what any stream looks at first."""
         if self._reached is None:
             now = await self._store.now()
+            if not self._boxes:
+                return now  # nobody watches any more
             self._reached = self._reached or now
         return self._reached
 
@@ -190,7 +192,7 @@ class Feed:
         """Look through what changed since, with what was heard of."""
         deaf, self._deaf = self._deaf, False
         self._next_sweep = boottime() + self._sweep_every
-        jobs = self._jobs
+        jobs, boxes = self._jobs, [*self._boxes]
         missed = await self._store.since(since, None if jobs is None else [*jobs])
         runs = heard | dict.fromkeys(missed.runs) | dict.fromkeys(self._older - missed.older)
         await self._put([change async for change in self._read([*runs])])
@@ -198,7 +200,9 @@ class Feed:
             return  # nobody watches any more
         self._older, self._reached = missed.older, missed.cursor
         gap = _gap(missed) if deaf else None
-        for box, arrived in self._boxes.items():
+        for box in boxes:
+            if (arrived := self._boxes.get(box)) is None:
+                continue
             box.gap = gap or box.gap
             box.reached = missed.cursor
             box.behind = box.behind or missed.unknown  # its own look says that nothing is known
@@ -221,8 +225,12 @@ class Feed:
                 arrived.set()
 
 
+NOTHING: Final = (False, -1)
+"""Before every state of a run."""
+
+
 async def _live(
-    box: Box, arrived: asyncio.Event, at: Cursor, told: dict[RunId, int]
+    box: Box, arrived: asyncio.Event, at: Cursor, told: dict[RunId, tuple[bool, int]]
 ) -> AsyncIterator[News]:
     """What is put into the box, until that is too much. `told`: what was already."""
     fresh = False
@@ -233,7 +241,7 @@ async def _live(
             return
         reached, gap, box.gap, changes = box.reached, box.gap, None, box.take()
         for change in changes:
-            if told.get(change.run_id, -1) < change.version:
+            if told.get(change.run_id, NOTHING) < change.order:
                 fresh = True
                 yield News(at, change)
         if gap is not None:

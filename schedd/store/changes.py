@@ -34,7 +34,9 @@ from schedd.store.schema import jobs, live, runs
 from schedd.store.servers import TIMELINE
 
 MOST: Final = 20_000
-"""Rows that one look goes through, of each job or of all."""
+"""Rows that one look goes through, of all jobs together."""
+LEAST: Final = 100
+"""Of each job."""
 MOST_OLDER: Final = 5_000
 """Of older runs that haven't ended: each is looked up by itself."""
 
@@ -139,7 +141,7 @@ def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, mo
     found = connection.exec_driver_sql(
         OF_ALL if of is None else OF_JOBS,
         {
-            "most": most,
+            "most": most if of is None else min(most, max(LEAST, most // max(1, len(of)))),
             "older": MOST_OLDER,
             "jobs": ids(of or ()),
             "low": cursor.transaction % EPOCH,

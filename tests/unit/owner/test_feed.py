@@ -324,3 +324,38 @@ async def test_a_stream_that_cannot_begin_says_why() -> None:
         here.rows.away = True
         with pytest.raises(Unavailable):
             await anext(here.feed.follow(ALL, None))
+
+
+async def test_an_end_is_told_though_the_transaction_that_stored_it_began_before_another() -> None:
+    """It waited for the row that the other one wrote."""
+    async with world() as here:
+        stream = await here.watch()
+        here.change(1, State.RUNNING)
+        await stream.until((1, State.RUNNING))
+        here.rows.transaction -= 2
+        here.change(1, State.SUCCEEDED)
+        await stream.until((1, State.SUCCEEDED))
+
+
+async def test_what_lives_is_not_told_of_a_run_that_was_told_to_have_ended() -> None:
+    """A read that was under way comes later than one that began after it."""
+    async with world() as here:
+        after = await here.rows.now()
+        here.rows.write(1, State.SUCCEEDED)
+        stream = await here.watch(after=after)
+        await stream.until((1, State.SUCCEEDED))
+        here.change(1, State.RUNNING)
+        here.change(2, State.RUNNING)
+        await stream.until((2, State.RUNNING))
+        assert stream.states == [(1, State.SUCCEEDED), (2, State.RUNNING)]
+
+
+async def test_a_stream_that_breaks_in_its_first_look_begins_anew() -> None:
+    async with world() as here:
+        for number in range(3):
+            here.rows.write(number)
+        stream = await here.watch()
+        await stream.until((2, State.PENDING))
+        cursors = [news.cursor for news in stream.told]
+        assert cursors[:3] == [None] * 3
+        assert cursors[3] is not None
