@@ -14,7 +14,8 @@ shard before that term's map, so nothing fires in a database that nobody has loo
 
 Invariants
 - The mark is written only once all of recovery is done: a leader that dies in it has a successor
-  that finds the same gap, and begins anew.
+  that finds the same gap, and begins anew; or, where etcd has forgotten it, finds the pause, and
+  ends what is doubtful.
 - A mark goes into etcd after it was seen committed, under the mandate.
 """
 
@@ -70,14 +71,25 @@ class Recovery:
         if remembered is None and found.at is not None:
             await self._tell_of_no_memory(leadership, found.at)
         lost = gap(remembered, found)
-        if lost is not None:
-            leadership.check()
-            if lost.tolerated:
+        leadership.check()
+        if lost is not None and not lost.tolerated:
+            until = lost.doubtful_until(self._ttl)
+            await recover(self._store, leadership.term, until, lost)
+        else:
+            if lost is not None:
                 await self._go_on(leadership.term, lost)
-            else:
-                until = lost.doubtful_until(self._ttl)
-                await recover(self._store, leadership.term, until, lost)
+            await self._finish(leadership.term)
         await self._mark(leadership)
+
+    async def _finish(self, term: Term) -> None:
+        """A recovery that nobody has resumed may have a leader that died in it, and its gap been
+        forgotten with an etcd that was restored.
+        """
+        pause = await self._store.holding()
+        if pause is None or pause.lost_until is None:
+            return
+        if ended := await _end_doubtful(self._store, term, pause.lost_until):
+            log.error("recovery: %d more waiting runs may have run, and are ended as lost", ended)
 
     def marking(self, leadership: Leadership) -> Loop:
         """The loop of a term."""

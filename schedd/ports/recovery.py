@@ -43,6 +43,10 @@ class RecoveryStore(Protocol):
         """
         ...
 
+    async def holding(self) -> Pause | None:
+        """The pause of a recovery that nobody has resumed."""
+        ...
+
     async def waiting(
         self, after: WaitingRun | None, until: datetime, limit: int
     ) -> list[WaitingRun]:

@@ -238,6 +238,11 @@ class PostgresRecoveryStore:
         """Pause the cluster from its newest mark on. None: the term is over."""
         return await self.database.call(lambda c: begin(c, term, until, note, entry))
 
+    async def holding(self) -> Pause | None:
+        """The pause of a recovery that nobody has resumed."""
+        present = (await self.database.call(pauses.read)).present
+        return present if present is not None and present.recovering else None
+
     async def waiting(
         self, after: WaitingRun | None, until: datetime, limit: int
     ) -> list[WaitingRun]:

@@ -418,6 +418,12 @@ class TwinMembershipStore:
         self.rows.audit.append(entry(before, after))
         return after.present
 
+    async def holding(self) -> Pause | None:
+        """The last pause, if it is a recovery's and lasts."""
+        await self._travel()
+        present = Pauses(len(self.rows.pauses), tuple(self.rows.pauses)).present
+        return present if present is not None and present.recovering else None
+
     async def waiting(
         self, after: WaitingRun | None, until: datetime, limit: int
     ) -> list[WaitingRun]:

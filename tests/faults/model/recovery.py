@@ -51,6 +51,8 @@ def look(member: Member, mandate: Mandate, term: int) -> Steps[None]:
     if remembered - found > TOLERATED:
         yield from hold(world, member.transaction(), term, remembered + DOUBT)
         yield from _end_doubtful(member, term)
+    elif world.database.present.paused:  # its leader died in it, and etcd forgot: seed 197028083
+        yield from _end_doubtful(member, term)
     yield from mark(member, mandate, term)
 
 
