@@ -224,12 +224,16 @@ async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web)
 async def test_events_begin_with_the_runs_that_live_and_say_where_to_go_on(web: Web) -> None:
     await made(web)
     run = (await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"]
-    async with web.events("/api/v1/events?job=etl") as events:
-        first = await anext(events)
-    data = json.loads(first.data)
-    assert (data["run"]["runId"], data["run"]["state"]) == (run, "PENDING")
-    assert (first.name, data["cursor"], data["gap"]) == ("", first.id, None)
-    assert re.fullmatch("[0-9a-f]+-[0-9a-f]+", first.id)
+    lines: list[str] = []
+    async with web.session.get(f"{web.url}/api/v1/events?job=etl") as response:
+        async for line in response.content:
+            lines.append(line.decode().strip())
+            if line.startswith(b"id: "):
+                break
+    [told] = [json.loads(line.removeprefix("data: ")) for line in lines if "data: " in line]
+    assert (told["run"]["runId"], told["run"]["state"]) == (run, "PENDING")
+    assert told["gap"] is None
+    assert re.fullmatch("id: [0-9a-f]+-[0-9a-f]+", lines[-1]), "once all that lives was told"
 
 
 async def test_a_host_has_so_many_streams_and_is_told_so(web: Web) -> None:
