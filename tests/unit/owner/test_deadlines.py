@@ -349,5 +349,13 @@ async def test_a_database_that_is_away_doesnt_break_the_scan_that_tells_what_is_
     async def away(_jobs: object) -> dict[JobId, Known]:
         raise Unavailable("no database")
 
+    read = world.definitions.newest
     world.definitions.newest = away  # type: ignore[assignment]  # as the database is
     await world.deadlines.left([waits(1, 31)])
+    world.definitions.newest = read  # type: ignore[method-assign]  # it is back
+    await world.deadlines.step()
+    assert world.rows.ended == [], "nothing was judged"
+
+    await world.deadlines.left([waits(1, 31)])
+    await world.deadlines.step()
+    assert [end.key for end in world.rows.ended] == [waits(1, 31).key], "the next scan does it"
