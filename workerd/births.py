@@ -21,11 +21,11 @@ import os
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from schedkit.clock import boottime
+from schedkit.records import dataclass
 from workerd import cgroups
 from workerd.controllers import Controllers
 from workerd.cradle import PATIENCE, Cradle, received

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
@@ -13,6 +13,7 @@ from typing import Final, Literal
 from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL
+from schedkit.records import dataclass
 
 MOST_SLOTS: Final = 20_000
 """Each heartbeat lists what is in hand, eleven parts a run, and a member reads no more than

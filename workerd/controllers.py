@@ -21,10 +21,10 @@ import contextlib
 import errno
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from schedkit.records import dataclass
 from workerd import cgroups
 from workerd.core.bounds import WITHIN, Bounds, Excess
 

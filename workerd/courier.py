@@ -20,12 +20,12 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
+from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.ids import Address, Key
 from workerd.spool import Spool

@@ -21,10 +21,11 @@ from __future__ import annotations
 import errno
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
+from schedkit.records import dataclass, replace
 from workerd.core.doom import Mortal
 
 SUFFIX = ".journal"

@@ -19,7 +19,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -28,6 +27,7 @@ from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.objects import Objects, log_key, result_key
+from schedkit.records import dataclass
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.config import Results

@@ -35,9 +35,10 @@ import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import NoReturn
 
+from schedkit.records import dataclass
 from workerd.privileges import started
 
 HEAD = struct.Struct("!I")

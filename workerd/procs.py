@@ -14,8 +14,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from schedkit.records import dataclass
 
 MARK = "_WORKERD_KEEPER"
 """The variable that names the worker process which started a job."""

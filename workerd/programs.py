@@ -13,10 +13,11 @@ import os
 import pwd
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from schedkit.records import dataclass
 from workerd import procs
 from workerd.core.bounds import WITHIN, Bounds, Excess
 from workerd.privileges import started

@@ -19,11 +19,11 @@ import os
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from schedkit.objects.frames import framed
+from schedkit.records import dataclass
 from workerd.core.capture import Piece
 from workerd.core.ids import Key
 from workerd.wire import piece as message_of

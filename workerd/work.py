@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import NoReturn, Protocol
 
 from schedkit import failpoints
 from schedkit.clock import boottime, utcnow
+from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
 from workerd.advance import Advance

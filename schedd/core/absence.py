@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from schedd.core.coordination import Revision
 from schedd.core.ids import IncarnationId
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

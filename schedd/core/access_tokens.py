@@ -16,13 +16,13 @@ import base64
 import hashlib
 import hmac
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 from schedd.core.ids import AccessTokenId
 from schedd.core.rights import Identity, Kind, Role
+from schedkit.records import dataclass
 
 LIFETIME: Final = timedelta(days=30)
 """Of one that nothing else is said of."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -25,6 +24,7 @@ from typing import Final
 from schedd.core.ids import BackfillId, RunId
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import Overlap, Priority
+from schedkit.records import dataclass
 
 MOST_INSTANTS: Final = 10_000
 """Of a range. They stand in one row."""

@@ -16,7 +16,6 @@ parent, so what ends a run for its worker's sake (a result, a loss, a refusal) n
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -25,6 +24,7 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, Incarnation, LiveRun, RunKey
 from schedd.core.notifications import Notices
 from schedd.core.placement import Need, able
+from schedkit.records import dataclass, replace
 
 WORKER_AWAY: Final = timedelta(minutes=10)
 """For how long a child waits for its worker's return where its job has no `start_deadline`."""

@@ -19,13 +19,13 @@ With policy NONE the reason is CATCH_UP_NONE inside and outside of the window: t
 part in it.
 """
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import CatchUp, CatchUpPolicy
 from schedd.core.schedule import CompiledSchedule, Occurrence
+from schedkit.records import dataclass, replace
 
 GRACE: Final = timedelta(seconds=1)
 """An instant at most this far past its due is on time."""

@@ -21,7 +21,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -29,6 +29,7 @@ from uuid import UUID
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import State
+from schedkit.records import dataclass
 
 MOST_PARENTS: Final = 100
 MOST_ANCESTORS: Final = 1_000

@@ -18,9 +18,10 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+
+from schedkit.records import dataclass
 
 KEPT: Final = 8
 """Probes looked at, one a second: short enough that no clock drifts a millisecond meanwhile."""

@@ -19,9 +19,10 @@ import enum
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NewType, TypeAlias
+
+from schedkit.records import dataclass
 
 Revision = NewType("Revision", int)
 """Count of changes of the whole store. Each write transaction has one."""

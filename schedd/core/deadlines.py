@@ -10,7 +10,6 @@ the newest definition's, as all that a run goes by.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -18,6 +17,7 @@ from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, LiveRun, RunKey
 from schedd.core.notifications import Notices
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

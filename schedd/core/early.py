@@ -20,7 +20,7 @@ Invariants
 
 import heapq
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -35,6 +35,7 @@ from schedd.core.pools import NO_POOL
 from schedd.core.rank import rank
 from schedd.core.ready_queue import Head
 from schedd.core.schedule import CompiledSchedule
+from schedkit.records import dataclass
 
 MOST: Final = timedelta(seconds=30)
 """Before it is due. What is prepared so early holds its slot as long, and an edit or a pause has

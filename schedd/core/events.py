@@ -3,7 +3,6 @@ metrics, so no loop knows either.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
@@ -12,6 +11,7 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.notifications import Way
 from schedd.core.survey import PoolSurvey
 from schedd.core.vitals import DatabaseVitals
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ itself that trying again is no use (DONT_RETRY) isn't asked.
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from schedd.core.lifecycle import Reason
+from schedkit.records import dataclass
 
 KINDS: Final = frozenset(
     {

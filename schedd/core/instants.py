@@ -5,13 +5,13 @@ how many are there in between. Bounds, jitter and judging what people wrote are 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from heapq import merge
 from typing import Final, Protocol
 
 from schedd.core.cron import CronExpression, Dst, days
+from schedkit.records import dataclass
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND: Final = timedelta(seconds=1)

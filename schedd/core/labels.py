@@ -1,7 +1,8 @@
 """What a job asks of its worker's labels: `gpu=a100`, `region in (eu, us)`."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

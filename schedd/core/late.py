@@ -16,8 +16,9 @@ Invariants
 """
 
 import sys
-from dataclasses import dataclass
 from typing import Final
+
+from schedkit.records import dataclass
 
 BURST: Final = 1.0
 """Seconds whose releases may come at once."""

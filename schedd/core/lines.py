@@ -16,7 +16,7 @@ Invariants
 """
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from schedd.core.ids import RunId
@@ -25,6 +25,7 @@ from schedd.core.model import LiveRun, Priority
 from schedd.core.placement import Need
 from schedd.core.pools import NO_POOL, PoolKey, Rooms
 from schedd.core.rank import Place, place_of
+from schedkit.records import dataclass
 
 MOST: Final = 20_000
 """Runs that a line keeps when it leaves some, of about 1 KB each; it has up to twice as many. A

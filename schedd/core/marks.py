@@ -20,12 +20,12 @@ Invariants
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from schedd.core.ids import Timeline
 from schedd.core.shard_map import NO_TIMELINE, Unreadable
+from schedkit.records import dataclass
 
 KEY: Final = "mark"
 """In etcd, without a lease."""

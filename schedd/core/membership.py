@@ -20,13 +20,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeVar
 from uuid import UUID
 
 from schedd.core.coordination import NOTHING_DELETED, Entry, Listing, Revision
 from schedd.core.ids import IncarnationId, ShardId, TenureId, Term, Timeline
 from schedd.core.shard_map import NO_MAP, NO_TIMELINE, ShardMap, Unreadable, decode, newer
+from schedkit.records import dataclass
 
 LEADER: Final = "leader"
 MAP: Final = "map"

@@ -5,7 +5,7 @@ a clock. The wire's `Job` message is the stored form of a definition (`schedd/ap
 turns one into the other); here stands only what decisions need.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 
@@ -30,6 +30,7 @@ from schedd.core.line_ids import LineId
 from schedd.core.notifications import Notices
 from schedd.core.pools import NO_POOL, PoolKey
 from schedd.core.schedule import Bounds, OnDemand, Schedule
+from schedkit.records import dataclass
 
 
 class Priority(IntEnum):

@@ -17,7 +17,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -26,6 +26,7 @@ from uuid import UUID
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import State
+from schedkit.records import dataclass, replace
 
 LATE_AFTER: Final = timedelta(minutes=1)
 """What `on_late` calls late if it says nothing itself."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import groupby
 from typing import Final, TypeAlias
 
@@ -34,6 +34,7 @@ from schedd.core.placement import (
     skill_of,
     weight,
 )
+from schedkit.records import dataclass
 
 MOST_NEEDS: Final = 1_000
 """So many are remembered with the kinds that are able."""

@@ -20,7 +20,6 @@ Invariants
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -30,6 +29,7 @@ from schedd.core.catch_up import NOT_EARLY, Plan
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import CatchUp
 from schedd.core.schedule import CompiledSchedule, Occurrence
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

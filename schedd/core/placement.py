@@ -14,7 +14,7 @@ again only where there is nobody else. How one is found among many: `offers`.
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import Final, TypeAlias
 
@@ -22,6 +22,7 @@ from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match
 from schedd.core.model import Definition, Incarnation, LiveRun, Placement
 from schedd.core.pools import NO_POOL, PoolKey
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

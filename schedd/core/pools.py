@@ -16,11 +16,12 @@ Invariants
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from typing import Final, NewType
 
 from schedd.core.ids import RunId
+from schedkit.records import dataclass
 
 PoolKey = NewType("PoolKey", str)
 """`namespace/name`."""

@@ -19,7 +19,6 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -31,6 +30,7 @@ from schedd.core.model import LiveRun, Priority
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey, Rooms
 from schedd.core.rank import CLASS_STEP
+from schedkit.records import dataclass, replace
 
 Fits: TypeAlias = Callable[[Need | None], bool]
 """Whether some worker can do a run of this need; None: its need isn't known yet."""

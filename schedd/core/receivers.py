@@ -10,8 +10,10 @@ place from anybody. It is forgotten with its next answer that came in time.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from schedkit.records import dataclass
 
 OF_ONE: Final = 4
 AT_ONCE: Final = 256

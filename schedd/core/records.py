@@ -6,7 +6,7 @@ a normal answer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 
 from schedd.core.backfill import Plan
@@ -38,6 +38,7 @@ from schedd.core.model import (
 )
 from schedd.core.redrive import Settled
 from schedd.core.retention import EndedRun
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ however often, there is one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -19,6 +18,7 @@ from schedd.core.ids import JobId, RedriveId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, Overlap
 from schedd.core.overlap import REPLACES
+from schedkit.records import dataclass
 
 LEAST_RATE: Final = 0.01
 MOST_RATE: Final = 1_000.0

@@ -14,12 +14,12 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.ids import JobId, ShardId
 from schedd.core.model import RunKey
+from schedkit.records import dataclass
 
 FLOOR: Final = timedelta(minutes=2)
 LEAST: Final = timedelta(seconds=1)

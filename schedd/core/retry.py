@@ -13,7 +13,6 @@ only after a failure that was reported, or when it surely never began.
 import hashlib
 import math
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -22,6 +21,7 @@ from schedd.core.failures import Failure, tries_again
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Definition, Delivery, LiveRun, RetryPolicy
+from schedkit.records import dataclass
 
 MAX_LOSSES = 10
 """Handings out that may be lost with their workers before a run is given up as poisonous."""

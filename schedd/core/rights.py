@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import Enum, IntEnum
 from typing import Final
 
 from schedd.core.ids import AccessTokenId
+from schedkit.records import dataclass
 
 EVERY: Final = "*"
 """All namespaces, and what belongs to none of them."""

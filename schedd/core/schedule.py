@@ -14,7 +14,6 @@ Invariants (instants are aware datetimes in UTC)
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import Final, TypeAlias
@@ -38,6 +37,7 @@ from schedd.core.instants import (
     OneInstant,
     newest,
 )
+from schedkit.records import dataclass
 
 AT_TOLERANCE: Final = timedelta(seconds=60)
 """How far past an `at` instant may lie when its job is made; it then fires at once."""

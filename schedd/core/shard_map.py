@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 from uuid import UUID
 
 from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
+from schedkit.records import dataclass
 
 NO_TIMELINE: Final = Timeline(0)
 """Less than every timeline of a database."""

@@ -17,7 +17,6 @@ Invariants
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -28,6 +27,7 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import CatchUp
 from schedd.core.pauses import NO_PAUSES, Pauses
 from schedd.core.schedule import CompiledSchedule, Occurrence
+from schedkit.records import replace
 
 MOST_BORDERS: Final = 1000
 """Most borders of excluded time that one step looks at."""

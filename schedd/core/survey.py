@@ -7,13 +7,13 @@ of its jobs, as far as they were looked at. Of a pool without jobs it is that of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from schedd.core.ids import JobId
 from schedd.core.model import Incarnation
 from schedd.core.placement import Need, able
 from schedd.core.pools import PoolKey
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

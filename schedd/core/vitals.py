@@ -7,9 +7,10 @@ least: so a forgotten one is found with no right at all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+
+from schedkit.records import dataclass
 
 LOOK_EVERY: Final = timedelta(seconds=30)
 MOST_LETTERS: Final = 10_000

@@ -19,11 +19,12 @@ apart (a unit test checks the segments against the transitions of the compiled f
 import difflib
 import zoneinfo
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Final
+
+from schedkit.records import dataclass
 
 zoneinfo.reset_tzpath(())
 zoneinfo.ZoneInfo.clear_cache()

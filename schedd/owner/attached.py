@@ -10,7 +10,7 @@ Invariants
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from math import inf
 from typing import Final, Protocol
@@ -21,6 +21,7 @@ from schedd.core.placement import Unable
 from schedd.core.ready_queue import Head
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
+from schedkit.records import dataclass
 
 MOST_UNABLE: Final = 1_000
 """Jobs of a worker that are remembered so."""

@@ -10,7 +10,7 @@ hear of it, only as often as they may.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import Final, TypeAlias
 
@@ -18,6 +18,7 @@ from schedd.core.model import Incarnation
 from schedd.core.placement import NOTHING, Asked, Skill, skill_of
 from schedd.core.ready_queue import Head
 from schedd.owner.attached import Attached, is_news
+from schedkit.records import dataclass
 
 AGES_A_SECOND: Final = 2_000
 """Frames for the sake of a head's age alone, about: it grows by a second each second where as much

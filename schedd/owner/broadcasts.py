@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Final
 
 from schedd.core.broadcast import Closed, Closing, own, targets
@@ -34,6 +33,7 @@ from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.records import replace
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)

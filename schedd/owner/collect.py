@@ -13,7 +13,6 @@ this member can't judge (`reports`) it doesn't answer either.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -30,6 +29,7 @@ from schedd.owner.reports import Reported, report_of
 from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedkit import failpoints
 from schedkit.clock import boottime
+from schedkit.records import dataclass, replace
 from schedkit.tasks import Loop, in_turns
 
 BATCH: Final = 500

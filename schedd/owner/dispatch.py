@@ -26,7 +26,6 @@ replaces is ended (`crowds`); else the scan brings it back.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from math import inf
 from typing import Final
@@ -58,6 +57,7 @@ from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.records import replace
 from schedkit.tasks import Loop
 
 BATCH: Final = 500

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from schedd.core.broadcast import own
@@ -11,6 +10,7 @@ from schedd.core.model import Draft, LiveRun
 from schedd.core.overlap import limit_of
 from schedd.core.placement import Offer
 from schedd.owner.wordings import Known
+from schedkit.records import dataclass
 
 Chosen: TypeAlias = tuple[LiveRun, Known, "Offer | Each"]
 

@@ -12,13 +12,13 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, LiveRun
 from schedd.owner.wordings import Known
+from schedkit.records import dataclass
 
 MOST_ASKED: Final = 8
 """Workers about which a scan asks at most; the others have their turn in the next ones."""

@@ -28,7 +28,6 @@ the processor and the workers the less busy.
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -51,6 +50,7 @@ from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock, OwnerStore
 from schedkit import failpoints
 from schedkit.clock import boottime
+from schedkit.records import replace
 from schedkit.tasks import Loop, in_turns
 
 log = logging.getLogger(__name__)

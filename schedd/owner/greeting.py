@@ -11,7 +11,6 @@ comes back as a new one; nothing here brings a lost one back to life.
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from schedd.core.ids import IncarnationId, Token
@@ -22,6 +21,7 @@ from schedd.owner.workers import Workers
 from schedd.ports import ResultStore, UserStore, WorkerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NoReturn
 from uuid import UUID
 
@@ -40,6 +39,7 @@ from schedd.owner.transact import Failed, Transactor
 from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock, NotificationStore, Sender
 from schedkit.clock import boottime
+from schedkit.records import replace
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ told that nothing waits here: what they grant is for those who can use it.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from schedd.core.early import NEVER, Ahead
@@ -58,6 +57,7 @@ from schedd.ports import (
     SurveyStore,
 )
 from schedd.tenure import LiveTenure, TenureLoop
+from schedkit.records import dataclass
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import Final
 
 from schedd.core.pools import PoolKey, Rooms, Standing
 from schedd.ports import OwnerStore
 from schedkit.clock import boottime
+from schedkit.records import dataclass
 
 LOOK_EVERY: Final = 1.0
 """Seconds after which a standing is read again: its limit may have been changed."""

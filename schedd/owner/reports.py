@@ -8,7 +8,6 @@ that a leaving worker gave back would have failed for good.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from schedd.core.broadcast import own
@@ -19,6 +18,7 @@ from schedd.core.model import Delivery, LiveRun, Report, RunKey
 from schedd.core.notifications import Notices
 from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
 from schedd.owner.wordings import Known
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from schedd.core.ids import Epoch, ShardId, TenureId
@@ -32,6 +31,7 @@ from schedd.ports import MembershipStore
 from schedd.tenure import TenureOver
 from schedkit import failpoints
 from schedkit.backoff import Backoff
+from schedkit.records import dataclass
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import LiveRun
 from schedd.owner.workers import Workers
+from schedkit.records import dataclass
 from schedproto.v1 import run_pb2
 
 MOST_WAITING: Final = 1024 * 1024

@@ -10,7 +10,6 @@ first effect; what would slip through between look and COMMIT is stopped at the 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from schedd.core.events import Emit, ShardsLost
@@ -18,6 +17,7 @@ from schedd.core.ids import ShardId
 from schedd.core.model import Claim
 from schedd.owner.ownership import ExhaustedEpoch, Ownership
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass
 
 
 class OfShard(Protocol):

@@ -10,7 +10,6 @@ it costs a fifth of reading it, and one message is held instead of many.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
@@ -23,6 +22,7 @@ from schedd.core.lifecycle import Reason
 from schedd.core.model import Definition, LiveRun
 from schedd.core.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule
+from schedkit.records import dataclass, replace
 from schedproto.v1 import job_pb2
 
 MOST: Final = 1_024

@@ -11,7 +11,6 @@ has in hand.
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -34,6 +33,7 @@ from schedd.rpc.reading import MOST_PARTS_OF_FRAME, Unread, put, reader, refuse_
 from schedd.rpc.status import abort
 from schedkit import failpoints
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass
 from schedkit.tasks import in_turns
 from schedproto.v1 import worker_service_pb2 as wire
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NoReturn, Protocol
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from schedd.core.model import LiveRun
 from schedd.ports import Cluster
 from schedd.rpc.peers import Peers
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
 

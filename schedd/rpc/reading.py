@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -29,6 +28,7 @@ from google.protobuf.message import DecodeError, Message
 from schedd.rpc.gate import Gate
 from schedd.rpc.in_hand import InHand
 from schedd.rpc.status import abort
+from schedkit.records import dataclass
 
 M = TypeVar("M", bound=Message)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from schedd.store import audit
 from schedd.store.arrays import clean
 from schedd.store.database import Database
 from schedd.store.schema import access_tokens as tokens
+from schedkit.records import dataclass
 
 KEPT: Final = timedelta(days=30)
 """After its end: so long a list says that it was there."""

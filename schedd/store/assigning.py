@@ -26,7 +26,7 @@ Invariants (PROTOCOL 1, 3)
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any
@@ -40,6 +40,7 @@ from schedd.core.pools import PoolKey
 from schedd.store import arrays, broadcasting, pooling, turns
 from schedd.store.keys import RUNS, Locked, found_in, key_arguments, lock_runs, table_of
 from schedd.store.overlapping import ADMITTED, APART, NEXT
+from schedkit.records import dataclass
 
 BUSY = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
 """How many runs of its job are admitted."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -14,6 +13,7 @@ from schedd.core.records import Backfilled, BackfillRecord, Conflict, Idempotenc
 from schedd.store import backfills, ledger
 from schedd.store.database import Database
 from schedd.store.operations import operations
+from schedkit.records import dataclass
 
 
 @operations("backfills")

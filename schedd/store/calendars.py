@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select, true
@@ -30,6 +29,7 @@ from schedd.store.arrays import clean
 from schedd.store.database import Database
 from schedd.store.operations import operations
 from schedd.store.schema import calendar_versions, calendars, job_calendars, jobs
+from schedkit.records import dataclass
 
 PINNED = """
 LEFT JOIN LATERAL (

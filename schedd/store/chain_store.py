@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -18,6 +17,7 @@ from schedd.store.fenced import fenced_rows, shards_of
 from schedd.store.operations import operations
 from schedd.store.results import results_of
 from schedkit import failpoints
+from schedkit.records import dataclass
 
 BEFORE_JOIN = failpoints.blocking("chain.before_commit")
 

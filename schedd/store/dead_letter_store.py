@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from schedd.core.ids import RedriveId, RunId
@@ -18,6 +17,7 @@ from schedd.core.redrive import Choice, Line, RedriveRecord, Wish
 from schedd.store import dead_letters, redrives, redriving
 from schedd.store.database import Database
 from schedd.store.operations import operations
+from schedkit.records import dataclass
 
 
 @operations("dead_letters")

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
 from schedd.store import arrays, arrivals, pauses
 from schedd.store.rows import RUN_COLUMNS, live_run
+from schedkit.records import dataclass
 
 AGAIN_AFTER: Final = timedelta(milliseconds=200)
 """Of a join that was to be judged by another definition."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -15,6 +14,7 @@ from schedd.store.database import Database
 from schedd.store.fenced import fenced_rows, shards_of
 from schedd.store.operations import operations
 from schedkit import failpoints
+from schedkit.records import dataclass
 
 AFTER_CLAIM = failpoints.awaited("notify.after_claim")
 

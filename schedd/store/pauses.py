@@ -14,7 +14,6 @@ Invariants (PROTOCOL 3)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -25,6 +24,7 @@ from schedd.store import audit, turns
 from schedd.store.arrays import clean
 from schedd.store.database import Database
 from schedd.store.operations import operations
+from schedkit.records import dataclass, replace
 
 LOOK = """
 SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -29,6 +28,7 @@ from schedd.store.arrays import clean
 from schedd.store.database import Database
 from schedd.store.operations import operations
 from schedd.store.schema import jobs, live, pool_turns, pools
+from schedkit.records import dataclass
 
 LOCK_SHARD: Final = "SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -61,6 +61,7 @@ from schedd.store.unstarted import forget_expired
 from schedd.store.users import PostgresUserStore
 from schedkit import failpoints
 from schedkit.errors import TookTooLong
+from schedkit.records import dataclass, replace
 
 log = logging.getLogger(__name__)
 

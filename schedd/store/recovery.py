@@ -15,7 +15,6 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -31,6 +30,7 @@ from schedd.store.database import Database
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.membership import holds_term
 from schedd.store.operations import operations
+from schedkit.records import dataclass
 
 MARK = f"""
 UPDATE cluster SET marked_at = GREATEST(clock_timestamp(), marked_at + CASE

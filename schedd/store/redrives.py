@@ -10,7 +10,6 @@ Invariants
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +26,7 @@ from schedd.store.database import Refused
 from schedd.store.dead_letters import alone, free, locked
 from schedd.store.fence import BY_INDEX
 from schedd.store.schema import dead_letters, redrives
+from schedkit.records import replace
 
 MOST_TOLD = 20_000
 """Runs of a redrive whose states are counted; of a greater one those that were due first."""

@@ -15,7 +15,6 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +30,7 @@ from schedd.store.audit import write_once
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import PLACE, SPOT, found_in, key_arguments, table_of
 from schedd.store.settled import Standing, settle
+from schedkit.records import replace
 
 LOCK = f"""
 SELECT b.n, r.*, {BY_INDEX} FROM (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -17,6 +16,7 @@ from schedd.store.database import Database
 from schedd.store.fenced import fenced_rows, shards_of
 from schedd.store.operations import operations
 from schedkit import failpoints
+from schedkit.records import dataclass
 
 BEFORE_DELETE = failpoints.blocking("retention.before_commit")
 

@@ -13,13 +13,13 @@ Invariants
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Connection
 
 from schedd.store.errors import SchemaMismatch
+from schedkit.records import dataclass
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ Invariants (PROTOCOL 5)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -22,6 +21,7 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Report, RunKey
 from schedd.core.retry import fingerprint
 from schedd.store import arrays, pauses
+from schedkit.records import dataclass, replace
 
 DELETED = """
 SELECT b.job_id FROM unnest(%(jobs)s::uuid[]) b(job_id)

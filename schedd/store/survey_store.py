@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from schedd.core.ids import ShardId
 from schedd.core.survey import Stock
@@ -11,6 +10,7 @@ from schedd.core.vitals import DatabaseLook
 from schedd.store import stock, vitals
 from schedd.store.database import Database
 from schedd.store.operations import operations
+from schedkit.records import dataclass
 
 
 @operations("survey")

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from schedd.store.errors import BrokenData
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass
 
 Wish = TypeVar("Wish")
 Answer = TypeVar("Answer")

@@ -10,7 +10,6 @@ since have been handed out again, have ended, or be gone with its job.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +22,7 @@ from schedd.core.model import LiveRun
 from schedd.core.pools import PoolKey, pool_key
 from schedd.store.run_records import record, records
 from schedd.store.schema import jobs, live, lost_assignments, pool_turns, runs
+from schedkit.records import replace
 
 FORGET = """
 DELETE FROM lost_assignments WHERE (run_id, token) IN (

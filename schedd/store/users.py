@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from schedd.core.ids import BackfillId, JobId, RunId, Token
@@ -41,6 +41,7 @@ from schedd.store.gathered import Gathered
 from schedd.store.operations import operations
 from schedd.store.together import Together
 from schedkit.errors import Unavailable
+from schedkit.records import dataclass
 
 
 @operations("users")

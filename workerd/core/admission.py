@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
 
+from schedkit.records import dataclass
 from workerd.core.ids import Incarnation, Key, RunId, Token
 
 GRACE = 10.0

@@ -10,10 +10,11 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
+from schedkit.records import dataclass
 from workerd.core.masking import Mask
 
 KEEP = 64 * 1024

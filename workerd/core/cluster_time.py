@@ -18,8 +18,10 @@ Invariants
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
+
+from schedkit.records import dataclass
 
 KEPT = 8
 TOLERATED = 1.0

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from schedkit.records import dataclass
 
 SLACK = 0.5
 """Seconds that a worker has to see the end of trust by itself; it looks twice within."""

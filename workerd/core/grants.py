@@ -26,10 +26,10 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, log2
 from typing import NamedTuple
 
+from schedkit.records import dataclass
 from workerd.core.ids import Address
 
 AGING = 60.0

@@ -16,8 +16,9 @@ Invariants
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from schedkit.records import dataclass
 
 _REMEMBERED = 1024
 

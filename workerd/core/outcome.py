@@ -16,11 +16,11 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Final
 
+from schedkit.records import dataclass, replace
 from workerd.core.bounds import Bounds, Excess, out_of_memory
 from workerd.core.capture import Piece
 from workerd.core.ids import Key

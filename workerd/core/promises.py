@@ -22,8 +22,9 @@ All counts are of slots since the stream began; `at` is in seconds of the boot c
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from math import inf
+
+from schedkit.records import dataclass
 
 KEPT_FOR = 3.0
 """Seconds: more than a run takes from its choice to its push, and a member to read a frame. One

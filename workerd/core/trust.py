@@ -13,7 +13,7 @@ Times are seconds of the boot clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from schedkit.records import dataclass
 
 
 @dataclass(slots=True)

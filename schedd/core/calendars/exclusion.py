@@ -5,13 +5,13 @@ rolls. For whether it runs any of them is enough.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from schedd.core.calendars.closed import Closed, closed
 from schedd.core.calendars.rules import Exclude, Roll, Rules
 from schedd.core.cron import EPOCH
 from schedd.core.cron.days import FULL
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

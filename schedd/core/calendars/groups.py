@@ -5,12 +5,12 @@ border to border, and counted by the schedule's own arithmetic; nothing is looke
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.calendars.exclusion import Closure, Exclusion
 from schedd.core.instants import Instants, newest
+from schedkit.records import dataclass
 
 _TICK: Final = timedelta(microseconds=1)
 

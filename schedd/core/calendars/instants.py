@@ -6,7 +6,6 @@ whether a calendar closes years or every other second, and none that there is is
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from heapq import merge
 from typing import Final
@@ -17,6 +16,7 @@ from schedd.core.cron.days import DAY
 from schedd.core.cron.masks import lowest
 from schedd.core.instants import Instants
 from schedd.core.zones import LAST
+from schedkit.records import dataclass
 
 FARTHEST: Final = timedelta(days=5 * 366)
 """How far ahead one that runs is looked for behind an excluded one."""

@@ -11,7 +11,6 @@ about any instant without errors.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -22,6 +21,7 @@ from schedd.core.cron.fields import DAY_OF_WEEK
 from schedd.core.cron.masks import EPOCH_DAY
 from schedd.core.zones import UnknownZone
 from schedd.core.zones import zone as zone_of
+from schedkit.records import dataclass
 
 MOST_DATES: Final = 5000
 MOST_RANGES: Final = 500

@@ -1,7 +1,7 @@
 """What is known of the cluster when it is looked at, all in one value."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 
 from schedd.core.ids import Timeline
@@ -9,6 +9,7 @@ from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import AuditEntry, ShardRow
 from schedd.core.pauses import Pause
 from schedd.core.shard_map import NO_TIMELINE
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """One finding, and the three ways to make one."""
 
 import enum
-from dataclasses import dataclass
+
+from schedkit.records import dataclass
 
 
 class Severity(enum.Enum):

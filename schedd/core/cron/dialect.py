@@ -15,12 +15,12 @@ Invariants
 
 import hashlib
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from schedd.core.cron.errors import CronError
 from schedd.core.cron.fields import DAY_OF_MONTH, DAY_OF_WEEK, FIELDS, FieldSpec, Terms
+from schedkit.records import dataclass
 
 DIALECT: Final = 1
 """Version of the meaning of expressions, stored beside each of them."""

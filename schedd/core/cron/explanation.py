@@ -1,7 +1,6 @@
 """What an expression will do: in words, as instants, and on the days when clocks change."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
@@ -23,6 +22,7 @@ from schedd.core.cron.expression import (
 from schedd.core.cron.masks import Masks
 from schedd.core.cron.words import describe_parsed
 from schedd.core.zones import Segment, zone
+from schedkit.records import dataclass
 
 _YEAR: Final = 366 * DAY
 _NAMED: Final = 3

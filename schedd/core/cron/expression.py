@@ -14,7 +14,6 @@ All arithmetic is in whole seconds since 1970 UTC.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -29,6 +28,7 @@ from schedd.core.cron.masks import Masks
 from schedd.core.cron.times import listed
 from schedd.core.zones import FIRST, LAST, NEAR, Segment, UnknownZone, Zone
 from schedd.core.zones import zone as zone_of
+from schedkit.records import dataclass
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND: Final = timedelta(seconds=1)

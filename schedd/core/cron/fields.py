@@ -1,9 +1,9 @@
 """The six fields of an expression: their names, their values, and the terms written in them."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from schedd.core.cron.errors import CronError
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ only on its length and on the weekday of its first day, its *shape*: 28 masks co
 Local times and days are whole numbers since 1970 on the local clock; zones play no part here.
 """
 
-from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 from schedd.core.cron import days
 from schedd.core.cron.days import DAY
 from schedd.core.cron.times import Times
+from schedkit.records import dataclass
 
 EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _LAST_YEAR: Final = 9990

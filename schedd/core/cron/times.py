@@ -5,9 +5,10 @@ look into each of three tables and no search. `_NONE` stands past the last match
 longer than its field, so that "the one after" needs no check. 147 bytes, whatever it says.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from schedkit.records import dataclass
 
 _NONE: Final = 255
 

@@ -16,8 +16,9 @@ Invariants
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """Two schedules compared: the instants that one has and the other lacks."""
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from schedd.core.cron import EPOCH
 from schedd.core.cron.expression import SECOND
 from schedd.core.timetable.entries import Entry, row_of
 from schedd.core.timetable.minutes import Layers, clipped, count, first_of, grid_over, without
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a table of schedules is made of: entries, and each with its bits over one grid."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from schedd.core.cron import EPOCH, ScheduleError
 from schedd.core.cron.expression import SECOND
 from schedd.core.schedule import Bounds, CompiledSchedule, Schedule
 from schedd.core.timetable.minutes import Grid, Layers, any_minute, clipped, layers_of
+from schedkit.records import dataclass
 
 _NOBODY: Final = UUID(int=0)
 """Whose jitter it would be: nominal instants are counted, which have none."""

@@ -7,7 +7,6 @@ an hourly one's. Hours and days are never touched.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from hashlib import sha256
 from typing import Final
@@ -18,6 +17,7 @@ from schedd.core.timetable.entries import Entry, Row, row_of
 from schedd.core.timetable.load import tally_of
 from schedd.core.timetable.minutes import Grid, count
 from schedd.core.timetable.spreading import fixed, spread
+from schedkit.records import dataclass, replace
 
 _MINUTE: Final = timedelta(minutes=1)
 

@@ -7,7 +7,6 @@ write instead.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
@@ -18,6 +17,7 @@ from schedd.core.cron.fields import FIELDS
 from schedd.core.cron.masks import Masks, month_length
 from schedd.core.cron.words import describe_parsed
 from schedd.core.timetable.spreading import spread
+from schedkit.records import dataclass
 
 _ALL_DAYS: Final = (2 << 31) - 2
 _ALL_WEEKDAYS: Final = 127

@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from schedd.core.cron import ScheduleError
 from schedd.core.timetable.entries import Entry, Row, Wrong, compiled_of, row_over
 from schedd.core.timetable.minutes import Grid, grid_over
 from schedd.core.timetable.tally import Tally
+from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

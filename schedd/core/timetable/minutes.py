@@ -11,7 +11,6 @@ offset isn't whole minutes (before 1972) the instants are walked through instead
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from math import gcd
@@ -23,6 +22,7 @@ from schedd.core.cron.masks import Masks
 from schedd.core.instants import CronInstants, EveryInstants, Instants, OneInstant
 from schedd.core.zones import Segment
 from schedd.core.zones import zone as zone_of
+from schedkit.records import dataclass, replace
 
 Layer: TypeAlias = tuple[int, int]
 Layers: TypeAlias = tuple[Layer, ...]

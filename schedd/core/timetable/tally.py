@@ -4,7 +4,9 @@ slices[i] holds bit i of every minute's count; adding a number of minutes is a f
 over all of them together (a carry-save adder, as wide as the grid).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from schedkit.records import dataclass
 
 
 @dataclass(slots=True)

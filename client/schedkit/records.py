@@ -1,0 +1,57 @@
+"""Records that are made by the thousand in a second: `dataclass` and `replace` of the standard
+library to whoever reads or checks them, and a fraction of the time to make one.
+
+    from schedkit.records import dataclass, replace
+
+The standard `frozen` goes by a call of `object.__setattr__` for each field: a record of 26 takes
+nine times as long to make as one that may be written to. So here what is frozen is so to the type
+checker, which reads all of this code, and what runs is the plain kind. The figures stand in
+docs/decisions/2026-11-26-what-a-run-costs.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass, replace
+else:
+    from operator import attrgetter
+
+    T = TypeVar("T")
+
+    def dataclass(cls: type | None = None, /, **options: Any) -> Any:
+        """As `dataclasses.dataclass`; its frozen records with slots are made fast."""
+
+        def make(cls: type) -> type:
+            if not (options.get("frozen") and options.get("slots")):
+                return dataclasses.dataclass(**options)(cls)
+            hashed = options.get("eq", True) and cls.__dict__.get("__hash__") is None
+            plain = {**options, "frozen": False, "unsafe_hash": hashed}
+            made = dataclasses.dataclass(**plain)(cls)
+            names = [field.name for field in dataclasses.fields(made) if field.init]
+            made.__at__ = {name: at for at, name in enumerate(names)}
+            made.__values__ = staticmethod(_values(names))
+            return made
+
+        return make if cls is None else make(cls)
+
+    def replace(record: T, /, **changes: Any) -> T:
+        """As `dataclasses.replace`."""
+        cls = type(record)
+        at = cls.__dict__.get("__at__")
+        if at is None:
+            return dataclasses.replace(record, **changes)
+        values = [*cls.__values__(record)]
+        for name, value in changes.items():
+            values[at[name]] = value
+        return cls(*values)
+
+    def _values(names: list[str]) -> Any:
+        if len(names) > 1:
+            return attrgetter(*names)
+        return lambda record: [getattr(record, name) for name in names]
+
+
+__all__ = ["dataclass", "replace"]
