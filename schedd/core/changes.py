@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import LIVE
 from schedd.core.records import RunRecord
+from schedkit.records import dataclass
 
 MOST_WAITING: Final = 2_000
 """Runs that wait for one reader. Their records are shared by all boxes."""
@@ -111,6 +111,16 @@ class Missed:
     """
     unknown: bool = False
     """The cursor is none of this database's past: nothing is known of what changed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRuns:
+    """Live runs, by whether their rows may have changed since a cursor, or their jobs' timers."""
+
+    changed: tuple[RunId, ...]
+    """All that run are among them."""
+    same: frozenset[bytes]
+    """The others' ids, 16 bytes each: there may be very many, and nobody needs more of them."""
 
 
 class Box:

@@ -18,6 +18,10 @@ A scan is read in parts of about `PART` rows, and takes a tenth of the time, or 
 seconds' pause leaves: so however much waits, no statement comes near its timeout and nothing else
 stands still. What stood on the board before the scan and isn't among its rows is taken off. What is
 more than the board holds is judged as it passes by (`on_left`), and read again once few are there.
+
+Of what stands on the board and whose row hasn't changed since the last scan only the id is read.
+Each `FULL_EVERY`, and after what went wrong, all of them are: so nothing on the board is wrong for
+ever.
 """
 
 import asyncio
@@ -26,10 +30,12 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
+from uuid import UUID
 
 from schedd.core.broadcast import own
+from schedd.core.changes import Cursor
 from schedd.core.events import DeadLettered, Emit, EndedUnreported, NeverStarted, RunsRescued
-from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
+from schedd.core.ids import SHARDS, IncarnationId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.records import Unstarted
@@ -55,6 +61,8 @@ LONGEST_REST: Final = 10.0
 """Seconds."""
 HORIZON: Final = timedelta(seconds=15)
 """How far ahead runs that wait for their time are held in memory; longer than any scan's pause."""
+FULL_EVERY: Final = 60.0
+"""Seconds between two scans that read all rows in full."""
 PART: Final = 2_000
 """Rows that one statement of a scan should read."""
 FIRST_PARTS: Final = 8
@@ -62,6 +70,7 @@ FIRST_PARTS: Final = 8
 SORTED_AT_ONCE: Final = 200
 """Of these, before everybody else has their turn."""
 WAITING: Final = (State.PENDING, State.RETRYING)
+ALL: Final = (*WAITING, State.RUNNING)
 
 
 class Rescue:
@@ -97,6 +106,9 @@ class Rescue:
         self._scan_again_at = 0.0
         """The soonest at which another scan may follow the last, where only what waits is short."""
         self._parts = FIRST_PARTS
+        self._since: Cursor | None = None
+        """What was committed before is on the board; None: that isn't known."""
+        self._full_at = 0.0
         self._gone: frozenset[IncarnationId] = frozenset()
         self._asking_back = AskingBack(board.ownership, workers, clock)
         look_every = leases.ttl / 6
@@ -172,29 +184,36 @@ class Rescue:
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []
         crowds: list[LiveRun] = []
-        until = self._until()
-        stood: dict[ShardId, list[tuple[RunId, JobId]]] = defaultdict(list)
-        here: set[RunId] = set()
+        until, now = self._until(), boottime()
+        since, self._since = self._since, None
+        if now >= self._full_at or self._board.ready.leaves_some:
+            since, self._full_at = None, now + FULL_EVERY
+        moment = await self._store.moment()
+        here: dict[bytes, LiveRun] = {}
+        stood: dict[ShardId, list[bytes]] = defaultdict(list)
         async for run in in_turns(self._board.standing(until), SORTED_AT_ONCE):
-            stood[run.shard].append((run.key.run_id, run.job_id))
-            here.add(run.key.run_id)
+            run_id = run.key.run_id.bytes
+            here[run_id] = run
+            stood[run.shard].append(run_id)
         self._parts = max(self._parts, math.ceil(len(here) / PART))
         rows = 0
-        seen: set[RunId] = set()
+        seen: set[bytes] = set()
         with self._board.ready.scanning():
             for part in _parts(shards, self._parts):
-                runs = await self._read(part, until)
-                rows += len(runs)
-                if not self._board.read.issuperset(part):  # released in their order from the first
+                known = self._board.read.issuperset(part)
+                runs, same = await self._read(part, until, since if known else None, here)
+                rows += len(runs) + len(same)
+                if not known:  # released in their order from the first
                     runs.sort(key=lambda run: run.due_at)
-                seen.update(here.intersection(run.key.run_id for run in runs))
-                there = [one for shard in part for one in stood.get(shard, ())]
-                await self._sort_in(runs, there, seen)
+                seen.update(same, here.keys() & {run.key.run_id.bytes for run in runs})
+                gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
+                await self._sort_in(runs, gone)
                 self._board.were_read(part)
                 running += (r for r in runs if r.state is State.RUNNING and r.children is None)
-                crowds += crowded(runs)
+                crowds += crowded([*runs, *(here[one] for one in same)])
                 await asyncio.sleep(0)  # between two parts everybody else has their turn
         self._parts = max(1, math.ceil(rows / PART))
+        self._since = moment
         if running:
             await self._look_after(running)
         else:
@@ -211,23 +230,33 @@ class Rescue:
         self._asking_back.found(alive)
         await self._give_back(await self._workers.never_started(alive))
 
-    async def _read(self, shards: Sequence[ShardId], until: datetime) -> list[LiveRun]:
+    async def _read(
+        self,
+        shards: Sequence[ShardId],
+        until: datetime,
+        since: Cursor | None,
+        here: Collection[bytes],
+    ) -> tuple[list[LiveRun], Collection[bytes]]:
+        """The runs of these shards; and which of those that are here stand as they did."""
         try:
-            return await self._store.live_runs(shards, (*WAITING, State.RUNNING), until)
+            found = since and await self._store.changed_runs(shards, ALL, until, since)
+            if not found:
+                return await self._store.live_runs(shards, ALL, until), ()
+            same = found.same.intersection(here)
+            wanted = [*found.changed, *(RunId(UUID(bytes=one)) for one in found.same - same)]
+            runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
+            return runs, same
         except Unavailable:
             self._parts = min(2 * self._parts, SHARDS)  # if that was why, smaller ones will do
             raise
 
-    async def _sort_in(
-        self, runs: Sequence[LiveRun], stood: Sequence[tuple[RunId, JobId]], seen: Collection[RunId]
-    ) -> None:
-        """`seen`: what stood there and was read, in the parts before, too: a job may move between
-        two parts, and its runs stand by their new shard then.
+    async def _sort_in(self, runs: Sequence[LiveRun], gone: Sequence[LiveRun]) -> None:
+        """`gone`: what stood there and wasn't read, in the parts before neither: a job may move
+        between two parts, and its runs stand by their new shard then.
         """
         released = 0
-        async for run_id, job in in_turns(stood, SORTED_AT_ONCE):
-            if run_id not in seen:
-                released += self._board.forget(run_id, job)
+        async for run in in_turns(gone, SORTED_AT_ONCE):
+            released += self._board.forget(run.key.run_id, run.job_id)
         if released:
             self._ready()
         await self._put(runs)

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from schedd.core.broadcast import Closed, Closing
+from schedd.core.changes import ChangedRuns, Cursor
 from schedd.core.deadlines import Ending
 from schedd.core.ids import (
     IncarnationId,
@@ -53,10 +54,26 @@ class OwnerStore(Protocol):
 
     async def timers(self, jobs: Sequence[JobId]) -> list[Timer]: ...
     async def live_runs(
-        self, shards: Sequence[ShardId], states: Sequence[State], until: datetime | None = None
+        self,
+        shards: Sequence[ShardId],
+        states: Sequence[State],
+        until: datetime | None = None,
+        of: Collection[RunId] | None = None,
     ) -> list[LiveRun]:
         """Runs that haven't ended. PENDING and RETRYING of paused jobs are left out, and those
-        that become ready later than `until`.
+        that become ready later than `until`. `of`: no others than these.
+        """
+        ...
+
+    async def moment(self) -> Cursor:
+        """The present one, from which on changes can be asked for."""
+        ...
+
+    async def changed_runs(
+        self, shards: Sequence[ShardId], states: Sequence[State], until: datetime, since: Cursor
+    ) -> ChangedRuns | None:
+        """Of what `live_runs` gives, what may have changed since. None: that can't be told, for
+        the database isn't that of then.
         """
         ...
 

@@ -8,13 +8,16 @@ together they took longer than the query.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID, SafeUUID
 
 from psycopg2 import extensions
 
 TIMESTAMPTZ, UUID_ = 1184, 2950
 """Types of PostgreSQL, by their numbers."""
+
+_UNKNOWN: Final = SafeUUID.unknown
+"""Looked up once: to ask an enumeration takes as long as to make the id."""
 
 
 def register(connection: Any, _record: object) -> None:
@@ -42,5 +45,5 @@ def identity(text: Any, _cursor: object) -> UUID | None:
         return None
     found: UUID = object.__new__(UUID)
     object.__setattr__(found, "int", int(text.replace("-", ""), 16))
-    object.__setattr__(found, "is_safe", SafeUUID.unknown)
+    object.__setattr__(found, "is_safe", _UNKNOWN)
     return found

@@ -9,7 +9,6 @@ older runs that haven't ended (`live`); how far that went is part of the answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -32,6 +31,7 @@ from schedd.store.fence import BY_INDEX
 from schedd.store.run_records import record, records
 from schedd.store.schema import jobs, live, runs
 from schedd.store.servers import TIMELINE
+from schedkit.records import dataclass
 
 MOST: Final = 20_000
 """Rows that one look goes through, of all jobs together."""
@@ -117,7 +117,7 @@ class PostgresChangeStore:
 
     async def now(self) -> Cursor:
         """The present moment."""
-        return await self.database.call(lambda c: _now(c)[0])
+        return await self.database.call(moment)
 
     async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> Missed:
         """What changed since, of these jobs or of all."""
@@ -135,7 +135,8 @@ class PostgresChangeStore:
 def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, most: int) -> Missed:
     """Look through the newest `most` rows of these jobs, or of all, and those that live."""
     present, following = _now(connection)
-    if cursor.timeline != present.timeline or cursor.transaction > following:
+    span = _span(cursor, present, following)
+    if span is None:
         return Missed(present, unknown=True)
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     found = connection.exec_driver_sql(
@@ -144,8 +145,7 @@ def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, mo
             "most": most if of is None else min(most, max(LEAST, most // max(1, len(of)))),
             "older": MOST_OLDER,
             "jobs": ids(of or ()),
-            "low": cursor.transaction % EPOCH,
-            "span": min(EPOCH, following + LATER - cursor.transaction),
+            **span,
         },
     ).all()
     before = next((at for _, at, what in found if what == "ends"), None)
@@ -184,6 +184,25 @@ def _change(row: Any, following: int) -> Change:
     """Its transaction in full: one a little past the moment, or one below it."""
     last = following + LATER
     return Change(record(row), last - (last - row.written) % EPOCH)
+
+
+def moment(connection: Connection) -> Cursor:
+    """The present one."""
+    return _now(connection)[0]
+
+
+def span_since(connection: Connection, cursor: Cursor) -> dict[str, int] | None:
+    """What `CHANGED` asks for; None: the cursor is none of this database's past."""
+    return _span(cursor, *_now(connection))
+
+
+def _span(cursor: Cursor, present: Cursor, following: int) -> dict[str, int] | None:
+    if cursor.timeline != present.timeline or cursor.transaction > following:
+        return None
+    return {
+        "low": cursor.transaction % EPOCH,
+        "span": min(EPOCH, following + LATER - cursor.transaction),
+    }
 
 
 def _now(connection: Connection) -> tuple[Cursor, int]:

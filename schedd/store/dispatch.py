@@ -17,37 +17,21 @@ Invariants (PROTOCOL 4, 6)
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import State
-from schedd.core.line_ids import HURRIED, TOLD_LATE
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.notifications import Happened
 from schedd.core.records import StoredDefinition, Unstarted
 from schedd.store import arrays, noticing, pauses, standing
 from schedd.store.calendars import PINNED, pinned
-from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
-from schedd.store.rows import RUN_COLUMNS, RUN_WIDTH, live_run
+from schedd.store.rows import RUN_COLUMNS, live_run
 from schedkit import failpoints
 
 BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
-
-LIVE_RUNS = f"""
-SELECT {RUN_COLUMNS}, CASE WHEN t.line_generation = t.generation
-    THEN (t.line | CASE WHEN r.generation < t.generation THEN {HURRIED} ELSE 0 END)
-        & CASE WHEN r.told_late THEN {~TOLD_LATE} ELSE -1 END END, COALESCE(t.generation, 0)
-FROM live l CROSS JOIN LATERAL (
-    SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
-) r
-LEFT JOIN timers t ON t.job_id = l.job_id
-WHERE l.shard = ANY (%(shards)s::int[]) AND r.state = ANY (%(states)s::text[])
-  AND (r.state = 'RUNNING' OR NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
-  AND (r.state = 'RUNNING' OR r.ready_at <= %(until)s)
-"""
 
 DEFINITIONS = f"""
 SELECT j.job_id, j.generation, j.namespace, j.name, j.spec, COALESCE(t.paused, false),
@@ -142,25 +126,6 @@ WITH d AS MATERIALIZED (
 )
 SELECT scheduled_at, run_id, job_id, shard, state FROM moved
 """
-
-
-def live_runs(
-    connection: Connection,
-    shards: Collection[ShardId],
-    states: Collection[State],
-    until: datetime | None = None,
-) -> list[LiveRun]:
-    """Runs of these shards in these states; waiting ones if they are ready at `until` (None: ever),
-    of a paused job if a person made them.
-    """
-    arguments = {
-        "shards": arrays.numbers(shards),
-        "states": arrays.texts(states),
-        "until": until or datetime.max.replace(tzinfo=UTC),
-    }
-    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    rows = connection.exec_driver_sql(LIVE_RUNS, arguments)
-    return [live_run(row, line=row[RUN_WIDTH], of=row[RUN_WIDTH + 1]) for row in rows]
 
 
 def definitions(connection: Connection, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:

@@ -6,12 +6,12 @@ lock shard rows, alone ─→ the items whose shards are still owned ─→ body
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
 from schedd.core.broadcast import Closed, Closing
+from schedd.core.changes import ChangedRuns, Cursor
 from schedd.core.deadlines import Ending
 from schedd.core.early import GUARD
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
@@ -44,10 +44,12 @@ from schedd.core.redrive import Line, OpenRedrive
 from schedd.store import (
     assigning,
     broadcasting,
+    changes,
     dispatch,
     ending,
     feeding,
     firing,
+    live_runs,
     overlapping,
     own_changes,
     pooling,
@@ -58,6 +60,7 @@ from schedd.store.fenced import fenced, fenced_rows, shards_of
 from schedd.store.halving import halved
 from schedd.store.operations import operations
 from schedkit import failpoints
+from schedkit.records import dataclass
 
 IN_FIRE = failpoints.blocking("fire.in_transaction")
 BEFORE_FIRE = failpoints.blocking("fire.before_commit")
@@ -89,10 +92,26 @@ class PostgresOwnerStore:
         return await self.database.call(lambda c: firing.timers(c, jobs))
 
     async def live_runs(
-        self, shards: Sequence[ShardId], states: Sequence[State], until: datetime | None = None
+        self,
+        shards: Sequence[ShardId],
+        states: Sequence[State],
+        until: datetime | None = None,
+        of: Collection[RunId] | None = None,
     ) -> list[LiveRun]:
         """Runs that haven't ended, in these states; waiting ones if they are ready at `until`."""
-        return await self.database.call(lambda c: dispatch.live_runs(c, shards, states, until))
+        return await self.database.call(lambda c: live_runs.live_runs(c, shards, states, until, of))
+
+    async def moment(self) -> Cursor:
+        """The present one."""
+        return await self.database.call(changes.moment)
+
+    async def changed_runs(
+        self, shards: Sequence[ShardId], states: Sequence[State], until: datetime, since: Cursor
+    ) -> ChangedRuns | None:
+        """Which of them may have changed since."""
+        return await self.database.call(
+            lambda c: live_runs.changed_runs(c, shards, states, until, since)
+        )
 
     async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, StoredDefinition]:
         """The present definitions."""

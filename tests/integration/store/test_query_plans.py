@@ -98,7 +98,10 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
     await me.store.owner.definitions([run.job_id for run in runs])
     await me.store.owner.timers([run.job_id for run in runs])
     running = await me.assigned(*map(draft, runs))
-    await me.store.owner.live_runs([ShardId(0), ShardId(2)], [State.RUNNING, State.PENDING])
+    shards, states = [ShardId(0), ShardId(2)], [State.RUNNING, State.PENDING]
+    await me.store.owner.live_runs(shards, states)
+    await me.store.owner.live_runs(shards, states, of=[run.key.run_id for run in runs])
+    await me.store.owner.changed_runs(shards, states, now, await me.store.owner.moment())
     more = [firing(job, at=now) for job in jobs[:20]]
     waiting = (await me.fire(*more)).runs
     held = await me.assign(*(draft(run, overlap=Overlap.CANCEL_OTHER) for run in waiting))

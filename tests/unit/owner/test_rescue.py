@@ -12,21 +12,33 @@ import pytest
 
 from schedd.core import schedule
 from schedd.core.absence import Standing
+from schedd.core.changes import ChangedRuns, Cursor
 from schedd.core.events import EndedUnreported, RunsRescued
-from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, ShardId
+from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Claim, Crowd, Definition, LiveRun, Loss, Overlap, RunKey
+from schedd.core.model import (
+    Claim,
+    Crowd,
+    Definition,
+    LiveRun,
+    Loss,
+    Overlap,
+    Priority,
+    RunKey,
+)
 from schedd.core.ready_queue import ReadyQueue
 from schedd.core.records import Parted, Unstarted
+from schedd.owner import rescue
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.crowds import Crowds
-from schedd.owner.rescue import FIRST_PARTS, PART, SCAN_EVERY, Rescue
+from schedd.owner.rescue import FIRST_PARTS, FULL_EVERY, PART, SCAN_EVERY, Rescue
 from schedd.owner.transact import Transactor
 from schedd.owner.wordings import Known
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.ports import Nudges, OwnerStore
+from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
@@ -35,7 +47,7 @@ from support.wait import PATIENCE, wait_until_async
 
 
 class Rows:
-    """The running runs; notes what is asked in which order."""
+    """The live runs, and how they stood at each moment; notes what is asked in which order."""
 
     def __init__(self, *runs: LiveRun) -> None:
         self.runs = list(runs)
@@ -50,11 +62,49 @@ class Rows:
         self.locked: set[ShardId] = set()
         self.between: Callable[[], None] = lambda: None
         """What happens between the rows and the list."""
+        self.timeline = 1
+        self.moments: list[list[LiveRun]] = []
+        self.read: list[RunId] = []
+        """In full, by scans that had asked for changes."""
+        self.asked = 0
+        """How often for changes."""
 
-    async def live_runs(self, shards: object, states: object, until: object) -> list[LiveRun]:
+    async def moment(self) -> Cursor:
+        self.moments.append([*self.runs])
+        return Cursor(self.timeline, len(self.moments))
+
+    async def changed_runs(
+        self, shards: Collection[ShardId], states: object, until: object, since: Cursor
+    ) -> ChangedRuns | None:
+        self.asked += 1
+        if since.timeline != self.timeline:
+            return None
+        before = {one.key: one for one in self.moments[since.transaction - 1]}
+        changed: list[RunId] = []
+        same: set[bytes] = set()
+        for one in self.of(shards):
+            if one.state is State.RUNNING or before.get(one.key) != one:
+                changed.append(one.key.run_id)
+            else:
+                same.add(one.key.run_id.bytes)
+        return ChangedRuns(tuple(changed), frozenset(same))
+
+    async def live_runs(
+        self,
+        shards: Collection[ShardId],
+        states: object,
+        until: object,
+        of: Collection[RunId] | None = None,
+    ) -> list[LiveRun]:
         self.calls.append("rows")
         self.between()
-        return self.runs
+        if of is None:
+            return self.of(shards)
+        self.read += of
+        return [one for one in self.of(shards) if one.key.run_id in of]
+
+    def of(self, shards: Collection[ShardId]) -> list[LiveRun]:
+        return [one for one in self.runs if one.shard in shards]
 
     async def rescue(self, claim: Claim, losses: Sequence[Loss]) -> list[RunKey]:
         if self.away or self.locked & set(claim.epochs):
@@ -357,9 +407,8 @@ async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() ->
 async def test_a_scan_of_many_runs_leaves_everybody_else_their_turn() -> None:
     """A loop that makes no progress loses the lease: see `in_turns`."""
     world = World(*(run(n) for n in range(1, 5_001)))
-    await world.rescue.step()  # all of them stand on the board from here on
-    world.rescue.wake()
-    assert await turns_during(world.rescue.step()) >= 3 * 5_000 // 200
+    world.board.put_runs(world.rows.runs, NOW)
+    assert await turns_during(world.rescue.step()) >= 2 * 5_000 // 200
 
 
 async def test_who_begins_reads_what_may_have_gathered_in_parts() -> None:
@@ -378,7 +427,9 @@ async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
     world.board.put_runs([waits, ended], NOW)
     parts: list[list[ShardId]] = []
 
-    async def live_runs(shards: Sequence[ShardId], states: object, until: object) -> list[LiveRun]:
+    async def live_runs(
+        shards: Sequence[ShardId], states: object, until: object, of: object = None
+    ) -> list[LiveRun]:
         parts.append(list(shards))
         return [replace(waits, shard=ShardId(0))] if ShardId(0) in shards else []
 
@@ -392,13 +443,11 @@ async def test_a_run_that_moves_between_two_parts_of_a_scan_keeps_its_place(
 async def test_what_has_gathered_since_the_last_scan_is_read_in_as_many_parts() -> None:
     world = World(shards=range(16))
     await world.rescue.step()
-    world.rows.calls.clear()
-    await world.rescue.step()
+    await read_by_a_scan(world)
     world.board.put_runs([run(n, shard=n % 16) for n in range(3 * PART)], NOW)
-    world.rows.calls.clear()
-    world.rescue.wake()
-    await world.rescue.step()
-    assert world.rows.calls.count("rows") >= 3
+    world.rows.asked = 0
+    await read_by_a_scan(world)
+    assert world.rows.asked >= 3
 
 
 async def test_what_the_board_does_not_hold_is_told_to_those_who_judge_it() -> None:
@@ -432,3 +481,90 @@ async def test_a_board_that_runs_short_has_a_scan_but_none_just_after_another() 
 async def scanned(world: World) -> bool:
     await world.rescue.step()
     return bool(world.rows.calls)
+
+
+async def read_by_a_scan(world: World) -> list[RunId]:
+    """What another scan reads in full that asks for changes."""
+    world.rows.read.clear()
+    world.rescue.wake()
+    await world.rescue.step()
+    return sorted(world.rows.read)
+
+
+async def test_what_stands_on_the_board_as_its_row_does_isnt_read_again() -> None:
+    stays, moves, ends, runs = run(1), run(2), run(3), running(4, worker())
+    world = World(stays, moves, ends, runs)
+    world.rows.live = {cast("IncarnationId", runs.incarnation)}
+    await world.rescue.step()
+    assert await read_by_a_scan(world) == [runs.key.run_id], (
+        "whoever runs is looked after at each scan"
+    )
+
+    moved, comes = replace(moves, priority=Priority.HIGH), run(5)
+    world.rows.runs = [stays, moved, runs, comes]
+    assert await read_by_a_scan(world) == sorted(one.key.run_id for one in (moves, runs, comes))
+    assert {one.key for one in world.board.ready} == {stays.key, moves.key, comes.key}
+    assert moved in [*world.board.ready]
+
+
+async def test_what_isnt_on_the_board_is_read_though_its_row_is_as_it_was() -> None:
+    waits = run(1)
+    world = World(waits)
+    await world.rescue.step()
+    world.board.forget(waits.key.run_id, waits.job_id)
+    assert await read_by_a_scan(world) == [waits.key.run_id]
+    assert [*world.board.ready] == [waits]
+
+
+async def test_a_crowd_is_found_among_runs_that_arent_read_again() -> None:
+    one = run(1)
+    other = replace(run(2), job_id=one.job_id)
+    world = World(one, other, overlap=Overlap.CANCEL_OTHER)
+    await world.rescue.step()
+    world.rows.crowds.clear()
+    assert await read_by_a_scan(world) == []
+    assert world.rows.crowds == [one.job_id]
+
+
+async def test_now_and_then_all_is_read_so_that_nothing_is_wrong_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = run(1)
+    world = World(waits)
+    await world.rescue.step()
+    wrong = replace(waits, priority=Priority.HIGH)
+    world.board.put_runs([wrong], NOW)
+    assert await read_by_a_scan(world) == []
+    assert [*world.board.ready] == [wrong]
+
+    monkeypatch.setattr(rescue, "boottime", lambda: boottime() + FULL_EVERY)
+    await read_by_a_scan(world)
+    assert [*world.board.ready] == [waits]
+
+
+async def test_after_a_scan_that_failed_all_is_read_again() -> None:
+    waits = run(1)
+    world = World(waits)
+    await world.rescue.step()
+    world.board.put_runs([replace(waits, priority=Priority.HIGH)], NOW)
+
+    def away() -> None:
+        raise Unavailable("PostgreSQL: no answer")
+
+    world.rows.runs, world.rows.between = [waits, run(2)], away
+    world.rescue.wake()
+    with pytest.raises(Unavailable):
+        await world.rescue.step()
+    world.rows.between = lambda: None
+    await read_by_a_scan(world)
+    assert waits in [*world.board.ready]
+
+
+async def test_a_database_that_went_back_is_read_in_full() -> None:
+    waits = run(1)
+    world = World(waits)
+    await world.rescue.step()
+    world.board.put_runs([replace(waits, priority=Priority.HIGH)], NOW)
+    world.rows.timeline = 2
+    await read_by_a_scan(world)
+    assert [*world.board.ready] == [waits]

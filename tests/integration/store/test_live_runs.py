@@ -1,0 +1,99 @@
+"""What a scan reads: which live runs may have changed since a moment, which are as they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from schedd.core.changes import ChangedRuns, Cursor
+from schedd.core.ids import RunId, ShardId
+from schedd.core.lifecycle import LIVE
+from schedd.core.model import LiveRun
+from schedd.core.records import JobRecord, TimerEdit
+from schedkit.clock import utcnow
+from support.store import Member, World, draft, firing, job_record, ok
+
+HERE = ShardId(3)
+STATES = [*LIVE]
+
+
+async def made(world: World, me: Member, count: int = 1, shard: int = HERE) -> list[LiveRun]:
+    jobs = [await world.job(shard=shard, due=utcnow()) for _ in range(count)]
+    return [run for job in jobs for run in (await me.fire(firing(job))).runs]
+
+
+async def changed(me: Member, since: Cursor) -> ChangedRuns:
+    until = utcnow() + timedelta(seconds=15)
+    found = await me.store.owner.changed_runs([HERE], STATES, until, since)
+    assert found is not None
+    return found
+
+
+def ids(*runs: LiveRun) -> set[RunId]:
+    return {run.key.run_id for run in runs}
+
+
+def written(*runs: LiveRun) -> set[bytes]:
+    return {run.key.run_id.bytes for run in runs}
+
+
+async def test_what_was_made_before_is_as_it_was_and_what_came_since_has_changed(
+    world: World,
+) -> None:
+    me = await world.member()
+    [before] = await made(world, me)
+    await made(world, me, shard=4)
+    moment = await me.store.owner.moment()
+    [since] = await made(world, me)
+
+    found = await changed(me, moment)
+    assert (set(found.changed), found.same) == (ids(since), written(before))
+    found = await changed(me, await me.store.owner.moment())
+    assert (set(found.changed), found.same) == (set(), written(before, since))
+
+
+async def test_what_runs_counts_as_changed_for_as_long_as_it_does(world: World) -> None:
+    me = await world.member()
+    runs, waits = await made(world, me, 2)
+    moment = await me.store.owner.moment()
+    await me.assigned(draft(runs))
+    for since in moment, await me.store.owner.moment():
+        found = await changed(me, since)
+        assert (set(found.changed), found.same) == (ids(runs), written(waits))
+
+
+async def test_a_run_has_changed_whose_job_was_edited(world: World) -> None:
+    """Its row says nothing of that; the line of its job, which is read beside it, does."""
+    me = await world.member()
+    record = await me.store.users.create_job(job_record(shard=HERE), None, ok("create"))
+    assert isinstance(record, JobRecord)
+    [run] = (await me.fire(firing(record))).runs
+    moment = await me.store.owner.moment()
+    job = record.definition
+    await me.store.users.update_job(job.job_id, 1, job, TimerEdit(), ok("update"))
+    found = await changed(me, moment)
+    assert (set(found.changed), found.same) == (ids(run), set())
+
+
+async def test_what_is_paused_is_neither(world: World) -> None:
+    me = await world.member()
+    [run] = await made(world, me)
+    moment = await me.store.owner.moment()
+    await me.store.users.pause_job(run.job_id, "", "ann", ok("pause"))
+    found = await changed(me, moment)
+    assert (found.changed, found.same) == ((), frozenset())
+
+
+async def test_of_what_is_asked_for_alone_only_that_is_read(world: World) -> None:
+    me = await world.member()
+    one, _, elsewhere = *(await made(world, me, 2)), *(await made(world, me, shard=4))
+    asked = [one.key.run_id, elsewhere.key.run_id]
+    assert await me.store.owner.live_runs([HERE], STATES, of=asked) == [one]
+
+
+async def test_of_another_database_nothing_is_known(world: World) -> None:
+    """One that went back to a copy, say, or a standby that took over."""
+    me = await world.member()
+    now = await me.store.owner.moment()
+    for other in replace(now, timeline=now.timeline + 1), replace(now, transaction=1 << 40):
+        assert await me.store.owner.changed_runs([HERE], STATES, utcnow(), other) is None
