@@ -9,21 +9,21 @@ Owner (fire dispatch rescue)       within each tenure
 │
 gRPC: calls, Attach, nudges        HTTP: pages, REST, metrics, health
 
-`parts` makes and ties them, `serving` puts them on gRPC, `lifecycle` is how a daemon starts and
-answers its service manager.
+`doors` has the addresses, `parts` makes the parts and ties them, `serving` puts them on gRPC,
+`lifecycle` is how a daemon starts and answers its service manager.
 """
 
 import asyncio
-import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
-import grpc.aio
 from starlette.applications import Starlette
 
 from schedd.app import configured
+from schedd.app.doors import Doors, opened
 from schedd.app.garbage import Sweeper
 from schedd.app.lifecycle import once_available
 from schedd.app.parts import Ground, Parts, build
@@ -35,18 +35,12 @@ from schedd.config import Config
 from schedd.etcd import client as etcd_client
 from schedd.result_objects import StoredObjects
 from schedd.rpc.attach import Terms
-from schedd.rpc.crowds import Crowds, most_of_all, most_of_one
-from schedd.rpc.server import make_server, served
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
 from schedd.telemetry import Telemetry
 from schedd.web import app as web
-from schedd.web import server as web_server
 from schedkit import service
-from schedkit.channel import listen
-from schedkit.https import context_of
 from schedkit.objects import open_objects
-from schedkit.patience import connections_for, more_descriptors
 from schedkit.tasks import Loop, guard
 
 SWITCH_EVERY: Final = 0.001
@@ -75,51 +69,25 @@ class Daemon:
         """Serve until asked to drain, then hand over and end."""
         sys.setswitchinterval(SWITCH_EVERY)
         config = self._config
-        access = configured.access(config)
-        deadline = config.call_deadline
-        telemetry = Telemetry()
+        access, telemetry = configured.access(config), Telemetry()
         async with AsyncExitStack() as stack:
-            store = PostgresStore(
-                Database(config.postgres.dsn, lanes=config.postgres.lanes, emit=telemetry.emit),
-                config.ahead.kept().guard,
-            )
+            store = _store(config, telemetry)
             stack.callback(store.close)
-            database = store.database
-            clock = DatabaseClock(
-                store.membership.probe,
-                reconnect=database.reconnect,
-                expects=database.expect,
-                lineage=database.lineage,
-                follow=database.follow,
-            )
-
-            async def first_look() -> str:
-                await store.check()
-                await clock.step()
-                return await store.membership.cluster_id()
-
-            cluster_id = await once_available(first_look, "PostgreSQL", daemon)
+            clock = _clock(store)
+            cluster_id = await once_available(partial(_look, store, clock), "PostgreSQL", daemon)
             if cluster_id is None:
                 return
             etcd = await stack.enter_async_context(
                 etcd_client.connect(
-                    access, deadline=deadline, root=config.etcd.prefix, emit=telemetry.emit
+                    access,
+                    deadline=config.call_deadline,
+                    root=config.etcd.prefix,
+                    emit=telemetry.emit,
                 )
             )
-            descriptors = more_descriptors()
-            pages = connections_for(descriptors, listeners=2)
-            streams = most_of_all(descriptors, pages)
-            grpc_server = make_server(streams)
-            tls = config.tls.files()
-            port = listen(grpc_server, config.listen.grpc, tls)
-            ports = [port]
-            if config.listen.grpc_tokens:
-                tokens = config.listen.grpc_tokens
-                ports.append(listen(grpc_server, tokens, tls, certificates=False))
-            https = None if tls is None else context_of(tls)
+            doors = await stack.enter_async_context(opened(config))
             configured.tell_who_is_asked(config)
-            http = await stack.enter_async_context(web_server.bound(config.listen.http))
-            identity = configured.identity(config, port, http.port)
+            identity = configured.identity(config, doors.ports[0], doors.http.port)
             objects = StoredObjects(open_objects(config.results.url, config.results.options))
             stack.callback(objects.close)
             ground = Ground(
@@ -130,26 +98,39 @@ class Daemon:
             stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
             unready = readiness(parts.member, clock, etcd.away_for, daemon.draining.is_set)
-            health = await serve(grpc_server, parts, terms, unready, reflection=config.reflection)
-            stack.push_async_callback(grpc_server.stop, GRACE)
+            health = await serve(doors.grpc, parts, terms, unready, reflection=config.reflection)
+            stack.push_async_callback(doors.grpc.stop, GRACE)
             sweeper = Sweeper()
             sweeper.take_over()
             page = web.build(parts.services, telemetry, unready, notes(parts.brake))
-            loops = [health.loop, sweeper.loop]
-            await _live(daemon, parts, loops, http, https, page, grpc_server, ports, pages, streams)
+            await _live(daemon, parts, [health.loop, sweeper.loop], doors, page)
+
+
+def _store(config: Config, telemetry: Telemetry) -> PostgresStore:
+    database = Database(config.postgres.dsn, lanes=config.postgres.lanes, emit=telemetry.emit)
+    return PostgresStore(database, config.ahead.kept().guard)
+
+
+def _clock(store: PostgresStore) -> DatabaseClock:
+    database = store.database
+    return DatabaseClock(
+        store.membership.probe,
+        reconnect=database.reconnect,
+        expects=database.expect,
+        lineage=database.lineage,
+        follow=database.follow,
+    )
+
+
+async def _look(store: PostgresStore, clock: DatabaseClock) -> str:
+    """The first look at the database: its schema, its time, whose it is."""
+    await store.check()
+    await clock.step()
+    return await store.membership.cluster_id()
 
 
 async def _live(
-    daemon: service.Daemon,
-    parts: Parts,
-    loops: Sequence[Loop],
-    http: web_server.Bound,
-    https: ssl.SSLContext | None,
-    page: Starlette,
-    grpc_server: grpc.aio.Server,
-    ports: Sequence[int],
-    pages: int,
-    streams: int,
+    daemon: service.Daemon, parts: Parts, loops: Sequence[Loop], doors: Doors, page: Starlette
 ) -> None:
     identity = parts.member.identity
     serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
@@ -161,15 +142,14 @@ async def _live(
         ("relay", parts.relay.run),
         ("hearing", parts.hearing.run),
         ("run feed", parts.feed.loop.run),
-        ("grpc", lambda: served(grpc_server)),
-        *((f"crowds at {port}", Crowds(port, most_of_one(streams)).run) for port in ports),
+        *doors.watched(),
         ("pulse", parts.telemetry.pulse.run),
         ("reload", lambda: service.answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in (*loops, *parts.greeting.loops)),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]
-        tasks.append(group.create_task(http.serve(page, pages, https), name="http"))
+        tasks.append(group.create_task(doors.serve_http(page), name="http"))
         daemon.ready(serving)
         await parts.member.run(daemon.draining)
         for task in tasks:

@@ -30,7 +30,7 @@ from schedkit.tasks import Loop, in_turns
 log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
-SHARE: Final = 20
+SHARE: Final = 40
 """So many times as long as a look took is waited until the next, within these bounds."""
 LOOK_AT_LEAST_EVERY: Final = 10.0
 BATCH: Final = 500

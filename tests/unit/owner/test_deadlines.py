@@ -202,14 +202,14 @@ async def test_what_waits_is_looked_at_the_less_often_the_longer_it_takes(
     monkeypatch.setattr(deadlines, "boottime", lambda: seconds[0])
 
     def walk() -> Iterator[LiveRun]:
-        seconds[0] += 0.3
+        seconds[0] += 0.2
         yield from ()
 
     monkeypatch.setattr(world.board, "waits", walk)
-    assert await world.deadlines.step() == pytest.approx(0.3 * SHARE)
+    assert await world.deadlines.step() == pytest.approx(0.2 * SHARE)
     seconds[0] += 1.0
     world.deadlines.passed(waits(1, 31))
-    assert await world.deadlines.step() == pytest.approx(0.3 * SHARE - 1.0)
+    assert await world.deadlines.step() == pytest.approx(0.2 * SHARE - 1.0)
     assert [end.key for end in world.rows.ended] == [run(1).key], "and not the whole board for it"
 
 

@@ -95,7 +95,7 @@ async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> 
     first, second, third = key(), key(), key()
 
     def rearm() -> None:
-        armed.put(first, boottime() + 0.05)
+        armed.put(first, boottime() + 0.5)
 
     def add() -> None:
         armed.put(third, boottime())
@@ -114,7 +114,7 @@ async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> 
 
     armed, now = Armed(start), boottime()
     armed.put(first, now + 0.01)
-    armed.put(second, now + 0.02)
+    armed.put(second, now + 0.3)
     expected = {"again": [first, second, first], "earlier": [first, third, second]}
     wanted = expected.get(how, [first, second])
     await wait_until_async(lambda: len(started) == len(wanted), PATIENCE, "all")
