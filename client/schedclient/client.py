@@ -145,10 +145,11 @@ class Client:
     def _submit_request(
         self, spec: Form | job_pb2.Job, name: str, delay: Length | None, key: str | None
     ) -> wire.SubmitRunRequest:
+        written = job_message(spec, namespace=self.namespace)
         return wire.SubmitRunRequest(
-            namespace=self.namespace,
+            namespace=written.namespace,
             name=name,
-            spec=job_message(spec),
+            spec=written,
             delay=length_message(delay, "delay"),
             idempotency_key=key or str(uuid4()),
         )

@@ -114,6 +114,7 @@ def line_id(job: job_pb2.Job, namespace: str) -> LineId:
     """In which line its runs wait (`core/placement.Need`), and whether they may end there."""
     action = job.WhichOneof("action") or ""
     needs = (
+        namespace,
         action,
         job.python.handler if action == "python" else "",
         job.plugin.executor if action == "plugin" else "",

@@ -72,6 +72,8 @@ async def _judged(services: Services, caller: Caller, request: wire.SubmitRunReq
     spec = job_pb2.Job()
     spec.CopyFrom(request.spec)
     _refuse_standing(spec)
+    if spec.namespace not in ("", namespace):
+        _refuse("spec.namespace", f"is another than the run's, {namespace!r}")
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
     validation.check(spec, now, scheduled=False)
     await pools.check_there(services, namespace, spec.pool)

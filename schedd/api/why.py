@@ -198,6 +198,9 @@ def _needs(
         most = max(one.incarnation.slots for one in workers)
         what = f"jobs of {need.slots} slots: the largest has {most}"
     if not fit:
+        anywhere = [replace(one.incarnation, namespaces=None) for one in workers]
+        if any(able(one, need) for one in anywhere):
+            what += f" of namespace {need.namespace!r}: that is in no certificate of theirs"
         return [
             Check(
                 question="Is there a worker for it?",

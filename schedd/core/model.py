@@ -438,6 +438,8 @@ class Incarnation:
     actions: tuple[str, ...]
     started_at: datetime
     lost_at: datetime | None = None
+    namespaces: frozenset[str] | None = field(default=None, compare=False)
+    """Those whose runs it may be given, by the certificate that it came with; None: all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from schedkit.records import dataclass
 MOST_NEEDS: Final = 1_000
 """So many are remembered with the kinds that are able."""
 
-_Wanted: TypeAlias = tuple[str, str, int, tuple[Match, ...], tuple[Match, ...]]
+_Wanted: TypeAlias = tuple[str, str, str, int, tuple[Match, ...], tuple[Match, ...]]
 
 
 @dataclass(slots=True, eq=False)
@@ -182,7 +182,8 @@ class Offers:
         """The kinds that are able, each with how little it suits, those first that suit best."""
         if need.each:
             return []
-        wanted = need.action, need.handler, need.slots, need.require, prefer
+        asked = need.namespace, need.action, need.handler, need.slots, need.require
+        wanted = *asked, prefer
         if (found := self._able.get(wanted)) is None:
             self._tell_apart({match.key for match in (*need.require, *prefer)})
             found = [

@@ -1,6 +1,7 @@
 """Which worker gets a run, among those that can do it.
 
-    able      it has the executor, the handler, the labels and, all of them free, the slots
+    able      it may work for the namespace, and has the executor, the handler, the labels and, all
+              of them free, the slots
     prefer    of the able ones those that have the most of the labels that the job would rather have
     placement of these  SPREAD  the one with the most granted slots left
                         PACK    the one with the fewest, so that others stay free
@@ -39,6 +40,7 @@ class Need:
     """Of a broadcast: it goes to no worker, but has a run made for each that could do it."""
     worker: str | None = None
     """The name of the one that it is for; None: whoever can do it."""
+    namespace: str = ""
 
 
 def need_of(definition: Definition, run: LiveRun) -> Need:
@@ -51,12 +53,19 @@ def need_of(definition: Definition, run: LiveRun) -> Need:
         definition.pool,
         definition.placement is Placement.BROADCAST and run.parent is None,
         run.target,
+        definition.namespace,
     )
 
 
 def asked_of_worker(definition: Definition) -> Need:
     """What any run of the job, or of its children, asks of the worker that does it."""
-    return Need(definition.action, definition.handler, definition.slots, definition.require)
+    return Need(
+        definition.action,
+        definition.handler,
+        definition.slots,
+        definition.require,
+        namespace=definition.namespace,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,14 @@ class Offer:
         return self.incarnation.id
 
 
-Skill: TypeAlias = tuple[str, int, tuple[str, ...], tuple[str, ...], tuple[tuple[str, str], ...]]
+Skill: TypeAlias = tuple[
+    str,
+    int,
+    tuple[str, ...],
+    tuple[str, ...],
+    tuple[tuple[str, str], ...],
+    frozenset[str] | None,
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +136,17 @@ def skill_of(worker: Incarnation, asked: Asked) -> Skill:
     """
     labels = tuple(sorted((key, worker.labels[key]) for key in asked.labels & worker.labels.keys()))
     name = worker.worker if worker.worker in asked.names else ""
-    return name, worker.slots, tuple(worker.actions), tuple(worker.handlers), labels
+    has = tuple(worker.actions), tuple(worker.handlers), labels
+    return name, worker.slots, *has, worker.namespaces
 
 
 def able(worker: Incarnation, need: Need) -> bool:
-    """Whether the worker has the executor, the handler, the labels and, if all of them are free,
-    the slots. Nobody is able to do a broadcast itself.
+    """Whether the worker may work for the namespace, and has the executor, the handler, the labels
+    and, if all of them are free, the slots. Nobody is able to do a broadcast itself.
     """
     if need.each or (need.worker is not None and need.worker != worker.worker):
+        return False
+    if worker.namespaces is not None and need.namespace not in worker.namespaces:
         return False
     if need.action not in worker.actions or need.slots > worker.slots:
         return False

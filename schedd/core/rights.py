@@ -2,6 +2,7 @@
 
     schedd://member/m1               a member of the cluster
     schedd://worker/w1               the worker of this name, and no other
+    schedd://worker/w1/billing       the same, for the work of this namespace alone
     schedd://user/alice/admin/*      a person or program: a role in a namespace, `*`: in all
 
 Invariants
@@ -26,6 +27,8 @@ EVERY: Final = "*"
 """All namespaces, and what belongs to none of them."""
 
 SCHEME: Final = "schedd://"
+NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
+"""How one is written."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@+-]{0,126}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -62,6 +65,8 @@ class Identity:
     until: datetime | None = None
     token: AccessTokenId | None = None
     """By which they were."""
+    works_for: frozenset[str] | None = None
+    """The namespaces whose runs a worker is given; None: all."""
 
     @property
     def actor(self) -> str:
@@ -99,6 +104,12 @@ def uri_of(kind: Kind, name: str) -> str:
     return f"{SCHEME}{kind.value}/{name}"
 
 
+def uris_of_worker(name: str, namespaces: Iterable[str] = ()) -> list[str]:
+    """How a certificate names a worker for these namespaces; none: for all."""
+    uri = uri_of(Kind.WORKER, name)
+    return [f"{uri}/{namespace}" for namespace in namespaces] or [uri]
+
+
 def uris_of_user(name: str, role: Role, namespaces: Iterable[str]) -> list[str]:
     """How a certificate names a person or program with this role."""
     return [f"{SCHEME}user/{name}/{role.word}/{namespace}" for namespace in namespaces]
@@ -112,9 +123,17 @@ def identity_of(uris: Iterable[str]) -> Identity | None:
     match parts:
         case [[("member" | "worker") as kind, name]] if is_name(name):
             return Identity(Kind(kind), name)
+        case [["worker", name, _], *_] if is_name(name):
+            return _worker(name, [each[2:] for each in parts])
         case [["user", name, *_], *_] if is_name(name):
             return _user(name, [each[2:] for each in parts])
     return None
+
+
+def _worker(name: str, granted: Iterable[list[str]]) -> Identity | None:
+    if any(len(each) != 1 or not NAMESPACE.fullmatch(each[0]) for each in granted):
+        return None
+    return Identity(Kind.WORKER, name, works_for=frozenset(each[0] for each in granted))
 
 
 def _user(name: str, granted: Iterable[list[str]]) -> Identity | None:

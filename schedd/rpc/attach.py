@@ -33,7 +33,7 @@ from schedd.rpc.reading import MOST_PARTS_OF_FRAME, Unread, put, reader, refuse_
 from schedd.rpc.status import abort
 from schedkit import failpoints
 from schedkit.errors import Unavailable
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 from schedkit.tasks import in_turns
 from schedproto.v1 import worker_service_pb2 as wire
 
@@ -111,7 +111,7 @@ class WorkerService:
         await _check_name(context, hello.worker)
         outbox = Outbox()
         try:
-            incarnation = frames.incarnation_of(hello)
+            incarnation = replace(frames.incarnation_of(hello), namespaces=caller().works_for)
             spooled = [frames.key_of(key) for key in hello.spooled]
             turned = await self._greeting.greet(incarnation, spooled)
         except frames.BadFrame as bad:

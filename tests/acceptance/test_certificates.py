@@ -150,15 +150,39 @@ def test_a_workers_certificate_is_no_other_workers_and_no_persons(cluster: DevCl
     cluster.terminate("w2")
     try:
         wrong = config.replace("w2.pem", "w1.pem").replace("w2.key", "w1.key")
-        told = _run_worker(cluster, wrong)
-        assert "the certificate is of worker/w1, and the hello of worker/w2" in told
+        with worker_with(cluster, wrong) as said:
+            wait_until(lambda: any("hello of" in line for line in said), PATIENCE, "a refusal")
+        assert "the certificate is of worker/w1, and the hello of worker/w2" in "".join(said)
     finally:
         cluster.up()
 
 
-def _run_worker(cluster: DevCluster, config: str) -> str:
-    """What a worker with these settings says within seconds."""
-    file = cluster.directory / "tls" / "stolen.toml"
+def test_a_worker_whose_certificate_is_for_one_namespace_gets_runs_of_no_other(
+    cluster: DevCluster, client: SyncClient
+) -> None:
+    folder = cluster.directory / "tls"
+    own = ["auth", "issue", "worker", "w1", "--in", "billing", "--ca-dir", str(folder)]
+    config = (cluster.directory / "w1.toml").read_text()
+    for worker in "w1", "w2":
+        cluster.terminate(worker)
+    try:
+        assert cluster.schedctl(*own, "--out", str(folder)).returncode == 0
+        elsewhere = client.submit(shell={"argv": ["true"]})
+        theirs = client.submit(shell={"argv": ["true"]}, namespace="billing")
+        with worker_with(cluster, config):
+            assert client.runs.wait(theirs.run_id, timeout=PATIENCE).worker == "w1"
+            why = cluster.schedctl("run", "why", elsewhere.run_id).stdout
+            assert "of namespace 'default': that is in no certificate of theirs" in why
+            assert client.runs.get(elsewhere.run_id).state == "PENDING"
+    finally:
+        cluster.up()  # with certificates for all namespaces
+    assert client.runs.wait(elsewhere.run_id, timeout=PATIENCE).state == "SUCCEEDED"
+
+
+@contextmanager
+def worker_with(cluster: DevCluster, config: str) -> Iterator[list[str]]:
+    """A worker with these settings; gives what it has said so far."""
+    file = cluster.directory / "tls" / "other.toml"
     file.write_text(config)
     command = [sys.executable, "-P", "-m", "workerd", "--config", str(file)]
     process = subprocess.Popen(
@@ -173,9 +197,8 @@ def _run_worker(cluster: DevCluster, config: str) -> str:
     reading = threading.Thread(target=read)
     reading.start()
     try:
-        wait_until(lambda: any("hello of" in line for line in said), PATIENCE, "a refusal")
+        yield said
     finally:
         process.terminate()
         process.wait(60)
         reading.join()
-    return "".join(said)

@@ -20,7 +20,16 @@ from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
 from schedctl.output import message, show_facts, show_listing, show_one
 from schedctl.session import Session
-from schedd.core.rights import EVERY, Kind, Role, is_name, uri_of, uris_of_user
+from schedd.core.rights import (
+    EVERY,
+    NAMESPACE,
+    Kind,
+    Role,
+    is_name,
+    uri_of,
+    uris_of_user,
+    uris_of_worker,
+)
 
 if TYPE_CHECKING:
     from schedctl.authority import Subject
@@ -28,7 +37,6 @@ if TYPE_CHECKING:
 ROLES: Final = click.Choice([role.word for role in Role])
 DAYS: Final = {"member": 90, "worker": 90, "user": 30}
 SECRET: Final = 0o600
-_NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 _ca_option = click.option(
@@ -61,7 +69,12 @@ def init(session: Session, ca_dir: Path | None) -> None:
 @click.argument("name")
 @click.option("--host", "hosts", multiple=True, help="Of a member: a name or address. Repeatable.")
 @click.option("--role", type=ROLES, help="Of a user.")
-@click.option("--in", "namespaces", multiple=True, help="Of a user: where.  [default: everywhere]")
+@click.option(
+    "--in",
+    "namespaces",
+    multiple=True,
+    help="Of a user: where. Of a worker: whose runs it is given.  [default: everywhere, all]",
+)
 @click.option("--days", type=click.IntRange(1, 825), help="[default: 90; of a user 30]")
 @_ca_option
 @click.option(
@@ -199,19 +212,24 @@ def _subject(
 
     if not is_name(name):
         raise wrong(f"{name!r} can't name anybody", "use letters, digits, '.', '_', '@', '+', '-'")
+    for namespace in namespaces:
+        if namespace != EVERY and not NAMESPACE.fullmatch(namespace):
+            raise wrong(f"{namespace!r} isn't a namespace", "as in `--namespace`")
     if kind == "user":
         if hosts or role is None:
             raise wrong("a user has a role and no host", "give --role viewer, operator or admin")
-        for namespace in namespaces:
-            if namespace != EVERY and not _NAMESPACE.fullmatch(namespace):
-                raise wrong(f"{namespace!r} isn't a namespace", "as in `--namespace`")
         granted = uris_of_user(name, Role[role.upper()], [*dict.fromkeys(namespaces)] or [EVERY])
         return Subject(name, granted)
-    if role is not None or namespaces:
-        raise wrong(f"a {kind} has no role", "leave --role and --in out")
-    if kind == "worker" and hosts:
-        raise wrong("a worker serves nobody", "leave --host out")
-    if kind == "member" and not hosts:
+    if role is not None:
+        raise wrong(f"a {kind} has no role", "leave --role out")
+    if kind == "worker":
+        if hosts:
+            raise wrong("a worker serves nobody", "leave --host out")
+        own = [] if EVERY in namespaces else dict.fromkeys(namespaces)
+        return Subject(name, uris_of_worker(name, own))
+    if namespaces:
+        raise wrong("a member serves all namespaces", "leave --in out")
+    if not hosts:
         raise wrong("others reach a member by its host", "give --host NAME or ADDRESS, for each")
     for host in hosts:
         if not _HOST.fullmatch(host) and not _is_v6(host):

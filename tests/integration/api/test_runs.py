@@ -57,6 +57,7 @@ async def test_the_same_key_and_body_give_the_same_run(api):
         submit(spec=job_pb2.Job()),
         submit(spec=job_pb2.Job(shell=SPEC.shell, cron=["* * * * *"])),
         submit(spec=job_pb2.Job(shell=SPEC.shell, paused=True)),
+        submit(spec=job_pb2.Job(shell=SPEC.shell, namespace="elsewhere")),
         submit(spec=job_pb2.Job(shell=SPEC.shell, priority=99)),
         submit(spec=job_pb2.Job(shell=SPEC.shell, kill_after=Duration(seconds=1 << 61))),
         submit(delay=Duration(seconds=-5)),

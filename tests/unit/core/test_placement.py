@@ -47,6 +47,17 @@ def test_a_worker_is_able_if_it_has_a_value_of_each_label_that_is_required() -> 
     assert told(need.require) == "gpu in (a100, h100) and region=eu"
 
 
+def test_a_worker_for_one_namespace_gets_nothing_of_another() -> None:
+    own = replace(labelled(1, {}), namespaces=frozenset({"billing"}))
+    of_all = [Offer(own, 8), Offer(labelled(2, {}), 2)]
+    billing = replace(PROBE, namespace="billing")
+    assert able(own, need_of(billing, ANY))
+    assert not able(own, SHELL)
+    assert chosen(billing, of_all) == 1
+    assert chosen(PROBE, of_all) == 2
+    assert chosen(PROBE, of_all[:1]) is None
+
+
 def test_what_is_preferred_is_chosen_but_not_waited_for() -> None:
     job = replace(PROBE, prefer=(GPU, NEAR))
     both, one, none = {"gpu": "a100", "region": "eu"}, {"gpu": "a100"}, {"region": "us"}

@@ -15,6 +15,7 @@ from schedd.core.rights import (
     identity_of,
     uri_of,
     uris_of_user,
+    uris_of_worker,
 )
 
 
@@ -24,6 +25,12 @@ def test_a_member_or_worker_is_named_by_its_certificate(kind: Kind) -> None:
     assert who == Identity(kind, "n1")
     assert who.actor == f"{kind.value}/n1"
     assert not who.may_somewhere(Role.VIEWER)
+
+
+def test_a_worker_may_be_for_some_namespaces_alone() -> None:
+    who = identity_of(uris_of_worker("w1", ["billing", "mail"]))
+    assert who == Identity(Kind.WORKER, "w1", works_for=frozenset({"billing", "mail"}))
+    assert identity_of(uris_of_worker("w1")) == Identity(Kind.WORKER, "w1")
 
 
 def test_a_user_has_a_role_in_each_namespace_that_is_named() -> None:
@@ -50,7 +57,13 @@ def test_a_user_has_a_role_in_each_namespace_that_is_named() -> None:
         ["schedd://user/alice/admin/*/more"],
         ["schedd://user/alice/viewer/a", "schedd://user/alice/root/b"],
         ["schedd://user//admin/*"],
-        ["schedd://worker/w1/more"],
+        ["schedd://worker/w1/"],
+        ["schedd://worker/w1/*"],
+        ["schedd://worker/w1/Billing"],
+        ["schedd://worker/w1/billing/more"],
+        ["schedd://worker/w1/billing", "schedd://worker/w2/billing"],
+        ["schedd://worker/w1/billing", "schedd://worker/w1"],
+        ["schedd://member/m1/billing"],
         ["schedd://worker/w 1"],
         ["schedd://anybody/anonymous"],
         ["schedd://"],

@@ -120,6 +120,15 @@ async def test_lists_are_read_page_by_page_and_no_further_than_asked(
     assert (last.page_size, list(last.states)) == (3, [common_pb2.RUN_STATE_FAILED])
 
 
+async def test_a_submit_goes_to_the_namespace_that_its_fields_name(
+    client: Client, member: Scripted
+):
+    member.say("SubmitRun", PENDING)
+    await client.submit(shell={"argv": ["true"]})
+    await client.submit({"namespace": "billing", "shell": {"argv": ["true"]}})
+    assert [sent.namespace for sent in member.heard("SubmitRun")] == ["default", "billing"]
+
+
 async def test_submit_sends_work_without_a_schedule(client: Client, member: Scripted):
     member.say("SubmitRun", PENDING)
     run = await client.submit(shell={"argv": ["date"]}, name="now", delay="5s", priority="high")
