@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import grpc
@@ -21,8 +23,9 @@ from schedd.owner.ears import Ears
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
+from schedd.rpc import hearing
 from schedd.rpc.gate import Gate
-from schedd.rpc.hearing import Hearing
+from schedd.rpc.hearing import BEAT, BEATS, Hearing
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.outbox import MOST_IN_FRAME, Outbox
 from schedd.rpc.peer_service import PeerService
@@ -31,8 +34,12 @@ from schedd.rpc.refusals import AskedRefusals
 from schedd.rpc.relay import Relay
 from schedproto.v1 import job_pb2, peer_service_pb2
 from schedproto.v1 import worker_service_pb2 as down
+from support.proxied import proxied
 from support.runs import NOW, SetClock, running, worker
 from support.wait import PATIENCE, wait_until_async
+
+SILENT_FOR = 10.0
+"""Seconds after which a member that says nothing has been missed."""
 
 ME, OTHER, THIRD = (TenureId(UUID(int=n)) for n in (1, 2, 3))
 KNOWN = Known(
@@ -396,7 +403,7 @@ async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer
     peers = Peers(cluster, None)
     feed = Watched()
     async with asyncio.TaskGroup() as group:
-        hearing = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        listening = group.create_task(Hearing(peers, feed).run(), name="hearing")
         await asyncio.sleep(0.05)
         assert not peer.ears._listeners, "nobody watches"
         feed.watch(frozenset({JOB}))
@@ -416,5 +423,59 @@ async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer
         await wait_until_async(lambda: feed.deafened, PATIENCE, "word that nothing is heard")
         feed.watch(frozenset())
         await wait_until_async(lambda: not peer.ears._listeners, PATIENCE, "nobody to listen")
-        hearing.cancel()
+        listening.cancel()
+    await peers.close()
+
+
+async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not_heard(
+    peer: Peer, tmp_path: Path
+) -> None:
+    cluster, feed = Cluster(), Watched()
+    async with proxied(tmp_path, ("127.0.0.1", peer.port)) as through, asyncio.TaskGroup() as group:
+        cluster.members[OTHER] = f"127.0.0.1:{through.port}"
+        peers = Peers(cluster, None)
+        listening = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        feed.watch(None)
+        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
+        await asyncio.sleep(BEATS * BEAT + 1)
+        assert feed.deafened == 0, "who has nothing to say isn't silent"
+
+        await through.order("stall")
+        stalled = time.monotonic()
+        await wait_until_async(lambda: feed.deafened, PATIENCE, "word that nothing is heard")
+        assert time.monotonic() - stalled < SILENT_FOR
+
+        await through.order("plain")
+        late = RunId(uuid4())
+
+        def heard() -> bool:
+            peer.ears.hear([(late, None)])
+            return late in feed.runs
+
+        await wait_until_async(heard, PATIENCE, "what changes once it is heard again")
+        assert feed.deafened >= 2, "what it said meanwhile is looked for as well"
+        listening.cancel()
+    await peers.close()
+
+
+async def test_of_a_member_of_before_that_promises_nothing_silence_is_no_fault(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def told(ears: Ears, _request: object) -> AsyncIterator[peer_service_pb2.ChangesResponse]:
+        with ears.listening(None):
+            yield peer_service_pb2.ChangesResponse()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(hearing, "told", told)
+    monkeypatch.setattr(hearing, "BEAT", 0.1)
+    cluster, feed = Cluster(), Watched()
+    cluster.members[OTHER] = peer.endpoint
+    peers = Peers(cluster, None)
+    async with asyncio.TaskGroup() as group:
+        listening = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        feed.watch(None)
+        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
+        await asyncio.sleep(1)
+        assert feed.deafened == 0
+        listening.cancel()
     await peers.close()
