@@ -157,7 +157,7 @@ def test_streams_end_with_a_member_that_is_stopped(rough: DevCluster) -> None:
 
 
 def test_two_hundred_streams_begin_soon_and_ask_the_database_no_more_than_one(
-    calm: DevCluster, calm_client: SyncClient, figure: Callable[[str], None]
+    calm: DevCluster, figure: Callable[[str], None]
 ) -> None:
     address = addresses(calm)[0]
 
@@ -169,7 +169,7 @@ def test_two_hundred_streams_begin_soon_and_ask_the_database_no_more_than_one(
         time.sleep(6)
         return (database_calls(calm) - before) / (time.monotonic() - began)
 
-    with crowd(calm, calm_client, CROWD):
+    with crowd(calm, CROWD):
         with Events(address, "namespace=crowd") as one:
             begun(one)
             assert len(one.runs) == CROWD
@@ -187,16 +187,16 @@ def test_two_hundred_streams_begin_soon_and_ask_the_database_no_more_than_one(
 
 
 @contextmanager
-def crowd(cluster: DevCluster, client: SyncClient, count: int) -> Iterator[None]:
+def crowd(cluster: DevCluster, count: int) -> Iterator[None]:
     """So many runs of a namespace that don't end; cancelled at the end of the block."""
-    spec = {"namespace": "crowd", "shell": {"argv": ["true"]}}
-    made = client.submit_many([spec] * count, delay="1h")
+    with SyncClient(cluster.endpoints, namespace="crowd") as client:
+        made = client.submit_many([{"shell": {"argv": ["true"]}}] * count, delay="1h")
     runs = [one for one in made if isinstance(one, Run)]
     assert len(runs) == count, [one for one in made if not isinstance(one, Run)][:1]
 
     async def cancelled() -> None:
         async with Client(cluster.endpoints) as every:
-            await asyncio.gather(*(every.runs.cancel(run) for run in runs))
+            await asyncio.gather(*(every.runs.cancel(run, deadline=120) for run in runs))
 
     try:
         yield
