@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import LIVE
@@ -94,8 +94,7 @@ class Gap:
     before: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class News:
+class News(NamedTuple):
     """What one who watches is told next, and where a stream that breaks after it goes on; None: it
     begins anew. Without `what` it only says how far all has been told, or, first, that it stands.
     """

@@ -28,6 +28,10 @@ AGAIN = 5.0
 """Seconds before a stream broke whose states may be told again: two sweeps, and some."""
 NOISE = 20.0
 """Statements a second: 200 streams that each looked once in ten seconds would be as many."""
+MANY_WITHIN = 60.0
+"""Seconds for 200 streams to begin, on a machine with four times as much to do as it can: 17 to 27
+there. When each made its own look, they took 85 on an idle one.
+"""
 CROWD = 1_000
 """Runs that haven't ended: as many as a stream begins with."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "rest.md"
@@ -177,9 +181,9 @@ def test_two_hundred_streams_begin_soon_and_ask_the_database_no_more_than_one(
         with ExitStack() as stack:
             began = time.monotonic()
             streams = [stack.enter_context(Events(address, "namespace=crowd")) for _ in range(200)]
-            begun(*streams)
+            begun(*streams, within=MANY_WITHIN)
             took = time.monotonic() - began
-            assert {len(stream.runs) for stream in streams} == {CROWD}
+            assert {len(stream.told) for stream in streams} == {CROWD}
             many = statements()
     figure(f"events: 200 streams began in {took:.1f} s with {CROWD:,} runs that haven't ended")
     figure(f"events: {alone:.1f} statements/s with one stream, {many:.1f} with 200")
