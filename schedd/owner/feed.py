@@ -7,8 +7,8 @@
 Invariants
 - What is told are rows. Hints say only where to look now; each SWEEP the rows that changed since
   the last one are looked through, for the whole member. So a lost hint costs time alone.
-- A stream begins with a look of its own, and so does one whose box overflowed: what it missed
-  comes from rows. What a look can't reach is told as a gap.
+- A stream begins with a look that begins after its box listens (`looks`), and so does one whose
+  box overflowed: what it missed comes from rows. What a look can't reach is told as a gap.
 - Nobody watches, nothing is asked.
 """
 
