@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from schedclient import methods
-from schedclient.errors import ClusterUnavailable, NotFound
+from schedclient.errors import ClusterUnavailable, DeadlineExceeded, NotFound
 from schedclient.event_values import RunEvent
 from schedclient.reading import value_of
 from schedclient.transport import Transport
@@ -64,13 +64,25 @@ async def runs(
                 yield value_of(Run, event.run)
             continue
         for run_id in known.living:
-            try:
-                one = await transport.call(methods.GET_RUN, wire.GetRunRequest(run_id=run_id))
-            except NotFound:
+            one = await _read(transport, run_id)
+            if one is None:
                 known.forget(run_id)
-                continue
-            if known.is_news(one):
+            elif known.is_news(one):
                 yield value_of(Run, one)
+
+
+async def _read(transport: Transport, run_id: str) -> run_pb2.Run | None:
+    """How it stands, as soon as somebody can say so; None: it isn't kept any longer."""
+    backoff = Backoff(0.1, 2.0)
+    while True:
+        try:
+            return await transport.call(methods.GET_RUN, wire.GetRunRequest(run_id=run_id))
+        except NotFound:
+            return None
+        except (ClusterUnavailable, DeadlineExceeded) as failure:
+            if failure.reason == "NO_ENDPOINT":
+                raise
+        await asyncio.sleep(backoff.next())
 
 
 async def _events(

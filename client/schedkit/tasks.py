@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeVar
 
@@ -66,6 +66,33 @@ async def in_turns(items: Iterable[T], every: int = 50) -> AsyncIterator[T]:
         yield item
         if number % every == 0:
             await asyncio.sleep(0)
+
+
+class Turns:
+    """`in_turns` for many tasks that do such work at the same time: so much of it between two turns
+    of everybody else, whoever does it; first come, first served.
+    """
+
+    __slots__ = ("_left", "_line", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._most = self._left = most
+        self._line = asyncio.Lock()
+
+    async def take(self, items: int) -> None:
+        """Return when so many may be done, in one go."""
+        async with self._line:
+            if self._left < items:
+                await asyncio.sleep(0)
+                self._left = self._most
+            self._left -= items
+
+    async def of(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+        """All of these, as many at a time as may be done then."""
+        for first in range(0, len(items), self._most):
+            some = items[first : first + self._most]
+            await self.take(len(some))
+            yield some
 
 
 class Waker:

@@ -90,7 +90,7 @@ class Authentication:
             if token is None:
                 raise _unknown("the token isn't there any more", "BAD_TOKEN")
             self._living(token)
-        elif who.ended(self._clock.now()):
+        elif who.until is not None and who.ended(self._clock.now()):
             raise _unknown("the certificate has ended", "CERTIFICATE_EXPIRED")
 
     def of_certificate(self, pem: bytes, uris: Iterable[str]) -> Identity | None:

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schedd.api.authentication import Authentication
+from schedd.api.run_messages import RunMessages
 from schedd.core.events import Emit, unheard
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.model import AuditEntry
@@ -76,6 +77,7 @@ class Services:
     """What jobs may have people told by."""
     emit: Emit = unheard
     """What happened, for who counts it."""
+    run_messages: RunMessages = field(default_factory=RunMessages)
 
 
 @dataclass(frozen=True, slots=True)

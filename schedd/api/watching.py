@@ -56,11 +56,12 @@ async def _all(
 
 
 def _event(services: Services, news: News) -> run_service_pb2.RunEvent:
-    event = run_service_pb2.RunEvent(cursor=str(news.cursor or ""))
+    cursor = "" if news.cursor is None else str(news.cursor)
     if isinstance(news.what, Change):
-        record = news.what.record
-        event.run.CopyFrom(views.run_message(record, services.advances.of(record.run)))
-    elif isinstance(news.what, Gap):
+        progress = services.advances.of(news.what.record.run)
+        return services.run_messages.of(news.what, progress, cursor)
+    event = run_service_pb2.RunEvent(cursor=cursor)
+    if isinstance(news.what, Gap):
         event.gap.why = news.what.why
         if news.what.before is not None:
             event.gap.scheduled_before.FromDatetime(news.what.before)

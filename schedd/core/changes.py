@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import LIVE
@@ -58,9 +58,11 @@ class Cursor:
         return cls(int(found[1], 16), int(found[2], 16))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Change:
-    """A run as it stands, and the transaction that stored it so."""
+    """A run as it stands, and the transaction that stored it so. One object for all who are told of
+    it: what is made of it once is kept by it.
+    """
 
     record: RunRecord
     version: int
@@ -77,6 +79,12 @@ class Change:
         """
         return self.record.run.state not in LIVE, self.version
 
+    def same(self, other: Change) -> bool:
+        """Whether the other tells nothing else. A version alone doesn't say: a record has more in
+        it than the run's own row.
+        """
+        return self.version == other.version and self.record == other.record
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:
@@ -86,10 +94,9 @@ class Gap:
     before: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class News:
+class News(NamedTuple):
     """What one who watches is told next, and where a stream that breaks after it goes on; None: it
-    begins anew. Without `what` it only says how far all has been told.
+    begins anew. Without `what` it only says how far all has been told, or, first, that it stands.
     """
 
     cursor: Cursor | None

@@ -46,9 +46,13 @@ class Ear:
         if self._runs:
             self._news.set()
 
-    async def wait(self) -> None:
-        """Until there is something to take."""
-        await self._news.wait()
+    async def wait(self, most: float) -> bool:
+        """Until there is something to take, for at most so many seconds. Whether there is."""
+        try:
+            async with asyncio.timeout(most):
+                return await self._news.wait()
+        except TimeoutError:
+            return False
 
     def take(self, most: int) -> tuple[list[RunId], bool]:
         """The first `most` that were heard of, and whether there were more than could be kept."""

@@ -31,7 +31,7 @@ class RunFeed(Protocol):
     """All runs of a scope, as they change."""
 
     def follow(self, scope: Scope, after: Cursor | None) -> AsyncGenerator[News, None]:
-        """What changed since `after`; without it the runs that haven't ended, as they stand. Then
-        each change, for ever. Raises Unavailable.
+        """That it stands; what changed since `after`, without it the runs that haven't ended, as
+        they stand; then each change, for ever. Raises Unavailable.
         """
         ...

@@ -5,12 +5,15 @@
 
 Invariants
 - Where a stream breaks, or wasn't there, the feed is told that it was deaf: it looks at the rows.
+- A stream that says nothing has broken: the other member promises an answer each BEAT, and the
+  first one at once. So a connection that is half open is found within BEATS of them.
 - Of other jobs than before is asked before the stream of before ends: nothing is lost between.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from typing import Final, NoReturn, Protocol, TypeAlias
 from uuid import UUID
 
@@ -32,6 +35,11 @@ MOST_JOBS: Final = 10_000
 """Jobs in one request; of more, all are asked for."""
 BOTH: Final = 1.0
 """Seconds in which a stream goes on whose successor has begun."""
+BEAT: Final = 2.0
+"""Seconds after which an answer is given, if an empty one."""
+BEAT_MS: Final = round(BEAT * 1000)
+BEATS: Final = 3
+"""Beats without an answer after which a member has fallen silent."""
 EVERY: Final = 0.02
 """Seconds in which what changes gathers for one answer."""
 MOST: Final = 10_000
@@ -94,7 +102,7 @@ class Hearing:
         hears = True
         while True:
             try:
-                async for answer in self._peers.changes(endpoint, request):
+                async for answer in _heard(self._peers.changes(endpoint, request)):
                     if answer.lost or not hears:
                         self._feed.deaf()
                     hears = True
@@ -107,17 +115,40 @@ class Hearing:
             await asyncio.sleep(AGAIN_AFTER)
 
 
+async def _heard(
+    answers: AsyncGenerator[wire.ChangesResponse, None],
+) -> AsyncIterator[wire.ChangesResponse]:
+    """These, while they come as often as was promised. Members of before promise nothing.
+
+    Raises:
+        Unavailable: it broke, or the other member has fallen silent.
+    """
+    within: float | None = BEATS * BEAT
+    async with aclosing(answers):
+        while True:
+            try:
+                async with asyncio.timeout(within):
+                    answer = await anext(answers, None)
+            except TimeoutError:
+                raise Unavailable(f"nothing was heard for {within:g} s") from None
+            if answer is None:
+                return
+            within = BEATS * answer.beat_ms / 1000 or None
+            yield answer
+
+
 async def told(ears: Ears, request: wire.ChangesRequest) -> AsyncIterator[wire.ChangesResponse]:
-    """What changes here, for a member that listens. The first answer is empty: it stands.
+    """What changes here, for a member that listens. The first answer is empty: it stands; and one
+    that comes after BEAT without a change.
 
     Raises:
         ValueError: the request names no jobs.
     """
     jobs = frozenset(JobId(UUID(bytes=job)) for job in request.jobs) or None
     with ears.listening(jobs) as ear:
-        yield wire.ChangesResponse()
+        yield wire.ChangesResponse(beat_ms=BEAT_MS)
         while True:
-            await ear.wait()
-            await asyncio.sleep(EVERY)
+            if await ear.wait(BEAT):
+                await asyncio.sleep(EVERY)
             runs, lost = ear.take(MOST)
-            yield wire.ChangesResponse(runs=[run.bytes for run in runs], lost=lost)
+            yield wire.ChangesResponse(runs=[run.bytes for run in runs], lost=lost, beat_ms=BEAT_MS)

@@ -9,7 +9,7 @@ Invariants
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
@@ -72,7 +72,7 @@ class Peers:
 
     async def changes(
         self, endpoint: str, request: wire.ChangesRequest
-    ) -> AsyncIterator[wire.ChangesResponse]:
+    ) -> AsyncGenerator[wire.ChangesResponse, None]:
         """Hear what changes there, until it breaks. Raises Unavailable."""
         call: grpc.aio.UnaryStreamMultiCallable[wire.ChangesRequest, wire.ChangesResponse] = (
             self._channel(endpoint).unary_stream(

@@ -20,16 +20,16 @@ from sqlalchemy import (
     any_,
     literal,
     literal_column,
-    select,
 )
 
 from schedd.core.changes import Change, Cursor, Missed, Scope
 from schedd.core.ids import JobId, RunId
+from schedd.core.lifecycle import LIVE
 from schedd.store.arrays import ids
 from schedd.store.database import Database
 from schedd.store.fence import BY_INDEX
 from schedd.store.run_records import record, records
-from schedd.store.schema import jobs, live, runs
+from schedd.store.schema import runs
 from schedd.store.servers import TIMELINE
 from schedkit.records import dataclass
 
@@ -95,6 +95,34 @@ ORDER BY 2
 """
 
 
+ROWS: Final = "FROM runs ORDER BY scheduled_at DESC, run_id DESC"
+ROWS_OF_JOB: Final = "FROM runs WHERE job_id = %(job)s ORDER BY scheduled_at DESC"
+
+LIVING: Final = """
+SELECT r.run_id
+FROM (SELECT run_id, scheduled_at, job_id, state {rows} LIMIT %(looked)s) r
+JOIN jobs j ON j.job_id = r.job_id
+WHERE r.state = ANY (%(living)s) AND j.namespace = %(namespace)s
+ORDER BY r.scheduled_at DESC, r.run_id DESC LIMIT %(most)s
+"""
+"""Ends where it has found enough: most often long before all of these rows."""
+
+END: Final = "SELECT scheduled_at {rows} OFFSET %(looked)s - 1 LIMIT 1"
+"""Of the rows that were looked through; there are older ones, perhaps, that haven't ended."""
+
+FREELY: Final = "".join(
+    f"SET LOCAL enable_{way} TO DEFAULT;" for way in ("seqscan", "bitmapscan", "hashjoin")
+)
+"""What follows reads all that lives, which has no order: not row by row."""
+
+OLDER: Final = """
+SELECT l.run_id FROM live l JOIN jobs j ON j.shard = l.shard AND j.job_id = l.job_id
+WHERE l.scheduled_at <= %(before)s AND j.namespace = %(namespace)s
+  AND (%(job)s::uuid IS NULL OR l.job_id = %(job)s)
+ORDER BY l.scheduled_at DESC, l.run_id DESC LIMIT %(most)s
+"""
+
+
 def _look(looked: str, unended: str) -> str:
     return LOOK.format(
         looked=looked,
@@ -125,7 +153,7 @@ class PostgresChangeStore:
 
     async def unended(self, scope: Scope, most: int) -> list[RunId]:
         """The newest that haven't ended, the oldest of them first."""
-        return await self.database.call(lambda c: unended(c, scope, most))
+        return await self.database.call(lambda c: unended(c, scope, most, self.most))
 
     async def read(self, run_ids: Sequence[RunId]) -> list[Change]:
         """Those of these that exist, as they stand now, in this order."""
@@ -158,16 +186,25 @@ def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, mo
     )
 
 
-def unended(connection: Connection, scope: Scope, most: int) -> list[RunId]:
+def unended(connection: Connection, scope: Scope, most: int, looked: int) -> list[RunId]:
     """The newest that haven't ended, the oldest of them first."""
-    query = select(live.c.run_id).join(
-        jobs, (jobs.c.job_id == live.c.job_id) & (jobs.c.shard == live.c.shard)
-    )
-    query = query.where(jobs.c.namespace == scope.namespace)
-    if scope.job is not None:
-        query = query.where(jobs.c.job_id == scope.job)
-    newest = query.order_by(live.c.scheduled_at.desc(), live.c.run_id.desc()).limit(most)
-    return [RunId(found) for found in connection.execute(newest).scalars()][::-1]
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    of = ROWS if scope.job is None else ROWS_OF_JOB
+    asked = {
+        "namespace": scope.namespace,
+        "job": scope.job and str(scope.job),
+        "looked": looked,
+        "most": most,
+        "living": sorted(state.value for state in LIVE),
+    }
+    found = connection.exec_driver_sql(LIVING.format(rows=of), asked).scalars().all()
+    if len(found) < most:
+        before = connection.exec_driver_sql(END.format(rows=of), asked).scalar()
+        if before is not None:
+            connection.exec_driver_sql(FREELY)
+            rest = connection.exec_driver_sql(OLDER, asked | {"before": before}).scalars()
+            found = [*dict.fromkeys([*found, *rest])][:most]
+    return [RunId(run) for run in found[::-1]]
 
 
 def read(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:

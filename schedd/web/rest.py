@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import ExitStack
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -40,6 +41,10 @@ log = logging.getLogger(__name__)
 
 FIRST_WITHIN: Final = 1.0
 """Seconds in which a stream's first answer, or what is wrong, is waited for before it begins."""
+STANDS: Final = run_service_pb2.RunEvent()
+"""What says no more than that a stream has begun: its reader sees that by itself."""
+KEPT: Final = 4_096
+"""Events of runs, a kilobyte or two each, that are kept as they were told last."""
 STREAMS_OF_ONE_HOST: Final = 224
 """Fewer than the connections that it may have: who asks for one more hears why there is none."""
 
@@ -231,7 +236,7 @@ async def _streamed(answers: AsyncIterator[Message], closing: asyncio.Event) -> 
 
     async def events() -> AsyncGenerator[Event, None]:
         try:
-            if (answer := await first) is not None:
+            if (answer := await first) is not None and answer != STANDS:
                 yield _event(answer)
             async for answer in answers:
                 yield _event(answer)
@@ -245,11 +250,18 @@ async def _streamed(answers: AsyncIterator[Message], closing: asyncio.Event) -> 
 
 
 def _event(answer: Message) -> Event:
-    """An answer as an event; one that can be gone on from has an id, one that only says so no data,
-    which browsers keep and don't pass on.
-    """
+    """An answer as an event; of a run, made once for all who are told the same."""
     if not isinstance(answer, run_service_pb2.RunEvent):
         return Event(_json(to_json(answer)))
+    return _run_event(answer.SerializeToString())
+
+
+@lru_cache(KEPT)
+def _run_event(written: bytes) -> Event:
+    """One that can be gone on from has an id, one that only says so no data, which browsers keep
+    and don't pass on.
+    """
+    answer = run_service_pb2.RunEvent.FromString(written)
     bare = not (answer.HasField("run") or answer.HasField("gap"))
     name = "gap" if answer.HasField("gap") else ""
     return Event("" if bare else _json(to_json(answer)), name, answer.cursor)

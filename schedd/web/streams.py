@@ -1,10 +1,11 @@
 """Server-sent events: one response that goes on, ends with its reader, and never holds a shutdown.
 
-    items ──▶ "id, event, data" as lines ──▶ reader   a comment every 15 s keeps it alive
-
+    items ──▶ "id, event, data" as lines ──▶ what is ready goes in one piece ──▶ reader
+                                             a comment after 15 s of silence keeps it alive
 Invariants
 - The response ends when the reader leaves, the items end, or the server closes, whichever is first;
   nothing of it runs after that.
+- No more is made than the reader takes, but for one piece.
 - What raises among the items is told as an event `error` by the one who makes the items; here it
   only ends the response.
 """
@@ -15,6 +16,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
@@ -23,7 +25,12 @@ KEEPALIVE: Final = 15.0
 """Seconds of silence after which a comment is sent, so that no proxy ends the stream."""
 
 
-@dataclass(frozen=True, slots=True)
+HERE: Final = b": here\n\n"
+MOST_READY: Final = 64 * 1024
+"""Bytes of one piece, and of one event more."""
+
+
+@dataclass(frozen=True)
 class Event:
     """One event: `data` is text, of as many lines as it has. With an id and nothing else it is told
     to nobody: readers keep the id.
@@ -33,13 +40,49 @@ class Event:
     name: str = ""
     id: str = ""
 
+    @cached_property
     def encoded(self) -> bytes:
-        """As it goes over the wire."""
+        """As it goes over the wire: written once for all who are told of it."""
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.name}"] if self.name else []
         if self.data or not self.id:
             lines += [f"data: {line}" for line in self.data.splitlines() or [""]]
         return ("\n".join(lines) + "\n\n").encode()
+
+
+class Ready:
+    """Events that wait for their reader."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._over = False
+        self._some, self._room = asyncio.Event(), asyncio.Event()
+
+    async def put(self, piece: bytes) -> None:
+        """One more; returns when there is room for another."""
+        self._pieces.append(piece)
+        self._size += len(piece)
+        self._some.set()
+        if self._size >= MOST_READY:
+            self._room.clear()
+            await self._room.wait()
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._over = True
+        self._some.set()
+
+    async def take(self) -> bytes:
+        """All that is ready, as soon as anything is; nothing at the end."""
+        await self._some.wait()
+        taken = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        self._room.set()
+        if not self._over:
+            self._some.clear()
+        return taken
 
 
 class EventStream:
@@ -53,7 +96,7 @@ class EventStream:
         self._over = ExitStack()
         self._events = events
         self._closing = closing
-        self._sending = asyncio.Lock()
+        self._ready = Ready()
 
     def over(self, told: Callable[[], object]) -> None:
         """Have `told()` called at the end, also where nobody has asked for an event."""
@@ -84,7 +127,7 @@ class EventStream:
 
     async def _stream(self, receive: Receive, send: Send) -> None:
         async with asyncio.TaskGroup() as group:
-            tasks: list[asyncio.Task[None]] = []
+            tasks = [group.create_task(self._make(), name="event stream: events")]
 
             def until(step: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
                 async def run() -> None:
@@ -95,27 +138,28 @@ class EventStream:
 
                 tasks.append(group.create_task(run(), name=f"event stream: {name}"))
 
-            until(lambda: self._send_all(send), "events")
-            until(lambda: self._keep_alive(send), "keepalive")
+            until(lambda: self._send_all(send), "sending")
             until(lambda: _left(receive), "reader")
             until(self._closed, "closing")
 
-    async def _send_all(self, send: Send) -> None:
+    async def _make(self) -> None:
         async with aclosing(self._events) as events:
             async for event in events:
-                await self._send(send, event.encoded())
+                await self._ready.put(event.encoded)
+        self._ready.end()
 
-    async def _keep_alive(self, send: Send) -> None:
-        while True:
-            await self._send(send, b": here\n\n")
-            await asyncio.sleep(KEEPALIVE)
+    async def _send_all(self, send: Send) -> None:
+        piece = HERE
+        while piece:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            try:
+                async with asyncio.timeout(KEEPALIVE):
+                    piece = await self._ready.take()
+            except TimeoutError:
+                piece = HERE
 
     async def _closed(self) -> None:
         await self._closing.wait()
-
-    async def _send(self, send: Send, body: bytes) -> None:
-        async with self._sending:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _left(receive: Receive) -> None:

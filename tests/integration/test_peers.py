@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID, uuid4
@@ -13,28 +13,23 @@ import grpc.aio
 import pytest
 
 from schedd.core import schedule
-from schedd.core.ids import SHARDS, Hint, JobId, RunId, ShardId, TenureId, Term
-from schedd.core.membership import ClusterView, MemberView
+from schedd.core.ids import SHARDS, JobId, RunId, ShardId
 from schedd.core.model import Assigned, Definition
 from schedd.core.placement import Unable
-from schedd.owner.ears import Ears
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
-from schedd.rpc.gate import Gate
-from schedd.rpc.hearing import Hearing
 from schedd.rpc.nudges import Nudger
 from schedd.rpc.outbox import MOST_IN_FRAME, Outbox
-from schedd.rpc.peer_service import PeerService
 from schedd.rpc.peers import Peers
 from schedd.rpc.refusals import AskedRefusals
 from schedd.rpc.relay import Relay
-from schedproto.v1 import job_pb2, peer_service_pb2
+from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as down
+from support.peers import ME, OTHER, THIRD, Cluster, Peer, a_peer
 from support.runs import NOW, SetClock, running, worker
 from support.wait import PATIENCE, wait_until_async
 
-ME, OTHER, THIRD = (TenureId(UUID(int=n)) for n in (1, 2, 3))
 KNOWN = Known(
     Definition(JobId(uuid4()), 1, "default", "j", action="shell"),
     schedule.compile(schedule.OnDemand(), "default/j", JobId(uuid4())),
@@ -42,91 +37,10 @@ KNOWN = Known(
 )
 
 
-class Loops:
-    """What nudges move at a member."""
-
-    def __init__(self) -> None:
-        self.shards: set[ShardId] = set()
-
-    def jobs_changed(self, jobs: object) -> None: ...
-    def runs_changed(self, runs: object) -> None: ...
-    def cluster_changed(self) -> None: ...
-
-    def runs_made(self, runs: object) -> None: ...
-
-    def runs_ready(self, shards: set[ShardId]) -> None:
-        self.shards |= set(shards)
-
-
-class Peer:
-    """Another member: real gRPC, no more behind it than a test looks at."""
-
-    def __init__(self) -> None:
-        self.loops = Loops()
-        self.workers = Workers(SetClock(), lambda _event: None)
-        self.ears = Ears()
-        self.server = grpc.aio.server()
-        service = PeerService(self.loops, self.workers, peer_service_pb2.ExamineResponse, self.ears)
-        service.serve(self.server, Gate())
-        self.port = self.server.add_insecure_port("127.0.0.1:0")
-
-    @property
-    def endpoint(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-
-class Cluster:
-    """The port, as seen by the member under test."""
-
-    def __init__(self) -> None:
-        self.tenure = ME
-        self.members: dict[TenureId, str] = {}
-        self.assigned: dict[ShardId, TenureId] = {}
-
-    def view(self) -> ClusterView:
-        members = tuple(
-            MemberView(str(tenure), tenure, at, "", 100, "", "", draining=False)
-            for tenure, at in self.members.items()
-        )
-        return ClusterView(members, ME, Term(1), self.assigned, frozenset(), 1)
-
-    def owned(self) -> dict[ShardId, object]:
-        return {}
-
-    def trusted(self) -> bool:
-        return True
-
-
-JOB = JobId(uuid4())
-
-
-class Watched:
-    """A feed: what it was told."""
-
-    def __init__(self) -> None:
-        self.jobs: frozenset[JobId] | None = frozenset()
-        self.runs: set[RunId] = set()
-        self.deafened = 0
-        self.on_interest: Callable[[], None] = lambda: None
-
-    def watch(self, jobs: frozenset[JobId] | None) -> None:
-        """Somebody watches these from now on."""
-        self.jobs = jobs
-        self.on_interest()
-
-    def hear(self, hints: Sequence[Hint]) -> None:
-        self.runs |= {run for run, _ in hints}
-
-    def deaf(self) -> None:
-        self.deafened += 1
-
-
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
-    made = Peer()
-    await made.server.start()
-    yield made
-    await made.server.stop(None)
+    async with a_peer() as made:
+        yield made
 
 
 @dataclass
@@ -388,33 +302,3 @@ async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):
     await Relay(peers)._ask(one.id, down.MemberFrame(drain=down.Drain()))
     outbox.demand([])
     assert not (await outbox.next()).HasField("drain")
-
-
-async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer: Peer) -> None:
-    cluster = Cluster()
-    cluster.members[OTHER] = peer.endpoint
-    peers = Peers(cluster, None)
-    feed = Watched()
-    async with asyncio.TaskGroup() as group:
-        hearing = group.create_task(Hearing(peers, feed).run(), name="hearing")
-        await asyncio.sleep(0.05)
-        assert not peer.ears._listeners, "nobody watches"
-        feed.watch(frozenset({JOB}))
-        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
-        ours, others, unknown = (RunId(uuid4()) for _ in range(3))
-        peer.ears.hear([(ours, JOB), (others, JobId(uuid4())), (unknown, None)])
-        await wait_until_async(lambda: {ours, unknown} == feed.runs, PATIENCE, "what changed")
-
-        feed.watch(None)
-        peer.ears.hear([(others, JobId(uuid4()))])
-        await wait_until_async(lambda: len(peer.ears._listeners) == 2, PATIENCE, "both streams")
-        peer.ears.hear([(others, JobId(uuid4()))])
-        await wait_until_async(lambda: others in feed.runs, PATIENCE, "what all jobs do")
-        assert feed.deafened == 0
-
-        await peer.server.stop(None)
-        await wait_until_async(lambda: feed.deafened, PATIENCE, "word that nothing is heard")
-        feed.watch(frozenset())
-        await wait_until_async(lambda: not peer.ears._listeners, PATIENCE, "nobody to listen")
-        hearing.cancel()
-    await peers.close()

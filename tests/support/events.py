@@ -12,18 +12,45 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+from support.wait import PATIENCE, WaitedInVain, wait_until
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Told:
-    """One event, and when it came (seconds since 1970)."""
+    """One event, and when it came (seconds since 1970). Its text is read when it is asked for: two
+    hundred thousand of them come in a few seconds.
+    """
 
     at: float
     id: str
     name: str
-    data: Any
+    text: str
+
+    @cached_property
+    def data(self) -> Any:
+        """What it tells."""
+        return json.loads(self.text)
+
+
+FIELDS: Final = frozenset({"id", "event", "data", ""})
+"""What lines begin with: fields, comments, and the empty one after an event."""
+
+
+def begun(*streams: Events, within: float = PATIENCE) -> None:
+    """Wait until each has an id, so many seconds at most.
+
+    Raises:
+        WaitedInVain: with what the others were told.
+    """
+    try:
+        wait_until(lambda: all(one.last_id for one in streams), within, "streams to begin")
+    except WaitedInVain as vain:
+        left = [one.account for one in streams if not one.last_id]
+        raise WaitedInVain(f"{vain}; of {len(streams)} {len(left)} haven't: {left[:5]}") from None
 
 
 class Events:
@@ -34,6 +61,8 @@ class Events:
         if after:
             argv += ["-H", f"Last-Event-ID: {after}"]
         self.told: list[Told] = []
+        self.said: list[str] = []
+        """Lines that are no event's: why there is no stream."""
         self.last_id = ""
         self.ended_at: float | None = None
         self._curl = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
@@ -62,6 +91,13 @@ class Events:
         """The events that tell of a run."""
         return [one for one in self.told if one.name == "" and one.data.get("run")]
 
+    @property
+    def account(self) -> str:
+        """How it went."""
+        last = [f"{one.name or 'run'} {one.text[:200]}" for one in self.told[-1:]]
+        ended = "goes on" if self.ended_at is None else "has ended"
+        return f"{ended}, told of {len(self.told)} things, last {last}, said {self.said[-3:]}"
+
     def states(self, run_id: str) -> list[str]:
         """What was told of a run, in order."""
         return [one.data["run"]["state"] for one in self.runs if one.data["run"]["runId"] == run_id]
@@ -71,13 +107,15 @@ class Events:
         fields: dict[str, str] = {}
         for line in self._curl.stdout:
             key, _, value = line.rstrip("\n").partition(": ")
+            if key not in FIELDS:
+                self.said.append(line)
+                continue
             if key:
                 fields[key] = value
                 continue
             self.last_id = fields.get("id", self.last_id)
             if "data" in fields:
-                data = json.loads(fields["data"])
-                name = fields.get("event", "")
-                self.told.append(Told(time.time(), fields.get("id", ""), name, data))
+                id_, name = fields.get("id", ""), fields.get("event", "")
+                self.told.append(Told(time.time(), id_, name, fields["data"]))
             fields = {}
         self.ended_at = time.time()

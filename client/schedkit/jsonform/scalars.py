@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import EnumDescriptor, EnumValueDescriptor, FieldDescriptor
@@ -70,6 +71,7 @@ def rate_text(of: Rate) -> str:
         return f"{of.count}/{duration_text(of.per)}"
 
 
+@cache
 def enum_prefix(enum: EnumDescriptor) -> str:
     """What each value's name begins with: `RUN_STATE_` of RunState."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", enum.name).upper() + "_"

@@ -1,12 +1,17 @@
-"""From a message to One JSON: a walk over its descriptor, so that a new field needs no code."""
+"""From a message to One JSON: a walk over its descriptor, so that a new field needs no code.
+
+descriptor ──once──▶ a writer for each field        message ──▶ the writers ──▶ dict
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from operator import attrgetter
 from typing import Any, Final, cast
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from schedkit.jsonform import standard
@@ -21,10 +26,7 @@ TOKENS: Final = frozenset({"fencing_token"})
 
 def to_json(message: Message, *, snake: bool = False) -> dict[str, Any]:
     """The message as a dict that `json.dumps` takes, every key there; `snake` for YAML."""
-    return {
-        (field.name if snake else field.json_name): _field(message, field, snake)
-        for field in fields_of(message)
-    }
+    return {key: write(message) for key, write in _writers(message.DESCRIPTOR, snake)}
 
 
 def fields_of(message: Message) -> Sequence[FieldDescriptor]:
@@ -57,33 +59,50 @@ def map_value(field: FieldDescriptor) -> FieldDescriptor:
     return field.message_type.fields_by_name["value"]
 
 
-def _field(message: Message, field: FieldDescriptor, snake: bool) -> Any:
-    value = getattr(message, field.name)
+@cache
+def _writers(message: Descriptor, snake: bool) -> tuple[tuple[str, Callable[[Message], Any]], ...]:
+    """The key of each field, and what writes it."""
+    return tuple(
+        (field.name if snake else field.json_name, _field(field, snake)) for field in message.fields
+    )
+
+
+def _field(field: FieldDescriptor, snake: bool) -> Callable[[Message], Any]:
+    value = attrgetter(field.name)
     if is_map(field):
-        inner = map_value(field)
-        return {str(key): _single(inner, value[key], snake) for key in sorted(value)}
+        inner = _single(map_value(field), snake)
+        return lambda message: {
+            str(key): inner(value(message)[key]) for key in sorted(value(message))
+        }
+    single = _single(field, snake)
     if field.is_repeated:
         if field.message_type is not None and field.message_type.full_name in MATCHES:
-            return _matches(value)
-        return [_single(field, one, snake) for one in value]
-    if field.has_presence and not message.HasField(field.name):
-        return None
+            return lambda message: _matches(value(message))
+        return lambda message: [single(one) for one in value(message)]
     if field.name in TOKENS:
-        return str(value) if value else None
-    if field.type == FieldDescriptor.TYPE_STRING and not field.has_presence:
-        return value or None
-    return _single(field, value, snake)
+        single = _unless_zero
+    elif field.type == FieldDescriptor.TYPE_STRING and not field.has_presence:
+        return lambda message: value(message) or None
+    if not field.has_presence:
+        return lambda message: single(value(message))
+    name = field.name
+    return lambda message: single(value(message)) if message.HasField(name) else None
 
 
-def _single(field: FieldDescriptor, value: Any, snake: bool) -> Any:
+def _single(field: FieldDescriptor, snake: bool) -> Callable[[Any], Any]:
+    """What writes one value of a field."""
     if field.message_type is not None:
         special = WRITERS.get(field.message_type.full_name)
-        return special(value) if special else to_json(value, snake=snake)
-    if field.enum_type is not None:
-        return enum_word(field.enum_type, value)
+        return special or (lambda value: to_json(value, snake=snake))
+    if (enum := field.enum_type) is not None:
+        return lambda value: enum_word(enum, value)
     if field.type == FieldDescriptor.TYPE_BYTES:
-        return base64.b64encode(value).decode()
-    return value
+        return lambda value: base64.b64encode(value).decode()
+    return lambda value: value
+
+
+def _unless_zero(number: int) -> str | None:
+    return str(number) if number else None
 
 
 MATCHES: Final = frozenset({"schedd.v1.LabelMatch"})

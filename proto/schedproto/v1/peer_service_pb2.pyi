@@ -136,8 +136,11 @@ class ChangesResponse(google.protobuf.message.Message):
 
     RUNS_FIELD_NUMBER: builtins.int
     LOST_FIELD_NUMBER: builtins.int
+    BEAT_MS_FIELD_NUMBER: builtins.int
     lost: builtins.bool
     """There were more than could be kept for this reader."""
+    beat_ms: builtins.int
+    """An answer, if an empty one, comes at least as often: milliseconds; 0 if nothing is promised."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
         """Runs that were stored otherwise just now, 16 bytes each; their states are in the database."""
@@ -147,8 +150,9 @@ class ChangesResponse(google.protobuf.message.Message):
         *,
         runs: collections.abc.Iterable[builtins.bytes] | None = ...,
         lost: builtins.bool = ...,
+        beat_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["lost", b"lost", "runs", b"runs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["beat_ms", b"beat_ms", "lost", b"lost", "runs", b"runs"]) -> None: ...
 
 global___ChangesResponse = ChangesResponse
 

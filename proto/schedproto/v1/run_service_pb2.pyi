@@ -240,6 +240,8 @@ global___WatchRunsRequest = WatchRunsRequest
 
 @typing.final
 class RunEvent(google.protobuf.message.Message):
+    """With neither run nor gap it says how far all has been told; the first one, that the stream stands."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing.final

@@ -175,3 +175,20 @@ async def test_a_stream_begins_with_the_newest_that_have_not_ended_in_its_scope(
     assert await store.unended(mine, 2) == [runs[1].key.run_id, runs[2].key.run_id]
     assert await store.unended(EVERYTHING, 10) == [run.key.run_id for run in runs[:3]]
     assert await store.unended(Scope("other"), 10) == [other.key.run_id]
+
+
+async def test_what_has_not_ended_is_found_however_many_newer_runs_have(world: World) -> None:
+    me = await world.member()
+    job, other = await world.job(due=None), await world.job(due=None)
+    old = [await triggered(world, me, job, START - n * MINUTE) for n in (3, 2, 1)]
+    done = [await triggered(world, me, other, START + n * MINUTE) for n in range(4)]
+    for run in done:
+        await me.store.users.cancel_run(run.key.run_id, ok("cancel"))
+    newest = await triggered(world, me, job, START + 5 * MINUTE)
+    store = looking(world, 2)
+
+    for scope in (EVERYTHING, Scope("default", job.definition.job_id)):
+        all_ = [run.key.run_id for run in (*old, newest)]
+        assert await store.unended(scope, 10) == all_
+        assert await store.unended(scope, 2) == all_[-2:]
+    assert await store.unended(Scope("default", other.definition.job_id), 10) == []

@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection, event
 
 from schedd.core.backfill import Rerun, Wish
+from schedd.core.changes import Scope
 from schedd.core.deadlines import Ending
 from schedd.core.ids import BackfillId, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
@@ -305,6 +306,46 @@ async def test_who_looks_for_changes_walks_through_no_table_of_runs(
     of_runs = [scan for scan in all_scans if scan["Relation Name"].startswith("runs")]
     assert len(found) == 2, sorted(found)
     assert not [scan for scan in of_runs if scan["Node Type"] == "Seq Scan"]
+
+
+LIVING = """
+UPDATE runs SET state = 'PENDING';
+INSERT INTO live (shard, job_id, run_id, scheduled_at)
+SELECT shard, job_id, run_id, scheduled_at FROM runs
+"""
+
+
+async def test_a_stream_that_begins_sorts_nothing_however_many_have_not_ended(world: World) -> None:
+    await world.member()
+    await filled(world)
+    await world.sql(LIVING)
+    await analyzed(world)
+    [[job]] = await world.sql("SELECT job_id FROM runs LIMIT 1")
+    looks = PostgresChangeStore(world.store.database)
+    plans: list[dict[str, Any]] = []
+
+    def look(conn, cursor, statement, parameters, context, executemany):
+        if "LIMIT" in statement:
+            cursor.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + statement, parameters)
+            [([plan],)] = cursor.fetchall()
+            plans.append(plan["Plan"])
+
+    event.listen(world.store.database._engine, "before_cursor_execute", look)
+    assert len(await looks.unended(Scope("default"), BATCH)) == BATCH
+    assert len(await looks.unended(Scope("default", JobId(job)), BATCH)) == 1
+
+    assert len(plans) == 3, "of a namespace one statement, of a job whose runs are few one more"
+    assert not [name for plan in plans for name in nodes(plan) if name == "Sort"]
+    read = [scan["Actual Rows"] for scan in scans(plans[0])]
+    assert sum(read) <= 2 * BATCH + 20, "a row of each run and of its job, and one of each day"
+    assert not [scan for plan in plans for scan in scans(plan) if scan["Node Type"] == "Seq Scan"]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[str]:
+    """What a plan does, step by step."""
+    yield plan["Node Type"]
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
 
 
 def loss(run: LiveRun) -> Loss:

@@ -78,6 +78,21 @@ async def test_after_a_gap_those_that_lived_are_looked_at(client: Client, member
     assert [one.run_id for one in member.heard("GetRun")] == ["r1"]
 
 
+async def test_what_is_read_after_a_gap_is_read_again_until_somebody_can_say(member: Scripted):
+    member.say("WatchRuns", [told("1-1", 1), gap("1-2"), told("1-3", 2), FOR_EVER()])
+    away = Refusal("UNAVAILABLE", reason="DATABASE_AWAY")
+    member.say("GetRun", *[away] * 5, Refusal("DEADLINE_EXCEEDED"), run(1, "FAILED"))
+    async with Client(member.address, timeout=0.2) as client:
+        found = await first(3, client.runs.watch(job="etl"))
+    assert [(one.run_id, one.state) for one in found] == [
+        ("r1", "PENDING"),
+        ("r1", "FAILED"),
+        ("r2", "PENDING"),
+    ]
+    assert len(member.heard("GetRun")) == 7
+    assert len(member.heard("WatchRuns")) == 1
+
+
 async def test_events_tell_a_gap_and_go_on_from_a_cursor_that_was_kept(
     client: Client, member: Scripted
 ):

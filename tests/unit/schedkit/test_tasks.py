@@ -13,7 +13,7 @@ import pytest
 
 from schedkit.backoff import Backoff
 from schedkit.errors import Fault, Unavailable
-from schedkit.tasks import Loop, Waker, guard, shutdown_signals
+from schedkit.tasks import Loop, Turns, Waker, guard, shutdown_signals
 
 SOON = 5.0
 LONG = 3600.0
@@ -156,3 +156,33 @@ async def test_a_small_program_hears_that_it_should_end(number: signal.Signals) 
     asked = await shutdown_signals()
     os.kill(os.getpid(), number)
     await asyncio.wait_for(asked.wait(), SOON)
+
+
+async def test_who_work_at_the_same_time_do_no_more_together_between_two_turns_than_one_may() -> (
+    None
+):
+    turns, done, finished = Turns(10), [0] * 4, asyncio.Event()
+
+    async def work(worker: int) -> None:
+        async for some in turns.of(range(100)):
+            done[worker] += len(some)
+
+    async with asyncio.TaskGroup() as group:
+        for worker in range(len(done)):
+            group.create_task(work(worker), name=f"worker {worker}")
+        most, before = 0, 0
+        while not finished.is_set():
+            await asyncio.sleep(0)
+            most, before = max(most, sum(done) - before), sum(done)
+            assert max(done) - min(done) <= 20, "first come, first served"
+            if sum(done) == 400:
+                finished.set()
+    assert most == 10
+
+
+async def test_little_work_waits_for_nobody() -> None:
+    turns = Turns(10)
+    for _ in range(10):
+        waiting = turns.take(1)
+        with pytest.raises(StopIteration):
+            waiting.send(None)

@@ -2,16 +2,103 @@
 
 from __future__ import annotations
 
-from schedd.web.streams import Event
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from schedd.web import streams
+from schedd.web.streams import MOST_READY, Event, EventStream
+from support.wait import PATIENCE, wait_until_async
+
+
+class Reader:
+    """Who reads a stream: the pieces that came. Takes none while `takes` isn't set."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.takes = asyncio.Event()
+        self.takes.set()
+
+    async def read(self, events: AsyncGenerator[Event, None]) -> None:
+        """Until its end."""
+        response = EventStream(events, asyncio.Event())
+        await response({"type": "http", "method": "GET"}, self._receive, self._send)
+
+    async def _receive(self) -> Any:
+        await asyncio.Event().wait()
+
+    async def _send(self, message: Any) -> None:
+        if message.get("body"):
+            await self.takes.wait()
+            self.pieces.append(message["body"])
 
 
 def test_an_event_is_its_fields_a_line_each_and_an_empty_line() -> None:
-    assert Event("x", name="end", id="7").encoded() == b"id: 7\nevent: end\ndata: x\n\n"
+    assert Event("x", name="end", id="7").encoded == b"id: 7\nevent: end\ndata: x\n\n"
 
 
 def test_text_of_many_lines_stays_one_event() -> None:
-    assert Event("a\nb\r\nc").encoded() == b"data: a\ndata: b\ndata: c\n\n"
+    assert Event("a\nb\r\nc").encoded == b"data: a\ndata: b\ndata: c\n\n"
 
 
 def test_an_event_without_text_is_still_one() -> None:
-    assert Event("").encoded() == b"data: \n\n"
+    assert Event("").encoded == b"data: \n\n"
+
+
+async def test_events_that_are_ready_go_in_one_piece_and_the_last_of_them_too() -> None:
+    reader, further = Reader(), asyncio.Event()
+
+    async def events() -> AsyncGenerator[Event, None]:
+        for number in range(100):
+            yield Event(str(number))
+        await further.wait()
+        yield Event("later")
+        yield Event("last")
+
+    reading = asyncio.create_task(reader.read(events()))
+    await wait_until_async(lambda: len(reader.pieces) == 2, PATIENCE, "what was ready")
+    assert reader.pieces[1] == b"".join(Event(str(number)).encoded for number in range(100))
+    further.set()
+    await asyncio.wait_for(reading, PATIENCE)
+    assert reader.pieces[2:] == [b"data: later\n\ndata: last\n\n"]
+
+
+async def test_no_more_is_made_for_a_reader_that_takes_none_than_a_piece() -> None:
+    reader, made = Reader(), 0
+
+    async def events() -> AsyncGenerator[Event, None]:
+        nonlocal made
+        while made < 1000:
+            made += 1
+            yield Event("x" * 1024)
+
+    reader.takes.clear()
+    reading = asyncio.create_task(reader.read(events()))
+    await wait_until_async(lambda: made * 1024 >= MOST_READY - 1024, PATIENCE, "a piece")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert made * 1024 <= MOST_READY
+    reader.takes.set()
+    await asyncio.wait_for(reading, PATIENCE)
+    assert b"".join(reader.pieces).count(b"data: ") == 1000
+    assert max(map(len, reader.pieces)) <= MOST_READY + len(Event("x" * 1024).encoded)
+
+
+async def test_who_hears_nothing_for_long_is_told_that_the_stream_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "KEEPALIVE", 0.01)
+    reader, further = Reader(), asyncio.Event()
+
+    async def events() -> AsyncGenerator[Event, None]:
+        await further.wait()
+        yield Event("at last")
+
+    reading = asyncio.create_task(reader.read(events()))
+    await wait_until_async(lambda: len(reader.pieces) > 3, PATIENCE, "comments")
+    assert {*reader.pieces} == {b": here\n\n"}
+    further.set()
+    await asyncio.wait_for(reading, PATIENCE)
+    assert reader.pieces[-1] == b"data: at last\n\n"

@@ -1,0 +1,137 @@
+"""What changes at the other members, heard while somebody watches here; and what wasn't heard."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from schedd.core.ids import Hint, JobId, RunId
+from schedd.owner.ears import Ears
+from schedd.rpc import hearing
+from schedd.rpc.hearing import BEAT, BEATS, Hearing
+from schedd.rpc.peers import Peers
+from schedproto.v1 import peer_service_pb2
+from support.peers import OTHER, Cluster, Peer, a_peer
+from support.proxied import proxied
+from support.wait import PATIENCE, wait_until_async
+
+SILENT_FOR = 10.0
+"""Seconds after which a member that says nothing has been missed."""
+
+JOB = JobId(uuid4())
+
+
+class Watched:
+    """A feed: what it was told."""
+
+    def __init__(self) -> None:
+        self.jobs: frozenset[JobId] | None = frozenset()
+        self.runs: set[RunId] = set()
+        self.deafened = 0
+        self.on_interest: Callable[[], None] = lambda: None
+
+    def watch(self, jobs: frozenset[JobId] | None) -> None:
+        """Somebody watches these from now on."""
+        self.jobs = jobs
+        self.on_interest()
+
+    def hear(self, hints: Sequence[Hint]) -> None:
+        self.runs |= {run for run, _ in hints}
+
+    def deaf(self) -> None:
+        self.deafened += 1
+
+
+@pytest.fixture
+async def peer() -> AsyncIterator[Peer]:
+    async with a_peer() as made:
+        yield made
+
+
+async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer: Peer) -> None:
+    cluster = Cluster()
+    cluster.members[OTHER] = peer.endpoint
+    peers = Peers(cluster, None)
+    feed = Watched()
+    async with asyncio.TaskGroup() as group:
+        listening = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        await asyncio.sleep(0.05)
+        assert not peer.ears._listeners, "nobody watches"
+        feed.watch(frozenset({JOB}))
+        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
+        ours, others, unknown = (RunId(uuid4()) for _ in range(3))
+        peer.ears.hear([(ours, JOB), (others, JobId(uuid4())), (unknown, None)])
+        await wait_until_async(lambda: {ours, unknown} == feed.runs, PATIENCE, "what changed")
+
+        feed.watch(None)
+        peer.ears.hear([(others, JobId(uuid4()))])
+        await wait_until_async(lambda: len(peer.ears._listeners) == 2, PATIENCE, "both streams")
+        peer.ears.hear([(others, JobId(uuid4()))])
+        await wait_until_async(lambda: others in feed.runs, PATIENCE, "what all jobs do")
+        assert feed.deafened == 0
+
+        await peer.server.stop(None)
+        await wait_until_async(lambda: feed.deafened, PATIENCE, "word that nothing is heard")
+        feed.watch(frozenset())
+        await wait_until_async(lambda: not peer.ears._listeners, PATIENCE, "nobody to listen")
+        listening.cancel()
+    await peers.close()
+
+
+async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not_heard(
+    peer: Peer, tmp_path: Path
+) -> None:
+    cluster, feed = Cluster(), Watched()
+    async with proxied(tmp_path, ("127.0.0.1", peer.port)) as through, asyncio.TaskGroup() as group:
+        cluster.members[OTHER] = f"127.0.0.1:{through.port}"
+        peers = Peers(cluster, None)
+        listening = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        feed.watch(None)
+        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
+        await asyncio.sleep(BEATS * BEAT + 1)
+        assert feed.deafened == 0, "who has nothing to say isn't silent"
+
+        await through.order("stall")
+        stalled = time.monotonic()
+        await wait_until_async(lambda: feed.deafened, PATIENCE, "word that nothing is heard")
+        assert time.monotonic() - stalled < SILENT_FOR
+
+        await through.order("plain")
+        late = RunId(uuid4())
+
+        def heard() -> bool:
+            peer.ears.hear([(late, None)])
+            return late in feed.runs
+
+        await wait_until_async(heard, PATIENCE, "what changes once it is heard again")
+        assert feed.deafened >= 2, "what it said meanwhile is looked for as well"
+        listening.cancel()
+    await peers.close()
+
+
+async def test_of_a_member_of_before_that_promises_nothing_silence_is_no_fault(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def told(ears: Ears, _request: object) -> AsyncIterator[peer_service_pb2.ChangesResponse]:
+        with ears.listening(None):
+            yield peer_service_pb2.ChangesResponse()
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(hearing, "told", told)
+    monkeypatch.setattr(hearing, "BEAT", 0.1)
+    cluster, feed = Cluster(), Watched()
+    cluster.members[OTHER] = peer.endpoint
+    peers = Peers(cluster, None)
+    async with asyncio.TaskGroup() as group:
+        listening = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        feed.watch(None)
+        await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
+        await asyncio.sleep(1)
+        assert feed.deafened == 0
+        listening.cancel()
+    await peers.close()

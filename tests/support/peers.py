@@ -1,0 +1,88 @@
+"""Two members as far as they talk to each other: another one, and the cluster as this one sees it.
+
+async with a_peer() as peer:
+cluster.members[OTHER] = peer.endpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+import grpc.aio
+
+from schedd.core.ids import ShardId, TenureId, Term
+from schedd.core.membership import ClusterView, MemberView
+from schedd.owner.ears import Ears
+from schedd.owner.workers import Workers
+from schedd.rpc.gate import Gate
+from schedd.rpc.peer_service import PeerService
+from schedproto.v1 import peer_service_pb2
+from support.runs import SetClock
+
+ME, OTHER, THIRD = (TenureId(UUID(int=n)) for n in (1, 2, 3))
+
+
+class Loops:
+    """What nudges move at a member."""
+
+    def __init__(self) -> None:
+        self.shards: set[ShardId] = set()
+
+    def jobs_changed(self, jobs: object) -> None: ...
+    def runs_changed(self, runs: object) -> None: ...
+    def cluster_changed(self) -> None: ...
+
+    def runs_made(self, runs: object) -> None: ...
+
+    def runs_ready(self, shards: set[ShardId]) -> None:
+        self.shards |= set(shards)
+
+
+class Peer:
+    """Another member: real gRPC, no more behind it than a test looks at."""
+
+    def __init__(self) -> None:
+        self.loops = Loops()
+        self.workers = Workers(SetClock(), lambda _event: None)
+        self.ears = Ears()
+        self.server = grpc.aio.server()
+        service = PeerService(self.loops, self.workers, peer_service_pb2.ExamineResponse, self.ears)
+        service.serve(self.server, Gate())
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+class Cluster:
+    """The port, as seen by the member under test."""
+
+    def __init__(self) -> None:
+        self.tenure = ME
+        self.members: dict[TenureId, str] = {}
+        self.assigned: dict[ShardId, TenureId] = {}
+
+    def view(self) -> ClusterView:
+        members = tuple(
+            MemberView(str(tenure), tenure, at, "", 100, "", "", draining=False)
+            for tenure, at in self.members.items()
+        )
+        return ClusterView(members, ME, Term(1), self.assigned, frozenset(), 1)
+
+    def owned(self) -> dict[ShardId, object]:
+        return {}
+
+    def trusted(self) -> bool:
+        return True
+
+
+@asynccontextmanager
+async def a_peer() -> AsyncIterator[Peer]:
+    """It serves for the block."""
+    made = Peer()
+    await made.server.start()
+    yield made
+    await made.server.stop(None)

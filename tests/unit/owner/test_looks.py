@@ -1,0 +1,116 @@
+"""Many who begin to watch: one look for all who come together, and what it costs the others."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from schedd.core.changes import Change, Scope
+from schedd.core.lifecycle import State
+from schedd.owner.feed import IN_A_TURN
+from schedkit.errors import Unavailable
+from support.feeds import ALL, world
+from support.wait import PATIENCE, wait_until_async
+
+
+async def test_two_hundred_who_begin_together_share_one_look_and_what_it_read() -> None:
+    async with world() as here:
+        for number in range(3):
+            here.rows.write(number)
+        await here.watch(Scope("other"))
+        here.rows.asked.clear()
+        streams = [here.begin() for _ in range(200)]
+        for stream in streams:
+            await stream.until(*[(number, State.PENDING) for number in range(3)])
+        assert here.rows.asked == ["now", "unended", "read"]
+        assert len({id(news.what) for stream in streams for news in stream.told if news.what}) == 3
+
+
+async def test_who_comes_when_a_look_has_begun_waits_for_the_next() -> None:
+    """What changed in between isn't in it, and was put into no box of theirs."""
+    async with world() as here:
+        here.rows.held.clear()
+        first = here.begin()
+        await wait_until_async(lambda: "unended" in here.rows.asked, PATIENCE, "a look")
+        here.rows.write(1)
+        second = here.begin()
+        await asyncio.sleep(0.01)
+        here.rows.held.set()
+        await second.until((1, State.PENDING))
+        assert here.rows.asked.count("unended") == 2
+        await first.begun()
+
+
+async def test_who_leaves_ends_a_look_for_nobody_else_and_the_last_one_ends_it() -> None:
+    async with world() as here:
+        here.rows.write(1)
+        await here.watch(Scope("other"))
+        here.rows.held.clear()
+        here.rows.asked.clear()
+        leaves, stays = here.begin(), here.begin()
+        await wait_until_async(lambda: "unended" in here.rows.asked, PATIENCE, "a look")
+        here.tasks[-2].cancel()
+        await asyncio.sleep(0.01)
+        here.rows.held.set()
+        await stays.until((1, State.PENDING))
+        assert leaves.told == []
+
+        here.rows.held.clear()
+        here.rows.asked.clear()
+        here.begin()
+        await wait_until_async(lambda: "unended" in here.rows.asked, PATIENCE, "a look")
+        here.tasks[-1].cancel()
+        await wait_until_async(lambda: here.rows.given_up, PATIENCE, "its end")
+        here.rows.held.set()
+        last = here.begin()
+        await last.until((1, State.PENDING))
+
+
+async def test_a_look_that_failed_fails_all_who_shared_it_and_the_next_one_is_made_anew() -> None:
+    async with world() as here:
+        here.rows.write(1)
+        await here.watch(Scope("other"))
+        here.rows.away = True
+        ways = [here.feed.follow(ALL, None) for _ in range(2)]
+        for way in ways:
+            await anext(way)
+        ends = await asyncio.gather(*map(anext, ways), return_exceptions=True)
+        assert [type(end) for end in ends] == [Unavailable] * 2
+        here.rows.away = False
+        again = await here.watch()
+        await again.until((1, State.PENDING))
+
+
+async def test_a_run_that_stands_as_it_did_is_one_object_however_often_it_is_read() -> None:
+    async with world() as here:
+        here.rows.write(1)
+        first = await here.watch()
+        await first.until((1, State.PENDING))
+        [change] = [news.what for news in first.told if isinstance(news.what, Change)]
+        here.rows.rows[change.run_id] = Change(replace(change.record), change.version)
+        second = await here.watch()
+        await second.until((1, State.PENDING))
+        assert change in {news.what for news in second.told}
+
+        here.rows.rows[change.run_id] = Change(
+            replace(change.record, armed=True), change.version
+        )  # what its row doesn't say
+        third = await here.watch()
+        await third.until((1, State.PENDING))
+        assert change not in {news.what for news in third.told}
+
+
+async def test_however_many_begin_the_loop_goes_round_between_fifty_changes() -> None:
+    async with world() as here:
+        for number in range(600):
+            here.rows.write(number)
+        streams = [here.begin() for _ in range(20)]
+
+        def told() -> int:
+            return sum(len(stream.told) for stream in streams)
+
+        most, before = 0, 0
+        while told() < 600 * len(streams):
+            await asyncio.sleep(0)
+            most, before = max(most, told() - before), told()
+        assert most <= IN_A_TURN + len(streams), "and the end of each look"
