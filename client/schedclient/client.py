@@ -145,9 +145,9 @@ class Client:
     def _submit_request(
         self, spec: Form | job_pb2.Job, name: str, delay: Length | None, key: str | None
     ) -> wire.SubmitRunRequest:
-        written = job_message(spec, namespace=self.namespace)
+        written = job_message(spec)
         return wire.SubmitRunRequest(
-            namespace=written.namespace,
+            namespace=written.namespace or self.namespace,
             name=name,
             spec=written,
             delay=length_message(delay, "delay"),

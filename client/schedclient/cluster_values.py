@@ -139,6 +139,8 @@ class Worker(Value):
     drained_by: str | None
     drain_reason: str | None
     executors: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    """Whose runs it is given; none: of all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -228,6 +228,7 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("STARTED", lambda one: one.started_at, wide=True),
     Column("HANDLERS", lambda one: one.handlers, wide=True),
     Column("EXECUTORS", lambda one: one.executors, wide=True),
+    Column("NAMESPACES", lambda one: one.namespaces or "all", wide=True),
     Column("VERSION", lambda one: one.version, wide=True),
     Column("INCARNATION", lambda one: one.incarnation, wide=True),
     Column("REFUSES", lambda one: one.refuses, wide=True),

@@ -195,6 +195,7 @@ def _worker(view: WorkerView) -> wire.Worker:
         started_at=views.stamp(one.started_at),
         lease_age=age,
         refuses=view.refuses,
+        namespaces=sorted(one.namespaces or ()),
     )
 
 

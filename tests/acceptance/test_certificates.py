@@ -174,6 +174,7 @@ def test_a_worker_whose_certificate_is_for_one_namespace_gets_runs_of_no_other(
             why = cluster.schedctl("run", "why", elsewhere.run_id).stdout
             assert "of namespace 'default': that is in no certificate of theirs" in why
             assert client.runs.get(elsewhere.run_id).state == "PENDING"
+            assert cluster.json("worker", "describe", "w1")["namespaces"] == ["billing"]
     finally:
         cluster.up()  # with certificates for all namespaces
     assert client.runs.wait(elsewhere.run_id, timeout=PATIENCE).state == "SUCCEEDED"

@@ -611,6 +611,7 @@ class Worker(google.protobuf.message.Message):
     DRAINED_BY_FIELD_NUMBER: builtins.int
     DRAIN_REASON_FIELD_NUMBER: builtins.int
     EXECUTORS_FIELD_NUMBER: builtins.int
+    NAMESPACES_FIELD_NUMBER: builtins.int
     name: builtins.str
     incarnation: builtins.str
     state: global___Worker.State.ValueType
@@ -643,6 +644,10 @@ class Worker(google.protobuf.message.Message):
     def executors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """shell, http, grpc, python, and those of others as plugin/<name>."""
 
+    @property
+    def namespaces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Whose runs it is given, by its certificate; none: of all."""
+
     def __init__(
         self,
         *,
@@ -663,9 +668,10 @@ class Worker(google.protobuf.message.Message):
         drained_by: builtins.str = ...,
         drain_reason: builtins.str = ...,
         executors: collections.abc.Iterable[builtins.str] | None = ...,
+        namespaces: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["drained_at", b"drained_at", "lease_age", b"lease_age", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["drain_reason", b"drain_reason", "drained_at", b"drained_at", "drained_by", b"drained_by", "executors", b"executors", "free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "name", b"name", "refuses", b"refuses", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["drain_reason", b"drain_reason", "drained_at", b"drained_at", "drained_by", b"drained_by", "executors", b"executors", "free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "name", b"name", "namespaces", b"namespaces", "refuses", b"refuses", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "version", b"version"]) -> None: ...
 
 global___Worker = Worker
 
