@@ -66,8 +66,8 @@ from schedd.store.moving import move
 from schedd.store.schema import jobs, timers
 from schedd.store.waiting import cancel_waiting
 
-LOOKED_AT: Final = 50_000
-"""Jobs that one statement looks at: a tenth of a second, and never as long as it may take."""
+LOOKED_AT: Final = 10_000
+"""Jobs that one statement looks at: some hundredths of a second, for labels a tenth."""
 
 Place: TypeAlias = tuple[datetime, JobId]
 """Where a list of jobs is: when the last one was made, and its id."""
@@ -127,6 +127,21 @@ def list_jobs(
     if end is not None:
         query = query.where(end <= _PLACE)
     return [record_of(row) for row in connection.execute(query)], end
+
+
+def newest_definitions(
+    connection: Connection, namespace: str, limit: int
+) -> list[StoredDefinition]:
+    """Of the newest jobs, without their calendars: a third of what whole jobs cost."""
+    said = select(jobs.c.job_id, jobs.c.generation, jobs.c.name, jobs.c.spec, timers.c.paused)
+    there = said.join_from(jobs, timers, timers.c.job_id == jobs.c.job_id)
+    rows = connection.execute(_newest(there, namespace, None).limit(limit))
+    return [
+        StoredDefinition(
+            JobId(row.job_id), row.generation, namespace, row.name, bytes(row.spec), row.paused
+        )
+        for row in rows
+    ]
 
 
 def _end(connection: Connection, namespace: str, after: Place | None) -> Place | None:
