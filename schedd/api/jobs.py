@@ -43,7 +43,7 @@ from schedproto.v1 import job_pb2, job_service_pb2
 log = logging.getLogger(__name__)
 
 MOST_NEXT: Final = 1000
-LOOKS: Final = 25
+LOOKS: Final = 50
 """Statements for one page of a list, at most; where they don't fill it, it goes on in the next."""
 LOOKED_FOR: Final = 0.05
 """Seconds past which none is begun any more for a page."""

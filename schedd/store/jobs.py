@@ -66,8 +66,8 @@ from schedd.store.moving import move
 from schedd.store.schema import jobs, timers
 from schedd.store.waiting import cancel_waiting
 
-LOOKED_AT: Final = 10_000
-"""Jobs that one statement looks at: some hundredths of a second, for labels a tenth."""
+LOOKED_AT: Final = 5_000
+"""Jobs that one statement looks at: some hundredths of a second."""
 
 Place: TypeAlias = tuple[datetime, JobId]
 """Where a list of jobs is: when the last one was made, and its id."""
