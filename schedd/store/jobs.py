@@ -168,8 +168,8 @@ def _conditions(wanted: JobFilter) -> Iterator[ColumnElement[bool]]:
         yield jobs.c.name == clean(wanted.name)
     for word in wanted.words:
         yield jobs.c.name.contains(clean(word.lower()), autoescape=True)
-    if wanted.paused is not None:
-        yield timers.c.paused.is_(wanted.paused)
+    if wanted.paused is not None:  # as its timer says, and beside the name: no look elsewhere
+        yield jobs.c.paused_at.is_not(None) if wanted.paused else jobs.c.paused_at.is_(None)
     if wanted.pool is not None:
         yield jobs.c.pool == clean(wanted.pool) if wanted.pool else jobs.c.pool.is_(None)
     for part in wanted.bytes_:

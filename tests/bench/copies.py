@@ -34,7 +34,8 @@ FAR: Final = "0 0 1 1 *"
 COPIED: Final = "CREATE UNLOGGED TABLE copied (job_id uuid, shard int, template int, number int)"
 JOBS: Final = """
 INSERT INTO jobs SELECT (jsonb_populate_record(t, jsonb_build_object('job_id', c.job_id,
-    'shard', c.shard, 'name', t.name || '-' || c.number))).*
+    'shard', c.shard, 'name', t.name || '-' || c.number,
+    'created_at', t.created_at - c.number * interval '1 ms'))).*
 FROM copied c JOIN jobs t ON t.name = 'template-' || c.template
 """
 FAILED_OF: Final = 1_000
