@@ -12,6 +12,7 @@ from schedd.core.ids import IncarnationId
 from schedd.core.lifecycle import State
 from schedd.core.placement import Need, able
 from schedd.core.records import RunRecord, WorkerView
+from schedd.core.run_filter import RunFilter
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check
@@ -52,17 +53,9 @@ def check_no_child(record: RunRecord) -> None:
 
 async def children_of(services: Services, record: RunRecord, most: int) -> list[RunRecord]:
     """Some of them: newest first, as all runs are listed."""
-    return await services.store.list_runs(
-        record.namespace,
-        str(record.run.job_id),
-        (),
-        None,
-        None,
-        None,
-        None,
-        most,
-        parent=record.run.key.run_id,
-    )
+    wanted = RunFilter(str(record.run.job_id), parent=record.run.key.run_id)
+    children, _ = await services.store.list_runs(record.namespace, None, most, wanted)
+    return children
 
 
 async def explained(services: Services, record: RunRecord) -> run_service_pb2.ExplainRunResponse:

@@ -43,6 +43,7 @@ from schedproto.v1 import run_service_pb2 as wire
 
 TRIES: Final = 5
 """Of a retry whose job is edited again and again meanwhile."""
+MOST_GROUPS: Final = 1_000
 MOST_NAMED: Final = 1_000
 """Runs that one call may name."""
 
@@ -91,8 +92,18 @@ async def list_dead_letter_groups(
 ) -> wire.ListDeadLetterGroupsResponse:
     """Those that wait, by job and kind of error; the greatest first."""
     del caller
-    found = await services.dead_letters.groups(_choice(request.namespace, request.job, ""))
+    found, _ = await services.dead_letters.groups(
+        _choice(request.namespace, request.job, ""), MOST_GROUPS
+    )
     return wire.ListDeadLetterGroupsResponse(groups=[views.group_message(one) for one in found])
+
+
+async def greatest_groups(
+    services: Services, namespace: str, most: int
+) -> tuple[list[run_pb2.DeadLetterGroup], int]:
+    """The greatest of all, and how many letters wait in whichever; for who may see them."""
+    found, waiting = await services.dead_letters.groups(_choice(namespace, "", ""), most)
+    return [views.group_message(one) for one in found], waiting
 
 
 async def discard_dead_letters(

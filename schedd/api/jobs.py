@@ -37,13 +37,16 @@ from schedd.core.model import NewRun
 from schedd.core.notifications import redirected
 from schedd.core.records import ChainRefused, Conflict, JobRecord, PinnedCalendar, StoredDefinition
 from schedd.core.schedule import Occurrence
+from schedkit.clock import boottime
 from schedproto.v1 import job_pb2, job_service_pb2
 
 log = logging.getLogger(__name__)
 
 MOST_NEXT: Final = 1000
-LOOKS: Final = 5
-"""Statements for one page of a list; where they don't fill it, it goes on in the next one."""
+LOOKS: Final = 50
+"""Statements for one page of a list, at most; where they don't fill it, it goes on in the next."""
+LOOKED_FOR: Final = 0.05
+"""Seconds past which none is begun any more for a page."""
 _TICK: Final = timedelta(microseconds=1)
 
 
@@ -66,6 +69,7 @@ async def list_jobs(
     after = (token[0], JobId(token[1])) if token else None
     namespace = stored_jobs.namespace_of(request.namespace)
     page: list[job_pb2.Job] = []
+    began = boottime()
     for _ in range(LOOKS):
         rows, end = await services.store.list_jobs(namespace, after, size + 1, wanted.stored)
         for row in rows:
@@ -77,9 +81,18 @@ async def list_jobs(
             after = row.created_at, row.definition.job_id
         if len(rows) <= size:
             after = end
-            if end is None:
-                break
+        if after is None or boottime() - began > LOOKED_FOR:
+            break
     return _page(page, listing, after)
+
+
+async def newest_definitions(
+    services: Services, namespace: str, most: int
+) -> list[StoredDefinition]:
+    """Of the newest jobs, without the calendars that they go by: for who may see them and counts
+    what they come to.
+    """
+    return await services.store.newest_definitions(stored_jobs.namespace_of(namespace), most)
 
 
 def _page(

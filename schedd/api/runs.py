@@ -29,6 +29,7 @@ from schedd.api.why import explain
 from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.records import RunRecord
+from schedd.core.run_filter import RunFilter
 from schedproto.v1 import run_pb2, run_service_pb2
 
 
@@ -44,32 +45,43 @@ async def get_run(
 async def list_runs(
     services: Services, caller: Caller, request: run_service_pb2.ListRunsRequest
 ) -> run_service_pb2.ListRunsResponse:
-    """A page of runs, newest first."""
+    """A page of runs, newest first: shorter than was asked for, or empty, where so many had to be
+    looked at that it goes on in the next one.
+    """
     del caller
     size = paging.size(request.page_size)
     after = paging.read_token("runs", request.page_token)
-    try:
-        states = [views.state_of(state) for state in request.states]
-    except ValueError as unread:
-        raise wrong("states", str(unread)) from unread
-    rows = await services.store.list_runs(
+    rows, end = await services.store.list_runs(
         namespace_of(request.namespace),
-        request.job or None,
-        states,
-        request.worker or None,
-        _instant(request, "scheduled_after"),
-        _instant(request, "scheduled_before"),
         (after[0], RunId(after[1])) if after else None,
         size + 1,
-        views.trigger_of(request.trigger),
-        backfilling.of_run(request.backfill_id),
-        run_id_of(request.parent_run_id, "parent_run_id") if request.parent_run_id else None,
+        _wanted(request),
     )
     page = rows[:size]
-    last = page[-1].run.key if rows[size:] else None
+    if rows[size:]:
+        end = page[-1].run.key.scheduled_at, page[-1].run.key.run_id
     return run_service_pb2.ListRunsResponse(
         runs=[views.run_message(row, services.advances.of(row.run)) for row in page],
-        next_page_token=paging.token("runs", last.scheduled_at, last.run_id) if last else "",
+        next_page_token=paging.token("runs", *end) if end else "",
+    )
+
+
+def _wanted(request: run_service_pb2.ListRunsRequest) -> RunFilter:
+    """What is asked for. Raises InvalidArgument."""
+    try:
+        states = tuple(views.state_of(state) for state in request.states)
+    except ValueError as unread:
+        raise wrong("states", str(unread)) from unread
+    parent = request.parent_run_id
+    return RunFilter(
+        request.job,
+        states,
+        request.worker,
+        _instant(request, "scheduled_after"),
+        _instant(request, "scheduled_before"),
+        views.trigger_of(request.trigger),
+        backfilling.of_run(request.backfill_id),
+        run_id_of(parent, "parent_run_id") if parent else None,
     )
 
 

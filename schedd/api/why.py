@@ -14,6 +14,7 @@ from schedd.core.model import CatchUpPolicy, Definition, LiveRun, Overlap
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.placement import able, need_of
 from schedd.core.records import RunRecord, WorkerView
+from schedd.core.run_filter import RunFilter
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check
@@ -291,9 +292,8 @@ async def _overlap(services: Services, record: RunRecord, definition: Definition
     job, others = str(record.run.job_id), list[RunRecord]()
     for states, most in (((State.RUNNING, State.RETRYING), 1 + limit), ((State.PENDING,), ARMED)):
         if len(others) < limit:
-            there = await services.store.list_runs(
-                record.namespace, job, states, None, None, None, None, most
-            )
+            wanted = RunFilter(job, states)
+            there, _ = await services.store.list_runs(record.namespace, None, most, wanted)
             others += [one for one in there if one.run.token != NO_TOKEN and not one.apart]
     word = policy.lower() + (f": {limit}" if policy is Overlap.ALLOW else "")
     question = f"Are other runs of its job in its way (overlap: {word})?"

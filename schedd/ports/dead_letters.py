@@ -36,8 +36,10 @@ class DeadLetterStore(Protocol):
         ...
 
     async def get(self, run_id: RunId) -> DeadLetterRecord | None: ...
-    async def groups(self, choice: Choice) -> Sequence[DeadLetterGroup]:
-        """Those that wait, by job and kind of error; the greatest first."""
+    async def groups(self, choice: Choice, most: int) -> tuple[Sequence[DeadLetterGroup], int]:
+        """Those that wait, by job and kind of error, the greatest first; and how many wait in all
+        groups, be they among these or not.
+        """
         ...
 
     async def discard(

@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Protocol
 
 from schedd.core.ids import (
-    BackfillId,
     JobId,
     RunId,
     Token,
@@ -35,6 +34,7 @@ from schedd.core.records import (
     Submit,
     TimerEdit,
 )
+from schedd.core.run_filter import ALL_RUNS, RunFilter
 from schedkit.errors import Unavailable
 
 
@@ -81,6 +81,10 @@ class UserStore(Protocol):
         """Newest first, past `after` (created_at, id), up to `limit` of them; and where those end
         that were looked at, None where they were all.
         """
+        ...
+
+    async def newest_definitions(self, namespace: str, limit: int) -> list[StoredDefinition]:
+        """Those of the newest jobs, newest first, without their calendars."""
         ...
 
     async def update_job(
@@ -179,18 +183,13 @@ class UserStore(Protocol):
     async def list_runs(
         self,
         namespace: str,
-        job: str | None,
-        states: Sequence[State],
-        worker: str | None,
-        since: datetime | None,
-        before: datetime | None,
         after: tuple[datetime, RunId] | None,
         limit: int,
-        trigger: Trigger | None = None,
-        backfill: BackfillId | None = None,
-        parent: RunId | None = None,
-    ) -> list[RunRecord]:
-        """Newest first, past `after` (scheduled_at, id)."""
+        wanted: RunFilter = ALL_RUNS,
+    ) -> tuple[list[RunRecord], tuple[datetime, RunId] | None]:
+        """Newest first, past `after` (scheduled_at, id), up to `limit` of them; and where those end
+        that were looked at, None where they were all, or `limit` were found.
+        """
         ...
 
     async def newest_states(self, job_ids: Sequence[JobId], count: int) -> dict[JobId, list[State]]:

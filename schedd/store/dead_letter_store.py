@@ -45,9 +45,9 @@ class PostgresDeadLetterStore:
         """That of this run, settled or not."""
         return await self.database.call(lambda c: dead_letters.get(c, run_id))
 
-    async def groups(self, choice: Choice) -> list[DeadLetterGroup]:
+    async def groups(self, choice: Choice, most: int) -> tuple[list[DeadLetterGroup], int]:
         """Those that wait, by job and kind of error."""
-        return await self.database.call(lambda c: dead_letters.groups(c, choice))
+        return await self.database.call(lambda c: dead_letters.groups(c, choice, most))
 
     async def discard(self, choice: Choice, by: str, note: str, audit: AuditEntry) -> list[RunId]:
         """Settle those that wait."""

@@ -18,10 +18,10 @@ from schedd.core.records import DeadLetterGroup, DeadLetterRecord
 from schedd.core.redrive import Choice, Settled
 from schedd.store import audit
 from schedd.store.arrays import clean
+from schedd.store.fence import BY_INDEX
 from schedd.store.run_records import newest_first, of_job, record, records
 from schedd.store.schema import dead_letters, jobs, redrives, runs
 
-MOST_GROUPS = 1_000
 MOST_AT_ONCE = 50_000
 """Letters that one redrive promises, or one call discards."""
 
@@ -58,13 +58,17 @@ def get(connection: Connection, run_id: RunId) -> DeadLetterRecord | None:
     return None if row is None else _letter(row)
 
 
-def groups(connection: Connection, choice: Choice) -> list[DeadLetterGroup]:
-    """Those that wait, by job and kind of error; the greatest first, at most `MOST_GROUPS`."""
+def groups(connection: Connection, choice: Choice, most: int) -> tuple[list[DeadLetterGroup], int]:
+    """Those that wait, by job and kind of error, the greatest first, and how many there are in all.
+    By keys: they are few among the jobs.
+    """
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     newest = (dead_letters.c.died_at.desc(), dead_letters.c.run_id)
     query = (
         select(
             dead_letters.c.fingerprint,
             func.count().label("how_many"),
+            func.sum(func.count()).over().label("in_all"),
             func.count().filter(dead_letters.c.redrive.in_(_under_way())).label("promised"),
             func.min(dead_letters.c.died_at).label("first"),
             func.max(dead_letters.c.died_at).label("last"),
@@ -74,18 +78,19 @@ def groups(connection: Connection, choice: Choice) -> list[DeadLetterGroup]:
         .where(chosen(choice), dead_letters.c.settled.is_(None))
         .group_by(dead_letters.c.fingerprint, jobs.c.name, jobs.c.ephemeral)
         .order_by(func.count().desc(), func.max(dead_letters.c.died_at).desc())
-        .limit(MOST_GROUPS)
+        .limit(most)
     )
     rows = connection.execute(query).all()
     wanted = records().where(runs.c.run_id.in_([row.newest for row in rows]))
     told = {each.run.key.run_id: each for each in map(record, connection.execute(wanted))}
-    return [
+    found = [
         DeadLetterGroup(
             row.fingerprint, row.how_many, row.promised, row.first, row.last, told[row.newest]
         )
         for row in rows
         if row.newest in told
     ]
+    return found, int(rows[0].in_all) if rows else 0
 
 
 def discard(

@@ -66,8 +66,8 @@ from schedd.store.moving import move
 from schedd.store.schema import jobs, timers
 from schedd.store.waiting import cancel_waiting
 
-LOOKED_AT: Final = 50_000
-"""Jobs that one statement looks at: a tenth of a second, and never as long as it may take."""
+LOOKED_AT: Final = 5_000
+"""Jobs that one statement looks at: some hundredths of a second."""
 
 Place: TypeAlias = tuple[datetime, JobId]
 """Where a list of jobs is: when the last one was made, and its id."""
@@ -129,6 +129,21 @@ def list_jobs(
     return [record_of(row) for row in connection.execute(query)], end
 
 
+def newest_definitions(
+    connection: Connection, namespace: str, limit: int
+) -> list[StoredDefinition]:
+    """Of the newest jobs, without their calendars: a third of what whole jobs cost."""
+    said = select(jobs.c.job_id, jobs.c.generation, jobs.c.name, jobs.c.spec, timers.c.paused)
+    there = said.join_from(jobs, timers, timers.c.job_id == jobs.c.job_id)
+    rows = connection.execute(_newest(there, namespace, None).limit(limit))
+    return [
+        StoredDefinition(
+            JobId(row.job_id), row.generation, namespace, row.name, bytes(row.spec), row.paused
+        )
+        for row in rows
+    ]
+
+
 def _end(connection: Connection, namespace: str, after: Place | None) -> Place | None:
     """Where a look ends that begins past `after`; None: there are no more than it may have."""
     places = _newest(select(jobs.c.created_at, jobs.c.job_id), namespace, after)
@@ -153,8 +168,8 @@ def _conditions(wanted: JobFilter) -> Iterator[ColumnElement[bool]]:
         yield jobs.c.name == clean(wanted.name)
     for word in wanted.words:
         yield jobs.c.name.contains(clean(word.lower()), autoescape=True)
-    if wanted.paused is not None:
-        yield timers.c.paused.is_(wanted.paused)
+    if wanted.paused is not None:  # as its timer says, and beside the name: no look elsewhere
+        yield jobs.c.paused_at.is_not(None) if wanted.paused else jobs.c.paused_at.is_(None)
     if wanted.pool is not None:
         yield jobs.c.pool == clean(wanted.pool) if wanted.pool else jobs.c.pool.is_(None)
     for part in wanted.bytes_:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
+    FromClause,
     Row,
     Select,
     and_,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     literal_column,
     select,
 )
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from schedd.core.chains import Ended
 from schedd.core.ids import BackfillId, JobId, RunId, TenureId, Token
@@ -29,41 +31,46 @@ RAN: Final = frozenset({State.SUCCEEDED, State.FAILED})
 """Nothing kept these from running, whatever was about to."""
 
 
-ARMED: Final = and_(
-    runs.c.state == State.RUNNING.value,
-    runs.c.started_at.is_(None),
-    runs.c.ready_at > func.clock_timestamp(),
-)
-"""It was handed out before it is due, and isn't due yet: for people it waits (SEMANTICS)."""
+Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
+"""Those of `runs`, or of some of them."""
 
 
-def in_states(states: Sequence[State]) -> ColumnElement[bool]:
+def armed(of: Columns) -> ColumnElement[bool]:
+    """It was handed out before it is due, and isn't due yet: for people it waits (SEMANTICS)."""
+    return and_(
+        of.state == State.RUNNING.value,
+        of.started_at.is_(None),
+        of.ready_at > func.clock_timestamp(),
+    )
+
+
+def in_states(of: Columns, states: Sequence[State]) -> ColumnElement[bool]:
     """The condition that people see a run in one of these states."""
-    found: ColumnElement[bool] = runs.c.state.in_([state.value for state in states])
+    found: ColumnElement[bool] = of.state.in_([state.value for state in states])
     if State.PENDING in states and State.RUNNING not in states:
-        return found | ARMED
-    return found & ~ARMED if State.RUNNING in states and State.PENDING not in states else found
+        return found | armed(of)
+    return found & ~armed(of) if State.RUNNING in states and State.PENDING not in states else found
 
 
-def records() -> Select[Any]:
-    """Runs with what their jobs and earlier attempts say."""
-    first = select(func.min(attempts.c.started_at)).where(attempts.c.run_id == runs.c.run_id)
-    fired_by = select(tenures.c.member).where(tenures.c.id == runs.c.fired_by)
-    earlier = case((runs.c.assignments > 1, first.correlate(runs).scalar_subquery()))
+def records(of: FromClause = runs) -> Select[Any]:
+    """Runs with what their jobs and earlier attempts say. `of`: rows of `runs`, all or some."""
+    first = select(func.min(attempts.c.started_at)).where(attempts.c.run_id == of.c.run_id)
+    fired_by = select(tenures.c.member).where(tenures.c.id == of.c.fired_by)
+    earlier = case((of.c.assignments > 1, first.correlate(of).scalar_subquery()))
     return select(
-        *(column for column in runs.c if column.name not in {"count", "digest", "payload"}),
-        runs.c.count.label("instants"),  # a row has a method of its name
+        *(column for column in of.c if column.name not in {"count", "digest", "payload"}),
+        of.c.count.label("instants"),  # a row has a method of its name
         jobs.c.namespace,
         jobs.c.name,
         jobs.c.ephemeral,
         func.coalesce(timers.c.paused, False).label("paused"),
         literal_column("(SELECT paused FROM cluster WHERE one)").label("braked"),
-        ARMED.label("armed"),
-        func.least(earlier, runs.c.started_at).label("first_started_at"),
-        fired_by.correlate(runs).scalar_subquery().label("member"),
+        armed(of.c).label("armed"),
+        func.least(earlier, of.c.started_at).label("first_started_at"),
+        fired_by.correlate(of).scalar_subquery().label("member"),
     ).select_from(
-        runs.join(jobs, jobs.c.job_id == runs.c.job_id).outerjoin(
-            timers, timers.c.job_id == runs.c.job_id
+        of.join(jobs, jobs.c.job_id == of.c.job_id).outerjoin(
+            timers, timers.c.job_id == of.c.job_id
         )
     )
 

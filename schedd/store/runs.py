@@ -3,30 +3,26 @@
 Invariants
 - A trigger locks the job's timer FOR SHARE: no such row means that the job is deleted.
 - A cancel changes what waits at once; what runs is marked, and its worker must be told.
-- Lists go newest first by (scheduled_at, run_id), the partitions' own order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, select, true, tuple_
+from sqlalchemy import Connection, func, select, true
 
-from schedd.core.ids import BackfillId, JobId, RunId, Token
-from schedd.core.lifecycle import LIVE, Reason, State
+from schedd.core.ids import JobId, RunId, Token
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import AuditEntry, NewRun, Overlap, Priority, Trigger
 from schedd.core.records import AttemptRecord, Conflict, Idempotency, JobRecord, RunRecord
 from schedd.store import audit, idempotency, pools
-from schedd.store.arrays import clean
 from schedd.store.database import Refused
 from schedd.store.inserting import insert_run_row
 from schedd.store.jobs import insert_job
-from schedd.store.run_records import in_states, newest_first, of_job, record, records
+from schedd.store.run_records import record, records
 from schedd.store.schema import (
     attempts,
-    backfills,
     jobs,
     live,
     outputs,
@@ -120,56 +116,6 @@ def get_runs(connection: Connection, run_ids: Collection[RunId]) -> list[RunReco
     return [record(row) for row in connection.execute(query)]
 
 
-def list_runs(
-    connection: Connection,
-    namespace: str,
-    job: str | None,
-    states: Sequence[State],
-    worker: str | None,
-    since: datetime | None,
-    before: datetime | None,
-    after: tuple[datetime, RunId] | None,
-    limit: int,
-    trigger: Trigger | None = None,
-    backfill: BackfillId | None = None,
-    parent: RunId | None = None,
-) -> list[RunRecord]:
-    """Newest first, past `after`; `job` is an id or a name, a deleted job's too. A broadcast's
-    children are among them if it is their `parent`, or their `worker`, that is asked for.
-    """
-    query = newest_first(limit).where(jobs.c.namespace == clean(namespace))
-    if parent is not None:
-        query = query.where(runs.c.parent == parent)
-    elif worker is None:
-        query = query.where(runs.c.parent.is_(None))
-    if job is not None:
-        query = query.where(of_job(namespace, job))
-    if states:
-        query = query.where(in_states(states))
-        if LIVE.issuperset(states):
-            query = query.where(runs.c.run_id.in_(select(live.c.run_id)))
-    if worker is not None:
-        query = query.where(runs.c.worker == clean(worker))
-    if trigger is not None:
-        query = query.where(_made_by(trigger))
-    if backfill is not None:
-        made_by = select(backfills.c.job_id, backfills.c.first, backfills.c.last)
-        range_ = made_by.where(backfills.c.backfill_id == backfill).subquery()
-        query = query.where(
-            runs.c.backfill == backfill,
-            runs.c.job_id == select(range_.c.job_id).scalar_subquery(),
-            runs.c.scheduled_at >= select(range_.c.first).scalar_subquery(),
-            runs.c.scheduled_at <= select(range_.c.last).scalar_subquery(),
-        )
-    if since is not None:
-        query = query.where(runs.c.scheduled_at >= since)
-    if before is not None:
-        query = query.where(runs.c.scheduled_at < before)
-    if after is not None:
-        query = query.where(tuple_(runs.c.scheduled_at, runs.c.run_id) < after)
-    return [record(row) for row in connection.execute(query)]
-
-
 def newest_states(
     connection: Connection, job_ids: Sequence[JobId], count: int
 ) -> dict[JobId, list[State]]:
@@ -253,18 +199,6 @@ def result(connection: Connection, run_id: RunId) -> bytes | None:
     query = select(results.c.payload).where(results.c.run_id == run_id)
     found = connection.execute(query).scalar()
     return None if found is None else bytes(found)
-
-
-def _made_by(trigger: Trigger) -> ColumnElement[bool]:
-    if trigger is Trigger.BACKFILL:
-        backfilled = runs.c.job_id.in_(select(backfills.c.job_id))
-        return and_(runs.c.backfill.is_not(None), backfilled)
-    if trigger is Trigger.REDRIVE:
-        return runs.c.redrive_of.is_not(None)
-    neither = runs.c.backfill.is_(None) & runs.c.redrive_of.is_(None)
-    if trigger is Trigger.CHAIN:
-        return and_(runs.c.parents.is_not(None), neither)
-    return and_(runs.c.trigger == trigger.value, runs.c.parents.is_(None), neither)
 
 
 def _attempt(row: Any) -> AttemptRecord:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 from datetime import datetime
 
-from schedd.core.ids import BackfillId, JobId, RunId, Token
+from schedd.core.ids import JobId, RunId, Token
 from schedd.core.job_filter import ALL_JOBS, JobFilter
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, Trigger
@@ -24,6 +24,7 @@ from schedd.core.records import (
     Submit,
     TimerEdit,
 )
+from schedd.core.run_filter import ALL_RUNS, RunFilter
 from schedd.store import (
     audit,
     counting,
@@ -32,6 +33,7 @@ from schedd.store import (
     jobs,
     ledger,
     pausing,
+    run_listing,
     runs,
     submitting,
     unstarted,
@@ -107,6 +109,10 @@ class PostgresUserStore:
         return await self.database.call(
             lambda c: jobs.list_jobs(c, namespace, after, limit, wanted)
         )
+
+    async def newest_definitions(self, namespace: str, limit: int) -> list[StoredDefinition]:
+        """Of the newest jobs, without their calendars."""
+        return await self.database.call(lambda c: jobs.newest_definitions(c, namespace, limit))
 
     async def update_job(
         self,
@@ -208,20 +214,14 @@ class PostgresUserStore:
     async def list_runs(
         self,
         namespace: str,
-        job: str | None,
-        states: Sequence[State],
-        worker: str | None,
-        since: datetime | None,
-        before: datetime | None,
         after: tuple[datetime, RunId] | None,
         limit: int,
-        trigger: Trigger | None = None,
-        backfill: BackfillId | None = None,
-        parent: RunId | None = None,
-    ) -> list[RunRecord]:
-        """Newest first, past `after`."""
-        where = (namespace, job, states, worker, since, before, after, limit, trigger, backfill)
-        return await self.database.call(lambda c: runs.list_runs(c, *where, parent))
+        wanted: RunFilter = ALL_RUNS,
+    ) -> tuple[list[RunRecord], tuple[datetime, RunId] | None]:
+        """Newest first, past `after`, and how far that goes."""
+        return await self.database.call(
+            lambda c: run_listing.list_runs(c, namespace, after, limit, wanted)
+        )
 
     async def newest_states(self, job_ids: Sequence[JobId], count: int) -> dict[JobId, list[State]]:
         """Of each of these jobs, newest first."""

@@ -5,6 +5,8 @@
     nobody: the login for who reads a page, 401 for the others
 
 Invariants
+- A login is what a browser sends by itself, for a day and longer: one that is over is as none where
+  there is a certificate. A token that somebody sends is judged, whatever comes with it.
 - Calls under /api/ are judged by themselves (`schedd/api/authorising.py`). Pages and figures tell
   of all namespaces, so they are for who may see all; a path that isn't named here, too.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
 from urllib.parse import quote
@@ -72,11 +75,15 @@ class Known:
 
     async def identity(self, scope: Scope) -> Identity:
         """Who asks. Raises Unauthenticated, Unavailable."""
-        headers = Headers(scope=scope)
+        headers, shown = Headers(scope=scope), partial(self._certified, scope)
         sent = headers.get("authorization")
         if sent is None and (login := cookie_of(headers)) is not None:
-            sent = f"{BEARER}{login}"
-        return await self._authentication.of(sent, lambda: self._certified(scope))
+            try:
+                return await self._authentication.of(f"{BEARER}{login}", shown)
+            except Unauthenticated:
+                if shown() is None:
+                    raise
+        return await self._authentication.of(sent, shown)
 
     def _certified(self, scope: Scope) -> Identity | None:
         shown: Mapping[str, Any] | None = scope.get(CERTIFICATE)
@@ -115,5 +122,7 @@ def _answer(scope: Scope, error: CallError | Unavailable) -> ASGIApp:
     reads = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith(CALLS)
     page = reads and "text/html" in Headers(scope=scope).get("accept", "")
     if page and isinstance(error, Unauthenticated):
-        return RedirectResponse(f"{LOGIN}?next={quote(scope['path'], safe='/')}", 303)
+        query = scope["query_string"].decode("latin-1")
+        asked = scope["path"] + (f"?{query}" if query else "")
+        return RedirectResponse(f"{LOGIN}?next={quote(asked, safe='/')}", 303)
     return problems.refused(problems.of(error))

@@ -40,7 +40,7 @@ def routes(services: Services) -> list[BaseRoute]:
     """The page, and what its buttons do."""
 
     async def page(request: Request) -> Response:
-        return _page(request, 200)
+        return _page(request, 200, request.query_params.get("next", ""))
 
     async def enter(request: Request) -> Response:
         try:
@@ -49,6 +49,7 @@ def routes(services: Services) -> list[BaseRoute]:
             return Response(status_code=400)
         except Refusal as slow:
             return problems.answer(slow.body, slow.headers)
+        after = form.get("next", "")
         try:
             who = await services.authentication.of_token(form.get("token", ""))
             request.scope[IDENTITY] = who
@@ -56,8 +57,9 @@ def routes(services: Services) -> list[BaseRoute]:
         except (CallError, Unavailable) as error:
             refusal = of_world(error) if isinstance(error, Unavailable) else error
             log.warning("login of %s: %s", request.client, refusal.message)
-            return _page(request, 503 if isinstance(error, Unavailable) else 403, refusal.message)
-        response = RedirectResponse(_local(form.get("next", "")), 303)
+            status = 503 if isinstance(error, Unavailable) else 403
+            return _page(request, status, after, refusal.message)
+        response = RedirectResponse(_local(after), 303)
         seconds = round(SESSION.total_seconds())
         response.set_cookie(
             COOKIE, login, max_age=seconds, secure=True, httponly=True, samesite="strict"
@@ -77,14 +79,15 @@ def routes(services: Services) -> list[BaseRoute]:
     ]
 
 
-def _page(request: Request, status: int, problem: str = "") -> Response:
+def _page(request: Request, status: int, after: str, problem: str = "") -> Response:
+    """`after`: the page that was asked for, which comes when the login has."""
     who: Identity | None = request.scope.get(IDENTITY)
     html = render(
         "login.html",
         actor=who.actor if who and who.kind is Kind.USER and not problem else "",
         asked=who is None or who.kind is not Kind.ANYBODY,
         problem=problem,
-        next=_local(request.query_params.get("next", "")),
+        next=_local(after),
     )
     return HTMLResponse(html, status, {"cache-control": "no-store"})
 

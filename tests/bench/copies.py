@@ -1,4 +1,4 @@
-"""Jobs by the million: one of each kind is made by the API, and copied into the tables.
+"""Jobs and runs by the million: one of each kind is made by the API, and copied into the tables.
 
 What a member reads of a copy is what it would read of a job that was made as usual. The copies are
 made in statements of a million, each seen by the members when it is committed; what is due soon
@@ -18,6 +18,7 @@ from schedclient import Client
 from schedctl.dev import postgres
 from schedd.core.ids import JobId
 from schedd.core.partition import shard_of
+from schedd.store import schema
 from support.cluster import DevCluster
 
 TEMPLATE: Final = "template-"
@@ -33,14 +34,42 @@ FAR: Final = "0 0 1 1 *"
 COPIED: Final = "CREATE UNLOGGED TABLE copied (job_id uuid, shard int, template int, number int)"
 JOBS: Final = """
 INSERT INTO jobs SELECT (jsonb_populate_record(t, jsonb_build_object('job_id', c.job_id,
-    'shard', c.shard, 'name', t.name || '-' || c.number))).*
+    'shard', c.shard, 'name', t.name || '-' || c.number,
+    'created_at', t.created_at - c.number * interval '1 ms'))).*
 FROM copied c JOIN jobs t ON t.name = 'template-' || c.template
 """
+FAILED_OF: Final = 1_000
+"""Of so many runs that are copied one has failed for good, and waits as a dead letter."""
+CANCELLED_OF: Final = 1_000
+"""Of so many one was cancelled."""
+APART: Final = "5 ms"
+"""Between two of them, the newest due when their template was."""
+
 TIMERS: Final = """
 INSERT INTO timers SELECT (jsonb_populate_record(m, jsonb_build_object('job_id', c.job_id,
     'shard', c.shard))).*
 FROM copied c JOIN jobs t ON t.name = 'template-' || c.template
 JOIN timers m ON m.job_id = t.job_id
+"""
+
+RUNS: Final = """
+INSERT INTO runs ({columns}) SELECT {values}
+FROM (SELECT job_id, row_number() OVER () AS n FROM jobs LIMIT %s) j
+CROSS JOIN (SELECT * FROM runs WHERE state = 'SUCCEEDED' LIMIT 1) r
+"""
+CHANGED: Final = {
+    "run_id": "gen_random_uuid()",
+    "job_id": "j.job_id",
+    "scheduled_at": f"r.scheduled_at - j.n * interval '{APART}'",
+    "due_at": f"r.due_at - j.n * interval '{APART}'",
+    "state": f"CASE WHEN j.n %% {FAILED_OF} = 1 THEN 'FAILED'"
+    f" WHEN j.n %% {CANCELLED_OF} = 2 THEN 'CANCELLED' ELSE r.state END",
+}
+"""What a copy of a run has that its template hasn't."""
+LETTERS: Final = """
+INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
+SELECT run_id, scheduled_at, job_id, 'as-copied' FROM runs WHERE state = 'FAILED'
+ON CONFLICT DO NOTHING
 """
 
 
@@ -71,6 +100,21 @@ def copy(cluster: DevCluster, *kinds: tuple[int, range]) -> None:
         session.commit()
         session.autocommit = True
         cursor.execute("VACUUM (FREEZE, ANALYZE) jobs, timers")  # else it would come meanwhile
+
+
+def copy_runs(cluster: DevCluster, count: int) -> None:
+    """So many that have ended, each of another job, of one that has succeeded."""
+    names = [column.name for column in schema.runs.c]
+    values = (CHANGED.get(name, f"r.{name}") for name in names)
+    statement = RUNS.format(columns=", ".join(names), values=", ".join(values))
+    with postgres.connect(cluster.dsn) as session, session.cursor() as cursor:
+        cursor.execute("SET statement_timeout = 0")
+        cursor.execute("SET idle_in_transaction_session_timeout = 0")
+        cursor.execute(statement, (count,))
+        cursor.execute(LETTERS)
+        session.commit()
+        session.autocommit = True
+        cursor.execute("VACUUM (FREEZE, ANALYZE) runs, dead_letters")
 
 
 def _lines(start: int, stop: int, templates: range) -> Iterator[str]:

@@ -1,113 +1,231 @@
 """`python -m bench.pages` (from tests/): how long the dashboard's pages take over many.
 
-    idle   jobs whose next instant is months away, and as many runs that have ended, one of each
+    idle   jobs whose next instant is months away, and as many runs that have ended, of other jobs
+           each; some failed, some were cancelled
     hot    jobs of one run a minute, spread over its seconds: 30,000 of them are 500 runs a second
 
-Each request has an address of its own (`?look=…`), so that none is answered by another's look at
-the database. One client asks, one page after the other, while the hot jobs run. JSON: a line a
-page, its answer's bytes and milliseconds until the last of them.
+One client asks, one page after the other, while the hot jobs run. Each request brings what an
+action leaves for the next page, so that it is answered by a look of its own at the database, never
+by another's. JSON: a line a page, of the milliseconds until the last byte of its answer; then how
+late the runs started that were due meanwhile, beside those of a while in which nobody asked. With
+`--keep` the cluster stays in a folder, and the next ride begins where this one ended. A page whose
+p95 is above `--within` is named on stderr, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http.client import HTTPConnection
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from bench import copies
-from bench.numbers import from_zero, positive
-from bench.rig import bench_cluster, ended, note, parser, quantiles, run, sizes, tell
+from bench.numbers import from_zero, positive, seconds_from_zero, some_seconds
+from bench.rig import (
+    HANDLERS,
+    bench_cluster,
+    ended,
+    note,
+    parser,
+    quantiles,
+    run,
+    sizes,
+    tell,
+)
 from schedctl.dev import postgres
-from support.cluster import DevCluster
+from support.cluster import DevCluster, importing
+from support.repository import ROOT
 from support.wait import wait_until
 
 PATIENCE: Final = 120.0
 """Seconds for the first runs to have ended."""
-
-RUNS: Final = """
-INSERT INTO runs SELECT (jsonb_populate_record(r, jsonb_build_object('run_id', gen_random_uuid(),
-    'job_id', j.job_id, 'scheduled_at', r.scheduled_at - j.n * interval '5 ms',
-    'due_at', r.due_at - j.n * interval '5 ms'))).*
-FROM (SELECT job_id, row_number() OVER () AS n FROM jobs LIMIT %s) j
-JOIN runs r ON r.run_id = (SELECT run_id FROM runs WHERE state = 'SUCCEEDED' LIMIT 1)
-"""
+STORED: Final = 5.0
+"""Seconds past an instant by which its run has started, if it does."""
+ANEW: Final = {"cookie": "schedd-told=%22measured%22"}
+"""What an action leaves: it shows what it did, as the database has it now."""
 
 PAGES: Final = (
     "/",
     "/jobs",
+    "/jobs?filter=name:template-5",
+    "/jobs?filter=paused:true",
+    "/jobs?filter=label.team:data",
+    "/jobs?filter=nosuch",
     "/jobs/template-0",
     "/runs",
+    "/runs?q=state:running",
     "/runs?q=state:failed",
+    "/runs?q=state:cancelled",
+    "/runs?q=state:failed+job:template-1",
     "/runs?q=job:template-1",
+    "/runs?q=worker:w1",
+    "/runs?q=worker:nobody",
+    "/runs?q=trigger:manual",
+    "/runs?q=after:{since}+before:{until}",
+    "/runs?q=backfill:{run}",
+    "/runs?q=parent:{run}",
+    "/runs?namespace=elsewhere",
     "/runs/{run}",
+    "/runs/{failed}",
     "/workers",
     "/cluster",
     "/dead-letters",
     "/cron",
     "/forecast",
 )
+"""Addresses; of the searches, some find much, some little that is far away, and some nothing."""
+
+LATE: Final = """
+SELECT extract(epoch FROM started_at - due_at) FROM runs
+WHERE scheduled_at >= to_timestamp(%s) AND scheduled_at < to_timestamp(%s) AND count = 1
+AND trigger = 'SCHEDULE'
+"""
+ENDED: Final = {
+    "run": "SELECT run_id::text FROM runs WHERE state = 'SUCCEEDED' LIMIT 1",
+    "failed": "SELECT run_id::text FROM dead_letters LIMIT 1",
+}
+"""Which runs the addresses mean."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, print. 1 when an answer wasn't a page."""
+    """Measure, print. 1 when an answer wasn't a page, or pages were too slow."""
+    options = _asked(arguments)
+    with _loaded(options) as cluster:
+        time.sleep(options.settles)
+        quiet = time.time()
+        time.sleep(options.quiet)
+        began = time.time()
+        meant = _meant(cluster)
+        found = [_measure(cluster, page, page.format(**meant), options.requests) for page in PAGES]
+        over = [line["page"] for line in found if line["p95_ms"] > options.within]
+        wrong = sum(line["wrong"] for line in found)
+        done = time.time()
+        time.sleep(STORED)
+        tell(
+            "pages",
+            **_stored(cluster),
+            quiet=_lateness(cluster, quiet, began),
+            asked=_lateness(cluster, began, done),
+            within_ms=options.within,
+            over=over,
+        )
+    for page in over:
+        note(f"{page}: p95 is above {options.within:g} ms")
+    return 1 if wrong or over else 0
+
+
+def _asked(arguments: Sequence[str]) -> Namespace:
     asked = parser("bench.pages", __doc__)
     asked.add_argument("--idle", type=from_zero, default=1_000_000, help="jobs, and runs")
     asked.add_argument("--hot", type=positive, default=30_000, help="jobs of one run a minute")
     asked.add_argument("--requests", type=positive, default=40, help="of each page")
-    options = asked.parse_args(arguments)
-    with bench_cluster(**sizes(options)) as cluster:
-        asyncio.run(copies.make_templates(cluster))
-        wait_until(lambda: ended(cluster) > 0, PATIENCE, "a run that has ended")
-        note(f"{options.idle:,} idle jobs and runs, {options.hot:,} hot jobs")
-        copies.copy(cluster, (options.idle, copies.IDLE), (options.hot, copies.HOT))
-        _store_runs(cluster, options.idle)
-        before, began = ended(cluster), time.monotonic()
-        wrong = sum([_measure(cluster, page, options.requests) for page in PAGES])
-        rate = (ended(cluster) - before) / (time.monotonic() - began)
-        [(jobs, runs)] = cluster.sql("SELECT (SELECT count(*) FROM jobs), count(*) FROM runs")
-        tell("pages", jobs=jobs, runs=runs, ended_per_second=round(rate, 1))
-    return 1 if wrong else 0
+    asked.add_argument("--within", type=some_seconds, default=300.0, help="milliseconds of the p95")
+    asked.add_argument("--settles", type=seconds_from_zero, default=60.0, help="seconds first")
+    asked.add_argument("--quiet", type=some_seconds, default=30.0, help="seconds without requests")
+    asked.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="of the cluster, to be used again"
+    )
+    return asked.parse_args(arguments)
 
 
-def _store_runs(cluster: DevCluster, count: int) -> None:
-    """So many that have ended, each of another job."""
+@contextmanager
+def _loaded(options: Namespace) -> Iterator[DevCluster]:
+    """A cluster with all of it; one that is kept, as it was left."""
+    if options.keep is None:
+        with bench_cluster(**sizes(options)) as cluster:
+            _load(cluster, options)
+            yield cluster
+        return
+    cluster = DevCluster(
+        options.keep.absolute(),
+        members=options.members,
+        workers=options.workers,
+        slots=options.slots,
+        overrides=[HANDLERS, *options.settings],
+        env=importing(ROOT / "tests"),
+    )
+    cluster.up()
+    try:
+        if not cluster.sql("SELECT 1 FROM jobs LIMIT 1"):
+            _load(cluster, options)
+        yield cluster
+    finally:
+        cluster.down()
+
+
+def _load(cluster: DevCluster, options: Namespace) -> None:
+    asyncio.run(copies.make_templates(cluster))
+    wait_until(lambda: ended(cluster) > 0, PATIENCE, "a run that has ended")
+    note(f"{options.idle:,} idle jobs and runs, {options.hot:,} hot jobs")
+    copies.copy(cluster, (options.idle, copies.IDLE))
+    copies.copy_runs(cluster, options.idle)
+    copies.copy(cluster, (options.hot, copies.HOT))
+
+
+def _meant(cluster: DevCluster) -> dict[str, str]:
+    """What stands in the addresses."""
+    runs = {name: str(cluster.sql(query)[0][0]) for name, query in ENDED.items()}
+    return {**runs, "since": _minutes_ago(60), "until": _minutes_ago(50)}
+
+
+def _measure(cluster: DevCluster, page: str, path: str, requests: int) -> dict[str, Any]:
+    """Ask for a page again and again, and tell of it."""
+    answers = [_answer(cluster, path) for _ in range(requests)]
+    waits = [took for _, _, took in answers]
+    line = {
+        "page": page,
+        "requests": len(answers),
+        "wrong": sum(status != 200 for status, _, _ in answers),
+        "bytes": max(size for _, size, _ in answers),
+        "p50_ms": at(waits, 0.5),
+        "p95_ms": at(waits, 0.95),
+        "max_ms": at(waits, 1.0),
+    }
+    tell("pages", **line)
+    return line
+
+
+def _minutes_ago(minutes: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M", time.gmtime(time.time() - 60 * minutes))
+
+
+def _stored(cluster: DevCluster) -> dict[str, int]:
+    """How many rows there are, counted for as long as it takes."""
     with postgres.connect(cluster.dsn) as session, session.cursor() as cursor:
         cursor.execute("SET statement_timeout = 0")
-        cursor.execute(RUNS, (count,))
-        session.commit()
-        session.autocommit = True
-        cursor.execute("VACUUM (FREEZE, ANALYZE) runs")
+        cursor.execute("SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM runs)")
+        jobs, runs = cursor.fetchone()
+    return {"jobs": jobs, "runs": runs}
 
 
-def _measure(cluster: DevCluster, page: str, requests: int) -> int:
-    """Ask for a page again and again; how many of its answers weren't one."""
-    [(run_id,)] = cluster.sql("SELECT run_id::text FROM runs WHERE state = 'SUCCEEDED' LIMIT 1")
-    path = page.format(run=run_id)
-    waits: list[float] = []
-    sizes_: list[int] = []
-    wrong = 0
-    for number in range(requests):
-        status, size, took = _asked(cluster, f"{path}{'&' if '?' in path else '?'}look={number}")
-        waits.append(took)
-        sizes_.append(size)
-        wrong += status != 200
-    tell("pages", page=page, wrong=wrong, bytes=max(sizes_), ms=quantiles(waits), p95_ms=p95(waits))
-    return wrong
+def _lateness(cluster: DevCluster, first: float, last: float) -> dict[str, Any]:
+    """Of what was due then: how many, by the second, and in milliseconds how late they started."""
+    rows = [row for (row,) in cluster.sql(LATE, math.ceil(first), int(last))]
+    late = [float(row) for row in rows if row is not None]
+    return {
+        "runs": len(rows),
+        "unstarted": len(rows) - len(late),
+        "per_second": round(len(rows) / max(1, int(last) - math.ceil(first)), 1),
+        "late_ms": quantiles(late) if late else None,
+    }
 
 
-def p95(waits: Sequence[float]) -> float:
-    """Of seconds, in milliseconds."""
-    return round(sorted(waits)[round((len(waits) - 1) * 0.95)] * 1e3, 1)
+def at(waits: Sequence[float], part: float) -> float:
+    """The wait that such a part of them doesn't exceed: of seconds, in milliseconds."""
+    return round(sorted(waits)[round((len(waits) - 1) * part)] * 1e3, 1)
 
 
-def _asked(cluster: DevCluster, path: str) -> tuple[int, int, float]:
-    """Status, bytes and seconds of one answer, its connection included."""
+def _answer(cluster: DevCluster, path: str) -> tuple[int, int, float]:
+    """Status, bytes and seconds of one, its connection included."""
     began = time.monotonic()
     connection = HTTPConnection(cluster.record["members"][0]["http"], timeout=30)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=ANEW)
         answer = connection.getresponse()
         size = len(answer.read())
         return answer.status, size, time.monotonic() - began

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +16,11 @@ from schedd.api.calls import UNARY
 from schedd.api.services import Caller
 from schedd.core.rights import ANONYMOUS
 from schedd.web.pages.all import PAGES
+from schedd.web.server import bound
+from schedkit.https import context_of
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import job_pb2, job_service_pb2
+from support.certs import Authority
 from support.web import Answer, Web, served
 
 PAGE = {"accept": "text/html"}
@@ -139,6 +146,39 @@ async def test_what_is_no_token_makes_no_login_and_the_page_says_so(web: Web, ty
 async def test_a_login_leads_to_no_other_site(web: Web, next_: str) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
     assert (await log_in(web, text, next=next_)).headers["location"] == "/"
+
+
+async def test_a_token_that_was_mistyped_leads_on_to_the_page_all_the_same(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    asked = await web.get("/runs?q=state:failed", headers=PAGE, allow_redirects=False)
+    login = await web.get(asked.headers["location"])
+    assert 'name="next" value="/runs?q=state:failed"' in login.text
+    mistyped = await log_in(web, "schedd_x", next="/runs?q=state:failed")
+    assert 'name="next" value="/runs?q=state:failed"' in mistyped.text
+    entered = await log_in(web, text, next="/runs?q=state:failed")
+    assert entered.headers["location"] == "/runs?q=state:failed"
+
+
+async def test_a_login_that_is_over_is_as_none_where_there_is_a_certificate(
+    web: Web, tmp_path: Path
+) -> None:
+    authority = Authority.create(tmp_path)
+    tls = authority.issue("m1", san="IP:127.0.0.1")
+    bob = authority.issue("bob", san="URI:schedd://user/bob/viewer/*")
+    mine = ssl.create_default_context(cafile=tls.ca)
+    mine.load_cert_chain(str(bob.cert), bob.key)
+    _, text = await token(web, auth.ROLE_VIEWER)
+    login = {"cookie": cookie_of(await log_in(web, text))}
+    async with bound("127.0.0.1:0") as http, asyncio.TaskGroup() as group:
+        server = group.create_task(http.serve(web.app, tls=context_of(tls)))
+        secure = replace(web, url=f"https://{http.address}")
+        assert "user/alice" in (await secure.get("/workers", headers=login, ssl=mine)).text
+        await web.ask("POST", "/logout", headers=login, allow_redirects=False)
+        assert "user/bob" in (await secure.get("/workers", headers=login, ssl=mine)).text
+        sent = bearer("schedd_x")
+        assert (await secure.get("/workers", headers=login | sent, ssl=mine)).status == 401
+        server.cancel()
+    assert (await web.get("/workers", headers=login)).json["reason"] == "TOKEN_REVOKED"
 
 
 async def test_a_login_isn_t_taken_from_another_sites_page(web: Web) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from schedd.api.calls import STREAMING, UNARY
 from schedd.api.services import Caller
 from schedd.store import migrate
 from schedd.web.pages.all import PAGES
-from schedd.web.pages.looks import AT_A_TIME, Looks
-from schedd.web.pages.page import Asked, Shown
+from schedd.web.pages.looks import Looks
+from schedd.web.pages.page import AT_A_TIME, Asked
+from schedkit.errors import Unavailable
 from support.callers import TESTER
 from support.postgres import private_postgres, restart
 from support.web import Answer, Web, served
@@ -26,6 +28,23 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 async def web(dsn: str) -> AsyncIterator[Web]:
     async with served(dsn) as face:
         yield face
+
+
+BURY = """
+WITH failed AS (UPDATE runs SET state = 'FAILED' RETURNING run_id, scheduled_at, job_id)
+INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
+SELECT run_id, scheduled_at, job_id, 'f' FROM failed
+"""
+
+
+def counted(stream: Any, calls: list[object]) -> Any:
+    """A call that streams, each time noted."""
+
+    def noted(*asked: object) -> Any:
+        calls.append(asked)
+        return stream(*asked)
+
+    return noted
 
 
 async def sent(web: Web, path: str, **fields: str) -> Answer:
@@ -42,6 +61,36 @@ async def test_every_page_is_there_and_within_the_frame(web: Web) -> None:
         assert f'aria-current="page">{page.tab}</a>' in answer.text, page.path
         assert "<h1" in answer.text
         assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_what_a_page_doesn_t_ask_for_is_refused_by_name_and_costs_no_look(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Looks, "of", lambda *_: pytest.fail("it was looked at"))
+    for address in ("/runs?state=failed", "/live/runs?state=failed", "/runs?state="):
+        answer = await web.get(address)
+        assert answer.status == 400, address
+        assert "State: this page asks for no such thing" in answer.text
+        assert "what it asks for is q, page, namespace" in answer.text
+
+
+async def test_a_run_that_has_ended_is_told_so_and_its_log_isn_t_read_again(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    logs = STREAMING["schedd.v1.RunService.ReadLogs"]
+    monkeypatch.setitem(STREAMING, "schedd.v1.RunService.ReadLogs", counted(logs, read))
+    await web.post("/api/v1/jobs", JOB)
+    run = (await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"]
+    assert f'data-live="/live/runs/{run}"' in (await web.get(f"/runs/{run}")).text
+    async with web.events(f"/live/runs/{run}") as events:
+        assert "waiting" in (await anext(events)).data
+        await web.post(f"/api/v1/runs/{run}:cancel", {})
+        told = [event async for event in events]  # until the server ends it
+    assert [event.name for event in told] == ["", "end"]
+    assert "cancelled" in told[0].data
+    assert len(read) == 1
+    assert "data-live" not in (await web.get(f"/runs/{run}")).text
 
 
 async def test_what_a_form_did_is_told_once(web: Web) -> None:
@@ -178,23 +227,93 @@ async def test_an_outage_is_said_on_every_page_which_keeps_what_it_knew() -> Non
                 assert "answer" not in (await anext(events)).data
 
 
-async def test_pages_take_no_more_of_the_database_than_they_may(web: Web) -> None:
+async def test_what_isn_t_found_so_far_is_looked_for_further_by_a_click(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("schedd.store.jobs.LOOKED_AT", 2)
+    monkeypatch.setattr("schedd.api.jobs.LOOKED_FOR", 0.0)
+    monkeypatch.setattr("schedd.store.run_listing.LOOKED_AT", 2)
+    for number in range(3):
+        await web.post("/api/v1/jobs", JOB | {"name": f"job-{number}"})
+        run = (await web.post(f"/api/v1/jobs/job-{number}:trigger", {})).json["runId"]
+        await web.post(f"/api/v1/runs/{run}:cancel", {})
+    for first, words in (
+        ("/jobs?filter=paused:true", "<code>paused:true</code>"),
+        ("/runs?q=trigger:schedule", "<code>trigger:schedule</code>"),
+    ):
+        text = (await web.get(first)).text
+        assert f"None so far is found by {words}" in text
+        assert "looked back to" in text
+        further = text[text.index('rel="next"') :]
+        assert further.split(">")[1].startswith("Look further")
+        address = further.split('href="')[1].split('"')[0].replace("&amp;", "&")
+        text = (await web.get(address)).text
+        assert f"found by {words}" in text
+        assert "so far" not in text
+        assert "Look further" not in text
+
+
+async def test_the_greatest_groups_of_dead_letters_are_shown_and_the_rest_counted(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("schedd.web.pages.dead_letters.GROUPS", 2)
+    for number in range(4):
+        await web.post("/api/v1/jobs", JOB | {"name": f"job-{number}"})
+        for _ in range(number + 1):
+            await web.post(f"/api/v1/jobs/job-{number}:trigger", {})
+    await web.store.database.call(lambda c: c.exec_driver_sql(BURY))
+    text = (await web.get("/dead-letters")).text
+    assert "10 wait for a person" in text
+    assert [name for name in ("job-0", "job-1", "job-2", "job-3") if f">{name}<" in text] == [
+        "job-2",
+        "job-3",
+    ]
+    assert "3 more wait in smaller groups" in text
+
+
+async def test_pages_take_no_more_of_the_database_than_they_may(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading, most = 0, 0
-    page = next(page for page in PAGES if page.path == "/cron")
 
-    async def slowly(asked: Asked) -> Shown:
-        nonlocal reading, most
-        reading += 1
-        most = max(most, reading)
-        for _ in range(100):
-            await asyncio.sleep(0)
-        reading -= 1
-        return await page.read(asked)
+    def slowly(call: Any) -> Any:
+        async def slow(*asked: object) -> Any:
+            nonlocal reading, most
+            reading += 1
+            most = max(most, reading)
+            await asyncio.sleep(0.05)
+            reading -= 1
+            return await call(*asked)
 
-    slow, looks = replace(page, read=slowly), Looks()
-    caller = Caller(TESTER, source="test")
+        return slow
+
+    for name in ("ListShards", "ListMembers", "ListWorkers", "GetCluster"):
+        call = f"schedd.v1.ClusterService.{name}"
+        monkeypatch.setitem(UNARY, call, slowly(UNARY[call]))
     async with asyncio.TaskGroup() as group:
-        for number in range(20):
-            asked = Asked(web.services, caller, query={"job": str(number)})
-            group.create_task(looks.of(slow, asked).now(), name=f"look {number}")
+        for path in ("/", "/cluster", "/workers"):
+            group.create_task(web.get(path), name=f"look at {path}")
     assert most == AT_A_TIME
+
+
+async def test_the_first_fault_of_what_is_read_at_once_is_the_pages_own(web: Web) -> None:
+    asked = Asked(web.services, Caller(TESTER, source="test"))
+    under_way = asyncio.Event()
+
+    async def forever() -> None:
+        under_way.set()
+        await asyncio.Event().wait()
+
+    async def fails() -> None:
+        await under_way.wait()
+        raise Unavailable("it is away")
+
+    async def read() -> None:
+        async with asked.at_once() as both:
+            tasks.append(both.read("for ever", forever()))
+            both.read("a fault", fails())
+
+    tasks: list[asyncio.Task[None]] = []
+    with pytest.raises(Unavailable, match="it is away"):
+        await read()
+    assert tasks[0].cancelled()

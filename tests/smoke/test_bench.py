@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bench.pages import PAGES
 from support.repository import ROOT
 
 WITHIN = 150
@@ -50,9 +51,12 @@ def test_a_cell_for_each_number_of_members_and_workers() -> None:
 
 
 def test_each_page_answers_over_stored_jobs_and_runs() -> None:
-    *pages, stored = bench("pages", "--idle", 200, "--hot", 60, "--requests", 2)
-    assert len(pages) == 12
+    small = ("--idle", 200, "--hot", 60, "--requests", 2, "--settles", 1, "--quiet", 2)
+    *pages, stored = bench("pages", *small, "--within", 10_000)
+    assert [line["page"] for line in pages] == list(PAGES)
     assert all(line["wrong"] == 0 and line["p95_ms"] > 0 for line in pages)
+    assert stored["over"] == []
+    assert stored["asked"]["runs"] > 0
     assert stored["jobs"] == 200 + 60 + 61
     assert stored["runs"] > 200
 

@@ -49,25 +49,29 @@ class ClusterSeen:
 
 
 async def _read(asked: Asked) -> Shown:
-    cluster = await asked.call(
-        "ClusterService.GetCluster", cluster_pb.GetClusterRequest(), cluster_pb.Cluster
-    )
-    members = await asked.call(
-        "ClusterService.ListMembers",
-        cluster_pb.ListMembersRequest(),
-        cluster_pb.ListMembersResponse,
-    )
-    shards = await asked.call(
-        "ClusterService.ListShards", cluster_pb.ListShardsRequest(), cluster_pb.ListShardsResponse
-    )
-    done = await asked.audit("cluster", AUDIT_READ)
-    rows = tuple(rows_of(members.members))
+    async with asked.at_once() as all_:
+        cluster = all_.call(
+            "ClusterService.GetCluster", cluster_pb.GetClusterRequest(), cluster_pb.Cluster
+        )
+        members = all_.call(
+            "ClusterService.ListMembers",
+            cluster_pb.ListMembersRequest(),
+            cluster_pb.ListMembersResponse,
+        )
+        shards = all_.call(
+            "ClusterService.ListShards",
+            cluster_pb.ListShardsRequest(),
+            cluster_pb.ListShardsResponse,
+        )
+        done = all_.read("the audit", asked.audit("cluster", AUDIT_READ))
+    rows = tuple(rows_of(members.result().members))
+    owned = shards.result().shards
     seen = ClusterSeen(
-        cluster=cluster,
+        cluster=cluster.result(),
         members=rows,
-        ring=ring(shards.shards, {row.name: row.colour for row in rows}),
-        moving=sum(shard.owner != shard.assigned for shard in shards.shards),
-        done=tuple(done),
+        ring=ring(owned, {row.name: row.colour for row in rows}),
+        moving=sum(shard.owner != shard.assigned for shard in owned),
+        done=tuple(done.result()),
     )
     return Shown("Cluster", seen)
 

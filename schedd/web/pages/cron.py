@@ -50,4 +50,4 @@ async def _read(asked: Asked) -> Shown:
     return Shown("Cron", CronSeen(expression, zone, told, problem, hint))
 
 
-PAGE: Final = Page("/cron", "Cron", "cron", _read, every=None)
+PAGE: Final = Page("/cron", "Cron", "cron", _read, asks=("expression", "zone", "job"), every=None)

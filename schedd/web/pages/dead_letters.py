@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from schedd.api.dead_letters import greatest_groups
 from schedd.web import words
 from schedd.web.pages.forms import wrong
 from schedd.web.pages.lines import RunLine, reason, run_line
@@ -18,6 +19,8 @@ from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedproto.v1 import run_pb2, run_service_pb2
 
 ROWS: Final = 50
+GROUPS: Final = 50
+"""The greatest are shown."""
 REDRIVES: Final = 10
 
 
@@ -57,9 +60,12 @@ class RedriveRow:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The groups and redrives; or the letters of the group that was asked for."""
+    """The greatest groups and the redrives; or the letters of the group that was asked for.
+    `waiting`: letters of all groups.
+    """
 
     groups: tuple[Group, ...]
+    waiting: int
     redrives: tuple[RedriveRow, ...]
     job: str
     fingerprint: str
@@ -68,46 +74,55 @@ class DeadLetters:
     later: bool
 
     @property
-    def waiting(self) -> int:
-        """All that wait."""
-        return sum(group.count for group in self.groups)
+    def unshown(self) -> int:
+        """Those that wait in groups that aren't among the greatest."""
+        return self.waiting - sum(group.count for group in self.groups)
 
 
 async def _read(asked: Asked) -> Shown:
     job, fingerprint = asked.query.get("job", ""), asked.query.get("fingerprint", "")
-    groups = await asked.call(
-        "RunService.ListDeadLetterGroups",
-        run_service_pb2.ListDeadLetterGroupsRequest(namespace=asked.namespace),
-        run_service_pb2.ListDeadLetterGroupsResponse,
-    )
-    redrives = await asked.call(
-        "RunService.ListRedrives",
-        run_service_pb2.ListRedrivesRequest(namespace=asked.namespace, page_size=REDRIVES),
-        run_service_pb2.ListRedrivesResponse,
-    )
-    letters = run_service_pb2.ListDeadLettersResponse()
-    if fingerprint:
-        letters = await asked.call(
-            "RunService.ListDeadLetters",
-            run_service_pb2.ListDeadLettersRequest(
-                namespace=asked.namespace,
-                job=job,
-                fingerprint=fingerprint,
-                page_size=ROWS,
-                page_token=asked.query.get("page", ""),
-            ),
-            run_service_pb2.ListDeadLettersResponse,
+    async with asked.at_once() as all_:
+        groups = all_.read(
+            "the groups",
+            asked.read(greatest_groups(asked.services, asked.namespace, GROUPS)),
         )
+        redrives = all_.call(
+            "RunService.ListRedrives",
+            run_service_pb2.ListRedrivesRequest(namespace=asked.namespace, page_size=REDRIVES),
+            run_service_pb2.ListRedrivesResponse,
+        )
+        letters = all_.read("the letters", _letters_of(asked, job, fingerprint))
+    greatest, waiting = groups.result()
+    listed = letters.result()
     seen = DeadLetters(
-        groups=tuple(group_of(group) for group in groups.groups),
-        redrives=tuple(redrive_of(redrive) for redrive in redrives.redrives),
+        groups=tuple(group_of(group) for group in greatest),
+        waiting=waiting,
+        redrives=tuple(redrive_of(redrive) for redrive in redrives.result().redrives),
         job=job,
         fingerprint=fingerprint,
-        letters=tuple(run_line(letter.run) for letter in letters.dead_letters),
-        next=letters.next_page_token,
+        letters=tuple(run_line(letter.run) for letter in listed.dead_letters),
+        next=listed.next_page_token,
         later=bool(asked.query.get("page")),
     )
     return Shown("Dead letters", seen)
+
+
+async def _letters_of(
+    asked: Asked, job: str, fingerprint: str
+) -> run_service_pb2.ListDeadLettersResponse:
+    """Those of one group, if one is asked for."""
+    if not fingerprint:
+        return run_service_pb2.ListDeadLettersResponse()
+    request = run_service_pb2.ListDeadLettersRequest(
+        namespace=asked.namespace,
+        job=job,
+        fingerprint=fingerprint,
+        page_size=ROWS,
+        page_token=asked.query.get("page", ""),
+    )
+    return await asked.call(
+        "RunService.ListDeadLetters", request, run_service_pb2.ListDeadLettersResponse
+    )
 
 
 def group_of(group: run_pb2.DeadLetterGroup) -> Group:
@@ -197,6 +212,7 @@ PAGE: Final = Page(
     "Dead letters",
     "dead_letters",
     _read,
+    asks=("job", "fingerprint", "page"),
     actions=(
         Action("/dead-letters/redrive", _redrive),
         Action("/dead-letters/discard", _discard),

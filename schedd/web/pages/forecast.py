@@ -1,7 +1,7 @@
 """What is to come: how many runs start in each hour of the next seven days, and when it is hottest.
 
-Counted from the definitions of the newest JOBS jobs, in a thread: it takes a while, and a member
-has other things to do. So it is counted once a minute, however many look.
+Counted from the definitions of the newest JOBS jobs, read and counted in threads: a member has
+other things to do. So it is counted once a minute, however many look.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from math import sqrt
 from typing import Final
 
 from schedd.api import definitions
+from schedd.api.jobs import newest_definitions
+from schedd.core.records import StoredDefinition
 from schedd.core.timetable import Entry, Forecast, Grid, Hot, forecast, grid_over, rows_of
 from schedd.web.pages.page import Asked, Page, Shown
 from schedkit.clock import utcnow
-from schedproto.v1 import job_pb2, job_service_pb2
+from schedproto.v1 import job_pb2
 
 EVERY: Final = 60.0
 JOBS: Final = 1_000
-"""Definitions that are read, newest first: as many as a call gives."""
+"""Definitions that are counted, newest first."""
 DAYS: Final = 7
 HOURS: Final = 24
 MILD: Final = 0.25
@@ -65,19 +67,20 @@ class ForecastSeen:
 
 
 async def _read(asked: Asked) -> Shown:
-    listed = await asked.call(
-        "JobService.ListJobs",
-        job_service_pb2.ListJobsRequest(namespace=asked.namespace, page_size=JOBS),
-        job_service_pb2.ListJobsResponse,
-    )
-    more = bool(listed.next_page_token)
+    found = await asked.read(newest_definitions(asked.services, asked.namespace, JOBS + 1))
     today = utcnow().replace(hour=0, minute=0, second=0, microsecond=0)
-    seen = await asyncio.to_thread(foreseen, listed.jobs, today, more=more)
-    return Shown("Forecast", seen)
+    return Shown("Forecast", await asyncio.to_thread(_foreseen, found, today))
+
+
+def _foreseen(stored: Sequence[StoredDefinition], start: datetime) -> ForecastSeen:
+    jobs = [job_of(one) for one in stored[:JOBS]]
+    return foreseen(jobs, start, more=len(stored) > JOBS)
 
 
 def foreseen(jobs: Sequence[job_pb2.Job], start: datetime, *, more: bool) -> ForecastSeen:
-    """The map of a week from `start` on. Pure; of 1,000 jobs it takes a good part of a second."""
+    """The map of a week from `start` on. Pure; of 1,000 jobs it takes some hundredths of a second,
+    and far longer where each has a schedule of its own.
+    """
     grid = grid_over(start, timedelta(days=DAYS))
     going = [job for job in jobs if not job.paused]
     rows, wrong = rows_of((entry_of(job) for job in going), grid)
@@ -97,6 +100,13 @@ def foreseen(jobs: Sequence[job_pb2.Job], start: datetime, *, more: bool) -> For
         counted=len(rows),
         left_out=(*told, *([f"all but the newest {len(jobs):,}"] if more else [])),
     )
+
+
+def job_of(stored: StoredDefinition) -> job_pb2.Job:
+    """What is counted of a definition: what was written, and whether it is paused. Pure."""
+    job = job_pb2.Job.FromString(stored.spec)
+    job.namespace, job.name, job.paused = stored.namespace, stored.name, stored.paused
+    return job
 
 
 def entry_of(job: job_pb2.Job) -> Entry:

@@ -80,33 +80,40 @@ async def _read(asked: Asked) -> Shown:
         job_service_pb2.GetJobRequest(namespace=asked.namespace, job=name),
         job_pb2.Job,
     )
-    runs = await newest_runs(asked, job.job_id, RUNS_READ)
-    coming = await asked.call(
-        "JobService.ListNextInstants",
-        job_service_pb2.ListNextInstantsRequest(
-            namespace=asked.namespace, job=job.job_id, count=NEXT, excluded=True
-        ),
-        job_service_pb2.ListNextInstantsResponse,
-    )
     at = asked.query.get("at", "")
+    async with asked.at_once() as all_:
+        newest = all_.read("its runs", newest_runs(asked, job.job_id, RUNS_READ))
+        coming = all_.call(
+            "JobService.ListNextInstants",
+            job_service_pb2.ListNextInstantsRequest(
+                namespace=asked.namespace, job=job.job_id, count=NEXT, excluded=True
+            ),
+            job_service_pb2.ListNextInstantsResponse,
+        )
+        answer = all_.read("an instant", _explained(asked, job.job_id, at))
+    runs = newest.result()
     seen = JobSeen(
         line=job_line(job),
         facts=tuple(facts(job)),
         labels=tuple(f"{key}:{value}" for key, value in sorted(job.labels.items())),
         paused=paused(job),
         next=tuple(
-            Coming(words.instant(one.scheduled_at), one.excluded_by) for one in coming.instants
+            Coming(words.instant(one.scheduled_at), one.excluded_by)
+            for one in coming.result().instants
         ),
         results=almanac(runs, utcnow(), more=len(runs) == RUNS_READ),
         runs=tuple(run_line(run) for run in runs[:SHOWN_RUNS]),
         definition=definition(job),
         asked_at=at,
-        answer=await _explained(asked, job.job_id, at) if at else "",
+        answer=answer.result(),
     )
     return Shown(job.name, seen)
 
 
 async def _explained(asked: Asked, job: str, at: str) -> str:
+    """What became of an instant, if one is asked for."""
+    if not at:
+        return ""
     request = job_service_pb2.ExplainInstantRequest(namespace=asked.namespace, job=job)
     request.at.FromDatetime(instant_of(at, "at"))
     told = await asked.call(
@@ -182,4 +189,4 @@ def _said(value: Any) -> Any:
     return value
 
 
-PAGE: Final = Page("/jobs/{job}", "Jobs", "job", _read, frame="job.html", every=EVERY)
+PAGE: Final = Page("/jobs/{job}", "Jobs", "job", _read, asks=("at",), frame="job.html", every=EVERY)

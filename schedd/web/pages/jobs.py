@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
+from schedd.api import job_filtering, paging
 from schedd.api.runs import newest_states
 from schedd.core.lifecycle import State
 from schedd.web.pages import job_actions, new_job
@@ -42,12 +44,15 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """A page of jobs. `next`: the token of the one after it, if there is one."""
+    """A page of jobs. `next`: the token of the one after it, if there is one. `looked_to`: how far
+    back they were looked for; None: to the end, or until the page was full.
+    """
 
     rows: tuple[JobRow, ...]
     filter: str
     next: str
     later: bool
+    looked_to: datetime | None = None
 
 
 async def _read(asked: Asked) -> Shown:
@@ -62,9 +67,17 @@ async def _read(asked: Asked) -> Shown:
         ),
         job_service_pb2.ListJobsResponse,
     )
-    states = await newest_states(asked.services, [job.job_id for job in listed.jobs], RESULTS)
+    shown = [job.job_id for job in listed.jobs]
+    states = await asked.read(newest_states(asked.services, shown, RESULTS))
     rows = tuple(row_of(job, states[job.job_id]) for job in listed.jobs)
-    seen = Jobs(rows, words, listed.next_page_token, bool(asked.query.get("page")))
+    goes_on = paging.read_token(job_filtering.listing(words), listed.next_page_token)
+    seen = Jobs(
+        rows,
+        words,
+        listed.next_page_token,
+        later=bool(asked.query.get("page")),
+        looked_to=goes_on[0] if goes_on and len(rows) < ROWS else None,
+    )
     return Shown("Jobs", seen)
 
 
@@ -93,6 +106,7 @@ PAGE: Final = Page(
     "Jobs",
     "jobs",
     _read,
+    asks=("filter", "page"),
     frame="jobs.html",
     every=EVERY,
     actions=(*job_actions.ACTIONS, new_job.CREATE),

@@ -9,8 +9,9 @@ Invariants
   id, so a watcher that comes back is told only of what it hasn't seen.
 - While the database is away the last reading stays on the page, which says so.
 - What one caller may see is never shared with another.
-- However many addresses are watched, AT_A_TIME of them are looked at together: pages never take
-  more of the database than that.
+- What nobody watches is kept for KEPT_FOR, and no more than KEPT of it: made-up addresses cost a
+  look each, and nothing that stays.
+- What is over (`Shown.over`) is sent once more, and then that it has ended: nobody looks again.
 """
 
 from __future__ import annotations
@@ -33,12 +34,10 @@ from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-KEPT: Final = 256
+KEPT: Final = 64
 """Addresses whose last look is kept though nobody watches."""
-
-
-AT_A_TIME: Final = 4
-"""Addresses that are looked at together."""
+KEPT_FOR: Final = 300.0
+"""Seconds for which it is, from when somebody asked last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +49,38 @@ class Body:
     title: str
     seen: object = None
     status: int = 200
+    over: bool = False
 
 
 class Look:
     """Looks at one address for all who watch it."""
 
-    def __init__(self, page: Page, asked: Asked, turns: asyncio.Semaphore) -> None:
+    def __init__(self, page: Page, asked: Asked) -> None:
         self._page = page
         self._asked = asked
-        self._turns = turns
         self._every = EVERY if page.every is None else page.every
         self._looking = asyncio.Lock()
+        self._watchers = 0
+        self._asked_at = boottime()
         self._looked_at = -math.inf
         self._body: Body | None = None
         self._known: Body | None = None
         self._kept: object = None
         self._away = False
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody is told of each change."""
+        return self._watchers > 0
+
+    @property
+    def idle(self) -> float:
+        """Seconds since somebody asked last; 0 while it is watched."""
+        return 0.0 if self.watched else boottime() - self._asked_at
+
+    def asked(self) -> None:
+        """Somebody asks."""
+        self._asked_at = boottime()
 
     async def now(self) -> Body:
         """The body as it stands, `every` old at most."""
@@ -80,30 +95,37 @@ class Look:
             return await self._look()
 
     async def after(self, seen: str) -> Body:
-        """The first body whose digest is another than `seen`."""
+        """The first body whose digest is another than `seen`, or the last there is."""
         while True:
-            if self._body is None or self._body.digest == seen:
+            if self._body is None or (self._body.digest == seen and not self._body.over):
                 await asyncio.sleep(self._due())  # not under the lock: others want to look sooner
             async with self._looking:
                 if self._body is None or self._due() <= 0:
                     await self._look()
-                if self._body is not None and self._body.digest != seen:
+                if self._body is not None and (self._body.over or self._body.digest != seen):
                     return self._body
 
     async def events(self, seen: str) -> AsyncGenerator[Event, None]:
-        """Each change of the body after the one that was seen, for ever."""
-        while True:
-            body = await self.after(seen)
-            seen = body.digest
-            yield Event(body.html, id=seen)
+        """Each change of the body after the one that was seen, until it is over."""
+        self._watchers += 1
+        try:
+            while True:
+                body = await self.after(seen)
+                seen = body.digest
+                yield Event(body.html, id=seen)
+                if body.over:
+                    yield Event("", name="end")
+                    return
+        finally:
+            self._watchers -= 1
+            self.asked()
 
     def _due(self) -> float:
         """Seconds until the next look may be taken."""
         return max(0.0, self._looked_at + self._every - boottime())
 
     async def _look(self) -> Body:
-        async with self._turns:
-            self._body = await self._read()
+        self._body = await self._read()
         self._looked_at = boottime()
         return self._body
 
@@ -137,7 +159,6 @@ class Looks:
 
     def __init__(self) -> None:
         self._looks: dict[tuple[str, ...], Look] = {}
-        self._turns = asyncio.Semaphore(AT_A_TIME)
 
     def of(self, page: Page, asked: Asked) -> Look:
         """The one look of this address, for this caller: what they may is part of who they are."""
@@ -148,17 +169,24 @@ class Looks:
             *(f"{name}={value}" for name, value in sorted(asked.variables.items())),
             *(f"?{name}={value}" for name, value in sorted(asked.query.items())),
         )
-        look = self._looks.pop(key, None) or Look(page, asked, self._turns)
+        look = self._looks.pop(key, None) or Look(page, asked)
+        look.asked()
         self._looks[key] = look
-        while len(self._looks) > KEPT:
-            del self._looks[next(iter(self._looks))]
+        self._forget()
         return look
+
+    def _forget(self) -> None:
+        """What nobody watches and was asked for long ago, and the first of what is too much."""
+        unwatched = [key for key, look in self._looks.items() if not look.watched]
+        for number, key in enumerate(unwatched, 1):
+            if self._looks[key].idle > KEPT_FOR or number <= len(unwatched) - KEPT:
+                del self._looks[key]
 
 
 def shown(page: Page, asked: Asked, told: Shown) -> Body:
     """The body that shows what was read."""
     html = render(f"{page.template}_body.html", seen=told.seen, now=utcnow(), link=asked.link)
-    return _body(html, told.title, seen=told.seen)
+    return replace(_body(html, told.title, seen=told.seen), over=told.over)
 
 
 def refused(error: CallError | Unavailable) -> Body:

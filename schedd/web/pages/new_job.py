@@ -20,6 +20,11 @@ SCHEDULES: Final = (
     ("on_demand", "On demand"),
 )
 ACTIONS: Final = (("shell", "A program"), ("http", "An HTTP call"), ("python", "A Python handler"))
+FIELDS: Final = (
+    *("name", "schedule", "when", "time_zone"),
+    *("action", "what", "method", "payload", "priority"),
+)
+"""Those of the form, which the address may fill in."""
 PRIORITIES: Final = ("HIGH", "MEDIUM", "LOW")
 
 
@@ -106,5 +111,5 @@ def _json(text: str, field: str) -> Any:
         raise wrong(field, "has too many levels") from error
 
 
-PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, every=None)
+PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, asks=FIELDS, every=None)
 CREATE: Final = Action("/new-job", _create, again=PAGE)

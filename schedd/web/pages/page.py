@@ -4,19 +4,35 @@
     Asked ──do────▶ Done  ──303───────▶ a page that tells it  an Action: a form that is sent
 
 Invariants
+- An address is the whole question, and of nothing else: what a page doesn't ask for is refused by
+  name, as REST does, never ignored.
+- However many addresses are watched, AT_A_TIME calls are under way for them: pages never take all
+  of the database's threads.
 - All that a page shows comes from the calls that gRPC and REST make, in its caller's name.
 - `read` changes nothing; what an action changes it changes by one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
 from schedd.api.calls import UNARY
+from schedd.api.errors import InvalidArgument, Violation, cut
 from schedd.api.services import Caller, Services
 from schedd.core.rights import EVERY as EVERYWHERE
 from schedd.core.rights import Role
@@ -24,8 +40,13 @@ from schedd.web.templating import linker
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
 Told = TypeVar("Told", bound=Message)
+Found = TypeVar("Found")
 
+NAMESPACE: Final = "namespace"
+"""What every page asks for."""
 NOTHING: Final[Mapping[str, str]] = {}
+AT_A_TIME: Final = 3
+"""Calls for pages that are under way together: fewer than the database has threads for calls."""
 EVERY: Final = 1.0
 """Seconds between two looks at what a page shows, however many watch it."""
 
@@ -34,7 +55,8 @@ EVERY: Final = 1.0
 class Asked:
     """An address of a page, or a form sent from one, and in whose name the calls are made.
 
-    `variables` are those of the path, `query` what stands behind the `?`, `fields` the form's.
+    `variables` are those of the path, `query` what stands behind the `?`, `fields` the form's. All
+    pages of a member take `turns`.
     """
 
     services: Services
@@ -42,11 +64,12 @@ class Asked:
     variables: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_A_TIME))
 
     @property
     def namespace(self) -> str:
         """Empty: `default`."""
-        return self.query.get("namespace", "")
+        return self.query.get(NAMESPACE, "")
 
     def link(self, *segments: str, **query: object) -> str:
         """An address of a page in the same namespace."""
@@ -54,9 +77,24 @@ class Asked:
 
     async def call(self, name: str, request: Message, answer: type[Told]) -> Told:
         """Make a call, such as `JobService.GetJob`. Raises CallError, Unavailable."""
-        told = await UNARY[f"schedd.v1.{name}"](self.services, self.caller, request)
+        async with self.turns:
+            told = await UNARY[f"schedd.v1.{name}"](self.services, self.caller, request)
         assert isinstance(told, answer)
         return told
+
+    async def read(self, reading: Awaitable[Found]) -> Found:
+        """What no call by itself tells, in its turn."""
+        async with self.turns:
+            return await reading
+
+    @asynccontextmanager
+    async def at_once(self) -> AsyncIterator[AtOnce]:
+        """For what doesn't need each other's answers. The first fault is raised as it is."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                yield AtOnce(self, group)
+        except BaseExceptionGroup as faults:
+            raise faults.exceptions[0] from None
 
     async def audit(self, what: str, most: int) -> Sequence[cluster_pb.AuditEntry]:
         """The newest lines of the audit about something; none for who may not read it."""
@@ -67,16 +105,34 @@ class Asked:
         return told.entries
 
 
+class AtOnce:
+    """Readings that don't wait for each other: each a task, whose result is there in the end."""
+
+    def __init__(self, asked: Asked, group: asyncio.TaskGroup) -> None:
+        self._asked = asked
+        self._group = group
+
+    def call(self, name: str, request: Message, answer: type[Told]) -> asyncio.Task[Told]:
+        """As `Asked.call`."""
+        return self.read(name, self._asked.call(name, request, answer))
+
+    def read(self, name: str, reading: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
+        """Any other; it takes its turns by itself."""
+        return self._group.create_task(reading, name=f"a page reads {name}")
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What was read for a page: its title, and the value that its templates know as `seen`.
 
-    `kept` is for the page's own `without`, should the next reading fail.
+    `kept` is for the page's own `without`, should the next reading fail. `over`: it changes no
+    more, so nobody need look again.
     """
 
     title: str
     seen: object
     kept: object = None
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +152,32 @@ Do: TypeAlias = Callable[[Asked], Awaitable[Done]]
 class Page:
     """A page: `<template>_body.html` is the part that lives, `frame` what stands around it.
 
-    `tab` is the entry of the navigation that it belongs to. `every`: seconds between two looks;
-    None: it doesn't live. `without`: what it shows while nothing can be read, by what was `kept`
-    of the last reading; if None, what it showed then.
+    `tab` is the entry of the navigation that it belongs to. `asks`: names of what may stand behind
+    the `?`, beside NAMESPACE. `every`: seconds between two looks; None: it doesn't live. `without`:
+    what it shows while nothing can be read, by what was `kept` of the last reading; if None, what
+    it showed then.
     """
 
     path: str
     tab: str
     template: str
     read: Read
+    asks: Collection[str] = ()
     frame: str = "frame.html"
     every: float | None = EVERY
     actions: Sequence[Action] = ()
     without: Without | None = None
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise InvalidArgument where something is asked by another name than it has."""
+        known = (*self.asks, NAMESPACE)
+        if unknown := [name for name in names if name not in known]:
+            raise InvalidArgument(
+                "; ".join(f"{cut(name)}: this page asks for no such thing" for name in unknown),
+                reason="UNKNOWN_PARAMETER",
+                remedy=f"leave it out; what it asks for is {', '.join(known)}",
+                violations=[Violation(name, "unknown parameter") for name in unknown],
+            )
 
 
 @dataclass(frozen=True, slots=True)

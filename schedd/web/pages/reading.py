@@ -38,30 +38,35 @@ class Stored:
 async def read(asked: Asked) -> Stored:
     """One set of queries. Raises Unavailable, or OutOfTouch where PostgreSQL gives no answer."""
     namespace, services = asked.namespace, asked.services
-    runs = await asked.call(
-        "RunService.ListRuns",
-        run_service_pb2.ListRunsRequest(namespace=namespace, page_size=RECENT),
-        run_service_pb2.ListRunsResponse,
-    )
-    jobs = await asked.call(
-        "JobService.ListJobs",
-        job_service_pb2.ListJobsRequest(namespace=namespace, page_size=JOBS_READ),
-        job_service_pb2.ListJobsResponse,
-    )
-    shards = await asked.call(
-        "ClusterService.ListShards", cluster_pb.ListShardsRequest(), cluster_pb.ListShardsResponse
-    )
-    workers = await asked.call(
-        "ClusterService.ListWorkers",
-        cluster_pb.ListWorkersRequest(),
-        cluster_pb.ListWorkersResponse,
-    )
+    async with asked.at_once() as all_:
+        runs = all_.call(
+            "RunService.ListRuns",
+            run_service_pb2.ListRunsRequest(namespace=namespace, page_size=RECENT),
+            run_service_pb2.ListRunsResponse,
+        )
+        jobs = all_.call(
+            "JobService.ListJobs",
+            job_service_pb2.ListJobsRequest(namespace=namespace, page_size=JOBS_READ),
+            job_service_pb2.ListJobsResponse,
+        )
+        shards = all_.call(
+            "ClusterService.ListShards",
+            cluster_pb.ListShardsRequest(),
+            cluster_pb.ListShardsResponse,
+        )
+        workers = all_.call(
+            "ClusterService.ListWorkers",
+            cluster_pb.ListWorkersRequest(),
+            cluster_pb.ListWorkersResponse,
+        )
+        counts = all_.read("counts", asked.read(services.store.counts()))
+        pause = all_.read("the pause", asked.read(services.pauses.present()))
     return Stored(
-        counts=await services.store.counts(),
-        shards=tuple(shards.shards),
-        workers=tuple(workers.workers),
-        runs=tuple(runs.runs),
-        jobs=tuple(jobs.jobs),
-        pause=await services.pauses.present(),
+        counts=counts.result(),
+        shards=tuple(shards.result().shards),
+        workers=tuple(workers.result().workers),
+        runs=tuple(runs.result().runs),
+        jobs=tuple(jobs.result().jobs),
+        pause=pause.result(),
         read=True,
     )

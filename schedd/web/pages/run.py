@@ -1,6 +1,6 @@
 """A run: what happened to it and when, under which tokens, what it wrote and returned, and why.
 
-GET  /runs/<id>            live; its log comes by the stream of REST's own /runs/<id>/logs
+GET  /runs/<id>            live until it has ended; its log comes by REST's own /runs/<id>/logs
 POST /runs/<id>/cancel     and /retry
 """
 
@@ -76,18 +76,24 @@ async def _read(asked: Asked) -> Shown:
     run = await asked.call(
         "RunService.GetRun", run_service_pb2.GetRunRequest(run_id=run_id), run_pb2.Run
     )
-    attempts = await asked.call(
-        "RunService.ListAttempts",
-        run_service_pb2.ListAttemptsRequest(run_id=run_id),
-        run_service_pb2.ListAttemptsResponse,
-    )
-    audit = await asked.audit(f"run/{run.run_id}", AUDIT_READ)
-    why = await asked.call(
-        "RunService.ExplainRun",
-        run_service_pb2.ExplainRunRequest(run_id=run_id),
-        run_service_pb2.ExplainRunResponse,
-    )
     lives = run.state in LIVE
+    async with asked.at_once() as all_:
+        attempts = all_.call(
+            "RunService.ListAttempts",
+            run_service_pb2.ListAttemptsRequest(run_id=run_id),
+            run_service_pb2.ListAttemptsResponse,
+        )
+        audit = all_.read("the audit", asked.audit(f"run/{run.run_id}", AUDIT_READ))
+        why = all_.call(
+            "RunService.ExplainRun",
+            run_service_pb2.ExplainRunRequest(run_id=run_id),
+            run_service_pb2.ExplainRunResponse,
+        )
+        result = None if lives else all_.read("the result", _result(asked, run_id))
+        log = (
+            None if lives or run.children else all_.read("the log", asked.read(_log(asked, run_id)))
+        )
+    told = attempts.result().attempts
     seen = RunSeen(
         run_id=run.run_id,
         line=run_line(run),
@@ -102,14 +108,14 @@ async def _read(asked: Asked) -> Shown:
         redrive_of=run.redrive_of,
         parent=run.parent_run_id,
         children=run.children,
-        steps=tuple(story(run, attempts.attempts, audit)),
-        attempts=tuple(reversed(attempts.attempts)),
-        answer=why.answer,
-        checks=tuple(why.checks),
-        result="" if lives else await _result(asked, run_id),
-        log=() if lives or run.children else await _log(asked, run_id),
+        steps=tuple(story(run, told, audit.result())),
+        attempts=tuple(reversed(told)),
+        answer=why.result().answer,
+        checks=tuple(why.result().checks),
+        result=result.result() if result else "",
+        log=log.result() if log else (),
     )
-    return Shown(f"{run.job or 'submitted'} {run.run_id[:8]}", seen)
+    return Shown(f"{run.job or 'submitted'} {run.run_id[:8]}", seen, over=not lives)
 
 
 async def _result(asked: Asked, run_id: str) -> str:

@@ -1,13 +1,18 @@
 """The runs, newest first, searched by words that stand in the address.
 
 /runs?q=state:failed+worker:w3&page=…
+
+What no index leads to is looked for among so many runs at a time, and the page says how far it has
+looked: a page that answers at once and can go on, rather than one that reads millions of runs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
+from schedd.api import paging
 from schedd.web.pages.lines import RunLine, run_line
 from schedd.web.pages.page import Asked, Page, Shown
 from schedd.web.pages.run_search import request_of, with_word
@@ -28,13 +33,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """A page of runs. `next`: the token of the one after it, if there is one."""
+    """A page of runs. `next`: the token of the one after it, if there is one. `looked_to`: how far
+    back they were looked for; None: to the end, or until the page was full.
+    """
 
     runs: tuple[RunLine, ...]
     words: str
     choices: tuple[Choice, ...]
     next: str
     later: bool
+    looked_to: datetime | None = None
 
 
 async def _read(asked: Asked) -> Shown:
@@ -43,12 +51,14 @@ async def _read(asked: Asked) -> Shown:
     request.namespace, request.page_size = asked.namespace, ROWS
     request.page_token = asked.query.get("page", "")
     listed = await asked.call("RunService.ListRuns", request, run_service_pb2.ListRunsResponse)
+    goes_on = paging.read_token("runs", listed.next_page_token)
     seen = Runs(
         runs=tuple(run_line(run) for run in listed.runs),
         words=words,
         choices=tuple(choices(words)),
         next=listed.next_page_token,
         later=bool(request.page_token),
+        looked_to=goes_on[0] if goes_on and len(listed.runs) < ROWS else None,
     )
     return Shown("Runs", seen)
 
@@ -64,4 +74,4 @@ def choices(words: str) -> list[Choice]:
     return found
 
 
-PAGE: Final = Page("/runs", "Runs", "runs", _read, frame="runs.html")
+PAGE: Final = Page("/runs", "Runs", "runs", _read, asks=("q", "page"), frame="runs.html")

@@ -30,7 +30,7 @@ from schedd.web import problems
 from schedd.web.known import caller_of
 from schedd.web.pages.forms import fields_of, local
 from schedd.web.pages.looks import Body, Looks, refused, shown
-from schedd.web.pages.page import NOTHING, Action, Asked, Page
+from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
 from schedd.web.problems import Refusal
 from schedd.web.streams import Event, EventStream
 from schedd.web.templating import linker, render
@@ -64,6 +64,7 @@ class Site:
         self._closing = closing
         self._pages = pages
         self._looks = Looks()
+        self._turns = asyncio.Semaphore(AT_A_TIME)
         self._tabs = [tab for tab in TABS if any(page.tab == tab[0] for page in pages)]
 
     def routes(self) -> list[BaseRoute]:
@@ -84,7 +85,11 @@ class Site:
         async def whole(request: Request) -> Response:
             return await self._page(page, request)
 
-        async def live(request: Request) -> EventStream:
+        async def live(request: Request) -> Response | EventStream:
+            try:
+                page.check(request.query_params)
+            except CallError as error:
+                return self._problem(problems.of(error), page.path)
             seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
             events = self._looks.of(page, asked).events(seen)
             return EventStream(self._while_known(asked, events), self._closing)
@@ -115,12 +120,16 @@ class Site:
         return Route(action.path, sent, methods=["POST"])
 
     async def _page(self, page: Page, request: Request) -> Response:
+        try:
+            page.check(request.query_params)
+        except CallError as error:
+            return self._problem(problems.of(error), request.url.path)
         asked = self._asked(request)
         look = self._looks.of(page, asked)
         told = _read_told(request.cookies.get(TOLD, ""))
         body = await (look.anew() if told else look.now())
         live = ""
-        if page.every is not None:
+        if page.every is not None and not body.over:
             live = f"/live{request.url.path}" + (
                 f"?{request.url.query}" if request.url.query else ""
             )
@@ -165,7 +174,8 @@ class Site:
 
     def _asked(self, request: Request, fields: Mapping[str, str] = NOTHING) -> Asked:
         query = {name: value for name, value in request.query_params.items() if value}
-        return Asked(self._services, caller_of(request), request.path_params, query, fields)
+        who = caller_of(request)
+        return Asked(self._services, who, request.path_params, query, fields, self._turns)
 
     def _problem(self, problem: Mapping[str, Any], back: str) -> Response:
         html = render("problem_body.html", seen=problem)

@@ -97,6 +97,11 @@ function follow() {
   events = new EventSource(body.dataset.live);
   events.onopen = () => say("live");
   events.onmessage = (event) => show(event.data);
+  events.addEventListener("end", () => {
+    document.removeEventListener("visibilitychange", watch);
+    events.close();
+    say("still");
+  });
   events.onerror = () => {
     say("reconnecting");
     if (events.readyState === EventSource.CLOSED) setTimeout(watch, 2000);

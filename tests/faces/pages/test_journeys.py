@@ -50,6 +50,7 @@ def test_a_job_is_made_triggered_watched_to_its_end_and_its_log_is_read(
     expect(log.locator(".err")).to_have_text(re.compile("oops"), timeout=SLOW)
     expect(log).to_contain_text('{"from":"a form"}')
     expect(page.locator("#run .state")).to_have_text("succeeded", timeout=SLOW)
+    expect(page.locator("#live")).to_have_attribute("data-state", "still")  # it changes no more
     steps = page.locator("#timeline li")
     expect(steps.last).to_contain_text("Attempt 1 succeeded")
     run = cluster.json("run", "get", page.url.rpartition("/")[2])

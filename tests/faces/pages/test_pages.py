@@ -28,8 +28,8 @@ ADDRESSES: dict[str, Callable[[DevCluster], str]] = {
 }
 """Name of a page → where it is."""
 
-STILL = {"new-job", "doctor", "cron"}
-"""Pages that don't live."""
+STILL = {"new-job", "doctor", "cron", "run"}
+"""Pages that don't live: the run's has ended."""
 
 MOVING = ("overview", "jobs", "runs")
 """Pages that a job of each second changes all the time."""

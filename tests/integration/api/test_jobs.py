@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -235,6 +236,7 @@ async def test_a_list_has_the_jobs_that_its_filter_means(api):
 async def test_a_page_that_many_jobs_were_looked_at_for_may_be_short_and_goes_on(api, monkeypatch):
     monkeypatch.setattr("schedd.store.jobs.LOOKED_AT", 1)
     monkeypatch.setattr("schedd.api.jobs.LOOKS", 2)
+    monkeypatch.setattr("schedd.api.jobs.LOOKED_FOR", math.inf)
     for name in ("etl-1", "b", "c", "d", "etl-2"):
         await api("CreateJob", create(job(name)))
     request, pages = wire.ListJobsRequest(filter="name:etl-*"), []

@@ -16,6 +16,7 @@ from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Loss, Overlap, Priority, Trigger
 from schedd.core.records import JobRecord, RunRecord, TimerEdit, Unstarted
+from schedd.core.run_filter import RunFilter
 from support.store import (
     INCARNATION,
     MINUTE,
@@ -173,8 +174,7 @@ async def test_people_see_an_armed_run_wait_until_it_is_due(world: World) -> Non
     await me.assigned(draft(run))
 
     async def seen(*states: State) -> list[State]:
-        asked = {"worker": None, "since": None, "before": None, "after": None, "limit": 9}
-        found = await me.store.users.list_runs("default", None, states, **asked)
+        found, _ = await me.store.users.list_runs("default", None, 9, RunFilter(states=states))
         return [one.state for one in found]
 
     assert (await seen(State.PENDING), await seen(State.RUNNING)) == ([State.PENDING], [])

@@ -19,6 +19,7 @@ from schedd.core.partition import shard_of_pool
 from schedd.core.pools import pool_key
 from schedd.core.records import Assignments, JobRecord, RunRecord, Unstarted
 from schedd.core.redrive import Line
+from schedd.core.run_filter import RunFilter
 from schedd.store import broadcasting
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments
@@ -362,15 +363,14 @@ async def test_children_are_listed_by_their_parent_or_worker_alone(world: World)
     _, children = await begun(me, run)
     await me.assigned(hand(children["w2"]))
 
-    async def listed(worker: str | None = None, **more: object) -> set[RunKey]:
-        rows = await me.store.users.list_runs(
-            "default", str(job.definition.job_id), (), worker, None, None, None, 50, **more
-        )
+    async def listed(**more: Any) -> set[RunKey]:
+        wanted = RunFilter(str(job.definition.job_id), **more)
+        rows, _ = await me.store.users.list_runs("default", None, 50, wanted)
         return {row.run.key for row in rows}
 
     assert await listed() == {run.key}
     assert await listed(parent=run.key.run_id) == {one.key for one in children.values()}
-    assert await listed("w2") == {children["w2"].key}
+    assert await listed(worker="w2") == {children["w2"].key}
     assert await me.store.users.attempts(run.key.run_id) == []
 
 

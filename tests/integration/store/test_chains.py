@@ -20,6 +20,7 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, Trigger
 from schedd.core.records import ChainRefused, JobRecord, RunRecord, TimerEdit
 from schedd.core.redrive import Line
+from schedd.core.run_filter import RunFilter
 from schedkit.errors import TookTooLong
 from support.store import START, Member, World, draft, firing, job_record, manual_run, ok, report
 
@@ -69,9 +70,9 @@ async def joined(
 
 
 async def runs_of(world: World, job: JobRecord) -> list[RunRecord]:
-    return await world.store.users.list_runs(
-        "default", str(job.definition.job_id), (), None, None, None, None, 10
-    )
+    wanted = RunFilter(str(job.definition.job_id))
+    found, _ = await world.store.users.list_runs("default", None, 10, wanted)
+    return found
 
 
 async def test_a_join_of_two_is_made_once_when_both_have_ended(world: World) -> None:

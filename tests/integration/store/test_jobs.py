@@ -15,7 +15,7 @@ from schedd.core.job_filter import JobFilter
 from schedd.core.lifecycle import State
 from schedd.core.model import Priority, Trigger
 from schedd.core.records import Conflict, Idempotency, JobRecord, RunRecord, TimerEdit, Unstarted
-from schedd.store import jobs, runs
+from schedd.store import counting, jobs, runs
 from schedd.store.fence import lock_shards
 from support.store import (
     MINUTE,
@@ -158,6 +158,24 @@ async def test_jobs_are_listed_newest_first_page_by_page(world: World) -> None:
     assert end is None
     assert [job.definition.name for job in first + rest] == [
         job.definition.name for job in reversed(made)
+    ]
+
+
+async def test_definitions_alone_are_read_of_the_newest_with_whether_they_are_paused(
+    world: World,
+) -> None:
+    await world.member()
+    for number in range(3):
+        await world.job(name=f"job-{number}")
+    await world.job(name="elsewhere", namespace="team-a")
+    await world.sql(
+        "UPDATE timers t SET paused = true FROM jobs j"
+        " WHERE j.job_id = t.job_id AND j.name = 'job-1' RETURNING 1"
+    )
+    found = await world.store.users.newest_definitions("default", 2)
+    assert [(one.name, one.paused, one.spec) for one in found] == [
+        ("job-2", False, b"spec"),
+        ("job-1", True, b"spec"),
     ]
 
 
@@ -412,3 +430,17 @@ async def test_a_change_of_a_job_waits_for_the_owners_batch_in_flight(
     await flying
 
     assert order == ["batch", call]
+
+
+async def test_what_is_many_is_told_by_the_statistics_and_not_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.member()
+    for _ in range(2):
+        await world.job()
+    await world.sql("ANALYZE jobs")
+    monkeypatch.setattr(counting, "EXACT", 1)
+    await world.job()
+    assert (await world.store.users.counts()).jobs == 2
+    monkeypatch.setattr(counting, "EXACT", 4)
+    assert (await world.store.users.counts()).jobs == 3

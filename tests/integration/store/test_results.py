@@ -13,6 +13,7 @@ from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Loss, RunKey, Verdict
 from schedd.core.redrive import Choice
+from schedd.core.run_filter import RunFilter
 from schedd.store import results
 from schedd.store.errors import SchemaMismatch
 from support.store import (
@@ -570,12 +571,9 @@ async def test_runs_are_listed_newest_first_and_by_what_is_asked(world: World) -
     live = (await me.fire(firing(job, runs=runs), firing(other))).runs
     await me.assigned(draft(live[-1]))
 
-    async def listed(
-        name=None, states=(), worker=None, since=None, before=None, after=None, limit=9
-    ):
-        found = await me.store.users.list_runs(
-            "default", name, states, worker, since, before, after, limit
-        )
+    async def listed(job="", after=None, limit=9, **more):
+        wanted = RunFilter(job, **more)
+        found, _ = await me.store.users.list_runs("default", after, limit, wanted)
         return [record.run.key for record in found]
 
     mine = [run.key for run in reversed(runs)]
@@ -584,7 +582,7 @@ async def test_runs_are_listed_newest_first_and_by_what_is_asked(world: World) -
     assert await listed("a", after=(last.scheduled_at, last.run_id)) == mine[2:]
     assert await listed("a", since=instants[3]) == mine[:2]
     assert await listed("a", before=instants[1]) == mine[4:]
-    assert len(await listed(states=[State.RUNNING])) == len(await listed(worker="worker-1")) == 1
+    assert len(await listed(states=(State.RUNNING,))) == len(await listed(worker="worker-1")) == 1
     assert len(await listed(limit=2)) == 2
     counted = await me.store.users.counts()
     assert (counted.jobs, counted.pending, counted.running) == (2, 5, 1)

@@ -1,0 +1,112 @@
+"""Looks at pages: shared by who watches, ended with what is over, and forgotten in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+from schedd.api.errors import InvalidArgument
+from schedd.api.services import Caller
+from schedd.web.pages import looks as module
+from schedd.web.pages.all import PAGES
+from schedd.web.pages.looks import KEPT, KEPT_FOR, Look, Looks
+from schedd.web.pages.page import Asked, Page, Shown
+from schedd.web.streams import Event
+from support.callers import TESTER
+
+
+@dataclass
+class Read:
+    """A page whose every reading is counted, and what it shows."""
+
+    over: bool = False
+    times: int = 0
+
+    async def __call__(self, asked: Asked) -> Shown:
+        del asked
+        self.times += 1
+        return Shown("Doctor", (), over=self.over)
+
+    def page(self) -> Page:
+        return Page("/doctor", "Cluster", "doctor", self, every=0.0)
+
+
+def asked(**query: str) -> Asked:
+    return Asked(cast("Any", None), Caller(TESTER, source="test"), query=query)
+
+
+async def until_over(events: AsyncGenerator[Event, None]) -> list[str]:
+    """Names of all events; a stream that doesn't end fails."""
+    async with asyncio.timeout(5):
+        return [event.name async for event in events]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Now, as looks see it."""
+    now = [100.0]
+    monkeypatch.setattr(module, "boottime", lambda: now[0])
+    return now
+
+
+def kept(looks: Looks, page: Page, look: Look, **query: str) -> bool:
+    return looks.of(page, asked(**query)) is look
+
+
+def test_addresses_that_are_made_up_leave_no_more_looks_than_are_kept() -> None:
+    looks, page = Looks(), Read().page()
+    first = looks.of(page, asked(q="first"))
+    made = [looks.of(page, asked(q=str(number))) for number in range(KEPT)]
+    assert kept(looks, page, made[-1], q=str(KEPT - 1))
+    assert not kept(looks, page, first, q="first")
+
+
+def test_a_look_that_nobody_asks_for_is_forgotten_in_time(clock: list[float]) -> None:
+    looks, page = Looks(), Read().page()
+    look = looks.of(page, asked())
+    clock[0] += KEPT_FOR
+    assert kept(looks, page, look), "it was asked for again in time"
+    clock[0] += KEPT_FOR + 1
+    looks.of(page, asked(q="another"))
+    assert not kept(looks, page, look)
+
+
+async def test_a_look_that_is_watched_stays_whoever_else_comes(clock: list[float]) -> None:
+    looks, page = Looks(), Read().page()
+    look = looks.of(page, asked())
+    events = look.events("")
+    await anext(events)
+    clock[0] += 10 * KEPT_FOR
+    for number in range(2 * KEPT):
+        looks.of(page, asked(q=str(number)))
+    assert kept(looks, page, look)
+    await events.aclose()
+    clock[0] += KEPT_FOR + 1
+    looks.of(page, asked(q="another"))
+    assert not kept(looks, page, look)
+
+
+async def test_what_is_over_is_sent_once_and_nobody_looks_again() -> None:
+    read = Read(over=True)
+    look = Looks().of(read.page(), asked())
+    assert await until_over(look.events("")) == ["", "end"]
+    assert read.times == 1
+
+
+async def test_who_comes_back_to_what_is_over_is_told_that_it_has_ended() -> None:
+    look = Looks().of(Read(over=True).page(), asked())
+    seen = (await look.now()).digest
+    assert (await until_over(look.events(seen)))[-1] == "end"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+def test_a_page_is_asked_by_the_names_that_it_has_and_by_no_other(page: Page) -> None:
+    page.check([*page.asks, "namespace"])
+    with pytest.raises(InvalidArgument, match="look: this page asks for no such thing") as refused:
+        page.check(["namespace", "look"])
+    assert [one.field for one in refused.value.violations] == ["look"]
+    assert "namespace" in refused.value.remedy
