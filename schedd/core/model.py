@@ -441,6 +441,10 @@ class Incarnation:
     namespaces: frozenset[str] | None = field(default=None, compare=False)
     """Those whose runs it may be given, by the certificate that it came with; None: all."""
 
+    def may_work_for(self, namespace: str) -> bool:
+        """Whether it may be given a run of this namespace."""
+        return self.namespaces is None or namespace in self.namespaces
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:

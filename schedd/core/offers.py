@@ -116,6 +116,11 @@ class Offers:
             if not named:
                 del self._named[offer.incarnation.worker]
 
+    def is_by(self, incarnation: Incarnation) -> bool:
+        """Whether what is offered is by it as it is now."""
+        offer = self._offers.get(incarnation.id)
+        return offer is not None and offer.incarnation is incarnation
+
     def take(self, incarnation: IncarnationId, slots: int) -> None:
         """So many of its slots aren't offered any more."""
         if (offer := self._offers.get(incarnation)) is not None:

@@ -146,7 +146,7 @@ def able(worker: Incarnation, need: Need) -> bool:
     """
     if need.each or (need.worker is not None and need.worker != worker.worker):
         return False
-    if worker.namespaces is not None and need.namespace not in worker.namespaces:
+    if not worker.may_work_for(need.namespace):
         return False
     if need.action not in worker.actions or need.slots > worker.slots:
         return False

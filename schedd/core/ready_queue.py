@@ -141,7 +141,7 @@ class ReadyQueue:
                 or line.priority != run.priority
                 or line.late != run.late
                 or (its and its != line.need)
-                or (its is None and _differs(line.runs[run_id], run))
+                or (its is None and line.need and _differs(line.runs[run_id], run))
                 or (run.late and slow is not None and slow != line.paced)
             ):
                 self.discard(run_id)
@@ -153,6 +153,18 @@ class ReadyQueue:
             else:
                 self._gone([run])
         return fresh
+
+    def learnt(self, run_id: RunId) -> bool:
+        """Whether what this run needs is known by now, of one that stands here unsorted."""
+        line = self._where.get(run_id)
+        if line is None or line.need is not None:
+            return False
+        return self._told_by_line(line.runs[run_id], None)[0] is not None
+
+    def is_unsorted(self, run_id: RunId) -> bool:
+        """Whether it stands here, and nobody knows what it needs."""
+        line = self._where.get(run_id)
+        return line is not None and line.need is None
 
     def learn(self, run: LiveRun, need: Need, generation: int) -> bool:
         """The definition of this generation says that it needs this: so do all runs of its job's

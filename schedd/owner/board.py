@@ -199,6 +199,18 @@ class Board:
                 fresh += self._put_ready(run)
         return fresh
 
+    def put_again(self, run: LiveRun, now: datetime) -> int:
+        """It stands here as its row does. What is known of its job may be more than when it was put
+        here: then it is sorted anew. Gives whether it is ready and new to the queue.
+        """
+        run_id = run.key.run_id
+        if self.ready.is_unsorted(run_id):
+            if self.ready.learnt(run_id) or self._need_of(run) is not None:
+                return self.put_runs([run], now)
+        elif run.ready_at > now and run_id in self.waiting and run_id not in self.early:
+            self._wait(run, now)
+        return 0
+
     def left(self, runs: Iterable[LiveRun]) -> list[LiveRun]:
         """Those of these that wait in their rows alone: there is more than is held in memory."""
         if not self.ready.leaves_some:

@@ -133,6 +133,11 @@ class Collect:
             self._refusals[at] = refusal
             self.loop.wake()
 
+    def is_anothers(self, key: RunKey, token: Token, sender: IncarnationId) -> bool:
+        """Whether this assignment is known to be of another worker than the one who speaks."""
+        run = self.board.running.get(key.run_id) if self.board else None
+        return run is not None and run.token == token and run.incarnation != sender
+
     def started(self, key: RunKey, token: Token, at: datetime) -> None:
         """A heartbeat listed this run as started; written down for people to see."""
         run = self.board.running.get(key.run_id) if self.board else None

@@ -101,6 +101,8 @@ class Offering:
             attached = self.attached.get(incarnation)
             if attached is None or incarnation not in self._awake:
                 self._offers.drop(incarnation)
+            elif not self._offers.is_by(attached.incarnation):
+                self._offers.drop(incarnation)  # it came again, and may do something else now
             else:
                 self._offers.lower(incarnation, attached.available, attached.last)
         return self._offers

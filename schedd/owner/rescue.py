@@ -27,7 +27,7 @@ ever.
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -186,7 +186,7 @@ class Rescue:
         crowds: list[LiveRun] = []
         until, now = self._until(), boottime()
         since, self._since = self._since, None
-        if now >= self._full_at or self._board.ready.leaves_some:
+        if now >= self._full_at:
             since, self._full_at = None, now + FULL_EVERY
         moment = await self._store.moment()
         here: dict[bytes, LiveRun] = {}
@@ -199,15 +199,21 @@ class Rescue:
         rows = 0
         seen: set[bytes] = set()
         with self._board.ready.scanning():
+            if self._board.ready.leaves_some:
+                since = None  # what was left is neither here nor changed, and there may be much
             for part in _parts(shards, self._parts):
                 known = self._board.read.issuperset(part)
                 runs, same = await self._read(part, until, since if known else None, here)
+                if known and not self._board.read.issuperset(part):
+                    known = False  # dropped, and perhaps regained: what was here is gone
+                    runs, same = await self._read(part, until, None, here)
                 rows += len(runs) + len(same)
                 if not known:  # released in their order from the first
                     runs.sort(key=lambda run: run.due_at)
                 seen.update(same, here.keys() & {run.key.run_id.bytes for run in runs})
                 gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
                 await self._sort_in(runs, gone)
+                await self._sort_again(same, here)
                 self._board.were_read(part)
                 running += (r for r in runs if r.state is State.RUNNING and r.children is None)
                 crowds += crowded([*runs, *(here[one] for one in same)])
@@ -235,14 +241,14 @@ class Rescue:
         shards: Sequence[ShardId],
         until: datetime,
         since: Cursor | None,
-        here: Collection[bytes],
+        here: Mapping[bytes, LiveRun],
     ) -> tuple[list[LiveRun], Collection[bytes]]:
         """The runs of these shards; and which of those that are here stand as they did."""
         try:
             found = since and await self._store.changed_runs(shards, ALL, until, since)
             if not found:
                 return await self._store.live_runs(shards, ALL, until), ()
-            same = found.same.intersection(here)
+            same = {one for one in found.same.intersection(here) if _waits(here[one])}
             wanted = [*found.changed, *(RunId(UUID(bytes=one)) for one in found.same - same)]
             runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
             return runs, same
@@ -266,6 +272,13 @@ class Rescue:
         for run in runs:
             if run.cancelling and run.state is State.RUNNING:
                 self._workers.cancel(run, kill=run.killing)
+
+    async def _sort_again(self, same: Collection[bytes], here: Mapping[bytes, LiveRun]) -> None:
+        fresh, now = 0, self._clock.now()
+        async for one in in_turns(same, SORTED_AT_ONCE):
+            fresh += self._board.put_again(here[one], now)
+        if fresh:
+            self._ready()
 
     async def _put(self, runs: Sequence[LiveRun]) -> None:
         fresh, now = 0, self._clock.now()
@@ -314,6 +327,11 @@ class Rescue:
         if back:
             self._emit(NeverStarted(len(back)))
             await self._put(back)
+
+
+def _waits(run: LiveRun) -> bool:
+    """What runs by the board, and whose row is as it was, does not."""
+    return run.state is not State.RUNNING
 
 
 def _rest(took: float) -> float:

@@ -232,9 +232,12 @@ class Workers:
         return {one.incarnation.id for one in self._attached.values() if not one.stays}
 
     def push(self, assigned: Assigned, known: Known) -> bool:
-        """Hand a run to its worker; False: its stream is gone, see `elsewhere`."""
+        """Hand a run to its worker; False: its stream is gone, see `elsewhere`, or has come again
+        and may not have it.
+        """
         attached = self._of(assigned.run)
-        if attached is None:
+        namespace = known.definition.namespace
+        if attached is None or not attached.incarnation.may_work_for(namespace):
             return False
         attached.pushed += known.definition.slots
         self._offering.changed(attached.incarnation.id)

@@ -212,6 +212,8 @@ class WorkerService:
             self._collect.refused(frames.refusal(refused, who.worker, who.id))
         for answer in frame.revoke_answers:
             key, token = frames.key_of(answer.key)
+            if self._collect.is_anothers(key, token, who.id):
+                continue
             self._workers.revoke_answered(key.run_id, token)
             if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
                 self._collect.refused(Refusal(key, token, who.worker, who.id, "REVOKED"))
@@ -264,7 +266,8 @@ class WorkerService:
                 refuses=beat.refuses,
             )
         for key, token, holding in holdings:
-            if holding.HasField("started_at"):
+            others = self._collect.is_anothers(key, token, attached.incarnation.id)
+            if holding.HasField("started_at") and not others:
                 self._collect.started(key, token, frames.instant(holding.started_at))
         self._greeting.heard(
             attached.incarnation,

@@ -180,6 +180,8 @@ async def pass_on(
     attached = workers.attached(incarnation)
     if attached is None or not isinstance(attached.line, Outbox):
         return wire.RelayResponse(absent=True)
+    if not all(attached.incarnation.may_work_for(each.namespace) for each in frame.assignments):
+        return wire.RelayResponse(absent=True)
     attached.pushed += sum(max(each.slots, 1) for each in frame.assignments)
     asked = {_at(each.key): each.key for each in frame.revokes}
     with workers.answers_to(asked, ANSWER_WITHIN) as question:

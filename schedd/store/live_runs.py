@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 from schedd.core.changes import ChangedRuns, Cursor
 from schedd.core.ids import RunId, ShardId
 from schedd.core.lifecycle import State
-from schedd.core.line_ids import HURRIED, TOLD_LATE
+from schedd.core.line_ids import HURRIED, TOLD_LATE, line_of
 from schedd.core.model import LiveRun
 from schedd.store import arrays
 from schedd.store.changes import CHANGED, span_since
@@ -74,7 +74,7 @@ def live_runs(
         asked["of"] = arrays.ids(of)
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     rows = connection.exec_driver_sql(IN_FULL if of is None else SOME_IN_FULL, asked)
-    return [live_run(row, line=row[RUN_WIDTH], of=row[RUN_WIDTH + 1]) for row in rows]
+    return [live_run(row, line=line_of(row[RUN_WIDTH]), of=row[RUN_WIDTH + 1]) for row in rows]
 
 
 def changed_runs(

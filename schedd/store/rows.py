@@ -40,12 +40,13 @@ def live_run(
 
 
 INCARNATION_COLUMNS = """id, worker, spool_id, host, version, slots, labels, handlers, actions,
-    started_at, lost_at"""
+    started_at, lost_at, namespaces"""
 
 
 def incarnation(row: Sequence[Any]) -> Incarnation:
     """From `INCARNATION_COLUMNS`."""
-    id_, worker, spool_id, host, version, slots, labels, handlers, actions, *instants = row
+    id_, worker, spool_id, host, version, slots, labels, handlers, actions, *rest = row
+    started_at, lost_at, namespaces = rest
     return Incarnation(
         id_,
         worker,
@@ -56,5 +57,7 @@ def incarnation(row: Sequence[Any]) -> Incarnation:
         labels,
         tuple(handlers),
         tuple(actions),
-        *instants,
+        started_at,
+        lost_at,
+        None if namespaces is None else frozenset(namespaces),
     )

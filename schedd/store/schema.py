@@ -381,6 +381,7 @@ incarnations = Table(
     Column("actions", ARRAY(Text), nullable=False),
     Column("started_at", INSTANT, nullable=False),
     Column("lost_at", INSTANT),
+    Column("namespaces", ARRAY(Text)),
 )
 
 access_tokens = Table(

@@ -15,8 +15,10 @@ from schedd.store.rows import INCARNATION_COLUMNS, incarnation
 REGISTER = f"""
 INSERT INTO incarnations ({INCARNATION_COLUMNS})
 VALUES (%(id)s, %(worker)s, %(spool_id)s, %(host)s, %(version)s, %(slots)s, %(labels)s::jsonb,
-    %(handlers)s::text[], %(actions)s::text[], %(started_at)s, NULL)
-ON CONFLICT (id) DO NOTHING
+    %(handlers)s::text[], %(actions)s::text[], %(started_at)s, NULL, %(namespaces)s::text[])
+ON CONFLICT (id) DO UPDATE SET namespaces = EXCLUDED.namespaces
+WHERE incarnations.namespaces IS DISTINCT FROM EXCLUDED.namespaces
+    AND incarnations.worker = EXCLUDED.worker
 """
 
 BY_ID = f"SELECT {INCARNATION_COLUMNS} FROM incarnations WHERE id = ANY (%(ids)s::uuid[])"
@@ -33,7 +35,9 @@ WHERE worker = %(worker)s AND lost_at IS NULL ORDER BY started_at DESC, id DESC
 
 
 def register(connection: Connection, new: Incarnation) -> Incarnation:
-    """Insert it if it is new; the stored row wins."""
+    """Insert it if it is new; the stored row wins, but for the namespaces, which go by the
+    certificate of its newest stream.
+    """
     connection.exec_driver_sql(
         REGISTER,
         {
@@ -49,6 +53,7 @@ def register(connection: Connection, new: Incarnation) -> Incarnation:
             "handlers": arrays.texts(new.handlers),
             "actions": arrays.texts(new.actions),
             "started_at": new.started_at,
+            "namespaces": None if new.namespaces is None else arrays.texts(sorted(new.namespaces)),
         },
     )
     [stored] = incarnations(connection, [new.id])

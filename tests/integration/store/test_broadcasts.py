@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.broadcast import Closed, Closing
+from schedd.core.broadcast import Closed, Closing, targets
 from schedd.core.deadlines import Ending
 from schedd.core.ids import NO_TOKEN, ShardId, child_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Draft, LiveRun, Loss, Overlap, Priority, RunKey, Trigger
 from schedd.core.partition import shard_of_pool
+from schedd.core.placement import Need
 from schedd.core.pools import pool_key
 from schedd.core.records import Assignments, JobRecord, RunRecord, Unstarted
 from schedd.core.redrive import Line
@@ -23,6 +24,7 @@ from schedd.core.run_filter import RunFilter
 from schedd.store import broadcasting
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments
+from support.runs import worker
 from support.store import (
     START,
     Member,
@@ -425,3 +427,17 @@ async def test_to_what_runs_after_it_it_is_one_run(world: World) -> None:
     assert await world.sql("SELECT run_id, state FROM chain_arrivals") == [
         (parent.key.run_id, "SUCCEEDED")
     ]
+
+
+async def test_a_broadcast_is_for_no_worker_whose_certificate_is_for_other_namespaces(
+    world: World,
+) -> None:
+    me = await world.member()
+    own = replace(worker(), namespaces=frozenset({"billing"}))
+    await me.store.workers.register(own)
+    there = await me.store.owner.there([own.id])
+    assert targets(Need("shell", each=True, namespace="default"), there) == ()
+    assert targets(Need("shell", each=True, namespace="billing"), there) == (own.worker,)
+
+    stored = await me.store.workers.register(replace(own, namespaces=None, slots=99))
+    assert (stored.namespaces, stored.slots) == (None, own.slots), "its newest stream says for whom"

@@ -10,7 +10,7 @@ import pytest
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.late import Room
 from schedd.core.lifecycle import State
-from schedd.core.line_ids import LineId, line_id_of
+from schedd.core.line_ids import LineId, line_id_of, line_of
 from schedd.core.model import LiveRun, Priority, RunKey
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey, Rooms
@@ -422,3 +422,22 @@ def test_what_is_looked_up_again_is_what_no_row_has_told_the_line_of():
     queue.add([of_line(2, None)], SHELL)
     assert queue.unsort(lambda need: need == SHELL) == {of_line(2, None).job_id}
     assert in_lines(queue) == {SHELL: {1}, HTTP: set(), None: {2}}
+
+
+def test_a_run_whose_line_a_scan_tells_stands_in_its_place_once() -> None:
+    """Each pop looks at what stands there, and a heap of all twice takes as long again."""
+    queue, number = ReadyQueue(), line_id_of(("shell",))
+    runs = [run(n, Priority.MEDIUM, n) for n in range(1, 50)]
+    queue.add(runs)
+    queue.add(replace(one, line=number) for one in runs)
+    [line] = queue._lines.values()
+    assert len(line.heap) == len(runs)
+    assert [one.line for one in queue.take(len(runs))] == [number] * len(runs)
+
+
+def test_a_number_of_an_earlier_form_says_nothing() -> None:
+    number = line_id_of(("shell",), hurried=True)
+    assert line_of(number) == number
+    assert line_of(None) is None
+    assert line_of(number ^ 1 << 50) is None
+    assert line_of(line_id_of(("http",), late=True)) is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -13,9 +13,11 @@ import pytest
 from schedd.core import schedule
 from schedd.core.absence import Standing
 from schedd.core.changes import ChangedRuns, Cursor
+from schedd.core.early import Ahead
 from schedd.core.events import EndedUnreported, RunsRescued
-from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId
+from schedd.core.ids import NO_TOKEN, Epoch, IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
+from schedd.core.line_ids import line_id_of
 from schedd.core.model import (
     Claim,
     Crowd,
@@ -26,6 +28,7 @@ from schedd.core.model import (
     Priority,
     RunKey,
 )
+from schedd.core.placement import Need
 from schedd.core.ready_queue import ReadyQueue
 from schedd.core.records import Parted, Unstarted
 from schedd.owner import rescue
@@ -566,5 +569,77 @@ async def test_a_database_that_went_back_is_read_in_full() -> None:
     await world.rescue.step()
     world.board.put_runs([replace(waits, priority=Priority.HIGH)], NOW)
     world.rows.timeline = 2
+    await read_by_a_scan(world)
+    assert [*world.board.ready] == [waits]
+
+
+async def test_what_is_left_while_the_board_is_looked_through_is_known_to_be_left() -> None:
+    old = [run(number) for number in range(1, 5)]
+    world = World(*old)
+    world.board.ready = ReadyQueue(most=2)
+    await world.rescue.step()
+    standing = world.board.standing
+
+    def just_before_a_run_is_made(until: datetime) -> list[LiveRun]:
+        found = standing(until)
+        newer = run(9, ready_at=NOW - timedelta(seconds=1))
+        world.rows.runs = [*old, newer]
+        world.board.put_runs([newer], NOW)
+        assert world.board.ready.leaves_some
+        return found
+
+    world.board.standing = just_before_a_run_is_made  # type: ignore[method-assign]  # a moment in it
+    await read_by_a_scan(world)
+    here = {one.key.run_id.int for one in world.board.ready}
+    assert here == {1, 2, 3, 4, 9} or world.board.ready.leaves_some
+
+
+async def test_what_runs_by_the_board_alone_is_read_again() -> None:
+    waits = run(1, token=Token(7))
+    world = World(waits)
+    await world.rescue.step()
+    world.board.handed_out(running(1, worker()))
+    await read_by_a_scan(world)
+    assert [*world.board.ready] == [waits]
+
+
+async def test_what_is_learnt_sorts_what_stood_there_before() -> None:
+    number = line_id_of(("default", "shell", "", 1))
+    world = World(*(run(n, line=number) for n in range(1, 6)))
+    await world.rescue.step()
+    [first] = world.board.ready.take(1)
+    world.board.ready.learn(first, Need("shell"), 0)
+    world.board.ready.add([first], Need("shell"))
+    await read_by_a_scan(world)
+    assert not world.board.ready.heads(lambda need: need is None)
+
+
+async def test_what_may_be_armed_is_once_its_definition_is_at_hand() -> None:
+    at = NOW + timedelta(seconds=10)
+    world = World(run(1, due_at=at, ready_at=at))
+    known: list[Need] = []
+    world.board.ahead = Ahead(timedelta(seconds=30), timedelta(seconds=20))
+    world.board._early_need_of = lambda _: known[0] if known else None
+    await world.rescue.step()
+    known.append(Need("shell"))
+    await read_by_a_scan(world)
+    assert len(world.board.early) == 1
+
+
+async def test_a_shard_that_goes_and_comes_while_it_is_read_is_read_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits = run(1)
+    world = World(waits)
+    await world.rescue.step()
+    changed_runs = world.rows.changed_runs
+
+    async def meanwhile(*asked: Any) -> ChangedRuns | None:
+        found = await changed_runs(*asked)
+        world.board.ownership.drop([ShardId(0)])
+        world.board.ownership.gain({ShardId(0): Epoch(6)})
+        return found
+
+    monkeypatch.setattr(world.rows, "changed_runs", meanwhile)
     await read_by_a_scan(world)
     assert [*world.board.ready] == [waits]

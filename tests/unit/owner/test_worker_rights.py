@@ -1,0 +1,99 @@
+"""A worker for some namespaces gets runs of no other, whichever moment it comes at with less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from schedd.core.ids import JobId
+from schedd.core.model import Incarnation, LiveRun
+from schedd.core.placement import able, need_of
+from schedd.core.records import Unstarted
+from schedd.owner.collect import Collect
+from schedd.owner.wordings import Known
+from schedd.owner.workers import Workers
+from support.dispatching import SHELL, World, of
+from support.runs import NOW, RecordingLine, SetClock, run, running, worker
+
+BILLING = frozenset({"billing"})
+
+
+def less(one: Incarnation) -> Incarnation:
+    """The same incarnation, with a certificate for another namespace alone."""
+    return replace(one, namespaces=BILLING)
+
+
+def test_what_it_offered_before_it_came_again_isnt_offered_any_more() -> None:
+    workers = Workers(SetClock(), lambda _event: None)
+    workers.granted(workers.attach(worker(), RecordingLine()), 2, 0)
+    assert workers.offers().slots == 2
+    workers.granted(workers.attach(less(worker()), RecordingLine()), 2, 0)
+    need = need_of(SHELL, run(1))
+    assert not able(less(worker()), need)
+    assert workers.still_offered().choose(SHELL, need, 0.0) is None
+
+
+async def test_it_comes_again_while_a_run_is_assigned_and_isnt_pushed_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, line = World(), RecordingLine()
+    back: list[Unstarted] = []
+
+    async def give_back(_claim: object, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
+        back.extend(unstarted)
+        return []
+
+    monkeypatch.setattr(world.rows, "give_back", give_back, raising=False)
+    world.attach(worker(), grant=2)
+
+    def comes_again() -> None:
+        world.rows.meanwhile = lambda: None
+        world.workers.attach(less(worker()), line)
+
+    world.rows.meanwhile = comes_again
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    assert line.assigned == []
+    assert [one.key for one in back] == [run(1).key]
+
+
+async def test_it_comes_again_while_definitions_are_read_and_isnt_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, line = World(), RecordingLine()
+    world.attach(worker(), grant=2)
+    newest = world.definitions.newest
+    came: list[Incarnation] = []
+
+    async def reading(jobs: Iterable[JobId]) -> dict[JobId, Known]:
+        if not came:
+            came.append(less(worker()))
+            world.workers.granted(world.workers.attach(came[0], line), 2, 0)
+        return await newest(jobs)
+
+    monkeypatch.setattr(world.definitions, "newest", reading)
+    world.board.put_runs([of(1, 1)], NOW)
+    await world.settle()
+    assert came
+    assert line.assigned == []
+
+
+def test_what_is_of_another_worker_is_known_by_its_assignment() -> None:
+    class Board:
+        running: dict[object, LiveRun]
+
+    theirs = running(1, worker())
+    board = Board()
+    board.running = {theirs.key.run_id: theirs}
+
+    class Judge(Collect):
+        def __init__(self) -> None:
+            self.board = board  # type: ignore[assignment]  # what is asked of it
+
+    assert theirs.incarnation is not None
+    judge, other = Judge(), replace(worker(), id=run(9).key.run_id)  # type: ignore[arg-type]  # an id
+    assert not judge.is_anothers(theirs.key, theirs.token, theirs.incarnation)
+    assert judge.is_anothers(theirs.key, theirs.token, other.id)
+    assert not judge.is_anothers(run(2).key, theirs.token, other.id), "nothing is known of it"
