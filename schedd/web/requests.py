@@ -7,7 +7,8 @@
 
 Invariants
 - Every key, parameter and body either reaches the message or is refused by name.
-- A field that is named twice (in the path and in the body, say) must say the same.
+- A field that is named twice (in the path and in the body, say) must say the same; of where a
+  stream goes on the header is the newer word.
 - A PATCH without `updateMask` changes the fields that its body names.
 """
 
@@ -45,6 +46,10 @@ HEADERS: Final = {
     "last-event-id": "resume_after",
 }
 """Header → the field of the request that it stands for."""
+NEWEST: Final = "resume_after"
+"""The field whose header goes before the query: a browser that comes back to a stream asks by the
+address that it first asked by, and the header says how far it has got since.
+"""
 
 MASK: Final = "update_mask"
 IDENTITY: Final = frozenset({"name", "namespace", "job_id", "etag"})
@@ -78,7 +83,10 @@ def message_of(
     message = _of_body(cls, found, body)
     _put(message, _of_query(cls, found, query), "query")
     _put(message, _of_path(cls, found), "path")
-    _put(message, _of_headers(cls, headers), "header")
+    headed = _of_headers(cls, headers)
+    if any(field.name == NEWEST for field, _ in headed.ListFields()):
+        message.ClearField(NEWEST)
+    _put(message, headed, "header")
     _set_mask(message, found, body)
     return message
 

@@ -77,6 +77,16 @@ def test_lists_numbers_and_instants_stand_in_the_query() -> None:
     assert request.scheduled_after.seconds == 1767225600
 
 
+def test_a_browser_that_comes_back_goes_on_where_its_header_says() -> None:
+    """It asks by the address that it first asked by, `resumeAfter` and all."""
+    first = [("resumeAfter", "1-2e4"), ("job", "etl")]
+    request = message("GET", "/api/v1/events", first, headers={"last-event-id": "1-2f0"})
+    assert (request.resume_after, request.job) == ("1-2f0", "etl")
+    assert message("GET", "/api/v1/events", first).resume_after == "1-2e4"
+    empty = message("GET", "/api/v1/events", first, headers={"last-event-id": ""})
+    assert empty.resume_after == "1-2e4"
+
+
 def test_every_unknown_parameter_is_named() -> None:
     with pytest.raises(Refusal) as refused:
         message("GET", "/api/v1/runs", [("stat", "x"), ("sort", "y")])
