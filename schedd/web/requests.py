@@ -18,7 +18,8 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -36,6 +37,11 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 
 BODY_WITHIN: Final = 30.0
 """Seconds that a body may take to come."""
+
+MOST_DROPPED: Final = 16 * 1024 * 1024
+"""Bytes of a body that is too large, beyond those that it may have, that are taken and dropped."""
+DROPPED_WITHIN: Final = 5.0
+"""Seconds that these may take."""
 
 AROUND: Final = 5
 """Levels of a body around a payload, at most."""
@@ -228,15 +234,29 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
 async def content_of(request: Request) -> bytes:
     """All bytes of the body. Raises Refusal: they are too many, or come too slowly."""
     content = bytearray()
+    pieces = request.stream()
     try:
         async with asyncio.timeout(BODY_WITHIN):
-            async for chunk in request.stream():
-                content += chunk
+            async for piece in pieces:
+                content += piece
                 if len(content) > MOST_BYTES:
+                    content.clear()
+                    await _dropped(pieces)
                     raise _too_large()
     except TimeoutError:
         raise _too_slow() from None
     return bytes(content)
+
+
+async def _dropped(pieces: AsyncIterator[bytes]) -> None:
+    """Take what is left of a body, within bounds: who is cut off while sending reads no answer."""
+    left = MOST_DROPPED
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DROPPED_WITHIN):
+            async for piece in pieces:
+                left -= len(piece)
+                if left < 0:
+                    return
 
 
 def _too_large() -> Refusal:

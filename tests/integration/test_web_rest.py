@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from http.client import HTTPConnection
 from typing import Any
 from uuid import uuid4
 
@@ -386,6 +387,20 @@ async def test_bad_bodies_are_refused_and_nothing_is_stored(
     assert answer.status == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert (await web.get("/api/v1/jobs")).json["jobs"] == []
+
+
+@pytest.mark.parametrize("size", [MOST_BYTES + 1, 5_000_000, 16 << 20])
+async def test_who_sends_too_much_to_its_end_reads_why_it_was_refused(web: Web, size: int) -> None:
+    """As a plain client does: it reads nothing before all is sent."""
+
+    def sent() -> tuple[int, Any]:
+        plain = HTTPConnection(web.url.removeprefix("http://"), timeout=10)
+        plain.request("POST", "/api/v1/jobs", bytes(size), {"content-type": "application/json"})
+        answer = plain.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    status, problem = await asyncio.to_thread(sent)
+    assert (status, problem["reason"]) == (413, "REQUEST_TOO_LARGE")
 
 
 async def test_a_page_of_another_site_changes_nothing(web: Web) -> None:
