@@ -36,7 +36,7 @@ from support.certs import Authority
 from support.web import Web, served
 
 VIEWER = """
-GetJob ListJobs GetBackfill ListBackfills ListNextInstants ExplainInstant
+GetJob ListJobs GetBackfill ListBackfills ListNextInstants ExplainInstant ExplainCron
 GetRun ListRuns WatchRuns ListAttempts GetRunResult ReadResult ReadLogs ExplainRun
 ListDeadLetters GetDeadLetter ListDeadLetterGroups GetRedrive ListRedrives
 GetCalendar ListCalendars GetPool ListPools

@@ -353,11 +353,29 @@ async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
                 path = route.template.replace("{job}", "etl").replace("{run_id}", run_id)
                 for other in ("{backfill_id}", "{redrive_id}"):
                     path = path.replace(other, run_id)  # there is none of this id
-                query = {"watch": f"?runIds={run_id}", "explain": "?at=2026-01-01T00:00:00Z"}.get(
-                    path.rpartition(":")[2], ""
-                )
+                query = {
+                    "runs:watch": f"?runIds={run_id}",
+                    "etl:explain": "?at=2026-01-01T00:00:00Z",
+                    "cron:explain": "?expression=@daily",
+                }.get(path.rpartition("/")[2], "")
                 async with web.session.get(web.url + path + query) as answer:
                     assert answer.status in (200, 404), (path, await answer.text())
+
+
+async def test_a_cron_expression_is_explained(web: Web) -> None:
+    """By anybody, whether or not a job has it; a sign of space may be written `+`."""
+    asked = "expression=0+9+*+*+*&timeZone=Europe/Riga&after=2026-03-01T00:00:00Z"
+    answer = await web.get(f"/api/v1/cron:explain?{asked}")
+    told = answer.json
+    assert answer.status == 200, answer.text
+    assert (told["expression"], told["timeZone"]) == ("0 9 * * *", "Europe/Riga")
+    assert "09:00" in told["description"]
+    assert (len(told["instants"]), told["instants"][0]) == (10, "2026-03-01T07:00:00.000Z")
+    assert told["warnings"] == []
+    wrong = await web.get("/api/v1/cron:explain?expression=0+25+*+*+*")
+    assert (wrong.status, wrong.json["reason"]) == (400, "WRONG_EXPRESSION")
+    assert wrong.headers["content-type"] == "application/problem+json"
+    assert [one["field"] for one in wrong.json["violations"]] == ["expression"]
 
 
 async def test_the_cluster_answers_what_waits_for_it_to_be_ready_reads(web: Web) -> None:
