@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID, uuid4
 
@@ -29,10 +29,14 @@ SHORTEST: Final = timedelta(minutes=1)
 async def create_token(
     services: Services, caller: Caller, request: wire.CreateTokenRequest
 ) -> wire.CreateTokenResponse:
-    """Make one; its text is told once, here."""
-    lifetime = request.lifetime.ToTimedelta() if request.HasField("lifetime") else LIFETIME
-    refuse([*_faults(request, lifetime)], "INVALID_TOKEN")
+    """Make one; its text is told once, here. One that a token makes ends with that at the latest:
+    nobody stays longer than they were let in for.
+    """
     now = services.clock.now()
+    asked = request.lifetime.ToTimedelta() if request.HasField("lifetime") else None
+    ends = _maker_ends(caller)
+    lifetime = LIFETIME if asked is None else asked
+    refuse([*_faults(request, lifetime), *_too_late(asked, now, ends)], "INVALID_TOKEN")
     token, text = _drawn(
         AccessToken(
             id=AccessTokenId(uuid4()),
@@ -42,7 +46,7 @@ async def create_token(
             namespaces=tuple(sorted({*request.namespaces} or {EVERY})),
             created_at=now,
             created_by=caller.actor,
-            expires_at=now + lifetime,
+            expires_at=now + lifetime if ends is None else min(now + lifetime, ends),
         )
     )
     entry = caller.audit("create", f"token/{token.id}", request.request_id)
@@ -152,6 +156,18 @@ def _faults(request: wire.CreateTokenRequest, lifetime: timedelta) -> Iterator[V
             yield from validation.check_name(namespace, "namespaces")
     if not SHORTEST <= lifetime <= LONGEST:
         yield Violation("lifetime", f"is from a minute to {LONGEST.days} days")
+
+
+def _maker_ends(caller: Caller) -> datetime | None:
+    """When the token ends that the caller came by; None: they came by none."""
+    return caller.who.until if caller.who.token is not None else None
+
+
+def _too_late(asked: timedelta | None, now: datetime, ends: datetime | None) -> Iterator[Violation]:
+    """What is wrong with a lifetime that was asked for, by a caller whose own token ends then."""
+    if asked is not None and ends is not None and asked > ends - now:
+        at = ends.isoformat(timespec="seconds")
+        yield Violation("lifetime", f"goes beyond the token that makes it, which ends at {at}")
 
 
 def _id(text: str) -> AccessTokenId:

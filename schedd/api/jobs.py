@@ -24,7 +24,6 @@ from schedd.api import (
     validation,
     views,
 )
-from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.left_out import LeftOut
 from schedd.api.masks import masked
 from schedd.api.services import Caller, Services
@@ -42,7 +41,6 @@ from schedproto.v1 import job_pb2, job_service_pb2
 
 log = logging.getLogger(__name__)
 
-MOST_NEXT: Final = 1000
 LOOKS: Final = 50
 """Statements for one page of a list, at most; where they don't fill it, it goes on in the next."""
 LOOKED_FOR: Final = 0.05
@@ -250,14 +248,7 @@ async def list_next_instants(
     `max_runs`, those that are left, from its next one on.
     """
     del caller
-    count = request.count or 10
-    if not 0 < count <= MOST_NEXT:
-        raise InvalidArgument(
-            f"count is {count}",
-            reason="BAD_COUNT",
-            remedy=f"give 1 to {MOST_NEXT}",
-            violations=[Violation("count", f"must be from 1 to {MOST_NEXT}")],
-        )
+    count = paging.coming(request.count)
     record = await stored_jobs.find(services, request.namespace, request.job)
     after = services.clock.now()
     if request.HasField("after"):
@@ -287,7 +278,11 @@ def _coming(
         after = max(after, record.nominal - _TICK) if record.nominal else after
     found: list[tuple[Occurrence, str]] = []
     source = compiled.whole if excluded else compiled
-    while count > 0 and len(found) < MOST_NEXT and (one := source.next_after(after)) is not None:
+    while (
+        count > 0
+        and len(found) < paging.MOST_COMING
+        and (one := source.next_after(after)) is not None
+    ):
         found.append((one, compiled.excluded_by(one.nominal)))
         count -= not found[-1][1]
         after = one.nominal

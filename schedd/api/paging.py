@@ -10,6 +10,8 @@ from schedd.api.errors import InvalidArgument, Violation
 
 DEFAULT: Final = 50
 MOST: Final = 1000
+COMING: Final = 10
+MOST_COMING: Final = 1000
 LARGEST: Final = 2**63 - 1
 LONGEST_TOKEN: Final = 500
 
@@ -24,6 +26,18 @@ def size(asked: int) -> int:
             violations=[Violation("page_size", "must not be negative")],
         )
     return min(asked or DEFAULT, MOST)
+
+
+def coming(asked: int) -> int:
+    """How many instants are told of those to come. Raises InvalidArgument."""
+    if not 0 <= asked <= MOST_COMING:
+        raise InvalidArgument(
+            f"count is {asked}",
+            reason="BAD_COUNT",
+            remedy=f"give 1 to {MOST_COMING}",
+            violations=[Violation("count", f"must be from 1 to {MOST_COMING}")],
+        )
+    return asked or COMING
 
 
 def token(listing: str, at: datetime, row: UUID) -> str:

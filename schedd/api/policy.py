@@ -119,6 +119,7 @@ _JOBS: Final = {
     "CancelBackfill": Rule(Role.OPERATOR, _BACKFILL),
     "ListNextInstants": _VIEW,
     "ExplainInstant": _VIEW,
+    "ExplainCron": _VIEW,
 }
 _RUNS: Final = {
     "SubmitRun": _DEFINE,

@@ -98,6 +98,23 @@ PROBLEM_SCHEMA: Final[Schema] = {
 }
 
 
+BEARER: Final = "accessToken"
+CERTIFICATE: Final = "certificate"
+SCHEMES: Final[Mapping[str, Schema]] = {
+    BEARER: {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "schedd_…",
+        "description": "An access token, as `schedctl auth token create` makes it.",
+    },
+    CERTIFICATE: {
+        "type": "mutualTLS",
+        "description": "A user's certificate, as `schedctl auth issue user` makes it.",
+    },
+}
+"""How callers are known where members have TLS; where they have none nobody is asked."""
+
+
 def document(
     routes: Iterable[Route],
     version: str,
@@ -137,8 +154,10 @@ def document(
             "version": version,
             "description": "Jobs on time, on many machines. What fields mean: docs/semantics.md.",
         },
+        "security": [{BEARER: []}, {CERTIFICATE: []}, {}],
         "paths": paths,
         "components": {
+            "securitySchemes": SCHEMES,
             "schemas": {PROBLEM: PROBLEM_SCHEMA, **dict(sorted(schemas.made.items()))},
             "responses": {
                 PROBLEM: {
@@ -247,13 +266,23 @@ def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) ->
     if events:
         operation["responses"] = answered(200, answer)
         operation["responses"]["200"] |= {
-            "description": "Events, each with such an object as its data.",
-            "content": {EVENTS: {"schema": _TEXT}},
+            "description": "Server-sent events, each with such an object as its data; the last is"
+            " `end`, or `error` with a problem.",
+            "content": {EVENTS: {"schema": _stream(answer)}},
         }
     else:
         headers = {"ETag": {"schema": _TEXT}} if method.output_type.name == "Job" else None
         operation["responses"] = answered(status, answer, headers)
     return operation
+
+
+def _stream(answer: Schema) -> Schema:
+    """A text of events, and what the `data` of each is."""
+    last = {"type": "object", "additionalProperties": False}
+    return _TEXT | {
+        "contentMediaType": EVENTS,
+        "contentSchema": {"anyOf": [answer, last, _ref(PROBLEM)]},
+    }
 
 
 def _parameters(route: Route) -> Iterator[dict[str, Any]]:

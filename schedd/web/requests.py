@@ -7,7 +7,8 @@
 
 Invariants
 - Every key, parameter and body either reaches the message or is refused by name.
-- A field that is named twice (in the path and in the body, say) must say the same.
+- A field that is named twice (in the path and in the body, say) must say the same; of where a
+  stream goes on the header is the newer word.
 - A PATCH without `updateMask` changes the fields that its body names.
 """
 
@@ -17,7 +18,8 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -36,6 +38,11 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 BODY_WITHIN: Final = 30.0
 """Seconds that a body may take to come."""
 
+MOST_DROPPED: Final = 16 * 1024 * 1024
+"""Bytes of a body that is too large, beyond those that it may have, that are taken and dropped."""
+DROPPED_WITHIN: Final = 5.0
+"""Seconds that these may take."""
+
 AROUND: Final = 5
 """Levels of a body around a payload, at most."""
 
@@ -45,6 +52,10 @@ HEADERS: Final = {
     "last-event-id": "resume_after",
 }
 """Header → the field of the request that it stands for."""
+NEWEST: Final = "resume_after"
+"""The field whose header goes before the query: a browser that comes back to a stream asks by the
+address that it first asked by, and the header says how far it has got since.
+"""
 
 MASK: Final = "update_mask"
 IDENTITY: Final = frozenset({"name", "namespace", "job_id", "etag"})
@@ -78,7 +89,10 @@ def message_of(
     message = _of_body(cls, found, body)
     _put(message, _of_query(cls, found, query), "query")
     _put(message, _of_path(cls, found), "path")
-    _put(message, _of_headers(cls, headers), "header")
+    headed = _of_headers(cls, headers)
+    if any(field.name == NEWEST for field, _ in headed.ListFields()):
+        message.ClearField(NEWEST)
+    _put(message, headed, "header")
     _set_mask(message, found, body)
     return message
 
@@ -220,15 +234,29 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
 async def content_of(request: Request) -> bytes:
     """All bytes of the body. Raises Refusal: they are too many, or come too slowly."""
     content = bytearray()
+    pieces = request.stream()
     try:
         async with asyncio.timeout(BODY_WITHIN):
-            async for chunk in request.stream():
-                content += chunk
+            async for piece in pieces:
+                content += piece
                 if len(content) > MOST_BYTES:
+                    content.clear()
+                    await _dropped(pieces)
                     raise _too_large()
     except TimeoutError:
         raise _too_slow() from None
     return bytes(content)
+
+
+async def _dropped(pieces: AsyncIterator[bytes]) -> None:
+    """Take what is left of a body, within bounds: who is cut off while sending reads no answer."""
+    left = MOST_DROPPED
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DROPPED_WITHIN):
+            async for piece in pieces:
+                left -= len(piece)
+                if left < 0:
+                    return
 
 
 def _too_large() -> Refusal:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import grpc
 import grpc.aio
@@ -20,7 +20,9 @@ from schedctl.authority import Authority as Issuing
 from schedctl.authority import Subject
 from schedd.api.access_tokens import create_token
 from schedd.api.calls import STREAMING, methods
+from schedd.api.errors import InvalidArgument
 from schedd.api.services import Caller
+from schedd.core.ids import AccessTokenId
 from schedd.core.rights import ANONYMOUS, EVERY, Role, uris_of_user
 from schedd.rpc.calls import serve_calls
 from schedd.rpc.gate import Gate
@@ -34,7 +36,7 @@ from support.certs import Authority
 from support.web import Web, served
 
 VIEWER = """
-GetJob ListJobs GetBackfill ListBackfills ListNextInstants ExplainInstant
+GetJob ListJobs GetBackfill ListBackfills ListNextInstants ExplainInstant ExplainCron
 GetRun ListRuns WatchRuns ListAttempts GetRunResult ReadResult ReadLogs ExplainRun
 ListDeadLetters GetDeadLetter ListDeadLetterGroups GetRedrive ListRedrives
 GetCalendar ListCalendars GetPool ListPools
@@ -287,6 +289,28 @@ async def test_whoever_is_admin_of_a_namespace_makes_tokens_for_it_and_for_no_ot
     ):
         asked = auth.CreateTokenRequest(name="b", role=auth.ROLE_ADMIN, namespaces=namespaces)
         assert await place.code(make, asked, place.mutual, alice) is expected, namespaces
+
+
+async def test_a_token_makes_none_that_outlives_it(place: Place) -> None:
+    """Else one of an hour, in the wrong hands, is one of a year."""
+    token_id, text = await place.token(auth.ROLE_ADMIN, EVERY, lifetime=timedelta(hours=1))
+    found = await place.web.services.access_tokens.find(AccessTokenId(UUID(token_id)))
+    assert found is not None
+    maker = Caller(found.identity, "test")
+    for longer in (timedelta(hours=1, seconds=1), timedelta(days=366)):
+        asked = auth.CreateTokenRequest(name="b", role=auth.ROLE_ADMIN)
+        asked.lifetime.FromTimedelta(longer)
+        assert await place.code(by_name("CreateToken"), asked, place.tokens, place.trust, text) is (
+            grpc.StatusCode.INVALID_ARGUMENT
+        )
+        with pytest.raises(InvalidArgument, match=f"ends at {found.expires_at:%Y-%m-%dT%H:%M}"):
+            await create_token(place.web.services, maker, asked)
+    half = auth.CreateTokenRequest(name="b", role=auth.ROLE_ADMIN)
+    unsaid = await create_token(place.web.services, maker, half)
+    assert unsaid.token.expires_at.ToDatetime(UTC) == found.expires_at
+    half.lifetime.FromTimedelta(timedelta(minutes=30))
+    shorter = await create_token(place.web.services, maker, half)
+    assert shorter.token.expires_at.ToDatetime(UTC) < found.expires_at
 
 
 async def test_a_run_of_another_namespace_is_told_as_one_that_isn_t_there(place: Place) -> None:

@@ -8,6 +8,7 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from http.client import HTTPConnection
 from typing import Any
 from uuid import uuid4
 
@@ -352,11 +353,29 @@ async def test_every_reading_call_answers_without_a_fault(web: Web) -> None:
                 path = route.template.replace("{job}", "etl").replace("{run_id}", run_id)
                 for other in ("{backfill_id}", "{redrive_id}"):
                     path = path.replace(other, run_id)  # there is none of this id
-                query = {"watch": f"?runIds={run_id}", "explain": "?at=2026-01-01T00:00:00Z"}.get(
-                    path.rpartition(":")[2], ""
-                )
+                query = {
+                    "runs:watch": f"?runIds={run_id}",
+                    "etl:explain": "?at=2026-01-01T00:00:00Z",
+                    "cron:explain": "?expression=@daily",
+                }.get(path.rpartition("/")[2], "")
                 async with web.session.get(web.url + path + query) as answer:
                     assert answer.status in (200, 404), (path, await answer.text())
+
+
+async def test_a_cron_expression_is_explained(web: Web) -> None:
+    """By anybody, whether or not a job has it; a sign of space may be written `+`."""
+    asked = "expression=0+9+*+*+*&timeZone=Europe/Riga&after=2026-03-01T00:00:00Z"
+    answer = await web.get(f"/api/v1/cron:explain?{asked}")
+    told = answer.json
+    assert answer.status == 200, answer.text
+    assert (told["expression"], told["timeZone"]) == ("0 9 * * *", "Europe/Riga")
+    assert "09:00" in told["description"]
+    assert (len(told["instants"]), told["instants"][0]) == (10, "2026-03-01T07:00:00.000Z")
+    assert told["warnings"] == []
+    wrong = await web.get("/api/v1/cron:explain?expression=0+25+*+*+*")
+    assert (wrong.status, wrong.json["reason"]) == (400, "WRONG_EXPRESSION")
+    assert wrong.headers["content-type"] == "application/problem+json"
+    assert [one["field"] for one in wrong.json["violations"]] == ["expression"]
 
 
 async def test_the_cluster_answers_what_waits_for_it_to_be_ready_reads(web: Web) -> None:
@@ -386,6 +405,20 @@ async def test_bad_bodies_are_refused_and_nothing_is_stored(
     assert answer.status == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert (await web.get("/api/v1/jobs")).json["jobs"] == []
+
+
+@pytest.mark.parametrize("size", [MOST_BYTES + 1, 5_000_000, 16 << 20])
+async def test_who_sends_too_much_to_its_end_reads_why_it_was_refused(web: Web, size: int) -> None:
+    """As a plain client does: it reads nothing before all is sent."""
+
+    def sent() -> tuple[int, Any]:
+        plain = HTTPConnection(web.url.removeprefix("http://"), timeout=10)
+        plain.request("POST", "/api/v1/jobs", bytes(size), {"content-type": "application/json"})
+        answer = plain.getresponse()
+        return answer.status, json.loads(answer.read())
+
+    status, problem = await asyncio.to_thread(sent)
+    assert (status, problem["reason"]) == (413, "REQUEST_TOO_LARGE")
 
 
 async def test_a_page_of_another_site_changes_nothing(web: Web) -> None:

@@ -112,7 +112,9 @@ class CreateTokenRequest(google.protobuf.message.Message):
 
     @property
     def lifetime(self) -> google.protobuf.duration_pb2.Duration:
-        """30 days if not given; at most 366."""
+        """30 days if not given; at most 366. Of one that is made by a token no longer than that has left:
+        not given, it ends with it at the latest.
+        """
 
     def __init__(
         self,

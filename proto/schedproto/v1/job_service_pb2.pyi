@@ -795,3 +795,73 @@ class ExplainInstantResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["answer", b"answer", "backfilled", b"backfilled", "run", b"run"]) -> None: ...
 
 global___ExplainInstantResponse = ExplainInstantResponse
+
+@typing.final
+class ExplainCronRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: builtins.int
+    EXPRESSION_FIELD_NUMBER: builtins.int
+    TIME_ZONE_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    COUNT_FIELD_NUMBER: builtins.int
+    namespace: builtins.str
+    expression: builtins.str
+    """`0 9 * * MON-FRI`, a macro; what a job's `cron` may be."""
+    time_zone: builtins.str
+    """IANA name; UTC if empty."""
+    job: builtins.str
+    """Whose `H` it is, in `namespace`; an unnamed one's if empty."""
+    count: builtins.int
+    """10 if 0, at most 1,000."""
+    @property
+    def after(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Exclusive; now if not given."""
+
+    def __init__(
+        self,
+        *,
+        namespace: builtins.str = ...,
+        expression: builtins.str = ...,
+        time_zone: builtins.str = ...,
+        job: builtins.str = ...,
+        after: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        count: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["after", b"after"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "count", b"count", "expression", b"expression", "job", b"job", "namespace", b"namespace", "time_zone", b"time_zone"]) -> None: ...
+
+global___ExplainCronRequest = ExplainCronRequest
+
+@typing.final
+class ExplainCronResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EXPRESSION_FIELD_NUMBER: builtins.int
+    TIME_ZONE_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
+    INSTANTS_FIELD_NUMBER: builtins.int
+    WARNINGS_FIELD_NUMBER: builtins.int
+    expression: builtins.str
+    time_zone: builtins.str
+    description: builtins.str
+    """In words."""
+    @property
+    def instants(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[google.protobuf.timestamp_pb2.Timestamp]: ...
+    @property
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What to know: what changes of the clock in the year to come do to it, what `H` stands for."""
+
+    def __init__(
+        self,
+        *,
+        expression: builtins.str = ...,
+        time_zone: builtins.str = ...,
+        description: builtins.str = ...,
+        instants: collections.abc.Iterable[google.protobuf.timestamp_pb2.Timestamp] | None = ...,
+        warnings: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["description", b"description", "expression", b"expression", "instants", b"instants", "time_zone", b"time_zone", "warnings", b"warnings"]) -> None: ...
+
+global___ExplainCronResponse = ExplainCronResponse

@@ -111,6 +111,11 @@ class JobServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_job__service__pb2.ExplainInstantRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_job__service__pb2.ExplainInstantResponse.FromString,
                 _registered_method=True)
+        self.ExplainCron = channel.unary_unary(
+                '/schedd.v1.JobService/ExplainCron',
+                request_serializer=schedproto_dot_v1_dot_job__service__pb2.ExplainCronRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_job__service__pb2.ExplainCronResponse.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer(object):
@@ -215,6 +220,13 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainCron(self, request, context):
+        """What a cron expression means, whether or not a job has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -292,6 +304,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.ExplainInstant,
                     request_deserializer=schedproto_dot_v1_dot_job__service__pb2.ExplainInstantRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_job__service__pb2.ExplainInstantResponse.SerializeToString,
+            ),
+            'ExplainCron': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainCron,
+                    request_deserializer=schedproto_dot_v1_dot_job__service__pb2.ExplainCronRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_job__service__pb2.ExplainCronResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -699,6 +716,33 @@ class JobService(object):
             '/schedd.v1.JobService/ExplainInstant',
             schedproto_dot_v1_dot_job__service__pb2.ExplainInstantRequest.SerializeToString,
             schedproto_dot_v1_dot_job__service__pb2.ExplainInstantResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainCron(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.JobService/ExplainCron',
+            schedproto_dot_v1_dot_job__service__pb2.ExplainCronRequest.SerializeToString,
+            schedproto_dot_v1_dot_job__service__pb2.ExplainCronResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -106,6 +106,12 @@ class JobServiceStub:
     ]
     """Why did it run, or not, then?"""
 
+    ExplainCron: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.ExplainCronRequest,
+        schedproto.v1.job_service_pb2.ExplainCronResponse,
+    ]
+    """What a cron expression means, whether or not a job has it."""
+
 class JobServiceAsyncStub:
     CreateJob: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.job_service_pb2.CreateJobRequest,
@@ -191,6 +197,12 @@ class JobServiceAsyncStub:
         schedproto.v1.job_service_pb2.ExplainInstantResponse,
     ]
     """Why did it run, or not, then?"""
+
+    ExplainCron: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.job_service_pb2.ExplainCronRequest,
+        schedproto.v1.job_service_pb2.ExplainCronResponse,
+    ]
+    """What a cron expression means, whether or not a job has it."""
 
 class JobServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -307,5 +319,13 @@ class JobServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.job_service_pb2.ExplainInstantResponse, collections.abc.Awaitable[schedproto.v1.job_service_pb2.ExplainInstantResponse]]:
         """Why did it run, or not, then?"""
+
+    @abc.abstractmethod
+    def ExplainCron(
+        self,
+        request: schedproto.v1.job_service_pb2.ExplainCronRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.job_service_pb2.ExplainCronResponse, collections.abc.Awaitable[schedproto.v1.job_service_pb2.ExplainCronResponse]]:
+        """What a cron expression means, whether or not a job has it."""
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

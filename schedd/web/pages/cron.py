@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
-from schedd.core.cron import CronError, Explanation, explain
+from schedd.api.errors import InvalidArgument
+from schedd.core.zones import zone as zoned
 from schedd.web.pages.page import Asked, Page, Shown
-from schedkit.clock import utcnow
+from schedproto.v1 import job_service_pb2 as wire
 
-NEXT: Final = 10
 FIRST: Final = "30 9 * * MON-FRI"
 """What is shown before anything is typed."""
 
@@ -31,23 +33,28 @@ class CronSeen:
 
     expression: str
     zone: str
-    told: Explanation | None
-    problem: str
-    hint: str
+    told: wire.ExplainCronResponse | None = None
+    instants: Sequence[datetime] = ()
+    """The next ones, by the clocks of the zone."""
+    problem: str = ""
+    hint: str = ""
     presets: tuple[tuple[str, str], ...] = PRESETS
 
 
 async def _read(asked: Asked) -> Shown:
     expression = asked.query.get("expression", FIRST).strip()
     zone = asked.query.get("zone", "UTC").strip()
-    told, problem, hint = None, "", ""
+    job = asked.query.get("job", "")
+    request = wire.ExplainCronRequest(
+        namespace=asked.namespace, expression=expression, time_zone=zone, job=job
+    )
     try:
-        told = explain(
-            expression, zone, after=utcnow(), count=NEXT, seed=asked.query.get("job", "")
-        )
-    except CronError as error:
-        problem, hint = f"{error.field}: {error.problem}", error.hint
-    return Shown("Cron", CronSeen(expression, zone, told, problem, hint))
+        told = await asked.call("JobService.ExplainCron", request, wire.ExplainCronResponse)
+    except InvalidArgument as error:
+        return Shown("Cron", CronSeen(expression, zone, problem=error.message, hint=error.remedy))
+    clock = zoned(told.time_zone).info
+    instants = [at.ToDatetime(UTC).astimezone(clock) for at in told.instants]
+    return Shown("Cron", CronSeen(expression, zone, told, instants))
 
 
 PAGE: Final = Page("/cron", "Cron", "cron", _read, asks=("expression", "zone", "job"), every=None)

@@ -13,7 +13,7 @@ from schedd.web import documents, openapi
 from schedd.web.rest import STATUSES
 from schedd.web.rules import Routes
 from schedkit.jsonform import to_json
-from schedproto.v1 import common_pb2, job_pb2, pool_service_pb2, run_pb2
+from schedproto.v1 import common_pb2, job_pb2, pool_service_pb2, run_pb2, run_service_pb2
 
 THERE = {**UNARY, **STREAMING}
 
@@ -102,3 +102,25 @@ def test_a_new_job_may_be_asked_for_in_either_words(document: dict[str, Any]) ->
     assert either[1]["required"] == ["name", "cron", "callback_url"]
     told = operation["responses"]["201"]["content"]["application/json"]["schema"]["anyOf"]
     assert told[1]["required"] == ["job_id", "next_fire_time"]
+
+
+def test_it_says_how_a_caller_is_known(document: dict[str, Any]) -> None:
+    schemes = document["components"]["securitySchemes"]
+    assert (schemes["accessToken"]["type"], schemes["accessToken"]["scheme"]) == ("http", "bearer")
+    assert schemes["certificate"]["type"] == "mutualTLS"
+    asked = {name for way in document["security"] for name in way}
+    assert asked == schemes.keys()
+    assert {} in document["security"], "a member without TLS asks nobody"
+
+
+def test_a_stream_names_the_object_that_each_event_holds(document: dict[str, Any]) -> None:
+    for path, name in (("/api/v1/events", "RunEvent"), ("/api/v1/runs/{run_id}/logs", "LogPiece")):
+        told = document["paths"][path]["get"]["responses"]["200"]["content"]["text/event-stream"]
+        data = told["schema"]["contentSchema"]
+        assert data["anyOf"][0] == {"$ref": f"#/components/schemas/{name}"}
+        schema = jsonschema_rs.Draft202012Validator(data | {"components": document["components"]})
+        assert schema.is_valid({})
+        assert not schema.is_valid({"unheard": 1})
+    event = run_service_pb2.RunEvent(cursor="1-2e4")
+    event.run.run_id = "r"
+    validator(document, "RunEvent").validate(to_json(event))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from faults.hostile import garbage
 from schedd.api import calls, validation
@@ -75,6 +77,16 @@ def test_lists_numbers_and_instants_stand_in_the_query() -> None:
     assert [int(state) for state in request.states] == [5, 2]
     assert request.page_size == 7
     assert request.scheduled_after.seconds == 1767225600
+
+
+def test_a_browser_that_comes_back_goes_on_where_its_header_says() -> None:
+    """It asks by the address that it first asked by, `resumeAfter` and all."""
+    first = [("resumeAfter", "1-2e4"), ("job", "etl")]
+    request = message("GET", "/api/v1/events", first, headers={"last-event-id": "1-2f0"})
+    assert (request.resume_after, request.job) == ("1-2f0", "etl")
+    assert message("GET", "/api/v1/events", first).resume_after == "1-2e4"
+    empty = message("GET", "/api/v1/events", first, headers={"last-event-id": ""})
+    assert empty.resume_after == "1-2e4"
 
 
 def test_every_unknown_parameter_is_named() -> None:
@@ -171,3 +183,36 @@ def test_a_body_that_is_no_request_is_refused_in_no_time(name: str) -> None:
         validation.check(from_json(requests.parsed(content), job_pb2.Job), datetime.now(UTC))
     assert time.process_time() - began < 3
     assert len(str(refused.value)) < 10_000
+
+
+class Sender:
+    """Sends pieces of a MiB, so many of them, and then nothing more; `sent`: the bytes."""
+
+    def __init__(self, pieces: int) -> None:
+        self.sent, self._pieces = 0, pieces
+
+    async def receive(self) -> dict[str, Any]:
+        if self.sent == self._pieces << 20:
+            await asyncio.Event().wait()
+        self.sent += 1 << 20
+        return {"type": "http.request", "body": bytes(1 << 20), "more_body": True}
+
+    async def refused(self) -> Any:
+        """The status of what it hears."""
+        request = Request({"type": "http", "headers": []}, self.receive)
+        with pytest.raises(Refusal) as refusal:
+            await requests.content_of(request)
+        return refusal.value.body["status"]
+
+
+async def test_of_a_body_that_is_too_large_a_bounded_rest_is_taken() -> None:
+    sender = Sender(1 << 10)
+    assert await sender.refused() == 413
+    most = requests.MOST_BYTES + requests.MOST_DROPPED
+    assert most < sender.sent <= most + (2 << 20)
+
+
+async def test_a_rest_that_doesn_t_come_isn_t_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "DROPPED_WITHIN", 0.05)
+    async with asyncio.timeout(5):
+        assert await Sender(5).refused() == 413

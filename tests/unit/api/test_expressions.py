@@ -1,0 +1,69 @@
+"""A cron expression explained by a call: its words, its instants, and what is wrong with it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from schedd.api.errors import InvalidArgument
+from schedd.api.expressions import explanation
+from schedd.api.paging import MOST_COMING
+from schedproto.v1 import job_service_pb2 as wire
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def told(expression: str, **fields: Any) -> wire.ExplainCronResponse:
+    return explanation(wire.ExplainCronRequest(expression=expression, **fields), NOW)
+
+
+def test_it_is_told_in_words_with_its_next_ten_instants_by_its_own_clocks() -> None:
+    answer = told("0 9 * * *", time_zone="Europe/Riga")
+    assert (answer.expression, answer.time_zone) == ("0 9 * * *", "Europe/Riga")
+    assert "09:00" in answer.description
+    instants = [at.ToDatetime(UTC) for at in answer.instants]
+    assert len(instants) == 10
+    assert instants[0] == datetime(2026, 3, 1, 7, tzinfo=UTC)
+    assert told("0 9 * * *").time_zone == "UTC"
+    assert len(told("0 9 * * *", count=3).instants) == 3
+
+
+def test_what_the_clocks_do_to_it_is_a_warning() -> None:
+    [spring, autumn] = told("30 3 * * *", time_zone="Europe/Riga").warnings
+    assert "2026-03-29: 03:30 does not exist in Europe/Riga" in spring
+    assert "2026-10-25: 03:30 comes twice" in autumn
+    assert not told("30 3 * * *").warnings
+
+
+def test_an_h_is_that_of_the_job_which_is_named() -> None:
+    def first(**fields: Any) -> datetime:
+        return told("H H * * *", **fields).instants[0].ToDatetime(UTC)
+
+    assert "default/etl" in told("H H * * *", job="etl").warnings[0]
+    assert first(job="etl") == first(job="etl", namespace="default")
+    assert first(job="etl") != first(job="etl", namespace="billing")
+
+
+@pytest.mark.parametrize(
+    ("expression", "fields", "field", "problem"),
+    [
+        ("", {}, "expression", ""),
+        ("0 25 * * *", {}, "expression", "hour: "),
+        ("0 9 * *", {}, "expression", ""),
+        ("0 9 * * *", {"time_zone": "Europe/Rigo"}, "time_zone", ""),
+        ("0 9 * * *", {"count": MOST_COMING + 1}, "count", ""),
+        ("0 9 * * *", {"count": -1}, "count", ""),
+        ("0 0 31 2 *", {}, "expression", ""),
+    ],
+)
+def test_what_is_wrong_is_told_by_the_callers_own_field(
+    expression: str, fields: dict[str, Any], field: str, problem: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        told(expression, **fields)
+    [violation] = refused.value.violations
+    assert violation.field == field
+    assert violation.problem.startswith(problem)
+    assert refused.value.remedy
