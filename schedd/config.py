@@ -235,7 +235,7 @@ class Config:
         if self.tls.files() is not None:
             return
         for address in (self.listen.grpc, self.listen.http):
-            check_plaintext(address, self.listen.insecure)
+            check_plaintext(address, self.listen.insecure, section="listen")
         if self.listen.grpc_tokens:
             raise Misconfigured("listen.grpc_tokens is for TLS: give tls (ca, cert, key)")
 

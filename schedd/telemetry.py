@@ -56,6 +56,7 @@ from schedd.core.events import (
     WorkerWent,
 )
 from schedd.core.lifecycle import Reason
+from schedd.dead_run_lines import DeadRunLines
 from schedd.metrics import ClusterGauges, Metrics
 from schedd.ports import Cluster
 from schedd.pulse import Pulse
@@ -88,6 +89,7 @@ class Telemetry:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
         self.registry: Final = CollectorRegistry()
         self._metrics = Metrics(self.registry)
+        self._dead_runs = DeadRunLines()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self._scraped = Momentary(self.exposition)
@@ -124,6 +126,9 @@ class Telemetry:
     def emit(self, event: Event) -> None:
         """Count it, and say it where people care."""
         SEEN[type(event)](self._metrics, event)
+        if isinstance(event, DeadLettered):
+            self._dead_runs.tell(event.runs)
+        self._dead_runs.go_on()
 
 
 def _fired(metrics: Metrics, event: Fired) -> None:
@@ -139,7 +144,7 @@ def _missed(metrics: Metrics, event: Missed) -> None:
 
 
 def _dead_lettered(metrics: Metrics, event: DeadLettered) -> None:
-    metrics.runs.dead_letters.inc(event.count)
+    metrics.runs.dead_letters.inc(len(event.runs))
 
 
 def _assigned(metrics: Metrics, event: AssignedRuns) -> None:

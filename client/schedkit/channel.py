@@ -153,18 +153,20 @@ def is_loopback(host: str) -> bool:
     return (mapped or ip).is_loopback
 
 
-def check_plaintext(address: str, insecure: bool) -> None:
-    """The loopback rule: without TLS, only loopback, or what the operator has asked for.
+def check_plaintext(address: str, insecure: bool, section: str = "") -> None:
+    """The loopback rule: without TLS, only loopback, or what the operator has asked for by
+    `insecure`, a key of this section of the configuration.
 
     Raises:
         Misconfigured: `address` can be reached from elsewhere and `insecure` is false.
         ValueError: `address` is not host:port.
     """
     host, _ = split_address(address)
+    under = f" under [{section}]" if section else ""
     if not insecure and not is_loopback(host):
         raise Misconfigured(
             f"{address} is not loopback and TLS is not set: "
-            "set tls (ca, cert, key), or insecure = true to send everything in the clear"
+            f"set tls (ca, cert, key), or insecure = true{under} to send everything in the clear"
         )
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
@@ -13,6 +14,9 @@ from schedd.core.ids import SHARDS, RunId, TenureId
 from schedd.core.membership import ClusterView, MemberView
 from schedd.core.records import WorkerView
 from schedproto.v1 import cluster_service_pb2 as wire
+
+AUDIT_BYTES: Final = 2 * 1024 * 1024
+"""Of one page of the audit, about: half of what a message holds."""
 
 
 async def get_cluster(
@@ -135,7 +139,7 @@ async def worker_named(services: Services, name: str) -> wire.Worker:
 async def list_audit(
     services: Services, caller: Caller, request: wire.ListAuditRequest
 ) -> wire.ListAuditResponse:
-    """A page of the audit, newest first."""
+    """A page of the audit, newest first; a short one, where its lines say much."""
     del caller
     size = paging.size(request.page_size)
     rows = await services.store.list_audit(
@@ -145,11 +149,16 @@ async def list_audit(
         paging.read_number_token("audit", request.page_token),
         size + 1,
     )
-    page = rows[:size]
-    return wire.ListAuditResponse(
-        entries=[views.audit_message(entry) for _, entry in page],
-        next_page_token=paging.number_token("audit", page[-1][0]) if rows[size:] else "",
-    )
+    answer = wire.ListAuditResponse()
+    held = 0
+    for place, (_, entry) in enumerate(rows):
+        message = views.audit_message(entry)
+        held += message.ByteSize()
+        if place and (place == size or held > AUDIT_BYTES):
+            answer.next_page_token = paging.number_token("audit", rows[place - 1][0])
+            break
+        answer.entries.append(message)
+    return answer
 
 
 async def _workers(services: Services) -> list[wire.Worker]:

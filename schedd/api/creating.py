@@ -1,11 +1,22 @@
 """New jobs, one or many in a call: judged one by one, stored with whatever comes at that time."""
 
+from dataclasses import replace
 from typing import Final, TypeAlias
 from uuid import uuid4
 
 from google.protobuf.message import Message
 
-from schedd.api import batches, chains, excluding, notices, pools, stored_jobs, validation, views
+from schedd.api import (
+    batches,
+    chains,
+    excluding,
+    noted,
+    notices,
+    pools,
+    stored_jobs,
+    validation,
+    views,
+)
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.records import ChainRefused, Conflict, Create, JobRecord
@@ -90,10 +101,11 @@ async def _judged(
         if await services.store.get_job(namespace, job.name):
             raise stored_jobs.taken(Conflict("name"), name=job.name, key="")
         return views.job_message(record)
+    audit = caller.audit("create", f"job/{namespace}/{job.name}", request.request_id)
     return Create(
         record,
         stored_jobs.idempotency(namespace, request.idempotency_key, "CreateJob", job),
-        caller.audit("create", f"job/{namespace}/{job.name}", request.request_id),
+        replace(audit, after=noted.definition(record)),
     )
 
 

@@ -15,6 +15,7 @@ from schedd.api import (
     definitions,
     excluding,
     job_filtering,
+    noted,
     notices,
     paging,
     pools,
@@ -142,6 +143,8 @@ async def update_job(
         due = reckoning.due_after(record, timer)
         return views.job_message(replace(record, definition=edited, due_at=due))
     audit = caller.audit("update", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    before, after = noted.differences(old, spec)
+    audit = replace(audit, before=before, after=after)
     async with settling.kept(services, stored.name):
         told = redirected(definitions.notices_of(old), definitions.notices_of(spec))
         result = _written(
@@ -220,7 +223,7 @@ async def delete_job(
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
     async with settling.kept(services, stored.name):
         missed = LeftOut(partial(_never_fired, caller.actor), services.emit)
-        deleted = await services.store.delete_job(stored.job_id, audit, missed)
+        deleted = await services.store.delete_job(stored.job_id, audit, missed, noted.definition)
         if isinstance(deleted, ChainRefused):
             raise chains.refusal(deleted, stored.name)
         if not deleted:

@@ -55,7 +55,7 @@ def read_token(listing: str, text: str) -> tuple[datetime, UUID] | None:
     except (ValueError, TypeError, AttributeError) as wrong:
         raise _bad_token() from wrong
     if of != listing:
-        raise _bad_token()
+        raise _of_another(of, listing)
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC), number
 
 
@@ -72,7 +72,9 @@ def read_number_token(listing: str, text: str) -> int | None:
         of, number = _decode(text)
     except (ValueError, TypeError) as wrong:
         raise _bad_token() from wrong
-    if of != listing or type(number) is not int or not 0 <= number <= LARGEST:
+    if of != listing:
+        raise _of_another(of, listing)
+    if type(number) is not int or not 0 <= number <= LARGEST:
         raise _bad_token()
     return number
 
@@ -90,7 +92,9 @@ def read_name_token(listing: str, text: str) -> str:
         of, name = _decode(text)
     except (ValueError, TypeError) as wrong:
         raise _bad_token() from wrong
-    if of != listing or not isinstance(name, str):
+    if of != listing:
+        raise _of_another(of, listing)
+    if not isinstance(name, str):
         raise _bad_token()
     return name
 
@@ -107,9 +111,24 @@ def _decode(text: str) -> Any:
 
 
 def _bad_token() -> InvalidArgument:
+    return _refusal("page_token isn't one of this cluster's", "can't be read")
+
+
+def _of_another(of: object, listing: str) -> InvalidArgument:
+    """The refusal for a token of another list. What is past the slash is what the list is asked by
+    (`job_filtering`).
+    """
+    if isinstance(of, str) and of.partition("/")[0] == listing.partition("/")[0]:
+        problem = "goes with the filter that it was given for, and this one is another"
+    else:
+        problem = "is of another list"
+    return _refusal(f"page_token {problem}", problem)
+
+
+def _refusal(message: str, problem: str) -> InvalidArgument:
     return InvalidArgument(
-        "page_token isn't one of this cluster's",
+        message,
         reason="BAD_PAGE_TOKEN",
         remedy="give back next_page_token as it came, or nothing for the first page",
-        violations=[Violation("page_token", "can't be read")],
+        violations=[Violation("page_token", problem)],
     )

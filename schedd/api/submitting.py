@@ -3,6 +3,7 @@
 A submit is a run whose definition comes with it and goes with it.
 """
 
+from dataclasses import replace
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -81,12 +82,13 @@ async def _judged(services: Services, caller: Caller, request: wire.SubmitRunReq
     delay = request.delay.ToTimedelta()
     if delay.total_seconds() < 0:
         _refuse("delay", "must not be negative")
-    run_id = uuid4()
+    run_id = RunId(uuid4())
+    audit = caller.audit("submit", f"run/{run_id}", request.request_id)
     return Submit(
         new_record(caller, spec, JobId(run_id), namespace, now, ephemeral=True),
-        NewRun(RunKey(now, RunId(run_id)), now + delay),
+        NewRun(RunKey(now, run_id), now + delay),
         idempotency(namespace, request.idempotency_key, "SubmitRun", request),
-        caller.audit("submit", f"run/{run_id}", request.request_id),
+        replace(audit, run_id=run_id),
         Priority(spec.priority or Priority.MEDIUM),
     )
 

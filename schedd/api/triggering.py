@@ -1,5 +1,6 @@
 """Triggering a job: a run of it that no schedule asked for."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 from schedd.api import definitions, pools, stored_jobs, validation, views
@@ -22,14 +23,16 @@ async def trigger_job(
     stored = record.definition
     now = services.clock.now()
     definition = stored_jobs.definition(stored)
+    run = NewRun(RunKey(now, RunId(uuid4())), now + request.delay.ToTimedelta())
+    audit = caller.audit("trigger", f"job/{stored.namespace}/{stored.name}", request.request_id)
     inserted = await services.store.insert_run(
         stored.job_id,
-        NewRun(RunKey(now, RunId(uuid4())), now + request.delay.ToTimedelta()),
+        run,
         Trigger.MANUAL,
         Priority(request.priority) if request.priority else definition.priority,
         request.payload.SerializeToString() if request.HasField("payload") else None,
         stored_jobs.idempotency(stored.namespace, request.idempotency_key, "TriggerJob", request),
-        caller.audit("trigger", f"job/{stored.namespace}/{stored.name}", request.request_id),
+        replace(audit, run_id=run.key.run_id),
         definitions.overlap_of(request.overlap),
     )
     if isinstance(inserted, Conflict) and inserted.what == "pool":

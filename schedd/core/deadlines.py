@@ -39,6 +39,8 @@ class Ending:
     """Of the definition by which it ends: by another one it doesn't."""
     notices: Notices | None = None
     """What its job wants told."""
+    attempt: int = 0
+    """Of its tries, the last."""
 
     @property
     def hint(self) -> Hint:

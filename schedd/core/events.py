@@ -6,8 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 
-from schedd.core.ids import IncarnationId, RunId, ShardId, Token
+from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
+from schedd.core.model import LiveRun
 from schedd.core.notifications import Way
 from schedd.core.survey import PoolSurvey
 from schedd.core.vitals import DatabaseVitals
@@ -33,10 +34,25 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLettered:
-    """So many runs failed for good."""
+class DeadRun:
+    """One that failed for good. `attempt`: of its tries, the last; 0: it had none."""
 
-    count: int
+    run: RunId
+    job: JobId
+    reason: Reason | None
+    attempt: int
+
+
+def dead_run(run: LiveRun, reason: Reason | None) -> DeadRun:
+    """This run, which has failed for good."""
+    return DeadRun(run.key.run_id, run.job_id, reason, run.attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettered:
+    """These runs failed for good."""
+
+    runs: tuple[DeadRun, ...]
 
 
 @dataclass(frozen=True, slots=True)

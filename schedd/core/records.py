@@ -254,7 +254,7 @@ class Create:
     @property
     def size(self) -> int:
         """Bytes, about."""
-        return 500 + len(self.record.definition.spec)
+        return 500 + len(self.record.definition.spec) + len(self.entry.after)
 
 
 @dataclass(frozen=True, slots=True)

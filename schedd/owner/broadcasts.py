@@ -16,7 +16,7 @@ from typing import Final
 
 from schedd.core.broadcast import Closed, Closing, own, targets
 from schedd.core.deadlines import overdue
-from schedd.core.events import DeadLettered, Emit, EndedUnreported
+from schedd.core.events import DeadLettered, Emit, EndedUnreported, dead_run
 from schedd.core.ids import Hint
 from schedd.core.late import Room
 from schedd.core.lifecycle import Reason, State
@@ -243,8 +243,10 @@ class Broadcasts:
         for state, count in states.items():
             reason = Reason.CHILDREN_FAILED if state is State.FAILED else None
             self._emit(EndedUnreported(state, reason, count))
-        if dead := states[State.FAILED]:  # each is one (`store/broadcasting`)
-            self._emit(DeadLettered(dead))
+        if dead := [run for run in ended if run.state is State.FAILED]:
+            # each is one (`store/broadcasting`)
+            letters = tuple(dead_run(run, Reason.CHILDREN_FAILED) for run in dead)
+            self._emit(DeadLettered(letters))
 
 
 def _closing(run: LiveRun, definition: Definition) -> Closing:

@@ -16,7 +16,15 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
 
-from schedd.core.events import DeadLettered, Emit, Ended, GreaterTokenSeen, Refused, StaleResult
+from schedd.core.events import (
+    DeadLettered,
+    Emit,
+    Ended,
+    GreaterTokenSeen,
+    Refused,
+    StaleResult,
+    dead_run,
+)
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token, epoch_of
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun, Report, RunKey, Verdict
@@ -300,8 +308,8 @@ class Collect:
         elif verdict in TAKEN:
             started, finished = report.started_at, report.finished_at
             cancelled = verdict is Verdict.CANCELLED
-            if report.dead and not cancelled:
-                self._emit(DeadLettered(1))
+            if report.dead and run is not None and not cancelled:
+                self._emit(DeadLettered((dead_run(run, report.reason),)))
             self._emit(
                 Ended(
                     State.CANCELLED if cancelled else report.state,

@@ -25,7 +25,7 @@ from typing import Final
 
 from schedd.core.broadcast import Away, own
 from schedd.core.deadlines import Ending, hurried
-from schedd.core.events import DeadLettered, Emit, EndedUnreported, Missed
+from schedd.core.events import DeadLettered, DeadRun, Emit, EndedUnreported, Missed
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import HURRIED
@@ -161,8 +161,8 @@ class Deadlines:
             self._emit(EndedUnreported(state, reason, count))
             if state is State.MISSED:
                 self._emit(Missed(reason, count))
-        if dead := sum(bool(end.fingerprint) for end in ended):
-            self._emit(DeadLettered(dead))
+        if dead := [end for end in ended if end.fingerprint]:
+            self._emit(DeadLettered(tuple(map(_dead, dead))))
 
     def _drop(self, told: Iterable[RunId]) -> None:
         for run_id in told:
@@ -214,6 +214,10 @@ ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED
 """How what waited ends for these reasons; for others it has failed."""
 
 
+def _dead(end: Ending) -> DeadRun:
+    return DeadRun(end.key.run_id, end.job_id, end.reason, end.attempt)
+
+
 def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Ending:
     state = ENDS.get(reason, State.FAILED)
     failed = state is State.FAILED
@@ -229,4 +233,5 @@ def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Ending:
         pause_after=said.pause_after_failures if failed else 0,
         generation=said.generation,
         notices=said.notices,
+        attempt=run.attempt,
     )

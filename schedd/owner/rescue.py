@@ -34,7 +34,14 @@ from uuid import UUID
 
 from schedd.core.broadcast import own
 from schedd.core.changes import Cursor
-from schedd.core.events import DeadLettered, Emit, EndedUnreported, NeverStarted, RunsRescued
+from schedd.core.events import (
+    DeadLettered,
+    Emit,
+    EndedUnreported,
+    NeverStarted,
+    RunsRescued,
+    dead_run,
+)
 from schedd.core.ids import SHARDS, IncarnationId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
@@ -296,7 +303,8 @@ class Rescue:
             known = await self._catalogue.of_runs(lost)
             losses = [_loss(run, known[run.job_id]) for run in lost if run.job_id in known]
             answers = await self._transactor.by_lane(losses, self._store.rescue)
-            doubted -= self._rescued(losses, [each for each in answers if isinstance(each, list)])
+            moved = [each for each in answers if isinstance(each, list)]
+            doubted -= self._rescued(lost, losses, moved)
         finally:
             self._workers.spared(doubted)  # it isn't written down: they may come back
         for answer in answers:
@@ -304,14 +312,14 @@ class Rescue:
                 raise answer.error
 
     def _rescued(
-        self, losses: Sequence[Loss], answers: Iterable[Iterable[RunKey]]
+        self, lost: Sequence[LiveRun], losses: Sequence[Loss], answers: Iterable[Iterable[RunKey]]
     ) -> set[IncarnationId]:
         """Tell of what was moved on, though another lane's failed; gives who is lost with it."""
         moved = {key for answer in answers for key in answer}
         done = {loss.key: loss for loss in losses if loss.key in moved}.values()
         gone = {loss.incarnation for loss in done}
-        if dead := sum(loss.dead for loss in done):
-            self._emit(DeadLettered(dead))
+        if dead := {loss.key: loss.reason for loss in done if loss.dead}:
+            self._emit(DeadLettered(tuple(dead_run(r, dead[r.key]) for r in lost if r.key in dead)))
         states = Counter((loss.state, loss.reason) for loss in done)
         for (state, reason), count in states.items():
             self._emit(EndedUnreported(state, reason, count))

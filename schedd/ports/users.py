@@ -137,8 +137,11 @@ class UserStore(Protocol):
         job_id: JobId,
         audit: AuditEntry,
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
+        noted: Callable[[JobRecord], str] | None = None,
     ) -> bool | ChainRefused:
-        """False: it wasn't there. `missed` as in `update_job`, with the moment of the deletion."""
+        """False: it wasn't there. `missed` as in `update_job`, with the moment of the deletion;
+        `noted`: what the audit has of the job that went.
+        """
         ...
 
     async def submit_run(

@@ -15,6 +15,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -237,10 +238,11 @@ def delete_job(
     job_id: JobId,
     entry: AuditEntry,
     missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
+    noted: Callable[[JobRecord], str] | None = None,
 ) -> bool | ChainRefused:
     """Delete it: waiting runs are cancelled, running ones finish. False: it wasn't there. `missed`
-    says of the job as it stood at that moment what accounts for what was due and never fired. While
-    others run after it, it stays.
+    says of the job as it stood at that moment what accounts for what was due and never fired,
+    `noted` what the audit has of it. While others run after it, it stays.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
@@ -248,7 +250,8 @@ def delete_job(
     if named := chains.children(connection, job_id):
         return ChainRefused("child", ", ".join(named[:10]))
     now = connection.execute(select(func.clock_timestamp())).scalar_one()
-    unfired = None if missed is None else missed(stored(connection, job_id), now)
+    gone = stored(connection, job_id)
+    unfired = None if missed is None else missed(gone, now)
     if unfired is not None:
         account(connection, job_id, generation, unfired)
     change(connection, job_id, deleted_at=now)
@@ -258,7 +261,8 @@ def delete_job(
     chains.forget(connection, job_id)
     cancel_waiting(connection, job_id, because.deletion(entry.actor))
     noticing.forget(connection, job_id)
-    audit.write_all(connection, [entry])
+    before = entry.before if noted is None else noted(gone)
+    audit.write_all(connection, [replace(entry, before=before)])
     return True
 
 

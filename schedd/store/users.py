@@ -160,9 +160,10 @@ class PostgresUserStore:
         job_id: JobId,
         audit: AuditEntry,
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
+        noted: Callable[[JobRecord], str] | None = None,
     ) -> bool | ChainRefused:
         """False: it wasn't there."""
-        return await self.database.call(lambda c: jobs.delete_job(c, job_id, audit, missed))
+        return await self.database.call(lambda c: jobs.delete_job(c, job_id, audit, missed, noted))
 
     async def submit_run(
         self,

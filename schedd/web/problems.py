@@ -4,7 +4,8 @@
                   {type, title, status, detail, reason, remedy, violations: [{field, problem}]}
 
 `reason` is the UPPER_CASE word that programs look at, `remedy` what a person can do; `type` is the
-same word as a URN. All keys are always there, as in One JSON.
+same word as a URN; fields have their names in REST (`field_names`). All keys are always there, as
+in One JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from schedd.api.errors import CallError, Violation, unanswered
+from schedd.web import field_names
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedkit.jsonform import FormErrors
 
@@ -73,10 +75,10 @@ def of(error: CallError | Unavailable) -> dict[str, Any]:
     if isinstance(error, CallError):
         return problem(
             error.code,
-            error.message,
+            field_names.detail(error.message, error.violations),
             reason=error.reason,
             remedy=error.remedy,
-            violations=error.violations,
+            violations=field_names.violations(error.violations),
         )
     return problem(
         "UNAVAILABLE",

@@ -9,7 +9,8 @@ Invariants
 - Every key, parameter and body either reaches the message or is refused by name.
 - A field that is named twice (in the path and in the body, say) must say the same; of where a
   stream goes on the header is the newer word.
-- A PATCH without `updateMask` changes the fields that its body names.
+- A PATCH without `updateMask` changes the fields that its body names; one that names none is
+  refused.
 """
 
 from __future__ import annotations
@@ -205,6 +206,8 @@ def _set_mask(message: Message, found: Found, body: Mapping[str, Any] | None) ->
     if not mask.paths:
         named = named_fields(body, type(getattr(message, found.route.body)))
         mask.paths.extend(name for name in named if name not in IDENTITY)
+    if not mask.paths:
+        raise _wrong("the body names no field to change", reason="BAD_UPDATE_MASK")
 
 
 async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | None:

@@ -69,8 +69,10 @@ def _span(length: timedelta | None) -> str:
 
 
 def _capitalised(text: str) -> str:
-    """The first letter great, the rest as it is."""
-    return text[:1].upper() + text[1:]
+    """The first letter great, the rest as it is; the name of a field (`runId`) stays one."""
+    first = text.partition(" ")[0].rstrip(":")
+    is_name = "_" in first or first[1:] != first[1:].lower()
+    return text if is_name else text[:1].upper() + text[1:]
 
 
 _environment.globals["asset"] = _asset

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -150,7 +151,12 @@ def _rest(cluster: DevCluster, form: Mapping[str, Any]) -> list[tuple[str, str]]
         session.close()
     assert (answer.status, problem["status"]) == (400, 400), problem
     assert problem["remedy"]
-    return [(each["field"], each["problem"]) for each in problem["violations"]]
+    return [(_snake(each["field"]), each["problem"]) for each in problem["violations"]]
+
+
+def _snake(path: str) -> str:
+    """A field of REST, `retry.maxAttempts`, as the SDK has it."""
+    return re.sub(r"[A-Z]", lambda capital: f"_{capital[0].lower()}", path)
 
 
 def _schedctl(

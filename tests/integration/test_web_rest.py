@@ -212,7 +212,7 @@ async def test_a_watched_run_is_told_of_until_it_ends(web: Web) -> None:
 
 async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web) -> None:
     answer = await web.get("/api/v1/runs:watch?runIds=x")
-    assert (answer.status, answer.json["violations"][0]["field"]) == (400, "run_ids")
+    assert (answer.status, answer.json["violations"][0]["field"]) == (400, "runIds")
     answer = await web.get(f"/api/v1/runs:watch?job=etl&runIds={uuid4()}")
     assert (answer.status, answer.json["violations"][0]["field"]) == (400, "job")
     answer = await web.get("/api/v1/events?job=elt")

@@ -21,6 +21,7 @@ from schedd.core.events import (
     Called,
     DatabaseSeen,
     DeadLettered,
+    DeadRun,
     Deleted,
     Ended,
     EndedUnreported,
@@ -44,7 +45,7 @@ from schedd.core.events import (
     WorkerCame,
     WorkerWent,
 )
-from schedd.core.ids import IncarnationId, RunId, ShardId, Token
+from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.notifications import Way
 from schedd.core.pools import PoolKey
@@ -59,6 +60,7 @@ from support.web import ToldCluster
 MS = timedelta(milliseconds=1)
 INCARNATION = IncarnationId(uuid4())
 RUN = RunId(uuid4())
+DEAD = DeadRun(RUN, JobId(uuid4()), Reason.EXIT_CODE, 3)
 
 EVENTS: list[Event] = [
     Fired(2, 1, (3 * MS, -5 * MS)),
@@ -74,7 +76,7 @@ EVENTS: list[Event] = [
     ShardsLost(frozenset({ShardId(9)}), "fire"),
     Waiting(5, 6, 7, late=2, pooled=1, oldest=timedelta(seconds=4)),
     Missed(Reason.WINDOW, 9),
-    DeadLettered(2),
+    DeadLettered((DEAD, DEAD)),
     Braked("ops", "new disks"),
     Notified(Way.EMAIL, ""),
     Notified(Way.WEBHOOK, "HTTP 500", given_up=True),

@@ -15,7 +15,7 @@ Invariants
 from schedkit.jsonform.problems import FormErrors, Path, Problem
 from schedkit.jsonform.read import from_json, named_fields
 from schedkit.jsonform.scalars import Plain, duration_text, enum_word, instant_text, rate_text
-from schedkit.jsonform.write import payload_value, to_json
+from schedkit.jsonform.write import fields_to_json, payload_value, to_json
 
 __all__ = [
     "FormErrors",
@@ -24,6 +24,7 @@ __all__ = [
     "Problem",
     "duration_text",
     "enum_word",
+    "fields_to_json",
     "from_json",
     "instant_text",
     "named_fields",

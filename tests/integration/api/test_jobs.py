@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -24,11 +26,16 @@ from schedd.api.errors import (
 from schedd.core.events import Missed
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import Loss
+from schedkit.channel import MAX_MESSAGE
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import ListAuditRequest
 from schedproto.v1.pool_service_pb2 import Pool, SetPoolRequest
-from schedproto.v1.run_service_pb2 import ListDeadLettersRequest, ListRunsRequest
+from schedproto.v1.run_service_pb2 import (
+    ListDeadLettersRequest,
+    ListRunsRequest,
+    SubmitRunRequest,
+)
 from support.store import draft
 
 SHELL = job_pb2.ShellAction(argv=["true"])
@@ -91,6 +98,50 @@ async def test_a_page_token_goes_with_its_list_alone(api):
         with pytest.raises(InvalidArgument) as refused:
             await api(call, request)
         assert refused.value.reason == "BAD_PAGE_TOKEN"
+
+
+async def test_the_audit_has_what_a_job_was_and_what_it_is(api):
+    made = await api("CreateJob", create(job(timeout=Duration(seconds=9))))
+    await api("UpdateJob", update(job(timeout=Duration(seconds=5)), "timeout"))
+    await api("DeleteJob", wire.DeleteJobRequest(job=made.job_id))
+    request = ListAuditRequest(object="job/default/j")
+    gone, edited, created = (await api("ListAudit", request)).entries
+    assert json.loads(created.after) == {"every": "60s", "timeout": "9s", "shell": ANY}
+    assert created.before == gone.after == ""
+    assert (edited.before, edited.after) == ('{"timeout":"9s"}', '{"timeout":"5s"}')
+    assert json.loads(gone.before) == json.loads(created.after) | {"timeout": "5s"}
+
+
+async def test_jobs_of_a_batch_are_in_the_audit_as_those_made_alone(api):
+    batch = wire.BatchCreateJobsRequest(requests=[create(job("a")), create(job("b"))])
+    await api("BatchCreateJobs", batch)
+    await api("CreateJob", create(job("c")))
+    entries = (await api("ListAudit", ListAuditRequest(action="create"))).entries
+    assert len({one.after for one in entries}) == 1
+    assert len(entries) == 3
+    assert json.loads(entries[0].after)["every"] == "60s"
+
+
+async def test_the_audit_of_a_trigger_and_a_submit_names_the_run(api):
+    await api("CreateJob", create(job()))
+    triggered = await api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    submitted = await api("SubmitRun", SubmitRunRequest(spec=job_pb2.Job(shell=SHELL)))
+    for action, run in (("trigger", triggered), ("submit", submitted)):
+        [entry] = (await api("ListAudit", ListAuditRequest(run_id=run.run_id))).entries
+        assert (entry.action, entry.run_id) == (action, run.run_id)
+
+
+async def test_a_page_of_the_audit_is_short_where_its_lines_say_much(api):
+    shell = job_pb2.ShellAction(argv=["x" * 8_000])
+    for first in (0, 200):
+        names = [f"j{at}" for at in range(first, first + 200)]
+        requests = [create(job(name, shell=shell)) for name in names]
+        await api("BatchCreateJobs", wire.BatchCreateJobsRequest(requests=requests))
+    page = await api("ListAudit", ListAuditRequest(page_size=1000))
+    assert page.ByteSize() < MAX_MESSAGE // 2 + 20_000
+    more = ListAuditRequest(page_size=1000, page_token=page.next_page_token)
+    rest = await api("ListAudit", more)
+    assert (len(page.entries) + len(rest.entries), rest.next_page_token) == (400, "")
 
 
 async def test_an_old_etag_inside_the_job_guards_it_too(api):

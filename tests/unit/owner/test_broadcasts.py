@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from schedd.core.broadcast import Closed, Closing
-from schedd.core.events import DeadLettered, EndedUnreported
+from schedd.core.events import DeadLettered, EndedUnreported, dead_run
 from schedd.core.ids import Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, LiveRun, RunKey
@@ -71,5 +71,5 @@ async def test_a_broadcast_that_fails_is_counted_by_its_state_and_as_a_dead_lett
         str(EndedUnreported(State.FAILED, Reason.CHILDREN_FAILED, 1)),
         str(EndedUnreported(State.SUCCEEDED, None, 1)),
         str(EndedUnreported(State.CANCELLED, None, 1)),
-        str(DeadLettered(1)),
+        str(DeadLettered((dead_run(failed, Reason.CHILDREN_FAILED),))),
     }

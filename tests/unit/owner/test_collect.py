@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from schedd.core import schedule
-from schedd.core.events import DeadLettered, Ended, GreaterTokenSeen
+from schedd.core.events import DeadLettered, Ended, GreaterTokenSeen, dead_run
 from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
 from schedd.core.lifecycle import State
 from schedd.core.model import Definition, LiveRun, Report, RunKey, Verdict
@@ -528,5 +528,6 @@ async def test_a_failure_is_counted_as_it_was_stored_and_what_was_cancelled_is_n
     await world.collect.step()
     [ended] = [event for event in world.events if isinstance(event, Ended)]
     assert ended.state == state
-    assert sum(isinstance(event, DeadLettered) for event in world.events) == letters
+    dead = [event.runs for event in world.events if isinstance(event, DeadLettered)]
+    assert dead == [(dead_run(world.run, ended.reason),)] * letters
     assert len(world.line.acknowledged) == 1

@@ -12,7 +12,7 @@ import pytest
 
 from schedd.core.broadcast import WORKER_AWAY
 from schedd.core.deadlines import Ending
-from schedd.core.events import DeadLettered, EndedUnreported, Missed
+from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, Missed
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import line_id_of
@@ -136,7 +136,7 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
         EndedUnreported(State.MISSED, Reason.START_DEADLINE, 2),
         Missed(Reason.START_DEADLINE, 2),
         EndedUnreported(State.FAILED, Reason.RUN_TIMEOUT, 1),
-        DeadLettered(1),
+        DeadLettered((DeadRun(later.key.run_id, later.job_id, Reason.RUN_TIMEOUT, later.attempt),)),
     ]
 
 

@@ -73,6 +73,13 @@ def test_plaintext_is_for_loopback_or_for_who_asked_for_it() -> None:
         check_plaintext("0.0.0.0:7420", insecure=False)
 
 
+def test_the_refusal_of_plaintext_says_where_the_key_belongs() -> None:
+    with pytest.raises(Misconfigured, match=r"insecure = true under \[listen\] to send"):
+        check_plaintext("0.0.0.0:7420", insecure=False, section="listen")
+    with pytest.raises(Misconfigured, match="insecure = true to send"):
+        check_plaintext("0.0.0.0:7420", insecure=False)
+
+
 async def _echo(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
     return request
 

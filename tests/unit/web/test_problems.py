@@ -44,6 +44,29 @@ def test_what_is_wrong_with_fields_is_told_for_each() -> None:
     assert body["violations"] == [{"field": "retry.max", "problem": "is no duration (write 10m)"}]
 
 
+@pytest.mark.parametrize(
+    ("field", "named"),
+    [
+        ("run_id", "runId"),
+        ("time_zone", "timeZone"),
+        ("job.retry.max_attempts", "job.retry.maxAttempts"),
+        ("requests[3].job.time_zone", "requests[3].job.timeZone"),
+        ("cron[0]", "cron[0]"),
+        ("callback_url", "callback_url"),
+    ],
+)
+def test_a_field_that_is_wrong_has_its_name_in_rest(field: str, named: str) -> None:
+    wrong = [Violation(field, "isn't time_zone")]
+    body = problems.of(errors.InvalidArgument(f"{field}: no", reason="BAD", violations=wrong))
+    assert body["violations"] == [{"field": named, "problem": "isn't time_zone"}]
+    assert body["detail"] == f"{named}: no"
+
+
+def test_what_people_call_their_things_stays_as_they_wrote_it() -> None:
+    refused = errors.NotFound("there is no job 'time_zone'", reason="NO_SUCH_JOB")
+    assert problems.of(refused)["detail"] == "there is no job 'time_zone'"
+
+
 def test_a_world_that_is_away_asks_to_come_back() -> None:
     answer = problems.answer(problems.of(Unavailable("connection to 10.0.0.1 refused")))
     assert answer.status_code == 503

@@ -131,6 +131,14 @@ def test_a_patch_may_name_its_fields_itself() -> None:
     assert list(request.update_mask.paths) == ["retry.max_attempts", "timeout"]
 
 
+@pytest.mark.parametrize("body", [{}, {"name": "etl"}])
+def test_a_patch_that_names_no_field_is_told_so_in_words_of_rest(body: dict[str, str]) -> None:
+    with pytest.raises(Refusal, match="the body names no field to change") as refused:
+        message("PATCH", "/api/v1/jobs/etl", body=body)
+    assert refused.value.body["reason"] == "BAD_UPDATE_MASK"
+    assert "mask" not in refused.value.body["detail"]
+
+
 def test_names_in_a_patch_say_which_job_is_meant_and_change_nothing() -> None:
     request = message("PATCH", "/api/v1/jobs/etl", body={"name": "etl", "priority": "high"})
     assert list(request.update_mask.paths) == ["priority"]

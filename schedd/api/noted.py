@@ -1,0 +1,76 @@
+"""Definitions of jobs as the audit has them: what is set, or what differs, within a bound.
+
+    create ──▶ after:  {field: value, …}              what was set
+    update ──▶ before: {field: value | null, …}       the fields that differ, as they were,
+               after:  {field: value | null, …}       and as they are; null: not set
+    delete ──▶ before: {field: value, …}
+
+Invariants
+- Keys and values are those of `schedctl job get -o json`, without what the cluster sets.
+- A state is valid JSON, however large the definition is: a field that has no room any more is
+  `{"$cut": N}`, N characters or bytes being left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from schedd.api.definitions import SET_BY_CLUSTER
+from schedd.core.records import JobRecord
+from schedkit.jsonform import fields_to_json
+from schedproto.v1 import job_pb2
+
+MOST: Final = 8 * 1024
+"""Characters that the values of a state have together; 60 more a field that is cut, at most."""
+
+
+def definition(record: JobRecord) -> str:
+    """All that is set."""
+    spec = job_pb2.Job.FromString(record.definition.spec)
+    return _state(spec, _set(spec))
+
+
+def differences(old: job_pb2.Job, new: job_pb2.Job) -> tuple[str, str]:
+    """What differs: as it was, as it is."""
+    was, now = _set(old), _set(new)
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    return _state(old, names), _state(new, names)
+
+
+def _set(spec: job_pb2.Job) -> dict[str, Any]:
+    """Its fields that say something, by their JSON names."""
+    return {
+        field.json_name: value
+        for field, value in spec.ListFields()
+        if field.name not in SET_BY_CLUSTER
+    }
+
+
+def _state(spec: job_pb2.Job, names: Collection[str]) -> str:
+    """What each of these fields says, null where it isn't set. What is large isn't even written."""
+    large = {
+        field.json_name: value.ByteSize()
+        for field, value in spec.ListFields()
+        if isinstance(value, Message) and value.ByteSize() > MOST
+    }
+    told = fields_to_json(spec, _set(spec).keys() & (set(names) - large.keys()))
+    texts = {name: _compact(value) for name, value in told.items()}
+    left = MOST
+    written = []
+    for name in names:
+        text = texts.get(name, "null")
+        size = large.get(name, len(text))
+        if size > left:
+            text = _compact({"$cut": size})
+        else:
+            left -= size
+        written.append(f"{_compact(name)}:{text}")
+    return "{" + ",".join(written) + "}"
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

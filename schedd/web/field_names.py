@@ -1,0 +1,55 @@
+"""Fields in what a call is refused for: REST names them as its JSON does. Pure.
+
+    page_token isn't …      ──▶  pageToken isn't …
+    retry.max_attempts: …   ──▶  retry.maxAttempts: …
+
+Invariant: only a word that is a field of some request is changed, and only where a field is named:
+what people call their things stays as they wrote it, as do the keys of `documents`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Final, cast
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from schedd.api.calls import methods
+from schedd.api.errors import Violation
+
+_WORD: Final = re.compile(r"[a-z0-9_]+")
+
+
+def field(path: str) -> str:
+    """The path of a field as REST has it."""
+    return _WORD.sub(lambda word: _names().get(word[0], word[0]), path)
+
+
+def violations(told: Iterable[Violation]) -> list[Violation]:
+    """The same, with the fields as REST has them."""
+    return [Violation(field(one.field), one.problem) for one in told]
+
+
+def detail(sentence: str, told: Iterable[Violation]) -> str:
+    """The sentence, with the field that it begins with as REST has it."""
+    first = max((one.field for one in told if sentence.startswith(one.field)), key=len, default="")
+    return field(first) + sentence[len(first) :]
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Of all fields of all requests, by their names in the protos."""
+    seen: dict[str, Descriptor] = {}
+    left = [method.input_type for method in methods()]
+    while left:
+        message = left.pop()
+        if message.full_name not in seen:
+            seen[message.full_name] = message
+            left += [one.message_type for one in _fields(message) if one.message_type is not None]
+    return {one.name: one.json_name for message in seen.values() for one in _fields(message)}
+
+
+def _fields(message: Descriptor) -> Iterator[FieldDescriptor]:
+    return iter(cast("Iterable[FieldDescriptor]", message.fields))  # upb's class is its twin

@@ -1,0 +1,52 @@
+"""What the audit has of a job's definition: what is set, what differs, and never too much."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from schedd.api import noted
+from schedkit.jsonform import to_json
+from schedproto.v1 import common_pb2, job_pb2
+from support.store import job_record
+
+
+def said(spec: job_pb2.Job) -> Any:
+    record = job_record(due=None)
+    stored = replace(record.definition, spec=spec.SerializeToString(deterministic=True))
+    return json.loads(noted.definition(replace(record, definition=stored)))
+
+
+def test_a_definition_is_what_is_set_as_job_get_writes_it():
+    spec = job_pb2.Job(cron=["@daily"], timeout=Duration(seconds=7), cron_dialect=3)
+    spec.http.url = "http://example.org"
+    shown = to_json(spec)
+    assert said(spec) == {key: shown[key] for key in ("cron", "timeout", "http")}
+
+
+def test_an_edit_has_what_differs_and_null_for_what_is_not_set():
+    old = job_pb2.Job(cron=["@daily"], timeout=Duration(seconds=7), slots=2)
+    new = job_pb2.Job(every=Duration(seconds=60), timeout=Duration(seconds=7), slots=3)
+    new.priority = common_pb2.PRIORITY_LOW
+    before, after = map(json.loads, noted.differences(old, new))
+    assert before == {"cron": ["@daily"], "slots": 2, "every": None, "priority": None}
+    assert after == {"cron": None, "slots": 3, "every": "60s", "priority": "LOW"}
+
+
+def test_a_large_field_is_cut_with_a_note_and_the_others_are_told():
+    spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["x" * 1_000_000]), slots=2)
+    state = said(spec)
+    assert state["slots"] == 2
+    assert state["shell"] == {"$cut": spec.shell.ByteSize()}
+
+
+def test_many_fields_together_are_cut_as_one_is():
+    shell = job_pb2.ShellAction(argv=["x" * 5_000])
+    spec = job_pb2.Job(slots=2, cron=["y" * 5_000], shell=shell)
+    state = said(spec)
+    assert len(json.dumps(state)) < noted.MOST + 200
+    assert [one for one in state.values() if isinstance(one, dict) and "$cut" in one]
+    assert state["slots"] == 2

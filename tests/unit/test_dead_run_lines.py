@@ -1,0 +1,56 @@
+"""Runs that failed for good are named in the log, a flood of them by its size."""
+
+from __future__ import annotations
+
+import json
+import logging
+from uuid import uuid4
+
+import pytest
+
+from schedd.core.events import DeadLettered, DeadRun
+from schedd.core.ids import JobId, RunId
+from schedd.core.lifecycle import Reason
+from schedd.dead_run_lines import A_SECOND, DeadRunLines
+from schedd.telemetry import Telemetry
+from schedkit.logs import JsonLines
+
+DEAD = DeadRun(RunId(uuid4()), JobId(uuid4()), Reason.EXIT_CODE, 3)
+
+
+@pytest.fixture(autouse=True)
+def at_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "schedd.dead_run_lines")
+
+
+def test_a_run_that_fails_for_good_is_a_line_with_its_id(caplog: pytest.LogCaptureFixture) -> None:
+    Telemetry().emit(DeadLettered((DEAD,)))
+    [record] = caplog.records
+    line = json.loads(JsonLines("schedd").format(record))
+    assert (line["level"], line["message"]) == ("info", "a run failed for good")
+    assert (line["run_id"], line["job"]) == (str(DEAD.run), str(DEAD.job))
+    assert (line["reason"], line["attempt"]) == ("EXIT_CODE", 3)
+
+
+def test_of_a_flood_some_are_named_and_the_rest_counted(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    lines = DeadRunLines(lambda: now)
+    lines.tell([DEAD] * 1_000)
+    lines.go_on()
+    assert len(caplog.records) == A_SECOND
+    now = 101.0
+    lines.go_on()
+    lines.go_on()
+    assert len(caplog.records) == A_SECOND + 1
+    assert caplog.messages[-1].startswith(f"{1_000 - A_SECOND} more runs failed for good")
+    lines.tell([DEAD])
+    assert caplog.messages[-1] == "a run failed for good"
+
+
+def test_what_happens_next_tells_the_count(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = Telemetry()
+    telemetry._dead_runs = DeadRunLines(iter([0.0, 0.0, 0.5, 1.5, 1.5]).__next__)
+    telemetry.emit(DeadLettered((DEAD,) * (A_SECOND + 2)))
+    assert len(caplog.records) == A_SECOND
+    telemetry.emit(DeadLettered(()))
+    assert caplog.messages[-1].startswith("2 more")
