@@ -12,7 +12,8 @@ from schedd.api.errors import InvalidArgument
 from schedd.core.ids import SHARDS
 from schedd.core.lifecycle import State
 from schedd.web.pages.almanac import almanac
-from schedd.web.pages.cluster import rows_of
+from schedd.web.pages.audit_words import in_words
+from schedd.web.pages.cluster import AUDIT_READ, deeds, rows_of
 from schedd.web.pages.dead_letters import rate_of
 from schedd.web.pages.forecast import MILD, foreseen
 from schedd.web.pages.forms import local
@@ -80,6 +81,46 @@ def test_a_result_that_was_refused_stands_in_it_with_its_stale_token() -> None:
 
 def test_what_has_no_instant_isnt_told() -> None:
     assert list(story(run_pb2.Run(), [run_pb2.Attempt(attempt=1)], [cluster_pb.AuditEntry()])) == []
+
+
+def test_what_a_person_gave_as_a_reason_stands_in_it_in_words() -> None:
+    entry = cluster_pb.AuditEntry(
+        actor="user/ann", action="cancel", outcome="ok", after='{"reason":"too late"}'
+    )
+    entry.at.FromDatetime(NOW + timedelta(seconds=9))
+    *_, step = story(run_at(NOW), [], [entry])
+    assert step.detail == "by user/ann · reason: too late"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ('{"paused":true,"by":"user/ann","note":"disks"}', "note: disks"),
+        ('{"paused":false,"catchUp":true}', "catch up"),
+        ('{"leader":"m2","term":8,"reason":""}', "leader: m2 · term: 8"),
+        ('{"runs":["a","b"],"rate":2.5}', "runs: a, b · rate: 2.5"),
+        ("", ""),
+        ("[1]", "[1]"),
+        ("{ no JSON", "{ no JSON"),
+    ],
+)
+def test_a_change_is_told_in_words_and_what_is_none_as_it_stands(change: str, told: str) -> None:
+    assert in_words(change) == told
+
+
+def done(action: str, at: int, **fields: str) -> cluster_pb.AuditEntry:
+    made = cluster_pb.AuditEntry(action=action, actor="user/ann", **fields)
+    made.at.seconds = at
+    return made
+
+
+def test_what_was_done_with_the_cluster_and_its_leader_stands_in_one_order() -> None:
+    refused = done("transfer-leader", 7, outcome="refused", reason="NO_SUCH_MEMBER")
+    found = deeds([done("resume", 8), done("pause", 6), refused])
+    assert [deed.action for deed in found] == ["resume", "transfer leader", "pause"]
+    assert found[1].told == "no such member"
+    many = deeds(done("pause", at) for at in range(30))
+    assert (len(many), many[0].at.second) == (AUDIT_READ, 29)
 
 
 # -- calendars of results --
