@@ -91,6 +91,38 @@ async def test_a_token_calls_what_its_role_allows_in_its_namespace(web: Web) -> 
         assert (denied.status, denied.json["reason"]) == (403, "ROLE_MISSING"), denied.text
 
 
+async def test_who_may_see_some_namespaces_is_told_on_a_page_what_it_takes_and_can_leave(
+    web: Web,
+) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER, "billing")
+    sent = PAGE | {"cookie": cookie_of(await log_in(web, text))}
+    for path in ("/", "/runs?q=state:failed", "/nowhere", "/metrics"):
+        denied = await web.get(path, headers=sent)
+        assert denied.status == 403
+        assert denied.headers["content-type"].startswith("text/html"), path
+        assert "it takes the role viewer in all of them" in denied.text
+        assert "You are <b>user/alice</b>, viewer in billing." in denied.text
+        assert 'action="/logout"' in denied.text
+    assert (await web.get("/api/v1/cluster", headers=sent)).json["reason"] == "ROLE_MISSING"
+    left = await web.ask("POST", "/logout", headers=sent, allow_redirects=False)
+    assert (left.status, left.headers["location"]) == (303, "/login")
+
+
+async def test_who_sees_what_isn_t_there_or_may_not_is_told_on_a_page_who_they_are(
+    web: Web,
+) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    sent = PAGE | {"cookie": cookie_of(await log_in(web, text))}
+    form = sent | {"content-type": "application/x-www-form-urlencoded"}
+    nowhere = await web.get("/nowhere", headers=sent)
+    denied = await web.ask("POST", "/cluster/pause", data={}, headers=form)
+    assert (nowhere.status, denied.status) == (404, 403)
+    assert "PauseCluster takes the role admin in" in denied.text
+    for answer in (nowhere, denied):
+        assert 'You are <a href="/login">user/alice</a>' in answer.text
+    assert (await web.get("/static/nowhere.css", headers=sent)).status == 404
+
+
 async def test_a_login_opens_the_pages_until_it_is_left(web: Web) -> None:
     token_id, text = await token(web, auth.ROLE_VIEWER)
     entered = await log_in(web, text, next="/")
