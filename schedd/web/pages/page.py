@@ -33,7 +33,8 @@ from google.protobuf.message import Message
 
 from schedd.api.calls import UNARY
 from schedd.api.errors import InvalidArgument, Violation, cut
-from schedd.api.services import Caller, Services
+from schedd.api.policy import POLICY
+from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.rights import EVERY as EVERYWHERE
 from schedd.core.rights import Role
 from schedd.web.templating import linker
@@ -74,6 +75,14 @@ class Asked:
     def link(self, *segments: str, **query: object) -> str:
         """An address of a page in the same namespace."""
         return linker(self.namespace)(*segments, **query)
+
+    def may(self, name: str, namespace: str = "") -> bool:
+        """Whether the caller may make a call; `namespace`: of what it is about, if that isn't the
+        page's. For what is shown alone: the call judges by itself.
+        """
+        rule, who = POLICY[f"schedd.v1.{name}"], self.caller.who
+        where = EVERYWHERE if rule.where is None else namespace or self.namespace
+        return rule.role is None or who.may(rule.role, where or DEFAULT_NAMESPACE)
 
     async def call(self, name: str, request: Message, answer: type[Told]) -> Told:
         """Make a call, such as `JobService.GetJob`. Raises CallError, Unavailable."""

@@ -51,6 +51,7 @@ class RunSeen:
     """All that the page shows of a run."""
 
     run_id: str
+    namespace: str
     line: RunLine
     trigger: str
     fired_by: str
@@ -96,6 +97,7 @@ async def _read(asked: Asked) -> Shown:
     told = attempts.result().attempts
     seen = RunSeen(
         run_id=run.run_id,
+        namespace=run.namespace,
         line=run_line(run),
         trigger=run_pb2.Run.Trigger.Name(run.trigger).removeprefix("TRIGGER_").lower(),
         fired_by=run.fired_by,

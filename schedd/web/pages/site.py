@@ -198,6 +198,7 @@ class Site:
             here=own.name if own else "",
             actor=asked.caller.actor if self._services.authentication.demanded else "",
             link=asked.link,
+            may=asked.may,
             query=asked.query,
             **{"live": "", "told": "", "back": "", **values},
         )
