@@ -15,7 +15,7 @@ from schedd.web.pages.almanac import almanac
 from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.cluster import AUDIT_READ, deeds, rows_of
 from schedd.web.pages.dead_letters import rate_of
-from schedd.web.pages.forecast import MILD, foreseen
+from schedd.web.pages.forecast import MILD, foreseen, heat
 from schedd.web.pages.forms import local
 from schedd.web.pages.job import definition, does, facts, paused
 from schedd.web.pages.new_job import job_of
@@ -205,12 +205,18 @@ def test_the_forecast_counts_each_hour_and_names_the_hottest_minute() -> None:
 
 def test_a_steady_load_beneath_all_hours_hides_no_peak() -> None:
     jobs = [
-        job_pb2.Job(name="clock", cron=["* * * * * *"]),
-        job_pb2.Job(name="daily", cron=["0 9 * * *"]),
+        job_pb2.Job(name="clock", cron=["* * * * *"]),
+        job_pb2.Job(name="rush", cron=["* 9 * * *"]),
     ]
     seen = foreseen(jobs, NOW.replace(hour=0, minute=0, second=0), more=False)
     heats = {(hour.row, hour.column): hour.heat for hour in seen.hours}
     assert (heats[0, 9], heats[0, 8]) == (1.0, MILD)
+
+
+def test_hours_with_almost_as_many_starts_are_almost_as_hot() -> None:
+    assert heat(1_500, 1_500, 1_503) == MILD
+    assert heat(1_503, 1_500, 1_503) - MILD < 0.1
+    assert (heat(7, 7, 7), heat(0, 1, 7)) == (MILD, 0.0)
 
 
 def test_a_forecast_of_a_part_says_so() -> None:
