@@ -154,6 +154,7 @@ class Done:
 
 Read: TypeAlias = Callable[[Asked], Awaitable[Shown]]
 Without: TypeAlias = Callable[[Asked, object], Shown]
+Beside: TypeAlias = Callable[[Asked, object], Awaitable[object]]
 Do: TypeAlias = Callable[[Asked], Awaitable[Done]]
 
 
@@ -164,7 +165,8 @@ class Page:
     `tab` is the entry of the navigation that it belongs to. `asks`: names of what may stand behind
     the `?`, beside NAMESPACE. `every`: seconds between two looks; None: it doesn't live. `without`:
     what it shows while nothing can be read, by what was `kept` of the last reading; if None, what
-    it showed then.
+    it showed then. `beside`: what stands beside the body, by what was seen; read where the whole
+    page is asked for, and known to `frame` by that name.
     """
 
     path: str
@@ -176,6 +178,7 @@ class Page:
     every: float | None = EVERY
     actions: Sequence[Action] = ()
     without: Without | None = None
+    beside: Beside | None = None
 
     def check(self, names: Iterable[str]) -> None:
         """Raise InvalidArgument where something is asked by another name than it has."""

@@ -135,7 +135,10 @@ class Site:
             live = f"/live{request.url.path}" + (
                 f"?{request.url.query}" if request.url.query else ""
             )
-        response = self._framed(page.frame, body, page.tab, asked, live=live, told=told)
+        beside = await page.beside(asked, body.seen) if page.beside else None
+        response = self._framed(
+            page.frame, body, page.tab, asked, live=live, told=told, beside=beside
+        )
         if TOLD in request.cookies:
             response.delete_cookie(TOLD)
         return response
@@ -200,7 +203,7 @@ class Site:
             link=asked.link,
             may=asked.may,
             query=asked.query,
-            **{"live": "", "told": "", "back": "", **values},
+            **{"live": "", "told": "", "back": "", "beside": None, **values},
         )
         return HTMLResponse(html, body.status, headers={"cache-control": "no-store"})
 

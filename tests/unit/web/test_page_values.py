@@ -18,9 +18,9 @@ from schedd.web.pages.dead_letters import rate_of
 from schedd.web.pages.forecast import MILD, foreseen, heat
 from schedd.web.pages.forms import local
 from schedd.web.pages.job import definition, does, facts, paused
+from schedd.web.pages.log import LogPart, LogText, Newest
 from schedd.web.pages.new_job import job_of
 from schedd.web.pages.ring import NOBODY, ring
-from schedd.web.pages.run import log_parts
 from schedd.web.pages.story import story
 from schedd.web.words import LOOKS
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -323,7 +323,7 @@ def test_a_rate_is_a_number_or_told() -> None:
 
 
 def parts(**piece: object) -> Sequence[tuple[str, bool, bool]]:
-    return [(one.text, one.error, one.note) for one in log_parts(run_pb2.LogPiece(**piece))]
+    return [(one.text, one.error, one.note) for one in LogText().parts(run_pb2.LogPiece(**piece))]
 
 
 def test_pieces_of_a_log_say_their_stream_and_what_is_left_out() -> None:
@@ -333,3 +333,26 @@ def test_pieces_of_a_log_say_their_stream_and_what_is_left_out() -> None:
         ("\N{REPLACEMENT CHARACTER}\n", True, False),
     ]
     assert parts(note="not kept") == [("not kept", False, True)]
+
+
+def shown(*pieces: bytes) -> str:
+    text = LogText()
+    told = [text.parts(run_pb2.LogPiece(data=data, fencing_token=7)) for data in pieces]
+    return "".join(part.text for parts in told for part in parts)
+
+
+def test_what_colours_a_terminal_isnt_shown_nor_what_is_split_between_pieces() -> None:
+    assert shown(b"\x1b[1;31mred\x1b[0m and \x1b[2Kplain\n") == "red and plain\n"
+    assert shown(b"a\x1b", b"[3", b"1mb \xc3", b"\xa9") == "ab \N{LATIN SMALL LETTER E WITH ACUTE}"
+    assert shown(b"[31m stays") == "[31m stays"
+
+
+def test_of_a_long_log_the_newest_is_kept_and_the_rest_told_of() -> None:
+    found = Newest(10)
+    found.add([LogPart("first", False)])
+    assert [part.text for part in found.told] == ["first"]
+    found.add([LogPart("second", False), LogPart("third", True)])
+    note, *rest = found.told
+    assert note.note
+    assert "earlier" in note.text
+    assert [part.text for part in rest] == ["second", "third"]
