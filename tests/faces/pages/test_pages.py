@@ -102,7 +102,7 @@ def test_no_page_overflows_or_is_cut_on_the_smallest_phone(
 
 def test_a_run_has_its_time_on_a_phone_too(browser: Browser, address: str) -> None:
     for size in (PHONE, SMALL):
-        with watched(browser, address, size=size) as web:
+        with watched(browser, address, size=size, script=False) as web:
             page = web.open("/runs")
             times = page.locator("tr[data-key] time:visible")
             assert times.count() == page.locator("tr[data-key]").count() > 0
