@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from schedd.web import problems
+from schedd.web import problems, refusals
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -126,7 +126,7 @@ class SameOrigin:
                 reason="CROSS_ORIGIN",
                 remedy="ask from this member's own pages, or from outside a browser",
             )
-            await problems.answer(refusal)(scope, receive, send)
+            await refusals.told(scope, refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -153,7 +153,7 @@ class OwnHost:
                     remedy="ask by an address or `localhost`, name it in listen.advertise_http,"
                     " or set up TLS",
                 )
-                await problems.answer(refusal)(scope, receive, send)
+                await refusals.told(scope, refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -29,7 +29,7 @@ from schedd.api.authentication import BEARER, Authentication
 from schedd.api.errors import CallError, PermissionDenied, Unauthenticated
 from schedd.api.services import Caller
 from schedd.core.rights import EVERY, Identity, Role
-from schedd.web import problems
+from schedd.web import problems, refusals
 from schedkit.errors import Unavailable
 from schedkit.https import CERTIFICATE
 
@@ -42,7 +42,6 @@ UNASKED: Final = frozenset({"/healthz", "/readyz"})
 """Told to anybody, at once, whatever is away."""
 LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
-CALLS: Final = "/api/"
 DEADLINE: Final = 30.0
 """Seconds that a call may take; HTTP callers don't say."""
 
@@ -65,7 +64,7 @@ class Known:
             return
         try:
             scope[IDENTITY] = who = await self.identity(scope)
-            if not path.startswith(CALLS) and path not in {LOGIN, LOGOUT}:
+            if not path.startswith(refusals.CALLS) and path not in {LOGIN, LOGOUT}:
                 _check_page(who)
         except (CallError, Unavailable) as error:
             if path != LOGIN:
@@ -112,17 +111,18 @@ def caller_of(request: Request) -> Caller:
 def _check_page(who: Identity) -> None:
     if not who.may(Role.VIEWER, EVERY):
         raise PermissionDenied(
-            f"this page tells of all namespaces; {who.actor} may see some",
+            f"this page tells of all namespaces, so it takes the role {Role.VIEWER.word} in all of"
+            f" them; {who.actor} hasn't got it",
             reason="ROLE_MISSING",
-            remedy="ask by `schedctl` or /api/v1/, which tell of those alone",
+            remedy="ask by `schedctl` or /api/v1/, which tell of those alone, or have an"
+            " admin make a token of that role in all namespaces",
         )
 
 
 def _answer(scope: Scope, error: CallError | Unavailable) -> ASGIApp:
-    reads = scope["method"] in ("GET", "HEAD") and not scope["path"].startswith(CALLS)
-    page = reads and "text/html" in Headers(scope=scope).get("accept", "")
-    if page and isinstance(error, Unauthenticated):
+    reads = scope["method"] in ("GET", "HEAD") and refusals.reads_pages(scope)
+    if reads and isinstance(error, Unauthenticated):
         query = scope["query_string"].decode("latin-1")
         asked = scope["path"] + (f"?{query}" if query else "")
         return RedirectResponse(f"{LOGIN}?next={quote(asked, safe='/')}", 303)
-    return problems.refused(problems.of(error))
+    return refusals.told(scope, problems.of(error), scope.get(IDENTITY))

@@ -14,14 +14,15 @@ import pytest
 from schedd.api.access_tokens import create_token
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller
-from schedd.core.rights import ANONYMOUS
+from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
 from schedd.web.pages.all import PAGES
+from schedd.web.pages.page import Asked
 from schedd.web.server import bound
 from schedkit.https import context_of
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.certs import Authority
-from support.web import Answer, Web, served
+from support.web import Answer, Web, member, served
 
 PAGE = {"accept": "text/html"}
 
@@ -89,6 +90,38 @@ async def test_a_token_calls_what_its_role_allows_in_its_namespace(web: Web) -> 
         await web.get("/metrics", headers=sent),
     ):
         assert (denied.status, denied.json["reason"]) == (403, "ROLE_MISSING"), denied.text
+
+
+async def test_who_may_see_some_namespaces_is_told_on_a_page_what_it_takes_and_can_leave(
+    web: Web,
+) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER, "billing")
+    sent = PAGE | {"cookie": cookie_of(await log_in(web, text))}
+    for path in ("/", "/runs?q=state:failed", "/nowhere", "/metrics"):
+        denied = await web.get(path, headers=sent)
+        assert denied.status == 403
+        assert denied.headers["content-type"].startswith("text/html"), path
+        assert "it takes the role viewer in all of them" in denied.text
+        assert "You are <b>user/alice</b>, viewer in billing." in denied.text
+        assert 'action="/logout"' in denied.text
+    assert (await web.get("/api/v1/cluster", headers=sent)).json["reason"] == "ROLE_MISSING"
+    left = await web.ask("POST", "/logout", headers=sent, allow_redirects=False)
+    assert (left.status, left.headers["location"]) == (303, "/login")
+
+
+async def test_who_sees_what_isn_t_there_or_may_not_is_told_on_a_page_who_they_are(
+    web: Web,
+) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    sent = PAGE | {"cookie": cookie_of(await log_in(web, text))}
+    form = sent | {"content-type": "application/x-www-form-urlencoded"}
+    nowhere = await web.get("/nowhere", headers=sent)
+    denied = await web.ask("POST", "/cluster/pause", data={}, headers=form)
+    assert (nowhere.status, denied.status) == (404, 403)
+    assert "PauseCluster takes the role admin in" in denied.text
+    for answer in (nowhere, denied):
+        assert 'You are <a href="/login">user/alice</a>' in answer.text
+    assert (await web.get("/static/nowhere.css", headers=sent)).status == 404
 
 
 async def test_a_login_opens_the_pages_until_it_is_left(web: Web) -> None:
@@ -195,9 +228,8 @@ async def test_where_nobody_is_asked_the_login_says_so(dsn: str) -> None:
         assert (await web.get("/")).status == 200
 
 
-async def test_every_page_opens_for_who_may_see_all(web: Web) -> None:
-    """Only lines of the audit are for who is admin: the pages go without."""
-    _, text = await token(web, auth.ROLE_VIEWER)
+async def made_and_triggered(web: Web) -> str:
+    """A job, `etl`, and the id of its run."""
     job = job_pb2.Job(name="etl", cron=["0 9 * * *"])
     job.shell.argv.append("true")
     create = job_service_pb2.CreateJobRequest(job=job)
@@ -205,7 +237,59 @@ async def test_every_page_opens_for_who_may_see_all(web: Web) -> None:
     everybody = Caller(ANONYMOUS, "test")
     await UNARY["schedd.v1.JobService.CreateJob"](web.services, everybody, create)
     run: Any = await UNARY["schedd.v1.JobService.TriggerJob"](web.services, everybody, trigger)
+    return str(run.run_id)
+
+
+async def test_every_page_opens_for_who_may_see_all(web: Web) -> None:
+    """Only lines of the audit are for who is admin: the pages go without."""
+    _, text = await token(web, auth.ROLE_VIEWER)
+    run = await made_and_triggered(web)
     for page in PAGES:
-        path = page.path.format(job="etl", run=run.run_id)
+        path = page.path.format(job="etl", run=run)
         answer = await web.get(path, headers=PAGE | bearer(text))
         assert answer.status == 200, f"{path}: {answer.text[:300]}"
+
+
+@pytest.mark.parametrize(
+    ("role", "offered", "withheld"),
+    [
+        (auth.ROLE_VIEWER, set(), {"trigger", "pause", "delete", "cancel"}),
+        (auth.ROLE_OPERATOR, {"trigger", "pause", "cancel"}, {"delete"}),
+        (auth.ROLE_ADMIN, {"trigger", "pause", "delete", "cancel"}, set()),
+    ],
+)
+async def test_a_page_offers_what_its_caller_may_do_and_nothing_else(
+    web: Web, role: int, offered: set[str], withheld: set[str]
+) -> None:
+    _, text = await token(web, role)
+    run = await made_and_triggered(web)
+    asked = [await web.get(path, headers=bearer(text)) for path in ("/jobs/etl", f"/runs/{run}")]
+    shown = "".join(answer.text for answer in asked)
+    assert {name for name in offered if f'/{name}"' not in shown} == set()
+    assert {name for name in withheld if f'/{name}"' in shown} == set()
+    on_jobs = (await web.get("/jobs", headers=bearer(text))).text
+    assert ("New job" in on_jobs) == (role == auth.ROLE_ADMIN)
+    assert ("Trigger" in on_jobs) == ("trigger" in offered)
+    on_cluster = (await web.get("/cluster", headers=bearer(text))).text
+    assert ("/cluster/pause" in on_cluster) == (role == auth.ROLE_ADMIN)
+
+
+async def test_a_viewer_is_offered_no_form_that_changes_anything(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    web.cluster.members.append(member("m2"))
+    run = await made_and_triggered(web)
+    for page in PAGES:
+        if page.path != "/new-job":  # whose form has no button then
+            shown = await web.get(page.path.format(job="etl", run=run), headers=bearer(text))
+            assert 'method="post"' not in shown.text, page.path
+    assert "Create it" not in (await web.get("/new-job", headers=bearer(text))).text
+
+
+async def test_an_operator_of_one_namespace_is_offered_what_they_may_in_it(web: Web) -> None:
+    """Who sees all and works in one."""
+    who = Identity(Kind.USER, "ann", {"*": Role.VIEWER, "billing": Role.OPERATOR})
+    here = Asked(web.services, Caller(who, "test"), query={"namespace": "billing"})
+    elsewhere = Asked(web.services, Caller(who, "test"))
+    trigger, drain = "JobService.TriggerJob", "ClusterService.DrainWorker"
+    assert (here.may(trigger), elsewhere.may(trigger), here.may(drain)) == (True, False, False)
+    assert elsewhere.may("RunService.CancelRun", "billing")

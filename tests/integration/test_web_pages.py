@@ -328,3 +328,15 @@ async def test_the_first_fault_of_what_is_read_at_once_is_the_pages_own(web: Web
     with pytest.raises(Unavailable, match="it is away"):
         await read()
     assert tasks[0].cancelled()
+
+
+async def test_the_cluster_page_tells_of_a_change_of_leader_and_of_a_pause_in_words(
+    web: Web,
+) -> None:
+    await sent(web, "/cluster/pause", reason="disks")
+    await sent(web, "/cluster/transfer-leader", member="m9", reason="upgrade")
+    page = (await web.get("/cluster")).text
+    assert "<td>transfer leader" in page
+    assert "leader: m9 · reason: upgrade" in page
+    assert "note: disks" in page
+    assert "&#34;paused&#34;" not in page

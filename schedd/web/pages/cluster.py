@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
+from schedd.api import cluster_leader
+from schedd.web import words
+from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.glance import COLOURS
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedd.web.pages.ring import ring
@@ -37,6 +41,17 @@ class MemberRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Deed:
+    """What somebody did with the cluster; `told`: how, or why not."""
+
+    action: str
+    outcome: str
+    actor: str
+    told: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSeen:
     """All that the page shows."""
 
@@ -45,7 +60,7 @@ class ClusterSeen:
     ring: tuple[tuple[int, str], ...]
     moving: int
     """Shards whose owner isn't the one that the leader's map names."""
-    done: tuple[cluster_pb.AuditEntry, ...]
+    done: tuple[Deed, ...]
 
 
 async def _read(asked: Asked) -> Shown:
@@ -63,7 +78,8 @@ async def _read(asked: Asked) -> Shown:
             cluster_pb.ListShardsRequest(),
             cluster_pb.ListShardsResponse,
         )
-        done = all_.read("the audit", asked.audit("cluster", AUDIT_READ))
+        whole = all_.read("what was done with it", asked.audit("cluster", AUDIT_READ))
+        led = all_.read("who was to lead", asked.audit(cluster_leader.OBJECT, AUDIT_READ))
     rows = tuple(rows_of(members.result().members))
     owned = shards.result().shards
     seen = ClusterSeen(
@@ -71,7 +87,7 @@ async def _read(asked: Asked) -> Shown:
         members=rows,
         ring=ring(owned, {row.name: row.colour for row in rows}),
         moving=sum(shard.owner != shard.assigned for shard in owned),
-        done=tuple(done.result()),
+        done=tuple(deeds([*whole.result(), *led.result()])),
     )
     return Shown("Cluster", seen)
 
@@ -103,6 +119,26 @@ def rows_of(members: Sequence[cluster_pb.Member]) -> Iterable[MemberRow]:
             database=member.database,
             attached=member.attached,
         )
+
+
+def deeds(entries: Iterable[cluster_pb.AuditEntry]) -> list[Deed]:
+    """The newest AUDIT_READ of these. Pure."""
+    newest = sorted(entries, key=lambda one: (one.at.seconds, one.at.nanos), reverse=True)
+    return [
+        Deed(
+            action=one.action.replace("-", " "),
+            outcome=one.outcome,
+            actor=one.actor,
+            told=" · ".join(filter(None, (refusal(one.reason), in_words(one.after)))),
+            at=words.instant(one.at),
+        )
+        for one in newest[:AUDIT_READ]
+    ]
+
+
+def refusal(reason: str) -> str:
+    """The word of a refusal, as people write it. Pure."""
+    return reason.lower().replace("_", " ")
 
 
 async def _pause(asked: Asked) -> Done:

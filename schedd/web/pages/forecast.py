@@ -132,12 +132,13 @@ def hours_of(found: Forecast, grid: Grid) -> Iterable[Hour]:
 
 
 def heat(many: int, least: int, most: int) -> float:
-    """How hot an hour is among those with starts, MILD to 1; without one, 0: a steady load beneath
-    all hours hides no peak. Pure.
+    """How hot an hour is among those with starts, MILD to 1; without one, 0. A steady load beneath
+    all hours hides no peak; what is hardly more than the least is hardly hotter. Pure.
     """
-    if not many or most == least:
-        return MILD if many else 0.0
-    return round(MILD + (1 - MILD) * sqrt((many - least) / (most - least)), 3)
+    if not many:
+        return 0.0
+    spread = max(most - least, most / 2)
+    return round(MILD + (1 - MILD) * sqrt((many - least) / spread), 3)
 
 
 def _hot(hot: Hot) -> HotMinute:

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from statistics import median_low
 from typing import Final
 
@@ -23,14 +23,24 @@ from schedd.core.ids import TenureId
 from schedd.core.membership import ClusterView
 from schedd.core.records import Counts
 from schedd.web import words
-from schedd.web.pages.lines import JobLine, RunLine, job_line, lateness, look_of, run_line
+from schedd.web.pages.lines import (
+    JobLine,
+    RunLine,
+    job_line,
+    lateness,
+    look_of,
+    moment,
+    run_line,
+)
 from schedd.web.pages.reading import Stored
 from schedd.web.words import Look
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
-from schedproto.v1 import job_pb2, run_pb2
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
 
 SHOWN_RUNS: Final = 20
 SHOWN_JOBS: Final = 12
+LATELY: Final = timedelta(days=1)
+"""How long the overview tells of a run that was missed."""
 DECADES: Final = 4
 """The strip goes from 1 ms to 10 s."""
 COLOURS: Final = 6
@@ -84,6 +94,9 @@ class Glance:
     leader: str
     term: int
     troubles: tuple[str, ...]
+    """What keeps runs from being on time now."""
+    concerns: tuple[str, ...]
+    """What went wrong, or soon will, the worst first."""
     hints: tuple[str, ...]
     counts: Counts
     members: tuple[MemberLine, ...]
@@ -118,6 +131,7 @@ def glance(
     *,
     trusted: bool,
     away: bool,
+    now: datetime,
     twin: str = "",
 ) -> Glance:
     """Put together what was read. Pure."""
@@ -132,7 +146,8 @@ def glance(
         leader=leader.name if leader else "",
         term=view.term,
         troubles=tuple(_troubles(stored, view, trusted=trusted, away=away, twin=twin)),
-        hints=tuple(_hints(stored, members)),
+        concerns=tuple(_concerns(stored, now)),
+        hints=tuple(_hints(members)),
         counts=stored.counts,
         members=members,
         workers=tuple(_worker(worker) for worker in stored.workers),
@@ -168,10 +183,25 @@ def _troubles(
     )
 
 
-def _hints(stored: Stored, members: Iterable[MemberLine]) -> Iterable[str]:
-    """What somebody may want to look at, in good time."""
+def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
+    """What isn't well though the cluster is: work that was lost, then work that waits in vain."""
+    if missed := sum(_missed_lately(run, now) for run in stored.runs):
+        of = len(stored.runs)
+        yield f"{missed} of the newest {of} runs {'was' if missed == 1 else 'were'} missed lately"
     if dead := stored.counts.dead_letters:
-        yield "a dead letter waits for a person" if dead == 1 else f"{dead} dead letters wait"
+        yield "a dead letter waits for a person" if dead == 1 else f"{dead:,} dead letters wait"
+    takes = (worker.state != cluster_pb.Worker.STATE_DRAINING for worker in stored.workers)
+    if (waiting := stored.counts.pending) and stored.workers and not any(takes):
+        yield f"{waiting:,} waiting, and every worker is draining: nobody is to run what waits"
+
+
+def _missed_lately(run: run_pb2.Run, now: datetime) -> bool:
+    told = moment(run, "finished_at") or words.instant(run.due_at)
+    return run.state == common_pb2.RUN_STATE_MISSED and told > now - LATELY
+
+
+def _hints(members: Iterable[MemberLine]) -> Iterable[str]:
+    """What somebody may want to look at, in good time."""
     for member in members:
         if member.draining:
             yield f"{member.name} is draining"

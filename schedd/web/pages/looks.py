@@ -185,7 +185,13 @@ class Looks:
 
 def shown(page: Page, asked: Asked, told: Shown) -> Body:
     """The body that shows what was read."""
-    html = render(f"{page.template}_body.html", seen=told.seen, now=utcnow(), link=asked.link)
+    html = render(
+        f"{page.template}_body.html",
+        seen=told.seen,
+        now=utcnow(),
+        link=asked.link,
+        may=asked.may,
+    )
     return replace(_body(html, told.title, seen=told.seen), over=told.over)
 
 

@@ -11,6 +11,7 @@ from typing import Final
 from schedd.web.pages.glance import glance
 from schedd.web.pages.page import Asked, Page, Shown
 from schedd.web.pages.reading import Stored, read
+from schedkit.clock import utcnow
 
 EVERY: Final = 0.5
 """Seconds between two looks at the cluster, however many watch."""
@@ -33,6 +34,7 @@ def _shown(asked: Asked, stored: Stored, *, away: bool) -> Shown:
         trusted=cluster.trusted(),
         twin=cluster.twin,
         away=away,
+        now=utcnow(),
     )
     return Shown(f"Overview of {seen.here}" if seen.here else "Overview", seen, kept=stored)
 

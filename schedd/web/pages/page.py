@@ -33,7 +33,8 @@ from google.protobuf.message import Message
 
 from schedd.api.calls import UNARY
 from schedd.api.errors import InvalidArgument, Violation, cut
-from schedd.api.services import Caller, Services
+from schedd.api.policy import POLICY
+from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.rights import EVERY as EVERYWHERE
 from schedd.core.rights import Role
 from schedd.web.templating import linker
@@ -74,6 +75,14 @@ class Asked:
     def link(self, *segments: str, **query: object) -> str:
         """An address of a page in the same namespace."""
         return linker(self.namespace)(*segments, **query)
+
+    def may(self, name: str, namespace: str = "") -> bool:
+        """Whether the caller may make a call; `namespace`: of what it is about, if that isn't the
+        page's. For what is shown alone: the call judges by itself.
+        """
+        rule, who = POLICY[f"schedd.v1.{name}"], self.caller.who
+        where = EVERYWHERE if rule.where is None else namespace or self.namespace
+        return rule.role is None or who.may(rule.role, where or DEFAULT_NAMESPACE)
 
     async def call(self, name: str, request: Message, answer: type[Told]) -> Told:
         """Make a call, such as `JobService.GetJob`. Raises CallError, Unavailable."""
@@ -145,6 +154,7 @@ class Done:
 
 Read: TypeAlias = Callable[[Asked], Awaitable[Shown]]
 Without: TypeAlias = Callable[[Asked, object], Shown]
+Beside: TypeAlias = Callable[[Asked, object], Awaitable[object]]
 Do: TypeAlias = Callable[[Asked], Awaitable[Done]]
 
 
@@ -155,7 +165,8 @@ class Page:
     `tab` is the entry of the navigation that it belongs to. `asks`: names of what may stand behind
     the `?`, beside NAMESPACE. `every`: seconds between two looks; None: it doesn't live. `without`:
     what it shows while nothing can be read, by what was `kept` of the last reading; if None, what
-    it showed then.
+    it showed then. `beside`: what stands beside the body, by what was seen; read where the whole
+    page is asked for, and known to `frame` by that name.
     """
 
     path: str
@@ -167,6 +178,7 @@ class Page:
     every: float | None = EVERY
     actions: Sequence[Action] = ()
     without: Without | None = None
+    beside: Beside | None = None
 
     def check(self, names: Iterable[str]) -> None:
         """Raise InvalidArgument where something is asked by another name than it has."""

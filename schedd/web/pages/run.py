@@ -1,6 +1,7 @@
 """A run: what happened to it and when, under which tokens, what it wrote and returned, and why.
 
-GET  /runs/<id>            live until it has ended; its log comes by REST's own /runs/<id>/logs
+GET  /runs/<id>            live until it has ended; its log so far is in the page, and goes on by
+                           REST's own /runs/<id>/logs
 POST /runs/<id>/cancel     and /retry
 """
 
@@ -11,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schedd.api.calls import STREAMING
-from schedd.api.errors import CallError
 from schedd.web.pages.lines import RunLine, run_line
+from schedd.web.pages.log import LogPart, kept, so_far
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedd.web.pages.story import Step, story
 from schedkit.jsonform import payload_value
@@ -21,8 +21,6 @@ from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
 EVERY: Final = 0.5
 AUDIT_READ: Final = 100
-LONGEST_LOG: Final = 256 * 1024
-"""Bytes of a log that the page itself holds; REST has all of it."""
 
 LIVE: Final = frozenset(
     {
@@ -38,19 +36,11 @@ AGAIN: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class LogPart:
-    """A piece of a log; `note`: not written by the job, but about its log."""
-
-    text: str
-    error: bool
-    note: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class RunSeen:
     """All that the page shows of a run."""
 
     run_id: str
+    namespace: str
     line: RunLine
     trigger: str
     fired_by: str
@@ -91,11 +81,12 @@ async def _read(asked: Asked) -> Shown:
         )
         result = None if lives else all_.read("the result", _result(asked, run_id))
         log = (
-            None if lives or run.children else all_.read("the log", asked.read(_log(asked, run_id)))
+            None if lives or run.children else all_.read("the log", asked.read(kept(asked, run_id)))
         )
     told = attempts.result().attempts
     seen = RunSeen(
         run_id=run.run_id,
+        namespace=run.namespace,
         line=run_line(run),
         trigger=run_pb2.Run.Trigger.Name(run.trigger).removeprefix("TRIGGER_").lower(),
         fired_by=run.fired_by,
@@ -134,40 +125,11 @@ async def _result(asked: Asked, run_id: str) -> str:
     return json.dumps(payload_value(told.result), indent=2, ensure_ascii=False)
 
 
-async def _log(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
-    """What it wrote, as far as it is kept, and fits a page."""
-    request = run_service_pb2.ReadLogsRequest(run_id=run_id)
-    parts: list[LogPart] = []
-    size = 0
-    try:
-        async for piece in STREAMING["schedd.v1.RunService.ReadLogs"](
-            asked.services, asked.caller, request
-        ):
-            assert isinstance(piece, run_pb2.LogPiece)
-            parts += log_parts(piece)
-            size += len(piece.data)
-            if size > LONGEST_LOG:
-                parts.append(LogPart(f"more than {LONGEST_LOG // 1024} KiB: {_RAW}", False, True))
-                break
-    except CallError as error:
-        parts.append(LogPart(error.message, False, True))
-    return tuple(parts)
-
-
-_RAW: Final = "`schedctl run logs` has all of it"
-
-
-def log_parts(piece: run_pb2.LogPiece) -> Sequence[LogPart]:
-    """A piece as the page shows it. Pure."""
-    found = []
-    if piece.omitted:
-        found.append(LogPart(f"{piece.omitted:,} bytes are left out here", False, True))
-    if piece.note:
-        found.append(LogPart(piece.note, False, True))
-    if piece.data:
-        error = piece.stream == run_pb2.LogPiece.STREAM_STDERR
-        found.append(LogPart(piece.data.decode("utf-8", "replace"), error))
-    return found
+async def _beside(asked: Asked, seen: object) -> Sequence[LogPart]:
+    """What it has written so far, for who reads it without a script."""
+    if not isinstance(seen, RunSeen) or not seen.lives or seen.children or not seen.line.attempt:
+        return ()
+    return await so_far(asked, asked.variables["run"])
 
 
 async def _cancel(asked: Asked) -> Done:
@@ -193,5 +155,6 @@ PAGE: Final = Page(
     _read,
     frame="run.html",
     every=EVERY,
+    beside=_beside,
     actions=(Action("/runs/{run}/cancel", _cancel), Action("/runs/{run}/retry", _retry)),
 )

@@ -27,13 +27,13 @@ from starlette.routing import BaseRoute, Route
 from schedd.api.errors import CallError, Unauthenticated
 from schedd.api.services import Services
 from schedd.web import problems
-from schedd.web.known import caller_of
+from schedd.web.known import IDENTITY, caller_of
 from schedd.web.pages.forms import fields_of, local
 from schedd.web.pages.looks import Body, Looks, refused, shown
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
 from schedd.web.problems import Refusal
 from schedd.web.streams import Event, EventStream
-from schedd.web.templating import linker, render
+from schedd.web.templating import render
 from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,9 @@ class Site:
             reason="NO_SUCH_PATH",
             remedy="the pages are those that are named above",
         )
-        return self._problem(problem, "/")
+        if IDENTITY not in request.scope:  # below /static, where nobody is asked
+            return problems.answer(problem)
+        return self._problem(problem, "/", self._asked(request))
 
     def _routes(self, page: Page) -> list[BaseRoute]:
         async def whole(request: Request) -> Response:
@@ -89,7 +91,7 @@ class Site:
             try:
                 page.check(request.query_params)
             except CallError as error:
-                return self._problem(problems.of(error), page.path)
+                return self._problem(problems.of(error), page.path, self._asked(request))
             seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
             events = self._looks.of(page, asked).events(seen)
             return EventStream(self._while_known(asked, events), self._closing)
@@ -123,7 +125,7 @@ class Site:
         try:
             page.check(request.query_params)
         except CallError as error:
-            return self._problem(problems.of(error), request.url.path)
+            return self._problem(problems.of(error), request.url.path, self._asked(request))
         asked = self._asked(request)
         look = self._looks.of(page, asked)
         told = _read_told(request.cookies.get(TOLD, ""))
@@ -133,7 +135,10 @@ class Site:
             live = f"/live{request.url.path}" + (
                 f"?{request.url.query}" if request.url.query else ""
             )
-        response = self._framed(page.frame, body, page.tab, asked, live=live, told=told)
+        beside = await page.beside(asked, body.seen) if page.beside else None
+        response = self._framed(
+            page.frame, body, page.tab, asked, live=live, told=told, beside=beside
+        )
         if TOLD in request.cookies:
             response.delete_cookie(TOLD)
         return response
@@ -148,11 +153,11 @@ class Site:
             log.info("a caller left in the middle of its form")
             return Response(status_code=400)
         except Refusal as refusal:
-            return self._problem(refusal.body, back)
+            return self._problem(refusal.body, back, asked)
         except (CallError, Unavailable) as error:
             if action.again is not None:
                 return await self._again(action.again, asked, error)
-            return self._problem(problems.of(error), back)
+            return self._problem(problems.of(error), back, asked)
         response = RedirectResponse(local(asked.fields.get("back", ""), done.to), 303)
         response.set_cookie(
             TOLD,
@@ -177,14 +182,12 @@ class Site:
         who = caller_of(request)
         return Asked(self._services, who, request.path_params, query, fields, self._turns)
 
-    def _problem(self, problem: Mapping[str, Any], back: str) -> Response:
+    def _problem(self, problem: Mapping[str, Any], back: str, asked: Asked) -> Response:
         html = render("problem_body.html", seen=problem)
         body = Body(html, "", problem["title"], status=problem["status"])
-        return self._framed("frame.html", body, "", back=back)
+        return self._framed("frame.html", body, "", asked, back=back)
 
-    def _framed(
-        self, frame: str, body: Body, tab: str, asked: Asked | None = None, **values: Any
-    ) -> Response:
+    def _framed(self, frame: str, body: Body, tab: str, asked: Asked, **values: Any) -> Response:
         """A whole page around a body."""
         cluster = self._services.cluster
         own = cluster.view().member(cluster.tenure)
@@ -196,10 +199,11 @@ class Site:
             tabs=self._tabs,
             tab=tab,
             here=own.name if own else "",
-            actor=asked.caller.actor if asked and self._services.authentication.demanded else "",
-            link=asked.link if asked else linker(""),
-            query=asked.query if asked else NOTHING,
-            **{"live": "", "told": "", "back": "", **values},
+            actor=asked.caller.actor if self._services.authentication.demanded else "",
+            link=asked.link,
+            may=asked.may,
+            query=asked.query,
+            **{"live": "", "told": "", "back": "", "beside": None, **values},
         )
         return HTMLResponse(html, body.status, headers={"cache-control": "no-store"})
 

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 
 from schedd.core.lifecycle import State
 from schedd.web import words
+from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.lines import look_of, moment, reason
 from schedd.web.words import LOOKS, Look
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -108,5 +109,5 @@ def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[Step]:
         by = f"by {entry.actor}"
         why = f"{entry.outcome}: {entry.reason.lower()}" if entry.reason else entry.outcome
         what = f"{entry.action} {entry.outcome}" if refused else f"{entry.action} asked for"
-        detail = " · ".join(filter(None, (by, why if refused else "", entry.after)))
+        detail = " · ".join(filter(None, (by, why if refused else "", in_words(entry.after))))
         yield Step(at, look, what, entry.fencing_token, detail, refused=refused)

@@ -119,11 +119,19 @@ function watch() {
 
 const MOST = 1 << 20; // characters that are kept on the page
 
+// without what colours a terminal, also where that is split between two pieces
+function plain(known, text) {
+  const told = known.held + text;
+  known.held = /\x1b(\[[0-?]{0,32}[ -/]{0,8})?$/.exec(told)?.[0] ?? "";
+  return told.slice(0, told.length - known.held.length).replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, "");
+}
+
 function readLog(log) {
   const state = document.getElementById("log-state");
   const stream = new EventSource(log.dataset.log);
   const reached = new Map(); // attempt and stream → how far it was shown, and its decoder
   let token = null;
+  let begun = false; // until then what the page came with stands
 
   function add(text, kind) {
     const low = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
@@ -138,18 +146,20 @@ function readLog(log) {
   stream.onopen = () => (state.textContent = "as it is written");
   stream.onmessage = ({ data }) => {
     const piece = JSON.parse(data);
+    if (!begun) log.replaceChildren(); // the stream tells all of it from the beginning
+    begun = true;
     if (token && piece.fencingToken && piece.fencingToken !== token) add("the next attempt\n", "about");
     token = piece.fencingToken ?? token;
     if (piece.note) add(`${piece.note}\n`, "about");
     if (!piece.data) return;
     const key = `${piece.fencingToken} ${piece.stream}`;
-    const known = reached.get(key) ?? { at: 0, decoder: new TextDecoder() };
+    const known = reached.get(key) ?? { at: 0, decoder: new TextDecoder(), held: "" };
     reached.set(key, known);
     const bytes = Uint8Array.from(atob(piece.data), (sign) => sign.charCodeAt(0));
     const fresh = bytes.subarray(Math.max(0, known.at - piece.offset));
     if (piece.omitted && piece.offset > known.at) add(`${piece.omitted} bytes are left out here\n`, "about");
     known.at = Math.max(known.at, piece.offset + bytes.length);
-    add(known.decoder.decode(fresh, { stream: true }), piece.stream === "STDERR" ? "err" : "");
+    add(plain(known, known.decoder.decode(fresh, { stream: true })), piece.stream === "STDERR" ? "err" : "");
   };
   stream.addEventListener("end", () => {
     state.textContent = "it has ended";

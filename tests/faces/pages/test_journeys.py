@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
-from faces.pages.browser import Watched
+from faces.pages.browser import Watched, watched
 from faces.pages.test_pages import settled
 from support.cluster import DevCluster
 from support.wait import PATIENCE, wait_until
@@ -58,6 +58,27 @@ def test_a_job_is_made_triggered_watched_to_its_end_and_its_log_is_read(
     page.reload()  # the same, as it is kept
     expect(log).to_contain_text("line 1")
     expect(log.locator(".err")).to_have_text(re.compile("oops"))
+
+
+def test_the_log_of_a_run_that_runs_is_in_its_page_and_goes_on_by_the_script(
+    browser: Browser, web: Watched, cluster: DevCluster
+) -> None:
+    colours = "sh -c \"printf '\\033[31mred\\033[0m one\\n'; sleep 6; echo two; sleep 120\""
+    create(web, "painter", colours)
+    run_id = str(cluster.json("job", "trigger", "painter")["runId"])
+    wait_until(
+        lambda: cluster.json("run", "get", run_id)["state"] == "RUNNING", PATIENCE, "its start"
+    )
+    with watched(browser, web.address, script=False) as plain:
+
+        def written() -> bool:
+            return "red one" in plain.open(f"/runs/{run_id}").locator("#log-text").inner_text()
+
+        wait_until(written, PATIENCE, "the log so far, without a script")
+    log = web.open(f"/runs/{run_id}").locator("#log-text")
+    expect(log).to_contain_text("two", timeout=SLOW)
+    assert log.inner_text().split("\n")[:2] == ["red one", "two"]
+    cluster.json("run", "cancel", run_id)
 
 
 def test_a_run_is_cancelled_with_a_reason_that_the_audit_keeps(

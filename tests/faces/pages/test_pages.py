@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -76,6 +77,39 @@ def test_each_page_is_whole_and_fit_for_everybody(
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= size["width"], f"{name} is {width} wide on {size['width']}"
             assert not (found := web.serious()), f"{name}, dark: {dark}\n" + "\n".join(found)
+
+
+SMALL: ViewportSize = {"width": 320, "height": 640}
+
+CUT = """
+[...document.querySelectorAll("main .card, main .tile, main .tiles, header, footer")]
+  .filter((each) => each.scrollWidth > each.clientWidth + 1)
+  .map((each) => `${each.tagName} ${each.id} ${each.className}: ${each.scrollWidth}`)
+"""
+"""What is wider than its place."""
+
+
+def test_no_page_overflows_or_is_cut_on_the_smallest_phone(
+    browser: Browser, cluster: DevCluster, address: str
+) -> None:
+    with watched(browser, address, size=SMALL) as web:
+        for name, path in ADDRESSES.items():
+            page = web.open(path(cluster))
+            width = page.evaluate("document.documentElement.scrollWidth")
+            assert width <= SMALL["width"], f"{name} is {width} wide"
+            assert page.evaluate(CUT) == [], name
+
+
+def test_a_run_has_its_time_on_a_phone_too(browser: Browser, address: str) -> None:
+    for size in (PHONE, SMALL):
+        with watched(browser, address, size=size, script=False) as web:
+            page = web.open("/runs")
+            times = page.locator("tr[data-key] time:visible")
+            assert times.count() == page.locator("tr[data-key]").count() > 0
+            assert re.search(r"\d\d:\d\d", times.first.inner_text())
+            box = times.first.bounding_box()
+            assert box is not None
+            assert box["width"] > 20
 
 
 def test_pages_that_are_watched_ask_for_nothing_again(

@@ -12,14 +12,15 @@ from schedd.api.errors import InvalidArgument
 from schedd.core.ids import SHARDS
 from schedd.core.lifecycle import State
 from schedd.web.pages.almanac import almanac
-from schedd.web.pages.cluster import rows_of
+from schedd.web.pages.audit_words import in_words
+from schedd.web.pages.cluster import AUDIT_READ, deeds, rows_of
 from schedd.web.pages.dead_letters import rate_of
-from schedd.web.pages.forecast import MILD, foreseen
+from schedd.web.pages.forecast import MILD, foreseen, heat
 from schedd.web.pages.forms import local
 from schedd.web.pages.job import definition, does, facts, paused
+from schedd.web.pages.log import LogPart, LogText, Newest
 from schedd.web.pages.new_job import job_of
 from schedd.web.pages.ring import NOBODY, ring
-from schedd.web.pages.run import log_parts
 from schedd.web.pages.story import story
 from schedd.web.words import LOOKS
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -80,6 +81,46 @@ def test_a_result_that_was_refused_stands_in_it_with_its_stale_token() -> None:
 
 def test_what_has_no_instant_isnt_told() -> None:
     assert list(story(run_pb2.Run(), [run_pb2.Attempt(attempt=1)], [cluster_pb.AuditEntry()])) == []
+
+
+def test_what_a_person_gave_as_a_reason_stands_in_it_in_words() -> None:
+    entry = cluster_pb.AuditEntry(
+        actor="user/ann", action="cancel", outcome="ok", after='{"reason":"too late"}'
+    )
+    entry.at.FromDatetime(NOW + timedelta(seconds=9))
+    *_, step = story(run_at(NOW), [], [entry])
+    assert step.detail == "by user/ann · reason: too late"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ('{"paused":true,"by":"user/ann","note":"disks"}', "note: disks"),
+        ('{"paused":false,"catchUp":true}', "catch up"),
+        ('{"leader":"m2","term":8,"reason":""}', "leader: m2 · term: 8"),
+        ('{"runs":["a","b"],"rate":2.5}', "runs: a, b · rate: 2.5"),
+        ("", ""),
+        ("[1]", "[1]"),
+        ("{ no JSON", "{ no JSON"),
+    ],
+)
+def test_a_change_is_told_in_words_and_what_is_none_as_it_stands(change: str, told: str) -> None:
+    assert in_words(change) == told
+
+
+def done(action: str, at: int, **fields: str) -> cluster_pb.AuditEntry:
+    made = cluster_pb.AuditEntry(action=action, actor="user/ann", **fields)
+    made.at.seconds = at
+    return made
+
+
+def test_what_was_done_with_the_cluster_and_its_leader_stands_in_one_order() -> None:
+    refused = done("transfer-leader", 7, outcome="refused", reason="NO_SUCH_MEMBER")
+    found = deeds([done("resume", 8), done("pause", 6), refused])
+    assert [deed.action for deed in found] == ["resume", "transfer leader", "pause"]
+    assert found[1].told == "no such member"
+    many = deeds(done("pause", at) for at in range(30))
+    assert (len(many), many[0].at.second) == (AUDIT_READ, 29)
 
 
 # -- calendars of results --
@@ -164,12 +205,18 @@ def test_the_forecast_counts_each_hour_and_names_the_hottest_minute() -> None:
 
 def test_a_steady_load_beneath_all_hours_hides_no_peak() -> None:
     jobs = [
-        job_pb2.Job(name="clock", cron=["* * * * * *"]),
-        job_pb2.Job(name="daily", cron=["0 9 * * *"]),
+        job_pb2.Job(name="clock", cron=["* * * * *"]),
+        job_pb2.Job(name="rush", cron=["* 9 * * *"]),
     ]
     seen = foreseen(jobs, NOW.replace(hour=0, minute=0, second=0), more=False)
     heats = {(hour.row, hour.column): hour.heat for hour in seen.hours}
     assert (heats[0, 9], heats[0, 8]) == (1.0, MILD)
+
+
+def test_hours_with_almost_as_many_starts_are_almost_as_hot() -> None:
+    assert heat(1_500, 1_500, 1_503) == MILD
+    assert heat(1_503, 1_500, 1_503) - MILD < 0.1
+    assert (heat(7, 7, 7), heat(0, 1, 7)) == (MILD, 0.0)
 
 
 def test_a_forecast_of_a_part_says_so() -> None:
@@ -276,7 +323,7 @@ def test_a_rate_is_a_number_or_told() -> None:
 
 
 def parts(**piece: object) -> Sequence[tuple[str, bool, bool]]:
-    return [(one.text, one.error, one.note) for one in log_parts(run_pb2.LogPiece(**piece))]
+    return [(one.text, one.error, one.note) for one in LogText().parts(run_pb2.LogPiece(**piece))]
 
 
 def test_pieces_of_a_log_say_their_stream_and_what_is_left_out() -> None:
@@ -286,3 +333,26 @@ def test_pieces_of_a_log_say_their_stream_and_what_is_left_out() -> None:
         ("\N{REPLACEMENT CHARACTER}\n", True, False),
     ]
     assert parts(note="not kept") == [("not kept", False, True)]
+
+
+def shown(*pieces: bytes) -> str:
+    text = LogText()
+    told = [text.parts(run_pb2.LogPiece(data=data, fencing_token=7)) for data in pieces]
+    return "".join(part.text for parts in told for part in parts)
+
+
+def test_what_colours_a_terminal_isnt_shown_nor_what_is_split_between_pieces() -> None:
+    assert shown(b"\x1b[1;31mred\x1b[0m and \x1b[2Kplain\n") == "red and plain\n"
+    assert shown(b"a\x1b", b"[3", b"1mb \xc3", b"\xa9") == "ab \N{LATIN SMALL LETTER E WITH ACUTE}"
+    assert shown(b"[31m stays") == "[31m stays"
+
+
+def test_of_a_long_log_the_newest_is_kept_and_the_rest_told_of() -> None:
+    found = Newest(10)
+    found.add([LogPart("first", False)])
+    assert [part.text for part in found.told] == ["first"]
+    found.add([LogPart("second", False), LogPart("third", True)])
+    note, *rest = found.told
+    assert note.note
+    assert "earlier" in note.text
+    assert [part.text for part in rest] == ["second", "third"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,13 @@ def seen(
 ) -> Glance:
     cluster = ToldCluster(members=[member("m1"), member("m2")])
     return glance(
-        told or stored(), cluster.view(), cluster.tenure, trusted=trusted, away=away, twin=twin
+        told or stored(),
+        cluster.view(),
+        cluster.tenure,
+        trusted=trusted,
+        away=away,
+        now=NOW,
+        twin=twin,
     )
 
 
@@ -78,7 +84,7 @@ def test_each_trouble_is_named_and_the_page_turns_red(found: Glance, said: str) 
 
 def test_a_cluster_without_a_leader_says_so() -> None:
     cluster = ToldCluster(leader=None)
-    found = glance(stored(), cluster.view(), cluster.tenure, trusted=True, away=False)
+    found = glance(stored(), cluster.view(), cluster.tenure, trusted=True, away=False, now=NOW)
     assert "there is no leader" in found.troubles
 
 
@@ -86,7 +92,7 @@ def test_the_page_tells_troubles_in_the_words_of_the_call() -> None:
     """`GetCluster`, and so `schedctl cluster status`; a pause it has in fields of its own."""
     view = ToldCluster(leader=None, members=[member("m1")]).view()
     told = stored(shards=owned_by("m1", "gone"), workers=(), pause=Pause(NOW, "ops"))
-    page = glance(told, view, None, trusted=False, away=False).troubles
+    page = glance(told, view, None, trusted=False, away=False, now=NOW).troubles
     call = standing.troubles(view, trusted=False, owned=128, workers=0)
     assert len(call) == 4
     assert [*page[1:]] == call
@@ -99,10 +105,37 @@ def test_before_the_first_reading_nothing_is_claimed_to_be_missing() -> None:
     assert "been read yet" in html(found)
 
 
-def test_dead_letters_are_a_hint_and_no_alarm() -> None:
-    found = seen(stored(counts=Counts(0, 0, 0, 0, dead_letters=3)))
+def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() -> None:
+    draining = cluster_pb.Worker(name="w1", slots=4, state=cluster_pb.Worker.STATE_DRAINING)
+    found = seen(
+        stored(
+            counts=Counts(0, 5, 0, 0, dead_letters=3),
+            runs=[run(State.MISSED), run(State.MISSED), run(State.SUCCEEDED)],
+            workers=[draining],
+        )
+    )
     assert found.troubles == ()
-    assert "3 dead letters wait" in html(found)
+    assert found.concerns == (
+        "2 of the newest 3 runs were missed lately",
+        "3 dead letters wait",
+        "5 waiting, and every worker is draining: nobody is to run what waits",
+    )
+    page = html(found)
+    assert "All is well" not in page
+    assert 'class="verdict wary"' in page
+    assert "<h1>2 of the newest 3 runs were missed lately.</h1>" in page
+
+
+def test_what_went_wrong_stands_behind_what_keeps_runs_from_being_on_time() -> None:
+    page = html(seen(stored(workers=(), counts=Counts(0, 0, 0, 0, dead_letters=1))))
+    assert 'class="verdict bad"' in page
+    assert page.index("No worker is there") < page.index("A dead letter waits for a person")
+
+
+def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
+    old = run(State.MISSED)
+    old.due_at.FromDatetime(NOW - timedelta(days=2))
+    assert "All is well." in html(seen(stored(runs=[old])))
 
 
 def test_members_show_their_part_of_the_shards_and_who_leads() -> None:

@@ -1,0 +1,144 @@
+"""A run's log as its page shows it: what is kept of one that has ended, or what there is so far.
+
+    pieces of a stream ─▶ characters ─▶ without what colours a terminal ─▶ parts
+
+Invariants
+- A character, or a colour's code, that is split between two pieces is one all the same.
+- What a run has written so far is asked for once a page, and waited for no longer than WITHIN: the
+  script goes on by REST, from the beginning, in place of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import re
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.api.calls import STREAMING
+from schedd.api.errors import CallError
+from schedd.web.pages.page import Asked
+from schedkit.errors import Unavailable
+from schedproto.v1 import run_pb2, run_service_pb2
+
+LONGEST: Final = 256 * 1024
+"""Bytes of a log that the page itself holds; REST has all of it."""
+SO_FAR: Final = 64 * 1024
+"""Characters of one that is still written that the page comes with: its newest."""
+WITHIN: Final = 1.0
+"""Seconds for those."""
+QUIET: Final = 0.3
+"""Seconds without a piece after which that was all so far."""
+_RAW: Final = "`schedctl run logs` has all of it"
+_CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_BEGUN: Final = re.compile(r"\x1b(\[[0-?]{0,32}[ -/]{0,8})?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """A piece of a log; `note`: not written by the job, but about its log."""
+
+    text: str
+    error: bool
+    note: bool = False
+
+
+class _Written:
+    """What one stream of an attempt writes, as text."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = ""
+
+    def text(self, data: bytes) -> str:
+        told = self._begun + self._decoder.decode(data)
+        begun = _BEGUN.search(told)
+        self._begun = begun.group() if begun else ""
+        return _CONTROL.sub("", told.removesuffix(self._begun))
+
+
+class LogText:
+    """Pieces of a log, in their order, as the page shows them."""
+
+    def __init__(self) -> None:
+        self._streams: defaultdict[tuple[int, int], _Written] = defaultdict(_Written)
+
+    def parts(self, piece: run_pb2.LogPiece) -> Sequence[LogPart]:
+        """One piece more."""
+        found = []
+        if piece.omitted:
+            found.append(LogPart(f"{piece.omitted:,} bytes are left out here", False, True))
+        if piece.note:
+            found.append(LogPart(piece.note, False, True))
+        if text := self._streams[piece.fencing_token, piece.stream].text(piece.data):
+            found.append(LogPart(text, piece.stream == run_pb2.LogPiece.STREAM_STDERR))
+        return found
+
+
+async def kept(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
+    """What a run wrote that has ended, as far as it is kept, and fits a page."""
+    text, parts, size = LogText(), list[LogPart](), 0
+    try:
+        async for piece in _pieces(asked, run_id, follow=False):
+            parts += text.parts(piece)
+            size += len(piece.data)
+            if size > LONGEST:
+                parts.append(LogPart(f"more than {LONGEST // 1024} KiB: {_RAW}", False, True))
+                break
+    except CallError as error:
+        parts.append(LogPart(error.message, False, True))
+    return tuple(parts)
+
+
+async def so_far(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
+    """What a run that lives has written by now; nothing where that can't be told in time."""
+    text, found = LogText(), Newest(SO_FAR)
+    try:
+        async with asyncio.timeout(WITHIN), aclosing(_pieces(asked, run_id, follow=True)) as pieces:
+            while True:
+                async with asyncio.timeout(QUIET):
+                    piece = await anext(pieces)
+                found.add(text.parts(piece))
+    except (TimeoutError, StopAsyncIteration, CallError, Unavailable):
+        return found.told
+
+
+async def _pieces(
+    asked: Asked, run_id: str, *, follow: bool
+) -> AsyncGenerator[run_pb2.LogPiece, None]:
+    request = run_service_pb2.ReadLogsRequest(run_id=run_id, follow=follow)
+    read = STREAMING["schedd.v1.RunService.ReadLogs"]
+    async for piece in read(asked.services, asked.caller, request):
+        assert isinstance(piece, run_pb2.LogPiece)
+        yield piece
+
+
+class Newest:
+    """The last parts of a log: so many characters, and the rest of the part that these begin in."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._parts: deque[LogPart] = deque()
+        self._size = 0
+        self._cut = False
+
+    def add(self, parts: Iterable[LogPart]) -> None:
+        """These too."""
+        for part in parts:
+            self._parts.append(part)
+            self._size += len(part.text)
+        while self._parts and self._size - len(self._parts[0].text) >= self._most:
+            self._size -= len(self._parts.popleft().text)
+            self._cut = True
+
+    @property
+    def told(self) -> tuple[LogPart, ...]:
+        """As they are shown."""
+        return (_EARLIER, *self._parts) if self._cut else (*self._parts,)
+
+
+_EARLIER: Final = LogPart(f"what came earlier is left out here: {_RAW}", False, True)
