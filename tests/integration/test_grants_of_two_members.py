@@ -70,6 +70,9 @@ class Desk:
     def gone(self, incarnation: object) -> None: ...
     def started(self, key: object, token: object, at: object) -> None: ...
 
+    def is_anothers(self, key: object, token: object, sender: object) -> bool:
+        return False
+
     def heard(self, incarnation: object, since_refresh: float, answer: Callable[..., None]) -> None:
         answer(refreshed=True, lost=False)
 

@@ -29,9 +29,9 @@ LONGEST: Final = 256 * 1024
 """Bytes of a log that the page itself holds; REST has all of it."""
 SO_FAR: Final = 64 * 1024
 """Characters of one that is still written that the page comes with: its newest."""
-WITHIN: Final = 1.0
+WITHIN: Final = 0.25
 """Seconds for those."""
-QUIET: Final = 0.3
+QUIET: Final = 0.08
 """Seconds without a piece after which that was all so far."""
 _RAW: Final = "`schedctl run logs` has all of it"
 _CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
