@@ -85,10 +85,10 @@ golden-diff: $(VENV)/contrib ## what the installed libraries would change of 320
 golden-write: $(VENV)/contrib ## take that over; REASON="tzdata 2027a: Morocco gives up summer time"
 	@cd tests && ../$(BIN)/python -m almanac.golden --write --reason "$(REASON)"
 
-BENCHES := cron drain failover herd openloop pages peers scale simulated soak spread statements submit
+BENCHES := cron drain failover herd openloop pages peers scale simulated soak spread start statements submit
 BENCH    = $(if $(NAME),$(filter $(NAME),$(BENCHES)),cron)
 
-bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, pages, peers, scale, simulated, soak, spread, statements or submit, ARGS="--runs 9"
+bench: $(VENV)/contrib ## what things cost, JSON lines out: NAME=cron, drain, failover, herd, openloop, pages, peers, scale, simulated, soak, spread, start, statements or submit, ARGS="--runs 9"
 ifeq ($(words $(BENCH)) $(words $(NAME)),1 $(if $(NAME),1,0))
 	@cd tests && ../$(BIN)/python -m bench.$(BENCH) $(ARGS)
 else

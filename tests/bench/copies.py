@@ -73,11 +73,16 @@ ON CONFLICT DO NOTHING
 """
 
 
-async def make_templates(cluster: DevCluster) -> None:
-    """Those of HOT and IDLE: from now on the hot ones run, each once a minute."""
+async def make_templates(cluster: DevCluster, jitter: float = 0.0) -> None:
+    """Those of HOT and IDLE: from now on the hot ones run, each once a minute, at an instant or
+    within so many seconds of it.
+    """
     async with Client(cluster.endpoints) as client:
         for second in HOT:
-            await client.jobs.create(f"{TEMPLATE}{second}", cron=f"{second} * * * * *", python=NOOP)
+            cron = f"{second} * * * * *"
+            await client.jobs.create(
+                f"{TEMPLATE}{second}", cron=cron, jitter=f"{jitter:g}s", python=NOOP
+            )
         for number in IDLE:
             await client.jobs.create(f"{TEMPLATE}{number}", cron=FAR, python=NOOP)
 

@@ -5,7 +5,9 @@
 
 A job of each kind is made by the API, and copied into the tables as often as is asked for: what a
 member reads is the same. Lateness is the handler's start, by the worker's clock, less the instant
-itself, of every instant of the seconds that are measured, whether or not it started. JSON, a line.
+itself, of every instant of the seconds that are measured, whether or not it started. All of a
+second are due at its beginning; with `--jitter 1` from their second run on anywhere in it, as the
+members spread them. JSON, a line.
 """
 
 from __future__ import annotations
@@ -34,9 +36,12 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument(
         "--settles", type=seconds_from_zero, default=20.0, help="seconds before the first one"
     )
+    asked.add_argument(
+        "--jitter", type=seconds_from_zero, default=0.0, help="seconds, of the hot jobs"
+    )
     options = asked.parse_args(arguments)
     with bench_cluster(**sizes(options)) as cluster:
-        asyncio.run(copies.make_templates(cluster))
+        asyncio.run(copies.make_templates(cluster, options.jitter))
         began = time.monotonic()
         copies.copy(cluster, (options.idle, copies.IDLE), (options.hot, copies.HOT))
         loaded = time.monotonic() - began
@@ -56,6 +61,7 @@ def main(arguments: Sequence[str]) -> int:
         "spread",
         idle=options.idle,
         hot=options.hot,
+        jitter_s=options.jitter,
         seconds=options.seconds,
         **sizes(options),
         rate=round(options.hot / 60, 1),

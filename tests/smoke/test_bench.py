@@ -81,9 +81,17 @@ def test_a_soak_tells_of_each_window_of_the_drift_and_of_all() -> None:
 
 
 def test_a_steady_rate_beside_idle_schedules() -> None:
-    [line] = bench("spread", "--hot", 120, "--idle", 100, "--seconds", 5, "--settles", 5)
+    small = ("--hot", 120, "--idle", 100, "--seconds", 5, "--settles", 5, "--jitter", 0.5)
+    [line] = bench("spread", *small)
     assert line["instants"] == line["succeeded"] == line["expected"] == 15
     assert line["early"] == 0
+
+
+def test_a_member_that_starts_makes_up_for_what_it_missed() -> None:
+    small = ("--jobs", 50, "--ticks", 6, "--away", 5, "--seconds", 3, "--rounds", "overdue")
+    [line] = bench("start", *small)
+    assert (line["made_up_before"], line["lost"], line["doubled"]) == (50, 0, 0)
+    assert 0 < line["first_s"] <= line["on_time_again_s"]
 
 
 def test_workers_that_are_streams_alone() -> None:
