@@ -33,6 +33,10 @@ class HeldRuns:
         """Of which runs are held."""
         return [*self._of]
 
+    def holds(self, job: JobId) -> bool:
+        """Whether any of this job is held."""
+        return job in self._of
+
     def has(self, run: RunId, job: JobId) -> bool:
         """Whether it is there."""
         held = self._of.get(job)

@@ -25,6 +25,7 @@ from typing import Final
 from schedd.core.agenda import Agenda
 from schedd.core.catch_up import GRACE
 from schedd.core.early import NEVER, Ahead, EarlyRuns, may_go_early
+from schedd.core.far import may_wait_in_its_row
 from schedd.core.held import HeldRuns
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, State
@@ -35,7 +36,7 @@ from schedd.owner.ownership import Ownership
 
 HERD: Final = 5_000
 """Runs that wait: to hand more of them out takes longer than they are armed ahead, so those beyond
-are armed as soon as they are made.
+are armed as soon as they are made. Where so many wait, those in long back-offs wait in their rows.
 """
 NOWHERE: Final = Token(-1)
 """Below every token."""
@@ -343,7 +344,10 @@ class Board:
             self.timers.put(timer.job_id, now, timer, priority)
 
     def _wait(self, run: LiveRun, now: datetime) -> None:
-        """Until it is ready, or first until it may be armed."""
+        """Until it is ready, or may be armed; or in its row, until a scan reads it."""
+        if len(self.waiting) >= HERD and self._is_for_later(run, now):
+            self._waits_no_more(run.key.run_id, run.job_id)
+            return
         run_id, may = run.key.run_id, bool(self.ahead.arm) and may_go_early(run)
         arms_at = run.ready_at - self.ahead.arm
         if may and arms_at > now and len(self.waiting) < HERD:
@@ -352,6 +356,10 @@ class Board:
         self.waiting.put(run_id, run.ready_at, run)
         if may and run_id not in self._kept.get(run.job_id, ()):
             self._may_be_armed(run)
+
+    def _is_for_later(self, run: LiveRun, now: datetime) -> bool:
+        """Whether nothing here needs it before a scan brings it."""
+        return may_wait_in_its_row(run, now) and not self._held.holds(run.job_id)
 
     def _may_be_armed(self, run: LiveRun) -> bool:
         need = self._early_need_of(run)

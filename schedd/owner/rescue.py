@@ -28,7 +28,7 @@ import asyncio
 import math
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
@@ -42,6 +42,7 @@ from schedd.core.events import (
     RunsRescued,
     dead_run,
 )
+from schedd.core.far import horizon
 from schedd.core.ids import SHARDS, IncarnationId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
@@ -66,8 +67,6 @@ REST: Final = 9
 """Times as long as a scan took, until the next. A key that went has one begun at once."""
 LONGEST_REST: Final = 10.0
 """Seconds."""
-HORIZON: Final = timedelta(seconds=15)
-"""How far ahead runs that wait for their time are held in memory; longer than any scan's pause."""
 FULL_EVERY: Final = 60.0
 """Seconds between two scans that read all rows in full."""
 PART: Final = 2_000
@@ -112,6 +111,8 @@ class Rescue:
         self._scan_at = 0.0
         self._scan_again_at = 0.0
         """The soonest at which another scan may follow the last, where only what waits is short."""
+        self._took = 0.0
+        """Seconds, the last scan."""
         self._parts = FIRST_PARTS
         self._since: Cursor | None = None
         """What was committed before is on the board; None: that isn't known."""
@@ -171,9 +172,10 @@ class Rescue:
             with self._board.reading():
                 await self._scan(sorted(self._board.ownership.epochs))
             ended = boottime()
-            self._scan_again_at = ended + min(ended - now, LONGEST_REST)
+            self._took = ended - now
+            self._scan_again_at = ended + min(self._took, LONGEST_REST)
             if self._scan_at:  # else somebody wants another: a key went after the list was read
-                self._scan_at = max(self._scan_at, ended + _rest(ended - now))
+                self._scan_at = max(self._scan_at, ended + _rest(self._took))
         return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
 
     async def look_again(self) -> None:
@@ -186,7 +188,7 @@ class Rescue:
         self._gone = gone
 
     def _until(self) -> datetime:
-        return self._clock.now() + HORIZON
+        return self._clock.now() + horizon(self._took)
 
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []

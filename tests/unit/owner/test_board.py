@@ -3,13 +3,16 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from schedd.core.far import FAR
 from schedd.core.ids import Epoch, JobId, ShardId, Token
 from schedd.core.lifecycle import State
+from schedd.core.line_ids import HURRIED, LineId
 from schedd.core.model import Priority, Timer
-from schedd.owner.board import Board
+from schedd.owner.board import HERD, Board
 from support.runs import NOW, owning, run, running, worker
 
 MINUTE = timedelta(minutes=1)
+LONG = 2 * FAR
 
 
 def jobs(*numbers: int) -> list[JobId]:
@@ -54,6 +57,48 @@ def test_a_back_off_ends_on_the_board():
     assert board.next_ripe() == NOW + timedelta(seconds=3)
     assert board.ripen(NOW + timedelta(seconds=3)) == 1
     assert len(board.ready) == 1
+
+
+def test_beside_many_that_wait_a_long_back_off_is_waited_for_in_its_row():
+    board, calm, hurried = Board(owning(0)), LineId(0), LineId(HURRIED)
+    later = [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=calm) for n in range(HERD + 1)]
+    board.put_runs(later, NOW)
+    assert len(board.waiting) == HERD
+
+    asked_for = [
+        run(HERD + 1, state=State.RETRYING, ready_at=NOW + FAR, line=calm),
+        run(HERD + 2, state=State.RETRYING, ready_at=NOW + LONG, line=hurried),
+        run(HERD + 3, state=State.RETRYING, ready_at=NOW + LONG),
+        run(HERD + 4, state=State.PENDING, ready_at=NOW + LONG, line=calm),
+        replace(later[0], key=run(HERD + 5).key, parent=run(1).key.run_id),
+    ]
+    board.put_runs(asked_for, NOW)
+    assert all(one.key.run_id in board.waiting for one in asked_for)
+
+
+def test_a_back_off_that_has_grown_long_leaves_its_place():
+    board = Board(owning(0))
+    board.put_runs(
+        [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0)) for n in range(HERD)],
+        NOW,
+    )
+    one = run(HERD, state=State.RETRYING, ready_at=NOW + FAR, line=LineId(0))
+    board.put_runs([one], NOW)
+    board.put_runs([replace(one, ready_at=NOW + LONG)], NOW)
+    assert one.key.run_id not in board.waiting
+    assert board.ripen(NOW + FAR) == 0
+
+
+def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
+    board = Board(owning(0))
+    board.put_runs(
+        [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0)) for n in range(HERD)],
+        NOW,
+    )
+    one = run(HERD, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0))
+    board.hold(replace(run(HERD + 1), job_id=one.job_id))
+    board.put_runs([one], NOW)
+    assert board.over(one) == 1, "what was held goes when it has ended"
 
 
 def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_anew():
