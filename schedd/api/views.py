@@ -242,19 +242,18 @@ def dead_letter_message(record: DeadLetterRecord) -> run_pb2.DeadLetter:
 
 def group_message(group: DeadLetterGroup) -> run_pb2.DeadLetterGroup:
     """Dead letters of one kind as people see them."""
-    newest = group.newest
     return run_pb2.DeadLetterGroup(
         fingerprint=group.fingerprint,
-        namespace=newest.namespace,
-        job=newest.job,
-        reason=reason_value(newest.reason),
-        error=newest.error,
-        exit_code=newest.exit_code,
+        namespace=group.namespace,
+        job=group.job,
+        reason=reason_value(group.reason),
+        error=group.error,
+        exit_code=group.exit_code,
         count=group.count,
         promised=group.promised,
         first_died_at=stamp(group.first_died_at),
         last_died_at=stamp(group.last_died_at),
-        run_id=str(newest.run.key.run_id),
+        run_id=str(group.run_id),
     )
 
 

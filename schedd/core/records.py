@@ -466,15 +466,22 @@ class DeadLetterRecord:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """Those of one job with one kind of error, that wait. `newest` tells of the error."""
+    """Those of one job with one kind of error, that wait. The newest of them, `run_id`, tells of
+    the error. `job` is empty for what was submitted.
+    """
 
     fingerprint: str
+    namespace: str
+    job: str
     count: int
     promised: int
     """How many of them a redrive is to do again."""
     first_died_at: datetime
     last_died_at: datetime
-    newest: RunRecord
+    run_id: RunId
+    reason: str | None
+    exit_code: int | None
+    error: str
 
 
 @dataclass(frozen=True, slots=True)

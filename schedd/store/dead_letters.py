@@ -9,7 +9,19 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Subquery,
+    and_,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+)
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from schedd.core.ids import RedriveId, RunId
@@ -63,32 +75,33 @@ def groups(connection: Connection, choice: Choice, most: int) -> tuple[list[Dead
     By keys: they are few among the jobs.
     """
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    newest = (dead_letters.c.died_at.desc(), dead_letters.c.run_id)
+    greatest = _greatest(choice, most)
+    newest = dead_letters.alias("newest")
+    its = (runs.c.scheduled_at == newest.c.scheduled_at, runs.c.run_id == newest.c.run_id)
+    said = select(runs.c.reason, runs.c.exit_code, runs.c.error).where(*its)
+    told = said.offset(0).lateral("told")  # else by its id alone, through all days
     query = (
-        select(
-            dead_letters.c.fingerprint,
-            func.count().label("how_many"),
-            func.sum(func.count()).over().label("in_all"),
-            func.count().filter(dead_letters.c.redrive.in_(_under_way())).label("promised"),
-            func.min(dead_letters.c.died_at).label("first"),
-            func.max(dead_letters.c.died_at).label("last"),
-            func.array_agg(aggregate_order_by(dead_letters.c.run_id, *newest))[1].label("newest"),
-        )
-        .select_from(dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id))
-        .where(chosen(choice), dead_letters.c.settled.is_(None))
-        .group_by(dead_letters.c.fingerprint, jobs.c.name, jobs.c.ephemeral)
-        .order_by(func.count().desc(), func.max(dead_letters.c.died_at).desc())
-        .limit(most)
+        select(greatest, told)
+        .join(newest, newest.c.run_id == greatest.c.run_id)
+        .join(told, true())
+        .order_by(greatest.c.how_many.desc(), greatest.c.last.desc())
     )
     rows = connection.execute(query).all()
-    wanted = records().where(runs.c.run_id.in_([row.newest for row in rows]))
-    told = {each.run.key.run_id: each for each in map(record, connection.execute(wanted))}
     found = [
         DeadLetterGroup(
-            row.fingerprint, row.how_many, row.promised, row.first, row.last, told[row.newest]
+            row.fingerprint,
+            choice.namespace,
+            row.name,
+            row.how_many,
+            row.promised,
+            row.first,
+            row.last,
+            RunId(row.run_id),
+            row.reason,
+            row.exit_code,
+            row.error,
         )
         for row in rows
-        if row.newest in told
     ]
     return found, int(rows[0].in_all) if rows else 0
 
@@ -167,6 +180,29 @@ def _of_job(namespace: str, job: str) -> ColumnElement[bool]:
     except ValueError:
         named = (jobs.c.namespace == clean(namespace)) & (jobs.c.name == clean(job))
         return dead_letters.c.job_id.in_(select(jobs.c.job_id).where(named))
+
+
+def _greatest(choice: Choice, most: int) -> Subquery:
+    """A row a group, with the run of its newest letter."""
+    newest = (dead_letters.c.died_at.desc(), dead_letters.c.run_id)
+    return (
+        select(
+            dead_letters.c.fingerprint,
+            jobs.c.name,
+            func.count().label("how_many"),
+            func.sum(func.count()).over().label("in_all"),
+            func.count().filter(dead_letters.c.redrive.in_(_under_way())).label("promised"),
+            func.min(dead_letters.c.died_at).label("first"),
+            func.max(dead_letters.c.died_at).label("last"),
+            func.array_agg(aggregate_order_by(dead_letters.c.run_id, *newest))[1].label("run_id"),
+        )
+        .select_from(dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id))
+        .where(chosen(choice), dead_letters.c.settled.is_(None))
+        .group_by(dead_letters.c.fingerprint, jobs.c.name, jobs.c.ephemeral)
+        .order_by(func.count().desc(), func.max(dead_letters.c.died_at).desc())
+        .limit(most)
+        .subquery("greatest")
+    )
 
 
 def _letters(query: Select[Any]) -> Select[Any]:

@@ -8,6 +8,7 @@
 Invariants
 - No index of `runs` names what a completion changes (docs/decisions, live runs), so what isn't
   found by a way above is looked for among LOOKED_AT runs, and the answer says how far that was.
+- Of a namespace that has one job its runs are looked for, of one that has none nothing is.
 - A run that FAILED and is nobody's child has a dead letter, settled or not, for as long as it is
   there itself.
 """
@@ -62,8 +63,10 @@ def list_runs(
     reached = _newest(select(source.c.scheduled_at, source.c.run_id), source.c).where(
         *_between(source.c, wanted, after)
     )
-    if wanted.job:
-        of_job = _ids(connection, namespace, wanted.job)
+    of_job = _ids(connection, namespace, wanted.job) if wanted.job else _only(connection, namespace)
+    if of_job is not None and not of_job:
+        return [], None
+    if of_job is not None:
         one = len(of_job) == 1
         reached = reached.where(
             source.c.job_id == of_job[0] if one else source.c.job_id.in_(of_job)
@@ -117,6 +120,13 @@ def _ids(connection: Connection, namespace: str, job: str) -> Sequence[UUID]:
     except ValueError:
         named = (jobs.c.namespace == clean(namespace)) & (jobs.c.name == clean(job))
         return connection.execute(select(jobs.c.job_id).where(named)).scalars().all()
+
+
+def _only(connection: Connection, namespace: str) -> Sequence[UUID] | None:
+    """The job of a namespace that never had more, or had none; None: it had."""
+    of_namespace = select(jobs.c.job_id).where(jobs.c.namespace == clean(namespace)).limit(2)
+    found = connection.execute(of_namespace).scalars().all()
+    return found if len(found) < 2 else None
 
 
 def _newest(query: Select[Any], of: Columns) -> Select[Any]:

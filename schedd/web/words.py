@@ -52,11 +52,11 @@ def iso(at: datetime) -> str:
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """The time of day in UTC, with the date when it is another day's."""
+    """The time of day in UTC, with the date when it is another day's: of `now` the day counts."""
     at, now = at.astimezone(UTC), now.astimezone(UTC)
     if at.date() == now.date():
         return at.strftime("%H:%M:%S")
-    if abs(at - now) < timedelta(days=180):
+    if abs(at.date() - now.date()) < timedelta(days=180):
         return at.strftime("%d %b %H:%M")
     return at.strftime("%d %b %Y")
 

@@ -72,7 +72,8 @@ def tally_of(rows: Sequence[Row], grid: Grid) -> Tally:
 def forecast(rows: Sequence[Row], grid: Grid, top: int = 5) -> Forecast:
     """Count the starts of each minute, and ask the `top` hottest kinds of minute who is in them."""
     counts = tally_of(rows, grid).counts()
-    order = sorted((minute for minute, many in enumerate(counts) if many), key=lambda m: -counts[m])
+    busy = (minute for minute, many in enumerate(counts) if many)
+    order = sorted(busy, key=counts.__getitem__, reverse=True)
     hottest: list[Hot] = []
     told = 0
     for minute in order:

@@ -5,8 +5,13 @@ over all of them together (a carry-save adder, as wide as the grid).
 """
 
 from dataclasses import field
+from typing import Final
 
 from schedkit.records import dataclass
+
+LANE: Final = 8
+"""Slices that are read together: a minute's count of them is a byte."""
+_DIGITS: Final = bytes.maketrans(b"01", b"\x00\x01")
 
 
 @dataclass(slots=True)
@@ -58,13 +63,19 @@ class Tally:
     def counts(self) -> list[int]:
         """Each minute's count."""
         found = [0] * self.minutes
-        for at, bits in enumerate(self.slices):
-            weight = 1 << at
-            for minute, bit in enumerate(reversed(format(bits, f"0{self.minutes}b"))):
-                if bit == "1":
-                    found[minute] += weight
+        for first in range(0, len(self.slices), LANE):
+            lanes = 0
+            for at, bits in enumerate(self.slices[first : first + LANE]):
+                lanes |= _spread(bits, self.minutes) << at
+            counted = lanes.to_bytes(self.minutes, "little")
+            found = [many + (more << first) for many, more in zip(found, counted, strict=True)]
         return found
 
     def total(self) -> int:
         """The sum over all minutes."""
         return sum(bits.bit_count() << at for at, bits in enumerate(self.slices))
+
+
+def _spread(bits: int, length: int) -> int:
+    """A byte for each of `length` bits: 0 or 1."""
+    return int.from_bytes(format(bits, f"0{length}b").encode().translate(_DIGITS), "big")

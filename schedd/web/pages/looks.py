@@ -9,6 +9,8 @@ Invariants
   id, so a watcher that comes back is told only of what it hasn't seen.
 - While the database is away the last reading stays on the page, which says so.
 - What one caller may see is never shared with another.
+- What was read is drawn again only where it differs from what was read before, or the day does:
+  of `now`, templates say no more than whether it is an instant's day.
 - What nobody watches is kept for KEPT_FOR, and no more than KEPT of it: made-up addresses cost a
   look each, and nothing that stays.
 - What is over (`Shown.over`) is sent once more, and then that it has ended: nobody looks again.
@@ -65,6 +67,7 @@ class Look:
         self._looked_at = -math.inf
         self._body: Body | None = None
         self._known: Body | None = None
+        self._drawn: tuple[object, ...] = ()
         self._kept: object = None
         self._away = False
 
@@ -137,7 +140,14 @@ class Look:
         except CallError as error:
             return refused(error)
         self._away, self._kept = False, told.kept
-        self._known = shown(self._page, self._asked, told)
+        return self._draw(told)
+
+    def _draw(self, told: Shown) -> Body:
+        """The body that shows it: the one before, if that shows the same."""
+        drawn = (told.title, told.seen, told.over, utcnow().date())
+        if self._known is None or drawn != self._drawn:
+            self._known = shown(self._page, self._asked, told)
+        self._drawn = drawn
         return self._known
 
     def _without(self, error: Unavailable | OutOfTouch) -> Body:

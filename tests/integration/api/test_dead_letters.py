@@ -11,11 +11,13 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from schedd.api.dead_letters import greatest_groups
 from schedd.api.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, Reason, State
@@ -283,6 +285,56 @@ async def test_groups_are_by_job_and_kind_of_error_the_greatest_first(dead: Dead
     assert greatest.reason == common_pb2.REASON_EXIT_CODE
     of_k = await dead.api("ListDeadLetterGroups", wire.ListDeadLetterGroupsRequest(job="k"))
     assert [one.count for one in of_k.groups] == [1]
+
+
+async def test_a_group_tells_of_its_newest_letter_and_when_it_began(dead: Dead) -> None:
+    await dead.job()
+    oldest, middle, last = [await dead.died(kind="a") for _ in range(3)]
+    await dead.api.world.sql(
+        "UPDATE runs SET error = 'told ' || run_id WHERE state = 'FAILED' RETURNING 1"
+    )
+    listed = {run_id: await dead.letter(run_id) for run_id in (oldest, middle, last)}
+
+    async def told() -> tuple[str, str, datetime, datetime]:
+        asked = wire.ListDeadLetterGroupsRequest()
+        [one] = (await dead.api("ListDeadLetterGroups", asked)).groups
+        first, newest = one.first_died_at.ToDatetime(), one.last_died_at.ToDatetime()
+        return one.run_id, one.error, first, newest
+
+    died = {run_id: letter.died_at.ToDatetime() for run_id, letter in listed.items()}
+    assert await told() == (last, f"told {last}", died[oldest], died[last])
+    await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(run_ids=[last]))
+    assert await told() == (middle, f"told {middle}", died[oldest], died[middle])
+    await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(run_ids=[oldest]))
+    assert await told() == (middle, f"told {middle}", died[middle], died[middle])
+
+
+async def test_what_was_submitted_is_one_group_a_kind_and_each_namespace_has_its_own(
+    dead: Dead,
+) -> None:
+    for namespace in ("default", "team-a"):
+        for _ in range(2):
+            spec = job_pb2.Job(shell=SHELL)
+            await dead.api("SubmitRun", wire.SubmitRunRequest(namespace=namespace, spec=spec))
+    await dead.api.world.sql(
+        "WITH failed AS (UPDATE runs SET state = 'FAILED' RETURNING *)"
+        " INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)"
+        " SELECT run_id, scheduled_at, job_id, 'a' FROM failed RETURNING 1"
+    )
+    for namespace in ("default", "team-a"):
+        asked = wire.ListDeadLetterGroupsRequest(namespace=namespace)
+        [one] = (await dead.api("ListDeadLetterGroups", asked)).groups
+        assert (one.namespace, one.job, one.fingerprint, one.count) == (namespace, "", "a", 2)
+
+
+async def test_of_many_groups_the_greatest_are_told_and_all_letters_are_counted(dead: Dead) -> None:
+    for number in range(4):
+        await dead.job(f"j{number}")
+        await dead.many(number + 1, f"j{number}")
+    found, waiting = await greatest_groups(dead.api.services, "", 2)
+    assert [(one.job, one.count) for one in found] == [("j3", 4), ("j2", 3)]
+    assert waiting == 10
+    assert await greatest_groups(dead.api.services, "nowhere", 2) == ([], 0)
 
 
 async def test_the_list_is_of_those_that_wait_and_of_all_when_asked_for(dead: Dead) -> None:

@@ -165,18 +165,23 @@ async def test_definitions_alone_are_read_of_the_newest_with_whether_they_are_pa
     world: World,
 ) -> None:
     await world.member()
-    for number in range(3):
-        await world.job(name=f"job-{number}")
+    await world.job(name="job-0")
+    middle = (await world.job(name="job-1")).definition
+    last, users = job_record(name="job-2"), world.store.users
+    born_paused = replace(last, definition=replace(last.definition, paused=True))
+    await users.create_job(born_paused, None, ok("create"))
     await world.job(name="elsewhere", namespace="team-a")
-    await world.sql(
-        "UPDATE timers t SET paused = true FROM jobs j"
-        " WHERE j.job_id = t.job_id AND j.name = 'job-1' RETURNING 1"
-    )
-    found = await world.store.users.newest_definitions("default", 2)
-    assert [(one.name, one.paused, one.spec) for one in found] == [
-        ("job-2", False, b"spec"),
-        ("job-1", True, b"spec"),
-    ]
+
+    async def paused() -> list[tuple[str, bool]]:
+        found = await users.newest_definitions("default", 2)
+        assert {one.spec for one in found} == {b"spec"}
+        return [(one.name, one.paused) for one in found]
+
+    assert await paused() == [("job-2", True), ("job-1", False)]
+    await users.pause_job(middle.job_id, "", "ann", ok("pause"))
+    assert await paused() == [("job-2", True), ("job-1", True)]
+    await users.resume_job(middle.job_id, TimerEdit(), None, ok("resume"))
+    assert await paused() == [("job-2", True), ("job-1", False)]
 
 
 async def test_a_filter_without_an_index_looks_at_so_many_jobs_and_says_where_it_ended(

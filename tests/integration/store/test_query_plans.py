@@ -18,7 +18,7 @@ from schedd.core.ids import BackfillId, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, RunKey
 from schedd.core.records import Unstarted
-from schedd.core.redrive import Line
+from schedd.core.redrive import Choice, Line
 from schedd.store.changes import PostgresChangeStore
 from support.store import World, draft, firing, job_record, ok, report
 
@@ -60,13 +60,16 @@ async def analyzed(world: World) -> None:
     raw.close()
 
 
-def explain(world: World) -> dict[str, list[dict[str, Any]]]:
-    """From here on, plans of the batches' statements, under their first words."""
+BATCHES = ("unnest", "live l", "timers t", "dead_letters l")
+
+
+def explain(world: World, having: tuple[str, ...] = BATCHES) -> dict[str, list[dict[str, Any]]]:
+    """From here on, plans of statements that have one of these, under their first words."""
     found: dict[str, list[dict[str, Any]]] = {}
     engine = world.members[0].store.database._engine
 
     def look(conn, cursor, statement, parameters, context, executemany):
-        if any(word in statement for word in ("unnest", "live l", "timers t", "dead_letters l")):
+        if any(word in statement for word in having):
             cursor.execute("EXPLAIN (FORMAT JSON) " + statement, parameters)
             [(plan,)] = cursor.fetchall()
             plan = json.loads(plan) if isinstance(plan, str) else plan
@@ -209,6 +212,32 @@ async def test_a_redrive_of_very_many_looks_at_what_is_left_of_it_alone(world: W
         for scan in all_
         if scan["Node Type"] == "Seq Scan" and scan["Relation Name"] not in {"redrives", "cluster"}
     ]
+
+
+async def test_what_the_newest_dead_letters_say_is_looked_for_in_the_days_of_their_runs_alone(
+    world: World,
+) -> None:
+    me = await world.member()
+    await filled(world)
+    await me.store.database.call(lambda c: c.exec_driver_sql(REDRIVEN, {"id": uuid4()}))
+    await analyzed(world)
+    found = explain(world, ("dead_letters",))
+
+    groups, waiting = await me.store.dead_letters.groups(Choice("default"), 50)
+    assert (len(groups), waiting) == (50, 11_000)
+    [[plan]] = found.values()
+    looks = list(scans(plan))
+    of_days = [scan for scan in looks if scan["Relation Name"].startswith("runs_")]
+    assert len(of_days) > 3
+    assert [scan for scan in of_days if "scheduled_at = " not in _keys(scan)] == []
+    letters = [scan for scan in looks if scan["Relation Name"] == "dead_letters"]
+    assert len(letters) == 2
+    assert not [scan for scan in looks if scan["Node Type"] == "Seq Scan"]
+
+
+def _keys(scan: dict[str, Any]) -> str:
+    """By what it is looked for."""
+    return f"{scan.get('Index Cond', '')} {scan.get('Filter', '')}"
 
 
 async def test_batches_look_rows_up_by_key_though_statistics_say_the_tables_are_empty(

@@ -76,7 +76,31 @@ async def test_a_page_that_is_full_goes_on_after_its_last_row(world: World) -> N
 async def test_runs_of_other_namespaces_are_looked_through_no_further(world: World) -> None:
     me = await world.member()
     await ran(world, me, 5)
+    for name in ("a", "b"):
+        await world.job(name=name, namespace="elsewhere")
     assert await pages(world, RunFilter(), "elsewhere") == [[], [], []]
+
+
+@pytest.mark.parametrize("wanted", [RunFilter(), RunFilter(states=(State.RUNNING, State.FAILED))])
+async def test_where_no_job_is_or_was_nothing_is_looked_for(
+    world: World, wanted: RunFilter
+) -> None:
+    me = await world.member()
+    await ran(world, me, 5)
+    assert await pages(world, wanted, "nowhere") == [[]]
+
+
+async def test_the_runs_of_the_only_job_of_a_namespace_are_found_however_many_others_have(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = await world.job(name="alone", namespace="team-a")
+    await me.fire(firing(job))
+    await ran(world, me, 5)
+    [[run]] = await pages(world, RunFilter(), "team-a")
+    assert run == new_run(job, START).key.run_id
+    await world.job(name="second", namespace="team-a")
+    assert (await pages(world, RunFilter(), "team-a"))[0] == [], "it is looked for among all again"
 
 
 async def test_what_failed_is_found_however_much_came_since(world: World) -> None:

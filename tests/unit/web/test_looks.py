@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,9 @@ from schedd.web.pages.all import PAGES
 from schedd.web.pages.looks import KEPT, KEPT_FOR, Look, Looks
 from schedd.web.pages.page import Asked, Page, Shown
 from schedd.web.streams import Event
+from schedd.web.templating import render
+from schedkit.errors import Unavailable
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from support.callers import TESTER
 
 
@@ -25,11 +29,15 @@ class Read:
 
     over: bool = False
     times: int = 0
+    seen: tuple[object, ...] = ()
+    error: Exception | None = None
 
     async def __call__(self, asked: Asked) -> Shown:
         del asked
         self.times += 1
-        return Shown("Doctor", (), over=self.over)
+        if self.error is not None:
+            raise self.error
+        return Shown("Doctor", self.seen, over=self.over)
 
     def page(self) -> Page:
         return Page("/doctor", "Cluster", "doctor", self, every=0.0)
@@ -88,6 +96,46 @@ async def test_a_look_that_is_watched_stays_whoever_else_comes(clock: list[float
     clock[0] += KEPT_FOR + 1
     looks.of(page, asked(q="another"))
     assert not kept(looks, page, look)
+
+
+async def test_what_is_as_it_was_is_not_drawn_again_that_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn, today = list[object](), [datetime(2026, 3, 4, 23, 59, tzinfo=UTC)]
+
+    def counted(template: str, **values: Any) -> str:
+        drawn.append(values["seen"])
+        return render(template, **values)
+
+    monkeypatch.setattr(module, "render", counted)
+    monkeypatch.setattr(module, "utcnow", lambda: today[0])
+    read = Read()
+    look = Looks().of(read.page(), asked())
+    first = await look.now()
+    assert await look.anew() is first
+    assert (read.times, len(drawn)) == (2, 1)
+
+    read.seen = (cluster_pb.Finding(what="the disk is full"),)
+    other = await look.anew()
+    assert "the disk is full" in other.html
+    assert other.digest != first.digest
+    read.seen = (cluster_pb.Finding(what="the disk is full"),)
+    assert await look.anew() is other, "a value of its own, and equal"
+    today[0] += timedelta(minutes=1)
+    assert (await look.anew()).html == other.html
+    assert len(drawn) == 3, "instants may read otherwise on another day"
+
+
+async def test_a_page_that_comes_back_after_its_database_is_drawn_as_it_was() -> None:
+    read = Read()
+    look = Looks().of(read.page(), asked())
+    before = await look.now()
+    read.error = Unavailable("PostgreSQL: away")
+    away = await look.anew()
+    assert away.html.endswith(before.html)
+    assert away.digest != before.digest
+    read.error = None
+    assert (await look.anew()).html == before.html
 
 
 async def test_what_is_over_is_sent_once_and_nobody_looks_again() -> None:

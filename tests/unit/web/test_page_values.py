@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 import pytest
 
 from schedd.api.errors import InvalidArgument
-from schedd.core.ids import SHARDS
+from schedd.core.ids import SHARDS, JobId
 from schedd.core.lifecycle import State
+from schedd.core.records import StoredDefinition
 from schedd.web.pages.almanac import almanac
 from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.cluster import AUDIT_READ, deeds, rows_of
 from schedd.web.pages.dead_letters import rate_of
-from schedd.web.pages.forecast import MILD, foreseen, heat
+from schedd.web.pages.forecast import KEPT as FORECASTS
+from schedd.web.pages.forecast import MILD, Counted, foreseen, heat
 from schedd.web.pages.forms import local
 from schedd.web.pages.job import definition, does, facts, paused
 from schedd.web.pages.log import LogPart, LogText, Newest
@@ -223,6 +226,41 @@ def test_a_forecast_of_a_part_says_so() -> None:
     seen = foreseen([job_pb2.Job(name="one", on_demand=True)], NOW, more=True)
     assert seen.left_out == ("all but the newest 1",)
     assert {hour.heat for hour in seen.hours} == {0.0}
+
+
+def stored(name: str, cron: str = "0 * * * *", *, paused: bool = False) -> StoredDefinition:
+    spec = job_pb2.Job(cron=[cron]).SerializeToString(deterministic=True)
+    return StoredDefinition(JobId(uuid4()), 1, "default", name, spec, paused)
+
+
+def test_what_is_to_come_is_counted_once_for_the_same_definitions_and_day() -> None:
+    counted, today = Counted(), NOW.replace(hour=0, minute=0, second=0)
+    first = counted.of([stored("etl"), stored("report")], today)
+    assert first.total == 2 * 7 * 24
+    assert counted.of([stored("etl"), stored("report")], today) is first
+    for total, jobs, start in (
+        (7 * 24, [stored("etl")], today),
+        (7 * 24, [stored("etl"), stored("report", paused=True)], today),
+        (8 * 24, [stored("etl"), stored("report", "0 0-23 * * 0")], today),
+        (2 * 7 * 24, [stored("etl"), stored("reports")], today),
+        (2 * 7 * 24, [stored("etl"), stored("report")], today + timedelta(days=1)),
+    ):
+        other = counted.of(jobs, start)
+        assert other != first
+        assert other.total == total
+    assert counted.of([stored("etl"), stored("report")], today) is first, "it is kept beside them"
+
+
+def test_of_forecasts_the_last_that_were_asked_for_are_kept() -> None:
+    counted, today = Counted(), NOW.replace(hour=0, minute=0, second=0)
+    often = counted.of([stored("often")], today)
+    once = counted.of([stored("once")], today)
+    for number in range(FORECASTS):
+        counted.of([stored(f"made-up-{number}")], today)
+        assert counted.of([stored("often")], today) is often
+    again = counted.of([stored("once")], today)
+    assert again is not once
+    assert again == once
 
 
 # -- jobs --

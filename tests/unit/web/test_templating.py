@@ -1,10 +1,15 @@
-"""How sentences begin on a page."""
+"""How sentences begin on a page, and what templates may ask of the present instant."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from schedd.web.templating import _environment
+import pytest
+from jinja2 import Environment, nodes
+
+from schedd.web.templating import HERE, _environment
+
+TEMPLATES = sorted((HERE / "templates").glob("*.html"))
 
 
 @pytest.mark.parametrize(
@@ -19,3 +24,17 @@ from schedd.web.templating import _environment
 def test_a_sentence_begins_great_but_the_name_of_a_field_stays_one(text: str, shown: str) -> None:
     template = _environment.from_string("{{ text | capitalised }}")
     assert template.render(text=text) == shown
+
+
+TOLD_NOW = {"moment", "coming", "runs_table", "pager"}
+"""What may be told of the present instant: `moment`, and what hands it on to that."""
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_templates_ask_no_more_of_now_than_its_day(path: Path) -> None:
+    """Else a page whose reading is as it was (`looks`) would have to be drawn again."""
+    tree = Environment().parse(path.read_text())
+    named = [name for name in tree.find_all(nodes.Name) if (name.name, name.ctx) == ("now", "load")]
+    calls = [call for call in tree.find_all(nodes.Call) if isinstance(call.node, nodes.Name)]
+    told = {id(part) for call in calls if call.node.name in TOLD_NOW for part in call.args}
+    assert [name.lineno for name in named if id(name) not in told] == []

@@ -44,6 +44,14 @@ def test_an_instant_says_its_day_when_it_is_another(at: datetime, said: str) -> 
     assert words.clock(at, NOON) == said
 
 
+def test_an_instant_reads_the_same_for_a_whole_day() -> None:
+    midnight = NOON.replace(hour=0, minute=0, second=0)
+    for days in (-181, -180, -179, -1, 0, 1, 179, 180, 181):
+        at = NOON + timedelta(days=days)
+        said = {words.clock(at, midnight + timedelta(minutes=minute)) for minute in range(1440)}
+        assert len(said) == 1, f"{days} days away"
+
+
 @pytest.mark.parametrize(
     ("form", "said"),
     [
