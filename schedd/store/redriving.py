@@ -294,8 +294,7 @@ def once_more(
     )
     shard = _place(connection, JobId(dead.job_id), made, line)
     if isinstance(shard, Conflict) and shard.what == "pool":  # asked for twice, it is there
-        row = connection.execute(records().where(runs.c.run_id == made)).first()
-        return shard if row is None else record(row)
+        return _stored(connection, made) or shard
     if shard is None or isinstance(shard, Conflict):
         return shard
     new = NewRun(
@@ -318,11 +317,16 @@ def once_more(
     if inserted:
         _settle(connection, run_id, by, made)
         audit.write_all(connection, [entry])
-    row = connection.execute(records().where(runs.c.run_id == made)).first()
-    if row is not None and not inserted and payload is not None:
+    stored = _stored(connection, made)
+    if stored is not None and not inserted and payload is not None:
         its = select(runs.c.payload).where(runs.c.run_id == made)
         if connection.execute(its).scalar_one() != payload:
             return Conflict("payload")
+    return stored
+
+
+def _stored(connection: Connection, run_id: RunId) -> RunRecord | None:
+    row = connection.execute(records().where(runs.c.run_id == run_id)).first()
     return None if row is None else record(row)
 
 
