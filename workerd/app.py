@@ -35,7 +35,7 @@ from workerd.core.outcome import Cause
 from workerd.core.trust import Trust
 from workerd.courier import Courier
 from workerd.executors import plugins, scratch
-from workerd.executors.table import executors
+from workerd.executors.table import Table, executors
 from workerd.identity import Identity
 from workerd.keeper import sweep_leftovers
 from workerd.keeping import Keeping
@@ -87,17 +87,7 @@ class App:
         self._sessions = sessions
         self._metrics = Metrics()
         table = executors(config, self._sessions, spool.scratch, points)
-        identity = Identity(
-            worker=config.name,
-            spool_id=spool.id,
-            version=metadata.version("schedd"),
-            host=socket.gethostname(),
-            slots=config.slots,
-            labels=config.labels,
-            handlers=table.handlers,
-            actions=[*table.by_action],
-            started_at=utcnow(),
-        )
+        identity = _identity(config, spool, table)
         self._admission = Admission(config.slots, identity.incarnation)
         self._trust = Trust()
         clock = JudgingClock()
@@ -222,6 +212,20 @@ async def serve(config: Config, daemon: Daemon) -> None:
             await app.run(daemon)
     finally:
         spool.close()
+
+
+def _identity(config: Config, spool: Spool, table: Table) -> Identity:
+    return Identity(
+        worker=config.name,
+        spool_id=spool.id,
+        version=metadata.version("schedd"),
+        host=socket.gethostname(),
+        slots=config.slots,
+        labels=config.labels,
+        handlers=table.handlers,
+        actions=[*table.by_action],
+        started_at=utcnow(),
+    )
 
 
 def _spare_the_collector() -> None:

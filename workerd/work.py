@@ -1,7 +1,7 @@
 """The runs in hand: takes assignments, arms, starts, stops, and reports their end.
 
     assign ─→ admission ─┬─ refused → said on the stream it came by
-                         └─ taken → (`armed`) → start → executor → (result store) → courier
+                         └─ taken → (`armed`) → start → `attempts` → (result store) → courier
 
 Invariants
 - Admission decides, here it is done: nothing runs that `Admission.start` hasn't let through, at
@@ -14,39 +14,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
-from datetime import UTC, datetime
-from typing import NoReturn, Protocol
+from datetime import datetime
+from typing import NoReturn
 
 from schedkit import failpoints
-from schedkit.clock import boottime, utcnow
-from schedkit.records import dataclass
+from schedkit.clock import boottime
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
-from workerd.advance import Advance
 from workerd.armed import Armed
+from workerd.attempts import BUG, Attempts, InHand, Origin
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
 from workerd.core.cluster_time import ClusterTime, JudgingClock
 from workerd.core.ids import Address, Incarnation, Key
-from workerd.core.outcome import Cause, Outcome, Reason, Verdict, stopped
+from workerd.core.outcome import Cause, Outcome, Reason, Verdict
 from workerd.core.trust import Trust
 from workerd.courier import Courier
-from workerd.executors.base import (
-    Attempt,
-    Executor,
-    Stop,
-    dies_with_lease,
-    heartbeat_timeout_of,
-    timeout_of,
-)
+from workerd.executors.base import Executor, dies_with_lease
 from workerd.keeping import Keeping, Parcel
 from workerd.metrics import Metrics
-from workerd.pulse import Pulse
-from workerd.tail import Tail
 
 log = logging.getLogger(__name__)
-
-_BUG = "a bug in the executor of %s ends run %s alone"
 
 _TRUST_LOOK = 0.25
 """Seconds between two looks at whether trust has ended."""
@@ -57,36 +44,7 @@ end frees its slot, so where members are slow to store them results gather besid
 """
 
 BEFORE_START = failpoints.blocking("worker.before_start", None)
-BEFORE_EXEC = failpoints.awaited("worker.before_exec", None)
 AFTER_END = failpoints.awaited("worker.after_end", None)
-
-
-class Origin(Protocol):
-    """The stream by which an assignment came."""
-
-    @property
-    def address(self) -> Address:
-        """The member that issued it."""
-        ...
-
-    def send_refusal(self, refusal: pb.Refusal) -> None:
-        """Queue it; dropped when the stream is gone, as the member then finds out by itself."""
-        ...
-
-    def send_log(self, chunk: pb.LogChunk) -> None:
-        """Queue it, if there is room."""
-        ...
-
-
-@dataclass(slots=True)
-class _Item:
-    assignment: pb.Assignment
-    action: str
-    origin: Origin
-    stop: Stop = field(default_factory=Stop)
-    tail: Tail = field(default_factory=Tail)
-    started_at: datetime | None = None
-    advance: Advance | None = None
 
 
 class Work:
@@ -104,14 +62,14 @@ class Work:
         metrics: Metrics,
     ) -> None:
         self._worker = worker
+        self._attempts = Attempts(worker, trust, clock, executors, keeping)
         self._admission = admission
         self._trust = trust
         self._clock = clock
-        self._executors = executors
         self._courier = courier
         self._keeping = keeping
         self._metrics = metrics
-        self._items: dict[Key, _Item] = {}
+        self._items: dict[Key, InHand] = {}
         self._armed = Armed(self._begin)
         self._group: asyncio.TaskGroup | None = None
         self._leaving = False
@@ -148,11 +106,11 @@ class Work:
             offer,
             self._clock.read(now),
             trusted=self._trusted(now),
-            unable=self._objection(action, assignment),
+            unable=self._attempts.objection(action, assignment),
         )
         match verdict:
             case Taken():
-                self._items[offer.key] = _Item(assignment, action, origin)
+                self._items[offer.key] = InHand(assignment, action, origin)
                 self._idle.clear()
                 self._begin(offer.key)
             case Known(state):
@@ -282,42 +240,12 @@ class Work:
                 name = f"run {key.run} {key.token}"
                 self._group.create_task(self._attempt(key, item, item.started_at), name=name)
 
-    async def _attempt(self, key: Key, item: _Item, started_at: datetime) -> None:
-        assignment, action = item.assignment, item.action
-        timeout = timeout_of(assignment)
-        timer = asyncio.get_running_loop().call_later(
-            timeout.total_seconds(), self._time_over, item
-        )
-        self._metrics.started(action).inc()
-        silence = heartbeat_timeout_of(assignment)
-        pulse = Pulse(silence, lambda: self._silent(item)) if silence else None
-        # By the job's own clock.
-        deadline = utcnow() + timeout
-        item.advance = Advance(assignment.key, self._date, self.on_progress)
-        recording = item.tail.recording = self._keeping.recording(key)
-        most = self._keeping.most_result
-        beat = pulse.beat if pulse is not None else _unheard
-        attempt = Attempt(
-            assignment, self._worker, deadline, beat, item.tail, item.advance.came, most
-        )
-        await BEFORE_EXEC()
-        try:
-            outcome = await self._executors[action].run(attempt, item.stop)
-        except Exception as error:
-            log.exception(_BUG, action, key.run, extra=wire.said(assignment))
-            told = f"a bug in the worker's executor of {action}: {type(error).__name__}"
-            outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
-        finally:
-            timer.cancel()
-            if pulse is not None:
-                pulse.close()
-            item.advance.close()
-        self._judge(item)
-        if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is Verdict.FAILED:
-            # The keeper may have killed it; this process has stood still.
-            outcome = stopped(Cause.LEASE_LOST, output=outcome.output)
+    async def _attempt(self, key: Key, item: InHand, started_at: datetime) -> None:
+        self._metrics.started(item.action).inc()
+        outcome = await self._attempts.run(key, item, self.on_progress)
+        recording = item.tail.recording
         await AFTER_END()
-        finished_at = max(started_at, self._date())
+        finished_at = max(started_at, self._attempts.date())
         try:
             await self._armed.let_start()
         finally:  # what has ended is told, though this is the end of the worker
@@ -326,7 +254,7 @@ class Work:
             await recording.discard()
 
     def _ended(
-        self, key: Key, item: _Item, outcome: Outcome, started_at: datetime, finished_at: datetime
+        self, key: Key, item: InHand, outcome: Outcome, started_at: datetime, finished_at: datetime
     ) -> Parcel | None:
         """Free its slot and tell its end; gives what of it is kept elsewhere."""
         assignment, action, recording = item.assignment, item.action, item.tail.recording
@@ -336,7 +264,7 @@ class Work:
         try:
             result = wire.result(key, assignment, self._worker, outcome, started_at, finished_at)
         except Exception as error:
-            log.exception(_BUG, action, key.run, extra=wire.said(assignment))
+            log.exception(BUG, action, key.run, extra=wire.said(assignment))
             told = (
                 f"what the worker's executor of {action} gave can't be told: {type(error).__name__}"
             )
@@ -361,16 +289,11 @@ class Work:
         self._courier.release(await self._keeping.keep(parcel, told))
         self.on_change()
 
-    def _date(self) -> datetime:
-        """Now, on the cluster's time; by this host's clock where that isn't known."""
-        at = self._clock.date(boottime())
-        return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
-
     def _start_date(self, assignment: pb.Assignment) -> datetime:
         """Now; what was armed began once its instant had surely come, whatever likelier date
         the round trips of all members' streams give together.
         """
-        at = self._date()
+        at = self._attempts.date()
         if assignment.HasField("not_before"):
             at = max(at, wire.date_of(assignment.not_before))
         return at
@@ -381,19 +304,6 @@ class Work:
             if not self._trust.holds(boottime()):
                 self.lease_lost()
 
-    def _judge(self, item: _Item) -> None:
-        """It has ended, or is about to be: was it lost before, while nobody looked?"""
-        if dies_with_lease(item.assignment) and not self._trust.holds(boottime()):
-            item.stop.ask(Cause.LEASE_LOST)
-
-    def _time_over(self, item: _Item) -> None:
-        self._judge(item)
-        item.stop.ask(Cause.TIMEOUT)
-
-    def _silent(self, item: _Item) -> None:
-        self._judge(item)
-        item.stop.ask(Cause.SILENCE)
-
     async def _forget(self) -> NoReturn:
         while True:
             await asyncio.sleep(_FORGET_EVERY)
@@ -402,12 +312,6 @@ class Work:
 
     def _trusted(self, now: float) -> bool:
         return self._trust.holds(now) and self._clock.known
-
-    def _objection(self, action: str, assignment: pb.Assignment) -> str:
-        executor = self._executors.get(action)
-        if executor is None:
-            return f"this worker has no executor for {action or 'nothing'}"
-        return executor.objection(assignment)
 
     def _refuse(self, key: pb.AssignmentKey, refused: Refused, origin: Origin) -> None:
         self._metrics.refusals.labels(refused.why.name).inc()
@@ -432,7 +336,3 @@ class Work:
         self._armed.discard(key)
         if not self._items:
             self._idle.set()
-
-
-def _unheard() -> None:
-    """A heartbeat of an attempt that may be silent."""

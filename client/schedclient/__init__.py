@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from schedclient.access_values import AccessToken, Grant, Identity, NewToken
+    from schedclient.backfill_values import Backfill, BackfillPlan, LeftOut
+    from schedclient.calendar_values import Calendar, DateRange
     from schedclient.calendars import CalendarSpec
     from schedclient.client import Client
     from schedclient.cluster_values import (
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
         ShardMove,
         Worker,
     )
+    from schedclient.dead_letter_values import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
     from schedclient.errors import (
         AlreadyExists,
         ApiError,
@@ -52,35 +55,23 @@ if TYPE_CHECKING:
     from schedclient.event_values import Gap, RunEvent
     from schedclient.file_guard import FileGuard
     from schedclient.handlers import Context, DontRetry, RetryAfter, handler
-    from schedclient.specs import Http, JobSpec, Retry, Shell, Work
-    from schedclient.sync import SyncClient
-    from schedclient.table_guard import TableGuard
-    from schedclient.values import (
-        After,
+    from schedclient.job_values import After, Instant, InstantExplanation, Job
+    from schedclient.pool_values import Pool
+    from schedclient.run_values import (
         Attempt,
-        Backfill,
-        BackfillPlan,
-        Calendar,
         Check,
-        DateRange,
-        DeadLetter,
-        DeadLetterGroup,
         Explanation,
-        Instant,
-        InstantExplanation,
-        Job,
-        LeftOut,
         LogPiece,
         Parent,
-        Pool,
-        Redrive,
-        RedrivePlan,
         Result,
         Run,
         RunProgress,
         RunState,
-        Value,
     )
+    from schedclient.specs import Http, JobSpec, Retry, Shell, Work
+    from schedclient.sync import SyncClient
+    from schedclient.table_guard import TableGuard
+    from schedclient.values import Value
     from schedkit.channel import TLS
     from schedkit.errors import Misconfigured, ScheddError
 else:  # a type checker that saw this would take any name for there
@@ -88,11 +79,14 @@ else:  # a type checker that saw this would take any name for there
 
     _NAMES = {
         "schedclient.access_values": "AccessToken Grant Identity NewToken",
+        "schedclient.backfill_values": "Backfill BackfillPlan LeftOut",
+        "schedclient.calendar_values": "Calendar DateRange",
         "schedclient.calendars": "CalendarSpec",
         "schedclient.client": "Client",
         "schedclient.cluster_values": (
             "AuditEntry Checkup Cluster Finding LeaderTransfer Member Shard ShardMove Worker"
         ),
+        "schedclient.dead_letter_values": "DeadLetter DeadLetterGroup Redrive RedrivePlan",
         "schedclient.errors": (
             "AlreadyExists ApiError ClusterError ClusterUnavailable Conflict DeadlineExceeded "
             "FailedPrecondition GuardBusy GuardError InternalError InvalidArgument NotBuilt "
@@ -102,14 +96,15 @@ else:  # a type checker that saw this would take any name for there
         "schedclient.event_values": "Gap RunEvent",
         "schedclient.file_guard": "FileGuard",
         "schedclient.handlers": "Context DontRetry RetryAfter handler",
+        "schedclient.job_values": "After Instant InstantExplanation Job",
+        "schedclient.pool_values": "Pool",
+        "schedclient.run_values": (
+            "Attempt Check Explanation LogPiece Parent Result Run RunProgress RunState"
+        ),
         "schedclient.specs": "Http JobSpec Retry Shell Work",
         "schedclient.sync": "SyncClient",
         "schedclient.table_guard": "TableGuard",
-        "schedclient.values": (
-            "After Attempt Backfill BackfillPlan Calendar Check DateRange DeadLetter "
-            "DeadLetterGroup Explanation Instant InstantExplanation Job LeftOut LogPiece "
-            "Parent Pool Redrive RedrivePlan Result Run RunProgress RunState Value"
-        ),
+        "schedclient.values": "Value",
         "schedkit.channel": "TLS",
         "schedkit.errors": "Misconfigured ScheddError",
     }

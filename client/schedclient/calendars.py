@@ -8,12 +8,12 @@ from typing import TypedDict, Unpack
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
+from schedclient.calendar_values import Calendar
 from schedclient.errors import from_form
 from schedclient.naming import calendar_of
 from schedclient.reading import value_of
 from schedclient.specs import Form
 from schedclient.transport import Transport
-from schedclient.values import Calendar
 from schedkit.jsonform import FormErrors, from_json
 from schedproto.v1 import calendar_service_pb2 as wire
 

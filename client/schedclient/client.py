@@ -23,10 +23,10 @@ from schedclient.errors import ApiError
 from schedclient.jobs import Jobs
 from schedclient.pools import Pools
 from schedclient.reading import value_of
+from schedclient.run_values import Run
 from schedclient.runs import Runs
 from schedclient.specs import Form, Length, Work, job_message, length_message
 from schedclient.transport import Settings, Transport, split_endpoints
-from schedclient.values import Run
 from schedkit.channel import TLS
 from schedproto.v1 import job_pb2
 from schedproto.v1 import run_service_pb2 as wire

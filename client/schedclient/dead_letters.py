@@ -8,11 +8,12 @@ from uuid import uuid4
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
+from schedclient.dead_letter_values import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
 from schedclient.naming import dead_letter_of, redrive_of
 from schedclient.reading import value_of
+from schedclient.run_values import Run
 from schedclient.specs import payload_message
 from schedclient.transport import Transport
-from schedclient.values import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan, Run
 from schedproto.v1 import run_service_pb2 as wire
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from schedclient.values import Run, Value
+from schedclient.run_values import Run
+from schedclient.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,13 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
 from schedclient import methods, paging
+from schedclient.backfill_values import Backfill, BackfillPlan
 from schedclient.batches import Batches
 from schedclient.errors import ApiError, from_form
+from schedclient.job_values import Instant, InstantExplanation, Job
 from schedclient.naming import backfill_of, job_of
 from schedclient.reading import value_of
+from schedclient.run_values import Run
 from schedclient.specs import (
     Form,
     JobSpec,
@@ -26,7 +29,6 @@ from schedclient.specs import (
     when_message,
 )
 from schedclient.transport import Transport
-from schedclient.values import Backfill, BackfillPlan, Instant, InstantExplanation, Job, Run
 from schedkit.jsonform import FormErrors, from_json, named_fields
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire

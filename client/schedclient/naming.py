@@ -5,8 +5,14 @@ A job, pool or calendar given as a value is the one of its own namespace, whiche
 
 from __future__ import annotations
 
+from schedclient.backfill_values import Backfill
+from schedclient.calendar_values import Calendar
 from schedclient.cluster_values import Member, Worker
-from schedclient.values import Backfill, Calendar, DeadLetter, Job, Pool, Redrive, Run, Value
+from schedclient.dead_letter_values import DeadLetter, Redrive
+from schedclient.job_values import Job
+from schedclient.pool_values import Pool
+from schedclient.run_values import Run
+from schedclient.values import Value
 
 
 def run_of(given: Run | str) -> str:

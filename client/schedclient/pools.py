@@ -9,10 +9,10 @@ from google.protobuf.message import Message
 from schedclient import methods, paging
 from schedclient.errors import from_form
 from schedclient.naming import pool_of
+from schedclient.pool_values import Pool
 from schedclient.reading import value_of
 from schedclient.specs import Form
 from schedclient.transport import Transport
-from schedclient.values import Pool
 from schedkit.jsonform import FormErrors, from_json
 from schedproto.v1 import pool_service_pb2 as wire
 

@@ -10,20 +10,14 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from schedclient.access_values import AccessToken, Grant
+from schedclient.backfill_values import Backfill, LeftOut
+from schedclient.calendar_values import DateRange
 from schedclient.cluster_values import Finding
+from schedclient.dead_letter_values import Redrive
 from schedclient.event_values import Gap
-from schedclient.values import (
-    After,
-    Backfill,
-    Check,
-    DateRange,
-    LeftOut,
-    Parent,
-    Redrive,
-    Run,
-    RunProgress,
-    Value,
-)
+from schedclient.job_values import After
+from schedclient.run_values import Check, Parent, Run, RunProgress
+from schedclient.values import Value
 from schedkit.jsonform import enum_word, rate_text
 
 V = TypeVar("V", bound=Value)

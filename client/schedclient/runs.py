@@ -20,9 +20,9 @@ from schedclient.errors import (
 from schedclient.event_values import RunEvent
 from schedclient.naming import run_of
 from schedclient.reading import value_of
+from schedclient.run_values import Attempt, Explanation, LogPiece, Result, Run
 from schedclient.specs import When, payload_message, when_message
 from schedclient.transport import Transport
-from schedclient.values import Attempt, Explanation, LogPiece, Result, Run
 from schedkit.backoff import Backoff
 from schedkit.jsonform import FormErrors, from_json
 from schedproto.v1 import run_pb2

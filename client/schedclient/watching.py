@@ -18,8 +18,8 @@ from schedclient import methods
 from schedclient.errors import ClusterUnavailable, DeadlineExceeded, NotFound
 from schedclient.event_values import RunEvent
 from schedclient.reading import value_of
+from schedclient.run_values import Run
 from schedclient.transport import Transport
-from schedclient.values import Run
 from schedkit.backoff import Backoff
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire

@@ -6,7 +6,7 @@ from datetime import datetime
 from schedd.api.services import Services
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 
 
 async def backfilled(

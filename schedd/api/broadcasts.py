@@ -11,8 +11,9 @@ from schedd.api.services import Services
 from schedd.core.ids import IncarnationId
 from schedd.core.lifecycle import State
 from schedd.core.placement import Need, able
-from schedd.core.records import RunRecord, WorkerView
+from schedd.core.records import WorkerView
 from schedd.core.run_filter import RunFilter
+from schedd.core.run_records import RunRecord
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check

@@ -27,7 +27,7 @@ from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, RedriveId, RunId, redriven_run_id
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.partition import shard_of
-from schedd.core.records import Conflict, RunRecord
+from schedd.core.records import Conflict
 from schedd.core.redrive import (
     LEAST_RATE,
     MOST_RATE,
@@ -38,6 +38,7 @@ from schedd.core.redrive import (
     again,
     line_of,
 )
+from schedd.core.run_records import RunRecord
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 

@@ -24,7 +24,8 @@ from schedd.core.catch_up import GRACE
 from schedd.core.cron import ScheduleError
 from schedd.core.lifecycle import LIVE, NEVER_RAN, Reason, State
 from schedd.core.model import Delivery, Trigger
-from schedd.core.records import JobRecord, RunRecord
+from schedd.core.records import JobRecord
+from schedd.core.run_records import RunRecord
 from schedd.core.schedule import CompiledSchedule
 from schedkit.duration import render
 from schedproto.v1 import job_service_pb2

@@ -18,7 +18,7 @@ from schedd.api.services import Services
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 from schedd.ports import Watching
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable

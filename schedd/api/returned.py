@@ -9,7 +9,7 @@ from typing import Final
 from schedd.api.errors import NotFound, OutOfTouch
 from schedd.api.logs import damaged
 from schedd.api.services import Services
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 from schedkit.errors import Unavailable
 from schedkit.objects import NoSuchObject, result_key
 from schedkit.objects.reading import Damaged

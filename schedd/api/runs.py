@@ -28,8 +28,8 @@ from schedd.api.stored_jobs import namespace_of
 from schedd.api.why import explain
 from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.records import RunRecord
 from schedd.core.run_filter import RunFilter
+from schedd.core.run_records import RunRecord
 from schedproto.v1 import run_pb2, run_service_pb2
 
 

@@ -14,7 +14,8 @@ from schedd.api.services import Caller, Services
 from schedd.api.stored_jobs import idempotency, namespace_of, new_record, taken
 from schedd.core.ids import JobId, RunId
 from schedd.core.model import LiveRun, NewRun, Priority, RunKey
-from schedd.core.records import Conflict, RunRecord, Submit
+from schedd.core.records import Conflict, Submit
+from schedd.core.run_records import RunRecord
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire

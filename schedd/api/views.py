@@ -8,20 +8,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.api import definitions
 from schedd.api.errors import Unbuilt
 from schedd.core.backfill import Plan
+from schedd.core.backfill_records import BackfillRecord
 from schedd.core.cron import ScheduleError
 from schedd.core.ids import NO_TOKEN
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import AuditEntry, Trigger
 from schedd.core.pauses import Pause
-from schedd.core.records import (
-    AttemptRecord,
-    BackfillRecord,
-    DeadLetterGroup,
-    DeadLetterRecord,
-    JobRecord,
-    RunRecord,
-)
+from schedd.core.records import DeadLetterGroup, DeadLetterRecord, JobRecord
 from schedd.core.redrive import RedriveRecord
+from schedd.core.run_records import AttemptRecord, RunRecord
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 
 

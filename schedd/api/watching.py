@@ -16,7 +16,7 @@ from schedd.api.services import Caller, Services
 from schedd.core.changes import Change, Cursor, Gap, News, Scope
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import LIVE
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 from schedkit.backoff import Backoff
 from schedproto.v1 import run_pb2, run_service_pb2
 

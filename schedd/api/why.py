@@ -13,8 +13,9 @@ from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import CatchUpPolicy, Definition, LiveRun, Overlap
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.placement import able, need_of
-from schedd.core.records import RunRecord, WorkerView
+from schedd.core.records import WorkerView
 from schedd.core.run_filter import RunFilter
+from schedd.core.run_records import RunRecord
 from schedproto.v1 import run_service_pb2
 
 Check = run_service_pb2.ExplainRunResponse.Check

@@ -101,33 +101,8 @@ def build(ground: Ground) -> Parts:
     relay = workers.elsewhere = Relay(peers)
     collect = Collect(catalogue, store.results, clock, nudges, emit)
     leases, brake = _worker_leases(ground, member), Brake(store.pauses, emit)
-    sender = Senders(
-        signing_key=config.notifications.signing_key,
-        allow_loopback=config.notifications.allow_loopback,
-        commands=config.notifications.commands,
-        smtp=config.smtp,
-        cluster_id=ground.cluster_id,
-    )
-    owner = Owner(
-        store=store.owner,
-        outbox=store.notifications,
-        chains=store.chains,
-        sender=sender,
-        catalogue=catalogue,
-        workers=workers,
-        leases=leases,
-        collect=collect,
-        watchers=watchers,
-        clock=clock,
-        brake=brake,
-        emit=emit,
-        limits=ground.config.catch_up.limits(),
-        ahead=ground.config.ahead.kept(),
-        old=store.retention,
-        objects=ground.objects,
-        surveys=store.survey,
-        retention=config.retention.kept(),
-    )
+    sender = _sender(ground)
+    owner = _owner(ground, sender, catalogue, workers, leases, collect, watchers, brake)
     nudges.move(owner)
     ground.telemetry.observe_slots(workers.slots, workers.free_slots)
     workers.on_attachment(member.attached)
@@ -182,6 +157,50 @@ def _member(ground: Ground, loops: Loops) -> Member:
         duties=_duties(ground.store, ground.telemetry.emit),
         member_ttl=config.member_ttl.total_seconds(),
         audit=ground.store.users.audit,
+    )
+
+
+def _sender(ground: Ground) -> Senders:
+    notifications = ground.config.notifications
+    return Senders(
+        signing_key=notifications.signing_key,
+        allow_loopback=notifications.allow_loopback,
+        commands=notifications.commands,
+        smtp=ground.config.smtp,
+        cluster_id=ground.cluster_id,
+    )
+
+
+def _owner(
+    ground: Ground,
+    sender: Senders,
+    catalogue: Catalogue,
+    workers: Workers,
+    leases: WorkerLeases,
+    collect: Collect,
+    watchers: Watchers,
+    brake: Brake,
+) -> Owner:
+    store, config = ground.store, ground.config
+    return Owner(
+        store=store.owner,
+        outbox=store.notifications,
+        chains=store.chains,
+        sender=sender,
+        catalogue=catalogue,
+        workers=workers,
+        leases=leases,
+        collect=collect,
+        watchers=watchers,
+        clock=ground.clock,
+        brake=brake,
+        emit=ground.telemetry.emit,
+        limits=config.catch_up.limits(),
+        ahead=config.ahead.kept(),
+        old=store.retention,
+        objects=ground.objects,
+        surveys=store.survey,
+        retention=config.retention.kept(),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import LIVE
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 from schedkit.records import dataclass
 
 MOST_WAITING: Final = 2_000

@@ -1,7 +1,7 @@
 """Records: what the ports hand to and fro, as people and loops see what is stored.
 
 Plain values without behaviour. A refusal that a store gives is one of them (`Conflict`), for it is
-a normal answer.
+a normal answer. Those of runs are in `run_records`, those of backfills in `backfill_records`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,15 @@ from __future__ import annotations
 from dataclasses import field
 from datetime import datetime, timedelta
 
-from schedd.core.backfill import Plan
-from schedd.core.chains import Ended
 from schedd.core.ids import (
-    BackfillId,
     IncarnationId,
     JobId,
     RedriveId,
     RunId,
     ShardId,
-    TenureId,
     Timeline,
     Token,
 )
-from schedd.core.lifecycle import LIVE, State
 from schedd.core.line_ids import LineId
 from schedd.core.marks import Mark
 from schedd.core.model import (
@@ -31,13 +26,11 @@ from schedd.core.model import (
     Incarnation,
     LiveRun,
     NewRun,
-    Overlap,
     Priority,
     RunKey,
-    Trigger,
 )
 from schedd.core.redrive import Settled
-from schedd.core.retention import EndedRun
+from schedd.core.run_records import RunRecord
 from schedkit.records import dataclass
 
 
@@ -49,24 +42,6 @@ class Probe:
     timeline: Timeline
     in_recovery: bool
     mark: Mark | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OldRuns:
-    """A page of old rows: those that may go, and the key that the next page begins after; None: it
-    was the last.
-    """
-
-    runs: list[EndedRun]
-    last: RunKey | None
-
-
-@dataclass(frozen=True, slots=True)
-class Unwanted:
-    """Something in the result store whose rows are gone."""
-
-    place: str
-    shard: ShardId
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,132 +292,6 @@ class FailedTooOften:
     note: str
     """Of its pause; empty: it isn't paused for that."""
     entry: AuditEntry
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """A run as people see it."""
-
-    run: LiveRun
-    namespace: str
-    job: str
-    ephemeral: bool
-    trigger: Trigger
-    reason: str | None
-    assignments: int
-    count: int
-    scheduled_until: datetime | None
-    finished_at: datetime | None
-    exit_code: int | None
-    error: str
-    retry_at: datetime | None
-    paused: bool = False
-    """Its job is."""
-    braked: bool = False
-    """The whole cluster is paused."""
-    first_started_at: datetime | None = None
-    """Of all its handings out the first start that is known."""
-    excluded_by: str = ""
-    """What kept it from running, in words: a run, a calendar, who paused, edited or deleted."""
-    backfill: BackfillId | None = None
-    """That made it."""
-    fired_by: TenureId | None = None
-    """Who fired it, or accounted for it; None: a person's call did."""
-    member: str = ""
-    """Whose tenure that was."""
-    redrive_of: RunId | None = None
-    """The dead run that it does again."""
-    parents: tuple[Ended, ...] = ()
-    """Of a chain's run: those that it was judged by."""
-    armed: bool = False
-    """It was handed out before it is due, and isn't due yet."""
-
-    @property
-    def state(self) -> State:
-        """As people see it: what is armed waits."""
-        return State.PENDING if self.armed else self.run.state
-
-    @property
-    def apart(self) -> bool:
-        """Whether it is in no other run's way, nor any in its (`core/overlap.py`)."""
-        backfilled = self.backfill is not None and self.run.overlap is Overlap.ALLOW
-        return backfilled or self.run.parent is not None
-
-    @property
-    def lateness(self) -> timedelta | None:
-        """From when it was due to its first start, never negative; None: it hasn't started."""
-        if self.first_started_at is None:
-            return None
-        return max(timedelta(0), self.first_started_at - self.run.due_at)
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillRecord:
-    """A backfill as people see it: what it runs, and how that stands.
-
-    `total` instants, of which the first `made` have runs; `open`: more are to be made. `states`
-    counts the runs that there are.
-    """
-
-    backfill_id: BackfillId
-    job_id: JobId
-    namespace: str
-    job: str
-    shard: ShardId
-    first: datetime
-    last: datetime
-    total: int
-    made: int
-    open: bool
-    overlap: Overlap | None
-    max_parallel: int
-    priority: Priority
-    states: dict[State, int]
-    created_at: datetime
-    created_by: str
-    cancelled_at: datetime | None
-    """By a person, or with its job."""
-    cancelled_by: str
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing of it is there any more, or to come."""
-        to_come = self.open and self.cancelled_at is None
-        return not to_come and not any(self.states.get(state) for state in LIVE)
-
-
-@dataclass(frozen=True, slots=True)
-class Backfilled:
-    """A backfill that is stored, with what it runs and what it leaves out."""
-
-    record: BackfillRecord
-    plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class OpenBackfill:
-    """A backfill of which runs are to be made, where its job is."""
-
-    backfill_id: BackfillId
-    job_id: JobId
-    shard: ShardId
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRecord:
-    """One handing out of a run."""
-
-    attempt: int
-    token: Token
-    generation: int
-    worker: str
-    assigned_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    state: State
-    reason: str | None
-    exit_code: int | None
-    error: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,24 @@ class EndedRun:
     promised: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OldRuns:
+    """A page of old rows: those that may go, and the key that the next page begins after; None: it
+    was the last.
+    """
+
+    runs: list[EndedRun]
+    last: RunKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """Something in the result store whose rows are gone."""
+
+    place: str
+    shard: ShardId
+
+
 def is_over(run: EndedRun, retention: Retention, now: datetime) -> bool:
     """Whether all of it goes."""
     if now - max(run.until, run.key.scheduled_at) < FLOOR:

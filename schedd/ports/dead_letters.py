@@ -8,14 +8,9 @@ from typing import Protocol
 
 from schedd.core.ids import RedriveId, RunId
 from schedd.core.model import AuditEntry
-from schedd.core.records import (
-    Conflict,
-    DeadLetterGroup,
-    DeadLetterRecord,
-    Idempotency,
-    RunRecord,
-)
+from schedd.core.records import Conflict, DeadLetterGroup, DeadLetterRecord, Idempotency
 from schedd.core.redrive import Choice, Line, RedriveRecord, Wish
+from schedd.core.run_records import RunRecord
 
 
 class DeadLetterStore(Protocol):

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from schedd.core.backfill_records import OpenBackfill
 from schedd.core.broadcast import Closed, Closing
 from schedd.core.changes import ChangedRuns, Cursor
 from schedd.core.deadlines import Ending
@@ -32,7 +33,6 @@ from schedd.core.records import (
     FailedTooOften,
     Fired,
     JobRecord,
-    OpenBackfill,
     Parted,
     Resumption,
     StoredDefinition,

@@ -6,8 +6,7 @@ from typing import Protocol
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.model import Claim, RunKey
-from schedd.core.records import OldRuns, Unwanted
-from schedd.core.retention import EndedRun
+from schedd.core.retention import EndedRun, OldRuns, Unwanted
 
 
 class RetentionStore(Protocol):

@@ -22,19 +22,18 @@ from schedd.core.model import (
 from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.records import (
-    AttemptRecord,
     ChainRefused,
     Conflict,
     Counts,
     Create,
     Idempotency,
     JobRecord,
-    RunRecord,
     StoredDefinition,
     Submit,
     TimerEdit,
 )
 from schedd.core.run_filter import ALL_RUNS, RunFilter
+from schedd.core.run_records import AttemptRecord, RunRecord
 from schedkit.errors import Unavailable
 
 

@@ -7,9 +7,11 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from schedd.core.backfill import Plan, Wish
+from schedd.core.backfill_records import Backfilled, BackfillRecord
 from schedd.core.ids import BackfillId, JobId
 from schedd.core.model import AuditEntry, LiveRun
-from schedd.core.records import Backfilled, BackfillRecord, Conflict, Idempotency, RunRecord
+from schedd.core.records import Conflict, Idempotency
+from schedd.core.run_records import RunRecord
 from schedd.store import backfills, ledger
 from schedd.store.database import Database
 from schedd.store.operations import operations

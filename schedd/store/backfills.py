@@ -17,15 +17,11 @@ from sqlalchemy import Connection, Row, Select, func, select, tuple_
 from sqlalchemy.dialects.postgresql import JSONB
 
 from schedd.core.backfill import Plan, Ran, Standing, Wish, plan
+from schedd.core.backfill_records import Backfilled, BackfillRecord
 from schedd.core.ids import BackfillId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, LiveRun, Overlap, Priority
-from schedd.core.records import (
-    Backfilled,
-    BackfillRecord,
-    Conflict,
-    Idempotency,
-)
+from schedd.core.records import Conflict, Idempotency
 from schedd.store import arrays, audit, idempotency
 from schedd.store.arrays import clean
 from schedd.store.rows import RUN_COLUMNS, live_run

@@ -26,9 +26,10 @@ from schedd.core.model import AuditEntry
 from schedd.core.records import CalendarRecord, PinnedCalendar
 from schedd.store import audit
 from schedd.store.arrays import clean
+from schedd.store.calendar_schema import calendar_versions, calendars, job_calendars
 from schedd.store.database import Database
 from schedd.store.operations import operations
-from schedd.store.schema import calendar_versions, calendars, job_calendars, jobs
+from schedd.store.schema import jobs
 from schedkit.records import dataclass
 
 PINNED = """

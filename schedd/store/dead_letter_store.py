@@ -6,14 +6,9 @@ from datetime import datetime
 
 from schedd.core.ids import RedriveId, RunId
 from schedd.core.model import AuditEntry
-from schedd.core.records import (
-    Conflict,
-    DeadLetterGroup,
-    DeadLetterRecord,
-    Idempotency,
-    RunRecord,
-)
+from schedd.core.records import Conflict, DeadLetterGroup, DeadLetterRecord, Idempotency
 from schedd.core.redrive import Choice, Line, RedriveRecord, Wish
+from schedd.core.run_records import RunRecord
 from schedd.store import dead_letters, redrives, redriving
 from schedd.store.database import Database
 from schedd.store.operations import operations

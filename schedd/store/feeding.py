@@ -16,9 +16,9 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from schedd.core.backfill_records import OpenBackfill
 from schedd.core.ids import ShardId, TenureId, backfilled_run_id
 from schedd.core.model import LiveRun
-from schedd.core.records import OpenBackfill
 from schedd.store import arrays
 from schedd.store.fence import BY_INDEX
 from schedd.store.rows import RUN_COLUMNS, live_run

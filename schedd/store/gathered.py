@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from schedd.core.ids import RunId
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 

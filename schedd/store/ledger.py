@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Select, select
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import AuditEntry, Trigger
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 from schedd.store import arrays
 from schedd.store.run_records import record, records
 from schedd.store.schema import audit, runs

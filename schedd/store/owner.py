@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from schedd.core.backfill_records import OpenBackfill
 from schedd.core.broadcast import Closed, Closing
 from schedd.core.changes import ChangedRuns, Cursor
 from schedd.core.deadlines import Ending
@@ -34,7 +35,6 @@ from schedd.core.records import (
     FailedTooOften,
     Fired,
     JobRecord,
-    OpenBackfill,
     Parted,
     Resumption,
     StoredDefinition,

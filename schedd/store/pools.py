@@ -27,7 +27,8 @@ from schedd.store import arrays, audit, pooling
 from schedd.store.arrays import clean
 from schedd.store.database import Database
 from schedd.store.operations import operations
-from schedd.store.schema import jobs, live, pool_turns, pools
+from schedd.store.pool_schema import pool_turns, pools
+from schedd.store.schema import jobs, live
 from schedkit.records import dataclass
 
 LOCK_SHARD: Final = "SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE"

@@ -25,8 +25,9 @@ from sqlalchemy import Connection, Row, func, select
 from schedd.core.chains import OF_SCHEDULES
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, RunKey, Trigger
-from schedd.core.records import Conflict, RunRecord
+from schedd.core.records import Conflict
 from schedd.core.redrive import MOST_IN_LINE, Line, OpenRedrive, Settled, allowance
+from schedd.core.run_records import RunRecord
 from schedd.store import arrays, audit, pools
 from schedd.store.arrays import clean
 from schedd.store.inserting import insert_run_row
@@ -293,8 +294,7 @@ def once_more(
     )
     shard = _place(connection, JobId(dead.job_id), made, line)
     if isinstance(shard, Conflict) and shard.what == "pool":  # asked for twice, it is there
-        row = connection.execute(records().where(runs.c.run_id == made)).first()
-        return shard if row is None else record(row)
+        return _stored(connection, made) or shard
     if shard is None or isinstance(shard, Conflict):
         return shard
     new = NewRun(
@@ -317,11 +317,16 @@ def once_more(
     if inserted:
         _settle(connection, run_id, by, made)
         audit.write_all(connection, [entry])
-    row = connection.execute(records().where(runs.c.run_id == made)).first()
-    if row is not None and not inserted and payload is not None:
+    stored = _stored(connection, made)
+    if stored is not None and not inserted and payload is not None:
         its = select(runs.c.payload).where(runs.c.run_id == made)
         if connection.execute(its).scalar_one() != payload:
             return Conflict("payload")
+    return stored
+
+
+def _stored(connection: Connection, run_id: RunId) -> RunRecord | None:
+    row = connection.execute(records().where(runs.c.run_id == run_id)).first()
     return None if row is None else record(row)
 
 

@@ -24,8 +24,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import TERMINAL
 from schedd.core.model import RunKey
-from schedd.core.records import OldRuns, Unwanted
-from schedd.core.retention import EndedRun
+from schedd.core.retention import EndedRun, OldRuns, Unwanted
 from schedd.store import arrays
 from schedd.store.keys import key_arguments, lock_runs
 from schedkit.objects import log_key, place_of

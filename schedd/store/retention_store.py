@@ -9,8 +9,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.model import Claim, RunKey
-from schedd.core.records import OldRuns, Unwanted
-from schedd.core.retention import EndedRun
+from schedd.core.retention import EndedRun, OldRuns, Unwanted
 from schedd.store import retaining
 from schedd.store.database import Database
 from schedd.store.fenced import fenced_rows, shards_of

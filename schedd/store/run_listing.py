@@ -35,8 +35,8 @@ from sqlalchemy import (
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import Trigger
-from schedd.core.records import RunRecord
 from schedd.core.run_filter import RunFilter
+from schedd.core.run_records import RunRecord
 from schedd.store.arrays import clean
 from schedd.store.fence import BY_INDEX
 from schedd.store.run_records import Columns, in_states, record, records

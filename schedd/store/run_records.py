@@ -23,7 +23,7 @@ from schedd.core.chains import Ended
 from schedd.core.ids import BackfillId, JobId, RunId, TenureId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, RunKey, Trigger
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 from schedd.store.arrays import clean
 from schedd.store.schema import attempts, jobs, runs, tenures, timers
 

@@ -15,7 +15,8 @@ from sqlalchemy import Connection, func, select, true
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import AuditEntry, NewRun, Overlap, Priority, Trigger
-from schedd.core.records import AttemptRecord, Conflict, Idempotency, JobRecord, RunRecord
+from schedd.core.records import Conflict, Idempotency, JobRecord
+from schedd.core.run_records import AttemptRecord, RunRecord
 from schedd.store import audit, idempotency, pools
 from schedd.store.database import Refused
 from schedd.store.inserting import insert_run_row

@@ -57,37 +57,6 @@ jobs = Table(
     Column("retention", Interval),
 )
 
-pools = Table(
-    "pools",
-    metadata,
-    Column("namespace", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("shard", Integer, nullable=False),
-    Column("run_limit", Integer),
-    Column("rate_count", Integer),
-    Column("rate_seconds", Float),
-    Column("version", Integer, nullable=False),
-    Column("paused", Boolean, nullable=False),
-    Column("pause_note", Text, nullable=False),
-    Column("paused_by", Text, nullable=False),
-    Column("created_at", INSTANT, nullable=False),
-    Column("updated_at", INSTANT, nullable=False),
-    Column("updated_by", Text, nullable=False),
-)
-
-pool_turns = Table(
-    "pool_turns",
-    metadata,
-    Column("run_id", Uuid, primary_key=True),
-    Column("token", BigInteger, primary_key=True),
-    Column("scheduled_at", INSTANT, nullable=False),
-    Column("pool", Text, nullable=False),
-    Column("assigned_at", INSTANT, nullable=False),
-    Column("start_by", INSTANT, nullable=False),
-    Column("ended", Boolean, nullable=False),
-    Column("counted_at", INSTANT),
-)
-
 timers = Table(
     "timers",
     metadata,
@@ -163,37 +132,6 @@ runs = Table(
     Column("children", Integer),
     Column("root", Uuid),
     Column("parents", JSONB),
-)
-
-calendars = Table(
-    "calendars",
-    metadata,
-    Column("namespace", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("version", Integer, nullable=False),
-    Column("updated_at", INSTANT, nullable=False),
-    Column("updated_by", Text, nullable=False),
-    Column("deleted_at", INSTANT),
-)
-
-calendar_versions = Table(
-    "calendar_versions",
-    metadata,
-    Column("namespace", Text, primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("version", Integer, primary_key=True),
-    Column("spec", LargeBinary, nullable=False),
-    Column("updated_at", INSTANT, nullable=False),
-    Column("updated_by", Text, nullable=False),
-)
-
-job_calendars = Table(
-    "job_calendars",
-    metadata,
-    Column("job_id", Uuid, primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("namespace", Text, nullable=False),
-    Column("version", Integer, nullable=False),
 )
 
 backfills = Table(

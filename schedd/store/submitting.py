@@ -17,7 +17,8 @@ from sqlalchemy import Connection
 
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Trigger
-from schedd.core.records import RunRecord, Submit
+from schedd.core.records import Submit
+from schedd.core.run_records import RunRecord
 from schedd.store import arrays, audit, runs
 from schedd.store.idempotency import LIFE
 from schedd.store.wished import wished_columns

@@ -20,8 +20,9 @@ from schedd.core.ids import JobId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
 from schedd.core.pools import PoolKey, pool_key
+from schedd.store.pool_schema import pool_turns
 from schedd.store.run_records import record, records
-from schedd.store.schema import jobs, live, lost_assignments, pool_turns, runs
+from schedd.store.schema import jobs, live, lost_assignments, runs
 from schedkit.records import replace
 
 FORGET = """

@@ -12,19 +12,18 @@ from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, Trigger
 from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.records import (
-    AttemptRecord,
     ChainRefused,
     Conflict,
     Counts,
     Create,
     Idempotency,
     JobRecord,
-    RunRecord,
     StoredDefinition,
     Submit,
     TimerEdit,
 )
 from schedd.core.run_filter import ALL_RUNS, RunFilter
+from schedd.core.run_records import AttemptRecord, RunRecord
 from schedd.store import (
     audit,
     counting,

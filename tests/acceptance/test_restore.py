@@ -97,12 +97,7 @@ def test_what_a_restored_database_starts_is_what_its_operator_chose(
     figure: Callable[[str], None],
 ) -> None:
     """P2.9"""
-    ticks, once, late, long = (Probe(tmp_path / name) for name in ("ticks", "once", "late", "long"))
-    every = {"cron": "* * * * * *", "overlap": "allow", "catch_up": {"policy": "all"}}
-    client.jobs.create("ticks", shell=ticks.shell(), **every)
-    client.jobs.create("once", on_demand=True, delivery="at_most_once", shell=once.shell())
-    client.jobs.create("late", on_demand=True, shell=late.shell("sleep 5"))
-    client.jobs.create("long", on_demand=True, delivery="at_most_once", shell=long.shell("sleep 8"))
+    ticks, once, late, long = probed_jobs(client, tmp_path)
     running = client.jobs.trigger("long")
     wait_until(lambda: ticks.starts() and long.starts(), PATIENCE, "firing to begin")
     client.cluster.pause(note="a backup")
@@ -151,6 +146,19 @@ def test_what_a_restored_database_starts_is_what_its_operator_chose(
     assert again.fencing_token > lost.token
     [now] = _counted(cluster)
     assert all(new > old for new, old in zip(now, before, strict=True)), "epochs, term, timeline"
+
+
+def probed_jobs(client: SyncClient, folder: Path) -> tuple[Probe, Probe, Probe, Probe]:
+    """One that runs each second, and on demand two at most once, of which one is long, and one
+    that is still to end when the database is back.
+    """
+    ticks, once, late, long = (Probe(folder / name) for name in ("ticks", "once", "late", "long"))
+    every = {"cron": "* * * * * *", "overlap": "allow", "catch_up": {"policy": "all"}}
+    client.jobs.create("ticks", shell=ticks.shell(), **every)
+    client.jobs.create("once", on_demand=True, delivery="at_most_once", shell=once.shell())
+    client.jobs.create("late", on_demand=True, shell=late.shell("sleep 5"))
+    client.jobs.create("long", on_demand=True, delivery="at_most_once", shell=long.shell("sleep 8"))
+    return ticks, once, late, long
 
 
 def assert_failed_after_one_start(client: SyncClient, run: Run, probe: Probe) -> None:

@@ -52,9 +52,11 @@ class Meaning:
     def matches_day(self, at: date) -> bool:
         if at.month not in self.month.values:
             return False
-        by_month = at.day in self.day.values or any(test(at) for test in self.day.days)
+        by_month = at.day in self.day.values or any(matches(at) for matches in self.day.days)
         sunday_first = (at.weekday() + 1) % 7
-        by_week = sunday_first in self.weekday.values or any(t(at) for t in self.weekday.days)
+        by_week = sunday_first in self.weekday.values or any(
+            matches(at) for matches in self.weekday.days
+        )
         if self.day.star or self.weekday.star:
             return by_month and by_week
         return by_month or by_week
@@ -68,13 +70,13 @@ def last_day(at: date) -> bool:
 def nearest_weekday(day: int) -> OfDay:
     """`15W`; past the end of a month it is about its last day."""
 
-    def test(at: date) -> bool:
+    def matches(at: date) -> bool:
         length = calendar.monthrange(at.year, at.month)[1]
         wanted = min(day, length)
         choices = [d for d in range(1, length + 1) if date(at.year, at.month, d).weekday() < 5]
         return at.day == min(choices, key=lambda d: abs(d - wanted))
 
-    return test
+    return matches
 
 
 def last_weekday_of_month(at: date) -> bool:
@@ -91,8 +93,8 @@ def nth_weekday(weekday: int, week: int) -> OfDay:
 def last_such_weekday(weekday: int) -> OfDay:
     """`5L`."""
 
-    def test(at: date) -> bool:
+    def matches(at: date) -> bool:
         same = (at.weekday() + 1) % 7 == weekday
         return same and (at + timedelta(days=7)).month != at.month
 
-    return test
+    return matches

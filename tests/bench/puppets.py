@@ -28,6 +28,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import wait_until_async
 from workerd import wire
 from workerd.attach import Attach
+from workerd.attempts import Origin
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
 from workerd.core.cluster_time import ClusterTime, JudgingClock
 from workerd.core.ids import Address, Incarnation, Key
@@ -36,7 +37,7 @@ from workerd.core.trust import Trust
 from workerd.courier import PATIENCE
 from workerd.identity import Identity
 from workerd.link import Link
-from workerd.work import MOST_LISTED, Origin
+from workerd.work import MOST_LISTED
 
 SUCCEEDED: Final = Outcome(Verdict.SUCCEEDED)
 AT_A_TIME: Final = 20

@@ -130,7 +130,9 @@ def test_what_is_killed_or_hangs_is_started_again_and_no_instant_is_lost(
     machine.must(f"kill -STOP {hung}")
     await_another(machine, "schedd", hung, 60)
     figure(f"a member that hangs is started again after {time.monotonic() - began:.0f} s")
-    every_second_once(machine)
+    await_every_second(machine)
+    assert doubled(machine) == {}
+    assert unfinished(machine) == []
 
 
 def test_a_restart_under_load_loses_and_doubles_nothing(machine: Machine) -> None:
@@ -150,7 +152,9 @@ def test_a_restart_under_load_loses_and_doubles_nothing(machine: Machine) -> Non
             PATIENCE,
             f"{unit} to be done with it",
         )
-    every_second_once(machine)
+    await_every_second(machine)
+    assert doubled(machine) == {}
+    assert unfinished(machine) == []
 
 
 def test_a_worker_that_is_stopped_lets_its_programs_end(machine: Machine) -> None:
@@ -222,23 +226,32 @@ def test_after_a_boot_all_of_it_is_there_again(machine: Machine, figure: Any) ->
     seen = len(started(machine, "steady"))
     wait_until(lambda: len(started(machine, "steady")) > seen + 1, PATIENCE, "runs after the boot")
     figure(f"booted again and running jobs after {time.monotonic() - began:.0f} s")
-    every_second_once(machine, but_caught_up=True)
+    await_every_second(machine)
+    assert doubled(machine) == {}
 
 
-def every_second_once(machine: Machine, *, but_caught_up: bool = False) -> None:
-    """Each instant of `steady` up to now ran once, or stands in a row for several."""
+def await_every_second(machine: Machine) -> None:
+    """Each instant of `steady` up to now has run, or stands in a row for several."""
     now = int(machine.tell("date +%s"))
     wait_until(
         lambda: max(_ran(_rows(machine)), default=0) > now and not _missing(_rows(machine)),
         PATIENCE,
         "all instants to be accounted for",
     )
+
+
+def doubled(machine: Machine) -> dict[int, int]:
+    """Seconds at which `steady` ran more than once, and how often: never, but where a worker was
+    killed, whose run may have begun.
+    """
     noted = Counter(map(_second, machine.must(f"cat {NOTED}").split()))
-    # Of a worker that was killed a run may have begun.
     again = {_second(row["scheduledAt"]) for row in _rows(machine) if row["assignments"] > 1}
-    assert {at: count for at, count in noted.items() if count > 1 and at not in again} == {}
-    if not but_caught_up:
-        assert [row for row in _rows(machine) if row["state"] in ("FAILED", "CANCELLED")] == []
+    return {at: count for at, count in noted.items() if count > 1 and at not in again}
+
+
+def unfinished(machine: Machine) -> list[dict[str, Any]]:
+    """Runs of `steady` that failed or were cancelled."""
+    return [row for row in _rows(machine) if row["state"] in ("FAILED", "CANCELLED")]
 
 
 def _rows(machine: Machine) -> list[dict[str, Any]]:

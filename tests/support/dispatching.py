@@ -230,46 +230,34 @@ class World:
         self.late = LateRuns(
             limits, self.board, self.definitions, self.workers, boot=lambda: self.seconds
         )
+        store = cast("OwnerStore", self.rows)
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
-        self.crowds = Crowds(
-            self.board,
-            self.definitions,
-            self.workers,
-            cast("OwnerStore", self.rows),
-            transactor,
-            SetClock(),
-            Nudges(),
-        )
+        parts = (self.board, self.definitions, self.workers)
+        self.crowds = Crowds(*parts, store, transactor, SetClock(), Nudges())
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
-        self.dispatch = Dispatch(
-            self.board,
-            self.definitions,
-            self.workers,
-            cast("OwnerStore", self.rows),
+        self.dispatch = self._dispatch(store, transactor)
+        self.lines: dict[str, RecordingLine] = {}
+
+    def _dispatch(self, store: OwnerStore, transactor: Transactor) -> Dispatch:
+        parts = (self.board, self.definitions, self.workers)
+        leases = cast("WorkerLeases", self)
+        broadcasts = Broadcasts(
+            *parts, leases, store, transactor, SetClock(), Nudges(), lambda _event: None
+        )
+        return Dispatch(
+            *parts,
+            store,
             transactor,
             self.clock,
             self.brake,
             Nudges(),
             self.crowds,
-            Broadcasts(
-                self.board,
-                self.definitions,
-                self.workers,
-                cast("WorkerLeases", self),
-                cast("OwnerStore", self.rows),
-                transactor,
-                SetClock(),
-                Nudges(),
-                lambda _event: None,
-            ),
+            broadcasts,
             self.late,
-            Pools(
-                cast("OwnerStore", self.rows), lambda: self.board.ended, boot=lambda: self.seconds
-            ),
+            Pools(store, lambda: self.board.ended, boot=lambda: self.seconds),
             lambda _event: None,
             self.passed.append,
         )
-        self.lines: dict[str, RecordingLine] = {}
 
     async def live(self) -> frozenset[IncarnationId]:
         """Of the workers' leases: none is of a worker that isn't attached here."""

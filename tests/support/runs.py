@@ -21,7 +21,7 @@ from schedd.core.ids import (
 from schedd.core.lifecycle import State
 from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey, Trigger
 from schedd.core.ready_queue import Head
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 from schedd.owner.ownership import Ownership
 from schedd.owner.wordings import Known
 

@@ -15,8 +15,9 @@ from schedd.core.early import armed_until
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Loss, Overlap, Priority, Trigger
-from schedd.core.records import JobRecord, RunRecord, TimerEdit, Unstarted
+from schedd.core.records import JobRecord, TimerEdit, Unstarted
 from schedd.core.run_filter import RunFilter
+from schedd.core.run_records import RunRecord
 from support.store import (
     INCARNATION,
     MINUTE,

@@ -18,9 +18,10 @@ from schedd.core.model import Draft, LiveRun, Loss, Overlap, Priority, RunKey, T
 from schedd.core.partition import shard_of_pool
 from schedd.core.placement import Need
 from schedd.core.pools import pool_key
-from schedd.core.records import Assignments, JobRecord, RunRecord, Unstarted
+from schedd.core.records import Assignments, JobRecord, Unstarted
 from schedd.core.redrive import Line
 from schedd.core.run_filter import RunFilter
+from schedd.core.run_records import RunRecord
 from schedd.store import broadcasting
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments

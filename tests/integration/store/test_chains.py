@@ -18,9 +18,10 @@ from schedd.core.chains import OF_SCHEDULES, After, Wanted, When
 from schedd.core.ids import TenureId, chained_run_id, redriven_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Overlap, Priority, Trigger
-from schedd.core.records import ChainRefused, JobRecord, RunRecord, TimerEdit
+from schedd.core.records import ChainRefused, JobRecord, TimerEdit
 from schedd.core.redrive import Line
 from schedd.core.run_filter import RunFilter
+from schedd.core.run_records import RunRecord
 from schedkit.errors import TookTooLong
 from support.store import START, Member, World, draft, firing, job_record, manual_run, ok, report
 

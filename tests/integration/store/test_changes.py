@@ -12,7 +12,8 @@ from schedd.core.changes import Cursor, Scope
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Priority, Trigger
-from schedd.core.records import JobRecord, RunRecord
+from schedd.core.records import JobRecord
+from schedd.core.run_records import RunRecord
 from schedd.store import changes
 from schedd.store.changes import PostgresChangeStore
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report

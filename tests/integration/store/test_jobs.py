@@ -14,7 +14,8 @@ from schedd.core.ids import JobId
 from schedd.core.job_filter import JobFilter
 from schedd.core.lifecycle import State
 from schedd.core.model import Priority, Trigger
-from schedd.core.records import Conflict, Idempotency, JobRecord, RunRecord, TimerEdit, Unstarted
+from schedd.core.records import Conflict, Idempotency, JobRecord, TimerEdit, Unstarted
+from schedd.core.run_records import RunRecord
 from schedd.store import counting, jobs, runs
 from schedd.store.fence import lock_shards
 from support.store import (

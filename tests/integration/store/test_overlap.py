@@ -10,7 +10,8 @@ import pytest
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, Trigger
 from schedd.core.overlap import BUFFERS
-from schedd.core.records import Assignments, JobRecord, Parted, RunRecord, TimerEdit, Unstarted
+from schedd.core.records import Assignments, JobRecord, Parted, TimerEdit, Unstarted
+from schedd.core.run_records import RunRecord
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 
 REPLACING = [Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER]

@@ -11,7 +11,8 @@ import pytest
 
 from schedd.core.model import Crowd, LiveRun, Overlap, Priority, RunKey, Trigger
 from schedd.core.rank import rank_of
-from schedd.core.records import JobRecord, RunRecord
+from schedd.core.records import JobRecord
+from schedd.core.run_records import RunRecord
 from support.store import START, Member, World, draft, manual_run, ok, report
 
 STEPS = 40

@@ -12,7 +12,8 @@ import pytest
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.model import Priority
-from schedd.core.records import Conflict, Idempotency, RunRecord, Submit
+from schedd.core.records import Conflict, Idempotency, Submit
+from schedd.core.run_records import RunRecord
 from schedd.store import submitting
 from schedd.store.errors import BrokenData
 from support.store import World, job_record, manual_run, ok

@@ -20,7 +20,8 @@ from schedd.core.ids import TenureId, Term, Timeline
 from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.model import AuditEntry, LiveRun, NewRun, Trigger
 from schedd.core.pauses import NO_PAUSES, Pauses
-from schedd.core.records import JobRecord, Probe, RunRecord
+from schedd.core.records import JobRecord, Probe
+from schedd.core.run_records import RunRecord
 from schedkit.errors import Unavailable
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import job_pb2, run_service_pb2

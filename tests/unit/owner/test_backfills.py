@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from schedd.core.backfill_records import OpenBackfill
 from schedd.core.ids import BackfillId, ShardId
 from schedd.core.model import Claim, LiveRun
-from schedd.core.records import OpenBackfill
 from schedd.owner import backfills
 from schedd.owner.backfills import LINGERS, LOOK_EVERY, WHILE_FED, Backfills
 from schedd.owner.board import Board

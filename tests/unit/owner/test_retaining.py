@@ -9,8 +9,7 @@ from uuid import UUID
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.model import Claim, RunKey
-from schedd.core.records import OldRuns, Unwanted
-from schedd.core.retention import EndedRun, Retention
+from schedd.core.retention import EndedRun, OldRuns, Retention, Unwanted
 from schedd.owner.board import Board
 from schedd.owner.retaining import OBJECTS, Retaining
 from schedd.owner.transact import Transactor

@@ -7,9 +7,15 @@ import pytest
 from google.protobuf import message_factory
 
 from schedclient import Client
+from schedclient.backfill_values import Backfill
+from schedclient.calendar_values import Calendar
 from schedclient.cluster_values import Member, Worker
+from schedclient.dead_letter_values import DeadLetter, Redrive
+from schedclient.job_values import Job
+from schedclient.pool_values import Pool
 from schedclient.reading import value_of
-from schedclient.values import Backfill, Calendar, DeadLetter, Job, Pool, Redrive, Run, Value
+from schedclient.run_values import Run
+from schedclient.values import Value
 from schedproto.v1 import (
     calendar_service_pb2,
     cluster_service_pb2,

@@ -118,9 +118,12 @@ def test_closing_ends_the_thread():
     def ours() -> list[threading.Thread]:
         return [one for one in threading.enumerate() if one.name == "schedclient"]
 
-    before = len(ours())
-    SyncClient("127.0.0.1:1").close()
-    wait_until(lambda: len(ours()) == before, PATIENCE, "the thread's end")
+    before = ours()
+    client = SyncClient("127.0.0.1:1")
+    [its_own] = [one for one in ours() if one not in before]
+    client.close()
+    wait_until(lambda: not its_own.is_alive(), PATIENCE, "the thread's end")
+    assert its_own not in ours()
 
 
 def test_threads_may_share_it(member: Scripted):

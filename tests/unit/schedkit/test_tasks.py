@@ -97,6 +97,7 @@ async def test_a_loop_steps_each_interval() -> None:
     steps = Steps()
     async with running(Loop("firing", steps, interval=0.001)):
         await steps.reach(3)
+    assert steps.taken >= 3
 
 
 async def test_a_loop_steps_at_once_when_woken() -> None:
@@ -106,6 +107,7 @@ async def test_a_loop_steps_at_once_when_woken() -> None:
         await steps.reach(1)
         loop.wake()
         await steps.reach(2)
+    assert steps.taken == 2, "and not a third time"
 
 
 async def test_a_step_may_ask_for_the_next_one_sooner_than_the_interval() -> None:
@@ -155,7 +157,7 @@ async def test_a_bug_in_a_step_comes_out_of_the_loop() -> None:
 async def test_a_small_program_hears_that_it_should_end(number: signal.Signals) -> None:
     asked = await shutdown_signals()
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(asked.wait(), SOON)
+    assert await asyncio.wait_for(asked.wait(), SOON)
 
 
 async def test_who_work_at_the_same_time_do_no_more_together_between_two_turns_than_one_may() -> (

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from schedd.core.ids import RunId
-from schedd.core.records import RunRecord
+from schedd.core.run_records import RunRecord
 from schedd.store.gathered import Gathered
 from schedkit.errors import Unavailable
 

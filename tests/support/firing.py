@@ -1,0 +1,196 @@
+"""Firing over rows that the test sees: both its loops and its board are real.
+
+rows = Rows(behind=True)
+world = World(rows)
+await world.step()
+rows.fired          # []
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import cast
+from uuid import UUID
+
+from schedd.core import schedule
+from schedd.core.calendars import Exclusion
+from schedd.core.early import NEVER, Ahead
+from schedd.core.ids import JobId
+from schedd.core.lifecycle import State
+from schedd.core.model import CatchUp, Claim, Definition, Firing, LiveRun, NewRun, Priority, Timer
+from schedd.core.records import Fired
+from schedd.owner.board import Board
+from schedd.owner.brake import Brake
+from schedd.owner.catalogue import Catalogue
+from schedd.owner.fire import Fire
+from schedd.owner.near_future import NearFuture
+from schedd.owner.transact import Transactor
+from schedd.owner.wordings import Known
+from schedd.ports import OwnerStore, PauseStore
+from schedproto.v1 import job_pb2
+from support.runs import NOW, SetClock, owning, run
+
+JOB = run(1).job_id
+TIMER = Timer(JOB, run(1).shard, 1, NOW, NOW)
+EVERY = schedule.EverySchedule(timedelta(seconds=5))
+
+
+@dataclass
+class Rows:
+    """One timer, and a fire statement that does as it is told."""
+
+    timer: Timer = TIMER
+    fails: list[Exception] = field(default_factory=list)
+    behind: bool = False
+    """The database's clock is far behind: its guard refuses."""
+    switched: int = 0
+    """How often the cluster was paused or resumed."""
+    seconds: float = 0.0
+    """That it took to fire."""
+    fired: list[NewRun] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+
+    async def due_timers(
+        self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
+    ) -> list[Timer]:
+        self.calls.append("load")
+        return [self.timer] if self.timer.due_at and self.timer.due_at <= until else []
+
+    async def timers(self, jobs: Collection[JobId]) -> list[Timer]:
+        self.calls.append("reread")
+        return [self.timer]
+
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+        self.calls.append("fire")
+        [step] = firings
+        if self.behind or switched != self.switched or step.due_at != self.timer.due_at:
+            return Fired([], [step.job_id], frozenset())
+        self.fired += step.runs
+        self.timer = replace(
+            self.timer,
+            due_at=step.next_due_at,
+            nominal=step.next_nominal,
+            fired=self.timer.fired + step.counted,
+        )
+        if self.fails:
+            raise self.fails.pop()
+        return Fired([live_of(step)] if step.runs else [], [], frozenset())
+
+
+def live_of(step: Firing) -> LiveRun:
+    new = step.runs[0]
+    return LiveRun(
+        new.key, step.job_id, step.shard, State.PENDING, Priority.MEDIUM, new.due_at, new.due_at
+    )
+
+
+class Definitions(Catalogue):
+    """Of any job; `urgent` ones are HIGH, once they have been read."""
+
+    def __init__(self, urgent: Collection[JobId] = ()) -> None:
+        self._urgent = urgent
+        self.max_runs = 0
+        self.catch_up = CatchUp()
+        self.exclusion: Exclusion | None = None
+        self.read_of: set[JobId] = set()
+
+    async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
+        return await self.newest(wanted)
+
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+        self.read_of.update(jobs)
+        return {job: self._made(job) for job in jobs}
+
+    def knows(self, job: JobId) -> bool:
+        return job in self.read_of
+
+    def priority_of(self, job: JobId) -> Priority:
+        urgent = job in self._urgent and job in self.read_of
+        return Priority.HIGH if urgent else Priority.MEDIUM
+
+    def _made(self, job: JobId) -> Known:
+        priority = Priority.HIGH if job in self._urgent else Priority.MEDIUM
+        definition = Definition(
+            job,
+            1,
+            "default",
+            "j",
+            action="shell",
+            priority=priority,
+            max_runs=self.max_runs,
+            catch_up=self.catch_up,
+        )
+        compiled = schedule.compile(EVERY, "default/j", job)
+        excluding = None if self.exclusion is None else compiled
+        compiled = replace(compiled, exclusion=self.exclusion, excluding=excluding)
+        return Known(definition, compiled, job_pb2.Job())
+
+    def forget(self, jobs: object) -> None: ...
+
+
+class World:
+    def __init__(
+        self,
+        rows: Rows,
+        *,
+        trusted: bool = True,
+        urgent: Collection[JobId] = (),
+        ahead: Ahead = NEVER,
+    ) -> None:
+        self.clock = SetClock()
+        self.definitions = Definitions(urgent)
+        self.board = Board(owning(0), self.definitions.priority_of, ahead=ahead)
+        transactor = Transactor(self.board.ownership, lambda: trusted, lambda _event: None)
+        self.brake = Brake(cast("PauseStore", None), lambda _event: None)
+        self.placeable: Callable[[], int] = lambda: len(self.board.ready)
+        self.near = NearFuture(
+            self.board, self.definitions, cast("OwnerStore", rows), self.clock, self.brake
+        )
+        self.fire = Fire(
+            self.board,
+            self.near,
+            self.definitions,
+            cast("OwnerStore", rows),
+            transactor,
+            self.clock,
+            self.brake,
+            lambda _event: None,
+            lambda: self.placeable(),
+            boot=lambda: rows.seconds,
+        )
+
+    async def step(self) -> float:
+        """Both loops, one after the other; seconds until the next of either."""
+        return min(await self.near.step(), await self.fire.step())
+
+
+@dataclass
+class Herd(Rows):
+    """So many timers, due at one instant."""
+
+    count: int = 0
+    each: float = 0.0
+    """Seconds that it takes to fire one."""
+    batches: list[int] = field(default_factory=list)
+    due: dict[JobId, Timer] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ids = (JobId(UUID(int=n)) for n in range(self.count))
+        self.due = {job: replace(TIMER, job_id=job) for job in ids}
+
+    async def due_timers(
+        self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
+    ) -> list[Timer]:
+        self.calls.append("latest" if latest else "load")
+        due = sorted(self.due.values(), key=lambda timer: timer.due_at or NOW, reverse=latest)
+        return due[:limit]
+
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+        self.calls.append("fire")
+        self.batches.append(len(firings))
+        self.seconds += self.each * len(firings)
+        for step in firings:
+            del self.due[step.job_id]
+        return Fired([live_of(step) for step in firings], [], frozenset())

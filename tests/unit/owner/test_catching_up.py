@@ -1,0 +1,213 @@
+"""Firing after an outage: what is late, what is due meanwhile, and each job's window."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from schedd.core.ids import Epoch, JobId, ShardId
+from schedd.core.lifecycle import State
+from schedd.core.model import CatchUp, CatchUpPolicy, Claim, Firing, LiveRun, NewRun, Timer
+from schedd.core.records import Fired
+from schedd.owner import fire
+from schedkit.errors import Unavailable
+from support.firing import TIMER, Rows, World, live_of
+from support.runs import NOW
+
+
+@dataclass
+class Outage(Rows):
+    """Timers that are far behind, each due every five seconds; and what becomes of it."""
+
+    behind_by: dict[JobId, timedelta] = field(default_factory=dict)
+    timers_of: dict[JobId, Timer] = field(init=False)
+    batches: list[list[JobId]] = field(default_factory=list)
+    rows: dict[JobId, list[NewRun]] = field(default_factory=dict)
+    live: list[LiveRun] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.timers_of = {
+            job: replace(TIMER, job_id=job, due_at=NOW - late, nominal=NOW - late)
+            for job, late in self.behind_by.items()
+        }
+
+    async def due_timers(
+        self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
+    ) -> list[Timer]:
+        due = [one for one in self.timers_of.values() if one.due_at and one.due_at <= until]
+        return sorted(due, key=lambda one: one.due_at or NOW, reverse=latest)[:limit]
+
+    async def timers(self, jobs: Collection[JobId]) -> list[Timer]:
+        return [self.timers_of[job] for job in jobs]
+
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+        self.batches.append([step.job_id for step in firings])
+        made = []
+        for step in firings:
+            self.rows.setdefault(step.job_id, []).extend(step.runs)
+            self.timers_of[step.job_id] = replace(
+                self.timers_of[step.job_id], due_at=step.next_due_at, nominal=step.next_nominal
+            )
+            made += [
+                replace(live_of(step), key=new.key, ready_at=new.ready_at or new.due_at)
+                for new in step.runs
+                if new.state is State.PENDING
+            ]
+        self.live += made
+        return Fired(made, [], frozenset())
+
+
+def outage(count: int, seconds: float, policy: CatchUpPolicy) -> tuple[World, Outage]:
+    """So many jobs, due every five seconds, that nobody looked at for so long."""
+    jobs = [JobId(UUID(int=number)) for number in range(1, count + 1)]
+    rows = Outage(behind_by=dict.fromkeys(jobs, timedelta(seconds=seconds)))
+    world = World(rows)
+    world.definitions.catch_up = CatchUp(policy)
+    return world, rows
+
+
+async def caught_up(world: World) -> None:
+    for _ in range(1_000):
+        if await world.step() > 0:
+            return
+    raise AssertionError("it never catches up")
+
+
+@pytest.mark.parametrize(
+    ("policy", "runs", "paced"),
+    [
+        (CatchUpPolicy.ALL, 121, {True}),
+        (CatchUpPolicy.LATEST, 1, set()),
+        (CatchUpPolicy.NONE, 1, set()),
+    ],
+)
+async def test_what_is_late_bears_the_moment_at_which_it_was_made(
+    policy: CatchUpPolicy, runs: int, paced: set[bool]
+) -> None:
+    """NOW itself is on time: it is ready when it is due, and takes the older in under `latest`."""
+    world, rows = outage(3, 600, policy)
+    await caught_up(world)
+
+    for made in rows.rows.values():
+        ran = [run for run in made if run.state is State.PENDING]
+        assert [run.due_at for run in ran] == sorted(run.due_at for run in ran)
+        assert len(ran) == runs
+        assert {run.ready_at for run in ran if run.due_at < NOW} == ({NOW} if paced else set())
+        assert {run.paced for run in ran if run.due_at < NOW} == paced
+        assert (ran[-1].due_at, ran[-1].ready_at, ran[-1].paced) == (NOW, None, False)
+        assert sum(run.count for run in made) == 121, "each instant is accounted for once"
+
+
+async def test_the_one_late_run_of_a_job_that_catches_up_with_the_latest_isnt_paced() -> None:
+    world, rows = outage(1, 600, CatchUpPolicy.LATEST)
+    world.clock.time = NOW + timedelta(seconds=2.5)
+    await caught_up(world)
+    [run] = [run for made in rows.rows.values() for run in made if run.state is State.PENDING]
+    assert (run.due_at, run.ready_at, run.paced) == (NOW, world.clock.time, False)
+
+
+async def test_what_falls_due_while_much_is_caught_up_with_goes_first_and_soon() -> None:
+    """A batch takes a few instants of each timer that is far behind, however many it has."""
+    world, rows = outage(400, 600, CatchUpPolicy.ALL)
+    fresh = JobId(UUID(int=2**64))
+    rows.timers_of[fresh] = replace(
+        TIMER, job_id=fresh, due_at=NOW + timedelta(seconds=2), nominal=NOW + timedelta(seconds=2)
+    )
+    await world.step()
+    assert fresh not in rows.batches[-1]
+    assert len(rows.live) <= fire.ROWS
+
+    world.clock.time = NOW + timedelta(seconds=2)
+    await world.step()
+    assert rows.batches[-1] == [fresh]
+
+    await caught_up(world)
+    late = [job for job in rows.rows if job != fresh]
+    assert {sum(run.count for run in rows.rows[job]) for job in late} == {121}
+    assert {tuple(run.due_at for run in rows.rows[job]) for job in late} == {
+        tuple(NOW - timedelta(seconds=600 - 5 * n) for n in range(121))
+    }, "in order"
+
+
+async def test_nothing_falls_out_of_its_window_because_others_are_caught_up_with() -> None:
+    world, rows = outage(50, 3_600, CatchUpPolicy.ALL)
+    for minutes in (0, 10, 20, 30):
+        world.clock.time = NOW + timedelta(minutes=minutes)
+        await world.step()
+
+    assert {run.state for made in rows.rows.values() for run in made} == {State.PENDING}
+    assert all(len(made) > 100 for made in rows.rows.values())
+
+
+async def test_where_nothing_is_behind_any_more_the_window_is_measured_anew() -> None:
+    world, rows = outage(50, 300, CatchUpPolicy.ALL)
+    while await world.step() == 0.0:
+        pass
+    world.clock.time = NOW + timedelta(minutes=90)
+    await world.step()
+
+    [missed, *_] = [run for run in rows.rows[JobId(UUID(int=1))] if run.state is State.MISSED]
+    assert missed.count == 30 * 12 - 1
+
+
+async def test_what_fell_due_after_the_first_look_has_a_window_of_its_own() -> None:
+    """The database was away for three hours, in the middle of catching up with ten minutes."""
+    world, rows = outage(30, 600, CatchUpPolicy.ALL)
+    await world.near.step()
+    await world.fire.step()
+    made = rows.rows[JobId(UUID(int=1))]
+    assert 0 < len(made) < 121, "it takes several steps"
+    world.clock.time = NOW + timedelta(hours=3)
+    await caught_up(world)
+
+    states = {run.due_at: run.state for run in made}
+    assert {state for due, state in states.items() if due <= NOW} == {State.PENDING}
+    [missed] = [run for run in made if run.state is State.MISSED]
+    assert NOW < missed.due_at <= NOW + timedelta(minutes=6), "the step at hand goes to its end"
+    assert missed.scheduled_until == NOW + timedelta(hours=2) - timedelta(seconds=5)
+
+
+async def looked_in_vain(world: World, rows: Rows) -> None:
+    """A step that found the database away."""
+    works = rows.fire
+
+    async def away(*_: object) -> Fired:
+        raise Unavailable("no database")
+
+    rows.fire = away  # type: ignore[method-assign]
+    await world.near.step()
+    with pytest.raises(Unavailable):
+        await world.fire.step()
+    rows.fire = works  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("moved", "state"), [(7, State.COALESCED), (0, State.MISSED)])
+async def test_who_takes_a_shard_over_measures_the_windows_of_its_jobs_alone(
+    moved: int, state: State
+) -> None:
+    world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)
+    await looked_in_vain(world, rows)
+    world.board.ownership.drop([ShardId(moved)])
+    world.board.ownership.gain({ShardId(moved): Epoch(6)})
+    world.clock.time = NOW + timedelta(minutes=90)
+    while await world.step() == 0.0:
+        pass
+
+    [made] = rows.rows.values()
+    assert min(made, key=lambda run: run.due_at).state is state
+
+
+async def test_a_step_that_has_to_be_tried_again_measures_the_window_where_it_first_did() -> None:
+    world, rows = outage(1, 3_000, CatchUpPolicy.LATEST)
+    await looked_in_vain(world, rows)
+    world.clock.time = NOW + timedelta(minutes=90)
+    while await world.step() == 0.0:
+        pass
+
+    [made] = rows.rows.values()
+    first = min(made, key=lambda run: run.due_at)
+    assert first.state is State.COALESCED, "it was inside, and is no instant that was missed"

@@ -1,0 +1,230 @@
+"""Late runs beside those that are due now: slots, releases, and an owner's part of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from schedd.core.ids import ShardId, Token
+from schedd.core.late import LateLimits
+from schedd.core.lifecycle import State
+from schedd.core.model import CatchUp, CatchUpPolicy, LiveRun
+from schedd.owner import late_runs
+from support.dispatching import SHELL, World, of
+from support.runs import NOW, run, worker
+
+
+def late(world: World, number: int, *, due: float = 600, **changes: Any) -> LiveRun:
+    """Of a job of its own, made just now by catch-up."""
+    one = replace(of(number, number), due_at=NOW - timedelta(seconds=due), **changes)
+    world.rows.due_at[one.key] = one.due_at
+    return one
+
+
+def numbers(world: World) -> list[int]:
+    """What was handed out, in that order."""
+    return [key.run_id.int for key in world.rows.given]
+
+
+def catching_up(reserved: float, owned: int) -> World:
+    """Whose jobs have `catch_up: all`, released as fast as anybody likes."""
+    world = World(limits=LateLimits(release_rate=1e6, reserved=reserved), owned=owned)
+    world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
+    world.late.room()  # its pace begins empty
+    world.seconds += 1.0
+    return world
+
+
+async def test_paced_runs_leave_the_reserved_slots_to_what_is_due_now():
+    world = catching_up(reserved=0.2, owned=256)
+    line = world.attach(worker(slots=10), grant=10)
+    world.board.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
+
+    await world.settle()
+    assert len(world.handed()) == 8
+    assert not any(line.demanded[-1:]), "more slots would be of no use to them"
+    assert world.dispatch.placeable() == 0, "nor is that why anybody should fire the slower"
+
+    world.board.put_runs([of(99, 99), of(98, 98)], NOW)
+    await world.settle()
+    assert set(numbers(world)[8:]) == {98, 99}
+
+
+async def test_of_a_shard_whose_runs_were_not_read_yet_no_paced_one_takes_a_slot():
+    """Who had it before has let some go: with as many again they would be too many."""
+    world = catching_up(reserved=0.2, owned=256)
+    world.attach(worker(slots=10), grant=10)
+    world.board.read -= set(map(ShardId, range(128)))
+    world.board.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
+
+    await world.settle()
+    assert len(world.handed()) == 4
+
+    world.board.were_read(map(ShardId, range(256)))
+    await world.settle()
+    assert len(world.handed()) == 8
+
+
+async def test_late_runs_of_other_jobs_take_whatever_slots_there_are():
+    """Most of a herd is late before it is fired: it would take the longer for nothing."""
+    world = World(limits=LateLimits(reserved=0.2), owned=64)
+    world.attach(worker(slots=10), grant=10)
+    world.board.put_runs([late(world, number) for number in range(1, 51)], NOW)
+
+    await world.settle()
+    assert len(world.handed()) == 10
+
+
+@pytest.mark.parametrize(("unread", "together"), [(0, 30), (30, 4), (10, 4)])
+async def test_a_round_reads_so_many_definitions_of_late_runs_and_takes_all_that_are_at_hand(
+    monkeypatch: pytest.MonkeyPatch, unread: int, together: int
+) -> None:
+    """A herd is late before it is fired, and its definitions were read for that."""
+    monkeypatch.setattr(late_runs, "LOOKED_UP", 4)
+    world = World(owned=256)
+    world.attach(worker(slots=64), grant=64)
+    runs = [late(world, number) for number in range(1, 31)]
+    world.definitions.unread = {run.job_id for run in runs[:unread]}
+    world.board.put_runs(runs, NOW)
+
+    await world.dispatch.step()
+    assert len(world.handed()) == together
+    await world.settle()
+    assert len(world.handed()) == 30
+
+
+async def test_a_round_reads_so_many_definitions_of_what_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a takeover they may be thousands: until they are read they count as paced ones."""
+    monkeypatch.setattr(late_runs, "LOOKED_UP", 4)
+    world = catching_up(reserved=0.2, owned=256)
+    world.attach(worker(slots=64), grant=0)
+    others = [late(world, number) for number in range(1, 11)]
+    running = [replace(one, state=State.RUNNING, token=Token(7), attempt=1) for one in others]
+    world.definitions.unread = {run.job_id for run in running}
+    world.definitions.jobs = {run.job_id: SHELL for run in running}
+    world.board.put_runs([*running, late(world, 99, paced=True)], NOW)
+
+    left = []
+    for _ in range(4):
+        left.append(world.late.room().slots)
+        await world.late.look()
+    assert left == [41, 45, 49, 51]
+
+
+async def test_a_paced_run_that_has_reported_leaves_its_slot_to_the_next():
+    """To store its result takes its time; the worker has the slot again already."""
+    world = catching_up(reserved=0.2, owned=256)
+    one = worker(slots=10)
+    world.attach(one, grant=10)
+    world.board.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
+    await world.settle()
+    for done in list(world.board.running.values())[:3]:
+        world.board.report(done.key.run_id, done.token)
+
+    attached = world.workers.attached(one.id)
+    assert attached is not None
+    world.workers.granted(attached, 5, received=8)
+    await world.settle()
+    assert len(world.handed()) == 11
+
+
+async def test_an_owner_takes_of_the_slots_for_paced_runs_its_part_of_the_shards():
+    world = catching_up(reserved=0.2, owned=128)
+    world.attach(worker(slots=10), grant=10)
+    world.board.put_runs([late(world, number, paced=True) for number in range(1, 51)], NOW)
+
+    await world.settle()
+    assert len(world.handed()) == 4
+
+
+async def test_what_is_due_now_goes_before_what_is_late():
+    world = World(owned=256)
+    world.attach(worker(slots=100), grant=3)
+    world.board.put_runs([late(world, number) for number in range(1, 51)], NOW)
+    world.board.put_runs([of(99, 99), of(98, 98)], NOW)
+
+    await world.settle()
+    assert set(numbers(world)[:2]) == {98, 99}
+    assert len(numbers(world)) == 3
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_late_runs_of_jobs_that_catch_up_with_all_are_released_at_the_rate_oldest_first(
+    told: bool,
+):
+    """`told`: whether their owner knows what they are. One that has taken their shard over looks
+    it up.
+    """
+    world = World(limits=LateLimits(release_rate=10.0, reserved=0.0), owned=256)
+    world.attach(worker(slots=1_000), grant=1_000)
+    world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
+    runs = [late(world, number, due=1_000 - number, paced=told) for number in range(1, 101)]
+    world.board.put_runs(reversed(runs), NOW)
+
+    await world.settle()
+    assert numbers(world) == []
+    for second in range(1, 11):
+        for _ in range(4):
+            world.seconds += 0.25
+            wait = await settled(world)
+        assert len(numbers(world)) == 10 * second
+    assert wait <= 1.0
+    if told:
+        assert numbers(world) == list(range(1, 101))
+    assert len(world.board.ready) == 0
+
+
+async def test_who_waits_for_a_release_is_looked_at_when_it_comes():
+    world = World(limits=LateLimits(release_rate=4.0), owned=256)
+    world.attach(worker(slots=100), grant=100)
+    world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
+    world.board.put_runs([late(world, 1, paced=True)], NOW)
+    assert await settled(world) == pytest.approx(0.25)
+
+
+async def test_late_runs_of_other_jobs_wait_for_no_release():
+    world = World(limits=LateLimits(release_rate=1.0, reserved=0.0), owned=256)
+    world.attach(worker(slots=100), grant=100)
+    world.board.put_runs([late(world, number) for number in range(1, 51)], NOW)
+
+    await world.settle()
+    assert len(world.handed()) == 50
+
+
+async def test_a_release_that_was_of_no_use_isnt_lost():
+    """Another run of its job is in its way: the next one may go instead."""
+    world = World(limits=LateLimits(release_rate=1.0), owned=256)
+    world.attach(worker(slots=100), grant=100)
+    world.definitions.default = replace(SHELL, catch_up=CatchUp(CatchUpPolicy.ALL))
+    world.rows.limits = {run(1).job_id: 0}
+    first, second = (late(world, number, due=9 - number, paced=True) for number in (1, 2))
+    world.board.put_runs([first, second], NOW)
+    await world.settle()
+
+    world.seconds += 1.0
+    await world.settle()
+    assert world.board.held == [first.job_id]
+    assert world.handed() == {2}
+
+
+async def test_a_wide_paced_run_goes_where_the_slots_for_such_never_are_enough():
+    world = catching_up(reserved=0.2, owned=64)
+    world.attach(worker(slots=8), grant=8)
+    world.definitions.default = replace(world.definitions.default, slots=4)
+    world.board.put_runs([late(world, number, paced=True) for number in (1, 2)], NOW)
+
+    await world.settle()
+    assert len(world.handed()) == 1
+
+
+async def settled(world: World) -> float:
+    """The pause until its next round."""
+    for _ in range(100):
+        if (wait := await world.dispatch.step()) > 0:
+            return wait
+    raise AssertionError("it never comes to rest")

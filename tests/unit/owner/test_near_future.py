@@ -1,0 +1,228 @@
+"""Loads of the near future: beside firing, without what is held already, and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from schedd.core.ids import Epoch, JobId
+from schedd.core.model import Timer
+from schedd.owner import near_future
+from schedd.owner.fire import BATCH
+from schedd.owner.near_future import LOAD_LIMIT, READ_AHEAD
+from schedd.owner.wordings import Known
+from schedkit.errors import Unavailable
+from support.firing import TIMER, Herd, Rows, World
+from support.runs import NOW
+
+
+async def test_what_is_held_already_isnt_loaded_again_for_each_batch_that_fires(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More is due at one instant than a load brings: as many loads as it takes, and no more."""
+    monkeypatch.setattr(near_future, "LOAD_LIMIT", 4 * BATCH)
+    rows = Herd(count=12 * BATCH)
+    world = World(rows)
+
+    for _ in range(10):  # before it is due
+        world.clock.time = NOW - timedelta(seconds=0.2)
+        await world.step()
+    assert rows.calls == ["load", "latest"]
+    world.clock.time = NOW
+    while len(world.board.ready) < 12 * BATCH:
+        await world.step()
+
+    assert not rows.due
+    assert rows.calls.count("load") <= 6
+
+
+async def test_what_is_urgent_is_fired_before_a_herd_that_was_due_earlier() -> None:
+    """Its definition was read while nothing was due; of what is due, it goes with the first."""
+    rows, urgent = Herd(count=4_000), JobId(UUID(int=2**64))
+    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    world = World(rows, urgent=[urgent])
+    world.clock.time = NOW - timedelta(seconds=3)
+    while await world.step() == 0.0:
+        pass
+    assert len(world.definitions.read_of) == READ_AHEAD < len(rows.due)
+
+    world.clock.time = NOW + timedelta(seconds=0.9)
+    await world.step()
+    assert urgent in rows.due
+    world.clock.time = NOW + timedelta(seconds=1)
+    await world.step()
+
+    assert urgent not in rows.due
+    assert rows.batches[1:] == [1]
+
+
+async def test_what_is_urgent_is_seen_behind_a_herd_that_no_load_brings_at_once() -> None:
+    """Of what comes after it a load brings the latest, and reads ahead first what they are."""
+    rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(UUID(int=2**64))
+    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    world = World(rows, urgent=[urgent])
+    world.clock.time = NOW - timedelta(seconds=1)
+    while await world.step() == 0.0:
+        pass
+
+    world.clock.time = NOW + timedelta(seconds=1)
+    await world.step()
+
+    assert urgent not in rows.due
+    assert rows.batches == [1]
+
+
+async def test_what_is_urgent_is_seen_though_something_is_always_due() -> None:
+    """It comes within the horizon while a herd is fired for minutes."""
+    rows, urgent = Herd(count=3 * LOAD_LIMIT), JobId(UUID(int=2**64))
+    rows.due[urgent] = replace(TIMER, job_id=urgent, due_at=NOW + timedelta(seconds=1))
+    world = World(rows, urgent=[urgent])
+    await world.step()
+    assert urgent in rows.due
+
+    world.clock.time = NOW + timedelta(seconds=1)
+    await world.step()
+
+    assert urgent not in rows.due
+    assert rows.batches[1:] == [1]
+
+
+@dataclass
+class SlowToLoad(Herd):
+    """Reads its rows at once, and gives them when it may."""
+
+    read: asyncio.Event = field(default_factory=asyncio.Event)
+    given: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def due_timers(
+        self, shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
+    ) -> list[Timer]:
+        found = await super().due_timers(shards, until, limit, latest=latest)
+        self.read.set()
+        await self.given.wait()
+        return found
+
+
+async def test_what_is_due_fires_while_a_load_is_under_way_which_brings_no_old_row_of_it() -> None:
+    """Reading thousands takes a busy machine half a second, and what is urgent hasn't that."""
+    rows = SlowToLoad(count=1)
+    [timer] = rows.due.values()
+    world = World(rows)
+    world.board.put_timers([timer])
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.near.step(), name="load")
+        await rows.read.wait()
+        assert await world.fire.step() == 0.0
+        assert not rows.due
+        rows.given.set()
+
+    assert world.board.timers.next_at() == NOW + timedelta(seconds=5)
+    await world.fire.step()
+    assert rows.batches == [1]
+
+
+async def test_what_was_read_while_a_load_was_under_way_is_newer_than_what_it_brings() -> None:
+    rows = SlowToLoad(count=1)
+    [job] = rows.due
+    world = World(rows)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.near.step(), name="load")
+        await rows.read.wait()
+        rows.timer = replace(TIMER, job_id=job, due_at=NOW + timedelta(seconds=2))
+        world.fire.changed([job])
+        await world.fire.step()
+        rows.given.set()
+
+    assert world.board.timers.next_at() == NOW + timedelta(seconds=2)
+
+
+async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_was_loaded_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It didn't fire: taken for fired, its instant would wait for the next load, and be missed."""
+    rows = Rows()
+    world = World(rows)
+    await world.near.step()
+    reads, shard = world.definitions.at_generations, TIMER.shard
+
+    async def meanwhile(wanted: dict[JobId, int]) -> dict[JobId, Known]:
+        world.board.ownership.drop([shard])
+        return await reads(wanted)
+
+    monkeypatch.setattr(world.definitions, "at_generations", meanwhile)
+    fires = world.fire._transactor.by_lane
+
+    async def taken_again(*of: Any) -> list[Any]:
+        answers = await fires(*of)
+        world.board.ownership.gain({shard: Epoch(6)})
+        await world.near.step()
+        return answers
+
+    monkeypatch.setattr(world.fire._transactor, "by_lane", taken_again)
+    await world.fire.step()
+
+    assert "fire" not in rows.calls
+    assert world.board.timers.next_at() == NOW
+
+
+async def test_what_cant_be_read_ahead_holds_no_load_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Rows()
+    world = World(rows)
+    world.clock.time = NOW - timedelta(seconds=3)
+
+    async def away(_: object) -> dict[JobId, Known]:
+        raise Unavailable("no database")
+
+    monkeypatch.setattr(world.definitions, "newest", away)
+    assert await world.near.step() > 0
+    assert world.board.timers.next_at() == NOW
+
+
+async def test_a_load_that_failed_is_made_again_as_soon_as_the_loop_may() -> None:
+    rows = Rows()
+    world = World(rows)
+    loads = rows.due_timers
+
+    async def away(*_: object, **__: object) -> list[Timer]:
+        raise Unavailable("no database")
+
+    rows.due_timers = away  # type: ignore[method-assign]  # it is away
+    with pytest.raises(Unavailable):
+        await world.near.step()
+    rows.due_timers = loads  # type: ignore[method-assign]
+    await world.near.step()
+
+    assert rows.calls == ["load"]
+
+
+async def test_a_load_that_takes_long_isnt_made_so_often_but_in_time_for_all_that_it_brings() -> (
+    None
+):
+    rows = Herd(count=3)
+    world = World(rows)
+    world.clock.time = NOW - timedelta(seconds=60)
+    slow = rows.due_timers
+
+    async def due_timers(
+        shards: Collection[int], until: datetime, limit: int, *, latest: bool = False
+    ) -> list[Timer]:
+        world.clock.time += timedelta(seconds=1.1)
+        return await slow(shards, until, limit, latest=latest)
+
+    rows.due_timers = due_timers  # type: ignore[method-assign]  # a slower one
+    began = world.clock.time
+    pauses = []
+    while world.clock.time < NOW - near_future.HORIZON:
+        pause = await world.step()
+        pauses.append(pause)
+        world.clock.time += timedelta(seconds=max(pause, 0.001))
+
+    assert 4.3 <= (world.clock.time - began).total_seconds() / rows.calls.count("load") <= 5.2
