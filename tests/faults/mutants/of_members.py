@@ -192,7 +192,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "what is assigned in each third second is pushed 1.2 s later",
         (
             Edit(
-                "schedd/owner/dispatch.py",
+                "schedd/owner/assign.py",
                 "        await AFTER_COMMIT()\n",
                 "        await AFTER_COMMIT()\n"
                 '        if int(__import__("time").time()) % 3 == 0:\n'
