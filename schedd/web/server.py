@@ -22,6 +22,7 @@ from schedkit.channel import split_address
 from schedkit.errors import Fault, Misconfigured
 from schedkit.https import HANDSHAKE_WITHIN
 from schedkit.patience import MOST, protocol_of
+from schedkit.proxies import NO_PROXIES, Proxies
 
 GRACE: Final = 3
 """Seconds for requests that are being answered when the server is told to end."""
@@ -47,12 +48,16 @@ class Bound:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def serve(
-        self, app: Starlette, connections: int = MOST, tls: ssl.SSLContext | None = None
+        self,
+        app: Starlette,
+        connections: int = MOST,
+        tls: ssl.SSLContext | None = None,
+        proxies: Proxies = NO_PROXIES,
     ) -> NoReturn:
         """Serve until cancelled. Then event streams end at once, and what is being answered gets
         GRACE seconds. `app.state.closing` is the event that ends the streams. `connections`: how
-        many there may be at a time; an eighth of them of one host, or MOST_OF_ONE_HOST. `tls`
-        None: in the clear.
+        many there may be at a time; an eighth of them of one host, or MOST_OF_ONE_HOST, but for
+        `proxies`, which have them for others. `tls` None: in the clear.
         """
         server = _Server(
             uvicorn.Config(
@@ -63,7 +68,9 @@ class Bound:
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=GRACE,
-                http=protocol_of(connections, max(MOST_OF_ONE_HOST, connections // 8)),
+                http=protocol_of(
+                    connections, max(MOST_OF_ONE_HOST, connections // 8), proxies.trusts
+                ),
                 ws="none",
             ),
             tls,
