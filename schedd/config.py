@@ -13,6 +13,7 @@ from schedkit.channel import TLS, check_plaintext
 from schedkit.config import secret
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL, open_objects
+from schedkit.proxies import Proxies
 
 DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
 PREFIX: Final = "SCHEDD"
@@ -32,6 +33,26 @@ class Listen:
     """host:port for those who send a token and have no certificate, with TLS; empty: nowhere."""
     insecure: bool = False
     """Serve others than loopback in the clear."""
+    host_names: tuple[str, ...] = ()
+    """Names by which HTTP is asked in the clear, beside those of `advertise_http`."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of HTTP proxies whose `X-Forwarded-For` is believed."""
+
+    def __post_init__(self) -> None:
+        self.proxies()
+        for name in self.host_names:
+            if not _HOST_NAME.fullmatch(name):
+                raise ValueError(f"host_names: {name!r} is no name of a host")
+
+    def proxies(self) -> Proxies:
+        """Those that are trusted."""
+        try:
+            return Proxies.of(self.trusted_proxies)
+        except ValueError as error:
+            raise ValueError(f"trusted_proxies: {error}") from None
+
+
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True)

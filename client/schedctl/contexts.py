@@ -123,6 +123,18 @@ def use(name: str) -> None:
     _write(replace(contexts, current=name))
 
 
+def delete(name: str) -> None:
+    """Forget a context. If it is in use, none is afterwards.
+
+    Raises:
+        Misconfigured: there is none of that name.
+    """
+    contexts = load()
+    named(name, contexts)
+    known = {each: context for each, context in contexts.known.items() if each != name}
+    _write(Contexts(None if contexts.current == name else contexts.current, known))
+
+
 _PARTS: Final = ({"ca"}, {"ca", "cert", "key"})
 
 

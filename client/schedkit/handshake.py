@@ -44,6 +44,13 @@ def why_not(endpoint: str, tls: TLS) -> str:
         return _tried(context, plain, host)
 
 
+def in_words(error: ssl.SSLError) -> str:
+    """What OpenSSL has against a handshake."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return (error.reason or str(error)).lower().replace("_", " ")
+
+
 def _tried(context: ssl.SSLContext, plain: socket.socket, host: str) -> str:
     try:
         with context.wrap_socket(plain, server_hostname=host) as secure:
@@ -54,9 +61,9 @@ def _tried(context: ssl.SSLContext, plain: socket.socket, host: str) -> str:
     except TimeoutError:
         return ""
     except ssl.SSLCertVerificationError as error:
-        return f"the member's certificate isn't one for us: {error.verify_message}"
+        return f"the member's certificate isn't one for us: {in_words(error)}"
     except ssl.SSLError as error:
-        return f"the member refuses ours: {(error.reason or str(error)).lower().replace('_', ' ')}"
+        return f"the member refuses ours: {in_words(error)}"
     except OSError:
         return "the member ended the handshake"
     return "the member ended the connection after the handshake: our certificate isn't one for it"

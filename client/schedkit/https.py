@@ -2,13 +2,17 @@
 callers that may show one of their own.
 
     handshake ─▶ have the files changed? ─▶ the context of this handshake
-              └▶ the caller's certificate, if it shows one ─▶ scope[CERTIFICATE]
+              ├▶ the caller's certificate, if it shows one ─▶ scope[CERTIFICATE]
+              └▶ none comes to stand: the caller sees its connection end, the log says why
 """
 
 from __future__ import annotations
 
 import logging
 import ssl
+from asyncio import BaseTransport, Protocol, get_running_loop
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedkit.channel import TLS
 from schedkit.errors import Misconfigured
+from schedkit.handshake import in_words
+from schedkit.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +70,46 @@ def _pair(tls: TLS) -> tuple[Path, Path]:
     if tls.cert is None or tls.key is None:
         raise Misconfigured("a listener needs cert and key")
     return tls.cert, tls.key
+
+
+class Handshake(SSLProtocol):
+    """TLS of one accepted connection, as asyncio does it; but why it doesn't come to stand is told.
+    `begun`: whether `inner` has had its connection. `lines`: of the listener.
+    """
+
+    def __init__(
+        self, inner: Protocol, begun: Callable[[], bool], context: ssl.SSLContext, lines: Seldom
+    ) -> None:
+        super().__init__(
+            get_running_loop(),
+            inner,
+            context,
+            None,  # type: ignore[arg-type]  # nobody waits for it
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_WITHIN,  # type: ignore[arg-type]
+        )
+        self._begun, self._lines = begun, lines
+        self._peer: Any = None
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """It was accepted."""
+        self._peer = transport.get_extra_info("peername")
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It is over; was it ever more than a handshake?"""
+        if isinstance(exc, ssl.SSLError) and not self._begun() and (refused := self._lines.due()):
+            log.warning("%s", _told(exc, self._peer, refused))
+        super().connection_lost(exc)
+
+
+def _told(error: ssl.SSLError, peer: Any, refused: int) -> str:
+    whose = "its certificate: " if isinstance(error, ssl.SSLCertVerificationError) else ""
+    host, port = peer[:2] if peer else ("somebody", 0)
+    return (
+        f"no TLS with {host}:{port}: {whose}{in_words(error)}"
+        f" (of {refused} handshakes that failed since the last line)"
+    )
 
 
 def showing(app: ASGIApp, connection: ssl.SSLObject | None) -> ASGIApp:

@@ -8,7 +8,8 @@ Invariants
 - A head that isn't whole HEAD_WITHIN after the connection, or after the answer before, ends it;
   bytes that trickle in don't prolong that.
 - An answer that isn't taken away ends its connection STALLED_FOR later, with all that it held.
-- No host has all connections, and there are never more of them than descriptors to spare.
+- No host has all connections, but one that stands for many (a trusted proxy), and there are never
+  more of them than descriptors to spare.
 - A body that nobody wants any more isn't read to its end.
 - What comes in one piece is small, so that one peer's noise doesn't hold up the loop for others.
 
@@ -62,23 +63,28 @@ def connections_for(descriptors: int, listeners: int) -> int:
     return max(16, min(MOST, (descriptors - SPARE) // listeners))
 
 
-def protocol_of(most: int, most_of_one_host: int) -> type[H11Protocol]:
-    """Uvicorn's protocol with these bounds; the connections that it counts are of one server."""
-    doors = _Doors(most, most_of_one_host)
+def protocol_of(
+    most: int, most_of_one_host: int, many: Callable[[str], bool] = lambda _: False
+) -> type[H11Protocol]:
+    """Uvicorn's protocol with these bounds; the connections that it counts are of one server.
+    `many`: whether a host stands for many others, as a proxy does, and may have more than one.
+    """
+    doors = _Doors(most, most_of_one_host, many)
     return type("BoundedPatience", (Patience,), {"doors": doors})
 
 
 class _Doors:
     """The connections of one listener, by host."""
 
-    def __init__(self, most: int, most_of_one_host: int) -> None:
-        self._most, self._most_of_one_host = most, most_of_one_host
+    def __init__(self, most: int, most_of_one_host: int, many: Callable[[str], bool]) -> None:
+        self._most, self._most_of_one_host, self._many = most, most_of_one_host, many
         self._hosts: Counter[str] = Counter()
 
     def enter(self, host: str) -> bool:
         """One more of this host; whether there is room for it. It leaves in any case."""
         self._hosts[host] += 1
-        return self._hosts[host] <= self._most_of_one_host and self._hosts.total() <= self._most
+        few = self._hosts[host] <= self._most_of_one_host or self._many(host)
+        return few and self._hosts.total() <= self._most
 
     def leave(self, host: str) -> None:
         """One less."""

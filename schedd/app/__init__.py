@@ -102,7 +102,8 @@ class Daemon:
             stack.push_async_callback(doors.grpc.stop, GRACE)
             sweeper = Sweeper()
             sweeper.take_over()
-            page = web.build(parts.services, telemetry, unready, notes(parts.brake))
+            reach = configured.reach(config)
+            page = web.build(parts.services, telemetry, unready, notes(parts.brake), reach)
             await _live(daemon, parts, [health.loop, sweeper.loop], doors, page)
 
 

@@ -8,6 +8,7 @@ from schedd.config import Config
 from schedd.core.zones import tzdata_version
 from schedd.etcd.access import Access, Tls
 from schedd.member import Identity
+from schedd.web.forwarded import Reach
 from schedkit.channel import split_address
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,16 @@ def tell_who_is_asked(config: Config) -> None:
         log.warning("insecure = true: everybody who reaches this member may do everything")
     else:
         log.info("TLS isn't set: everybody on this host may do everything")
+
+
+def reach(config: Config) -> Reach:
+    """How HTTP is reached."""
+    in_the_clear = config.tls.files() is None
+    return Reach(
+        config.listen.proxies(),
+        config.listen.host_names,
+        loopback_alone=in_the_clear and not config.listen.insecure,
+    )
 
 
 def identity(config: Config, grpc_port: int, http_port: int) -> Identity:

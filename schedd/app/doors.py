@@ -24,6 +24,7 @@ from schedd.web import server as web_server
 from schedkit.channel import listen
 from schedkit.https import context_of
 from schedkit.patience import connections_for, more_descriptors
+from schedkit.proxies import Proxies
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Doors:
     https: ssl.SSLContext | None
     connections: int
     streams: int
+    proxies: Proxies
+    """Before HTTP."""
 
     def watched(self) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
         """What runs as long as gRPC is served, by name."""
@@ -48,7 +51,7 @@ class Doors:
 
     async def serve_http(self, page: Starlette) -> NoReturn:
         """Until cancelled."""
-        await self.http.serve(page, self.connections, self.https)
+        await self.http.serve(page, self.connections, self.https, self.proxies)
 
 
 @asynccontextmanager
@@ -67,4 +70,5 @@ async def opened(config: Config) -> AsyncIterator[Doors]:
         ports.append(listen(server, config.listen.grpc_tokens, tls, certificates=False))
     https = None if tls is None else context_of(tls)
     async with web_server.bound(config.listen.http) as http:
-        yield Doors(server, tuple(ports), http, https, connections, streams)
+        proxies = config.listen.proxies()
+        yield Doors(server, tuple(ports), http, https, connections, streams, proxies)

@@ -24,16 +24,13 @@ from schedd.api.errors import CallError, of_world
 from schedd.api.policy import OPEN, POLICY
 from schedd.core.rights import ANONYMOUS, Identity
 from schedd.rpc.status import abort_with
-from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
 Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-
-TELL_EVERY: Final = 1.0
-"""Seconds between two lines of the log about calls that were refused."""
 
 _CALLER: Final[ContextVar[Identity]] = ContextVar("caller", default=ANONYMOUS)
 
@@ -48,7 +45,7 @@ class Gate:
 
     def __init__(self, authentication: Authentication | None = None) -> None:
         self._authentication = authentication
-        self._refused, self._told_at = 0, -TELL_EVERY
+        self._lines = Seldom()
 
     def guarded(self, method: str, handler: Handler) -> Handler:
         """The handler of this method (its full name), behind the gate."""
@@ -72,12 +69,9 @@ class Gate:
         _CALLER.set(who)
 
     def _tell(self, method: str, peer: str, refusal: CallError) -> None:
-        """A line in the log, but no more than one in TELL_EVERY: anybody can have one written."""
-        self._refused += 1
-        if boottime() - self._told_at >= TELL_EVERY:
-            told = (method, peer, refusal.message, self._refused)
+        if refused := self._lines.due():
+            told = (method, peer, refusal.message, refused)
             log.info("%s of %s: %s (of %d that were refused since the last line)", *told)
-            self._refused, self._told_at = 0, boottime()
 
     def _certified(self, context: Context) -> Identity | None:
         """Whom the certificate of the connection names."""

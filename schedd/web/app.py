@@ -6,6 +6,7 @@
 
 Invariants
 - No page runs or loads anything that isn't served from here (POLICY); no script or style is inline.
+- Whom a trusted proxy saw is who asks (`Forwarded`); what anybody else says of it counts nothing.
 - No host has more than so many requests under way (`AtATime`); health is answered in any case.
 - A request that changes something isn't taken from another site's page (`SameOrigin`), nor where
   nobody is asked who they are anything by a name that isn't this cluster's (`OwnHost`).
@@ -28,6 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schedd.api.services import Services
 from schedd.telemetry import Telemetry
 from schedd.web import health, login, problems, templating
+from schedd.web.forwarded import STRAIGHT, Forwarded, Reach
 from schedd.web.guard import AtATime, OwnHost, SameOrigin, SecurityHeaders, host_of
 from schedd.web.health import Readiness
 from schedd.web.known import Known
@@ -41,9 +43,10 @@ def build(
     telemetry: Telemetry,
     readiness: Readiness,
     notes: Readiness = health.nothing,
+    reach: Reach = STRAIGHT,
 ) -> Starlette:
     """The app, for `server.Bound.serve`. `readiness` tells why this member isn't ready, `notes`
-    what somebody should know all the same.
+    what somebody should know all the same; `reach`: how it is reached.
     """
     telemetry.observe(services.cluster, services.version)
     closing = asyncio.Event()
@@ -62,8 +65,9 @@ def build(
         ],
         middleware=[
             Middleware(SecurityHeaders),
+            Middleware(Forwarded, reach),
             Middleware(AtATime),
-            *_own_host(services),
+            *_own_host(services, reach),
             Middleware(SameOrigin),
             Middleware(Known, services.authentication),
         ],
@@ -83,14 +87,15 @@ def _daemon(telemetry: Telemetry, probes: Sequence[BaseRoute]) -> list[BaseRoute
     return [*probes, Route("/metrics", metrics)]
 
 
-def _own_host(services: Services) -> list[Middleware]:
+def _own_host(services: Services, reach: Reach) -> list[Middleware]:
     """With TLS the certificate says whose name it is, and everybody is asked who they are."""
     if services.authentication.demanded:
         return []
 
+    fixed = {socket.gethostname().lower(), *(name.lower() for name in reach.names)}
+
     def names() -> set[str]:
-        members = services.cluster.view().members
-        return {host_of(member.http) for member in members} | {socket.gethostname().lower()}
+        return {host_of(member.http) for member in services.cluster.view().members} | fixed
 
     return [Middleware(OwnHost, names)]
 

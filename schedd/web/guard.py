@@ -39,7 +39,7 @@ SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 MOST_AT_A_TIME: Final = 64
 """Requests of one host that wait for their answer to begin: each may take a connection to the
-database. A proxy in front counts as one host.
+database. A proxy in front counts as one host, unless it is trusted to say whom it saw.
 """
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
@@ -150,7 +150,7 @@ class OwnHost:
                     "CROSS_ORIGIN",
                     f"nothing of this cluster is known as {host[:255]}",
                     reason="UNKNOWN_HOST",
-                    remedy="ask by an address or `localhost`, name it in listen.advertise_http,"
+                    remedy="ask by an address or `localhost`, name it in listen.host_names,"
                     " or set up TLS",
                 )
                 await refusals.told(scope, refusal)(scope, receive, send)

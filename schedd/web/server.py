@@ -13,6 +13,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Final, NoReturn, cast
 
 import uvicorn
@@ -20,8 +21,10 @@ from starlette.applications import Starlette
 
 from schedkit.channel import split_address
 from schedkit.errors import Fault, Misconfigured
-from schedkit.https import HANDSHAKE_WITHIN
+from schedkit.https import Handshake
 from schedkit.patience import MOST, protocol_of
+from schedkit.proxies import NO_PROXIES, Proxies
+from schedkit.seldom import Seldom
 
 GRACE: Final = 3
 """Seconds for requests that are being answered when the server is told to end."""
@@ -47,12 +50,16 @@ class Bound:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def serve(
-        self, app: Starlette, connections: int = MOST, tls: ssl.SSLContext | None = None
+        self,
+        app: Starlette,
+        connections: int = MOST,
+        tls: ssl.SSLContext | None = None,
+        proxies: Proxies = NO_PROXIES,
     ) -> NoReturn:
         """Serve until cancelled. Then event streams end at once, and what is being answered gets
         GRACE seconds. `app.state.closing` is the event that ends the streams. `connections`: how
-        many there may be at a time; an eighth of them of one host, or MOST_OF_ONE_HOST. `tls`
-        None: in the clear.
+        many there may be at a time; an eighth of them of one host, or MOST_OF_ONE_HOST, but for
+        `proxies`, which have them for others. `tls` None: in the clear.
         """
         server = _Server(
             uvicorn.Config(
@@ -63,7 +70,9 @@ class Bound:
                 server_header=False,
                 proxy_headers=False,
                 timeout_graceful_shutdown=GRACE,
-                http=protocol_of(connections, max(MOST_OF_ONE_HOST, connections // 8)),
+                http=protocol_of(
+                    connections, max(MOST_OF_ONE_HOST, connections // 8), proxies.trusts
+                ),
                 ws="none",
             ),
             tls,
@@ -133,26 +142,21 @@ class _Server(uvicorn.Server):
             await super().startup(sockets)
             return
         await super().startup([])
+        lines = Seldom()
         for listener in sockets or ():
             serving = await asyncio.get_running_loop().create_server(
-                self._connection,
-                sock=listener,
-                ssl=self._tls,
-                ssl_handshake_timeout=HANDSHAKE_WITHIN,
-                backlog=BACKLOG,
+                partial(self._connection, self._tls, lines), sock=listener, backlog=BACKLOG
             )
             self.servers.append(serving)
 
-    def _connection(self) -> asyncio.Protocol:
+    def _connection(self, tls: ssl.SSLContext, lines: Seldom) -> asyncio.BaseProtocol:
         make = cast("Any", self.config.http_protocol_class)
-        return cast(
-            "asyncio.Protocol",
-            make(
-                config=self.config,
-                server_state=self.server_state,
-                app_state=self.lifespan.state,
-            ),
+        inner = make(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
         )
+        return Handshake(inner, lambda: inner.transport is not None, tls, lines)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -40,6 +40,11 @@ def test_without_a_folder_it_lives_in_the_home_and_becomes_schedctls_context(
         assert (up.returncode, up.stdout) == (0, "")
         assert (tmp_path / ".local/share/schedd/dev/cluster.json").exists()
         assert schedctl("submit", "--wait", "--", "true").returncode == 0
+        assert schedctl("dev", "down").returncode == 0
+        assert schedctl("config", "contexts", "-o", "name").stdout == "dev\n", (
+            "`up` goes on with it"
+        )
     finally:
         down = schedctl("dev", "reset")
     assert down.returncode == 0
+    assert schedctl("config", "contexts", "-o", "name").stdout == ""

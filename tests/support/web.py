@@ -40,6 +40,7 @@ from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
 from schedd.telemetry import Telemetry
 from schedd.web.app import build
+from schedd.web.forwarded import STRAIGHT, Reach
 from schedd.web.server import bound
 from schedkit.clock import utcnow
 from schedkit.objects.files import Files
@@ -175,7 +176,9 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Sent]:
 
 
 @asynccontextmanager
-async def served(dsn: str, *, demanded: bool = False) -> AsyncIterator[Web]:
+async def served(
+    dsn: str, *, demanded: bool = False, reach: Reach = STRAIGHT
+) -> AsyncIterator[Web]:
     """A member's HTTP face over this migrated database."""
     store = PostgresStore(Database(dsn, lanes=1))
     cluster, telemetry, reasons = ToldCluster(), Telemetry(), []
@@ -209,7 +212,7 @@ async def served(dsn: str, *, demanded: bool = False) -> AsyncIterator[Web]:
         version="0.1",
         cluster_id="told",
     )
-    app = build(services, telemetry, lambda: reasons)
+    app = build(services, telemetry, lambda: reasons, reach=reach)
     try:
         async with (
             bound("127.0.0.1:0") as http,

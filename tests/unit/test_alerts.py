@@ -61,6 +61,15 @@ def test_a_rule_has_a_test_in_which_it_fires_and_one_in_which_it_is_quiet(
     assert rule["annotations"].keys() == {"summary", "action"}
 
 
+def test_a_summary_tells_of_the_time_that_its_number_is_of() -> None:
+    words = {"1h": "the last hour", "24h": "the last day", "1d": "the last day"}
+    told = [rule for rule in ALERTS if "in the last " in rule["annotations"]["summary"]]
+    assert "ScheddNotificationsGivenUp" in {rule["alert"] for rule in told}
+    for rule in told:
+        [window] = set(re.findall(r"increase\(\w+\[(\w+)\]\)", rule["expr"]))
+        assert f"in {words[window]}" in rule["annotations"]["summary"], rule["alert"]
+
+
 def test_the_runbook_has_a_line_for_each_alert_and_for_no_other() -> None:
     lines = re.findall(r"^\| `(Schedd\w+)` \| (.+) \| (.+) \| (.+) \|$", RUNBOOK, re.MULTILINE)
     assert sorted(name for name, *_ in lines) == sorted(rule["alert"] for rule in ALERTS)

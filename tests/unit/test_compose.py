@@ -12,27 +12,36 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy import make_url
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/compose"
 TEXT = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(TEXT)["services"]
 VOLUMES: dict[str, None] = yaml.safe_load(TEXT)["volumes"]
+NETWORKS: dict[str, Any] = yaml.safe_load(TEXT)["networks"]
 CONTAINERFILE = (ROOT / "deploy/oci/Containerfile").read_text(encoding="utf-8")
 PROXY = (FOLDER / "haproxy.cfg").read_text(encoding="utf-8")
 MEMBERS = ["m1", "m2", "m3"]
-VARIABLE = re.compile(r"\$\{(\w+)")
+VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*)|[^}]*)\}")
+PASSWORD = "hunter2@#:/?%"
+
+
+def interpolated(text: str) -> str:
+    """With each variable by its default; where there is none, it is to be set: PASSWORD."""
+    return VARIABLE.sub(lambda found: PASSWORD if found[2] is None else found[2], text)
 
 
 def environment(service: str) -> dict[str, str]:
-    """With every variable that is to be set as `hunter2`."""
+    """As the container has it."""
     given: Mapping[str, str] = SERVICES[service].get("environment", {})
-    return {name: re.sub(r"\$\{[^}]*\}", "hunter2", value) for name, value in given.items()}
+    return {name: interpolated(value) for name, value in given.items()}
 
 
 def mounts() -> list[tuple[str, str]]:
@@ -58,7 +67,27 @@ def test_a_daemon_takes_what_its_container_sets(program: str, service: str) -> N
         check=False,
     )
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert "hunter2" not in checked.stdout, "a password is masked"
+    assert PASSWORD not in checked.stdout, "a password is masked"
+
+
+def test_any_password_of_the_database_is_the_one_that_members_show_it() -> None:
+    for name in (*MEMBERS, "migrate"):
+        told = environment(name)
+        assert told["PGPASSWORD"] == PASSWORD == environment("postgres")["POSTGRES_PASSWORD"]
+        url = make_url(told["SCHEDD_POSTGRES__DSN"])
+        assert (url.username, url.password, url.host) == ("schedd", None, "postgres")
+
+
+def test_members_believe_the_proxy_alone_which_writes_over_what_clients_say() -> None:
+    [network] = NETWORKS["default"]["ipam"]["config"]
+    subnet, others = (ip_network(interpolated(network[key])) for key in ("subnet", "ip_range"))
+    proxy = interpolated(SERVICES["proxy"]["networks"]["default"]["ipv4_address"])
+    assert ip_address(proxy) in subnet
+    assert ip_address(proxy) not in others, "no other container is given it"
+    for name in MEMBERS:
+        assert environment(name)["SCHEDD_LISTEN__TRUSTED_PROXIES"] == proxy
+    assert "http-request set-header X-Forwarded-For %[src]" in PROXY
+    assert "option forwardfor" not in PROXY, "it adds to what the client said"
 
 
 def test_a_variable_that_no_daemon_knows_would_be_told() -> None:
@@ -127,13 +156,43 @@ def test_what_is_waited_for_is_a_service_and_says_how_it_is() -> None:
         for name, wanted in names.items() if isinstance(names, dict) else ():
             if wanted["condition"] == "service_healthy":
                 assert "healthcheck" in SERVICES[name]
-            else:
+            elif wanted["condition"] == "service_completed_successfully":
                 assert SERVICES[name]["restart"] == "no", "it is to end"
 
 
 def test_what_has_to_be_set_stands_in_the_example() -> None:
     example = (FOLDER / "example.env").read_text(encoding="utf-8")
-    assert set(VARIABLE.findall(TEXT)) == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
+    named = {found[1] for found in VARIABLE.finditer(TEXT)}
+    assert named == set(re.findall(r"^(\w+)=", example, re.MULTILINE))
+    for found in VARIABLE.finditer(TEXT):
+        assert f"\n{found[1]}={found[2] or ''}\n" in example, "the default, where there is one"
+
+
+def test_one_service_builds_each_image_and_the_others_wait_for_it() -> None:
+    """Two that build the same tag at once collide in containerd's image store."""
+    built = [(one["image"], name) for name, one in SERVICES.items() if "build" in one]
+    builder = dict(built)
+    assert len(builder) == len(built) == 2
+    for name, service in SERVICES.items():
+        if service["image"] in builder:
+            ours = builder[service["image"]]
+            assert service["pull_policy"] == ("build" if name == ours else "never")
+            assert name == ours or ours in waited_for(name)
+
+
+def waited_for(name: str) -> set[str]:
+    """All services that are there before this one."""
+    direct = set(SERVICES[name].get("depends_on", ()))
+    return direct.union(*(waited_for(each) for each in direct))
+
+
+def test_images_of_others_are_of_one_version() -> None:
+    pinned = re.compile(r"\S+:v?\d+\.\d+(\.\d+)?")
+    ours = {one["image"] for one in SERVICES.values() if "build" in one}
+    others = {one["image"] for one in SERVICES.values()} - ours
+    assert [image for image in others if not pinned.fullmatch(image)] == []
+    bases = set(re.findall(r"^FROM (\S+) AS", CONTAINERFILE, re.MULTILINE))
+    assert [base for base in bases if not re.search(r":\S*\d+\.\d+\.\d+|-\d{8}-", base)] == []
 
 
 def test_images_have_what_their_containers_run() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from schedd.app.configured import tell_who_is_asked
+from schedd.app.configured import reach, tell_who_is_asked
 from schedd.config import Config, Listen, Postgres, Results, Tls
 from schedkit.errors import Misconfigured
 
@@ -41,6 +41,24 @@ def test_a_port_for_tokens_takes_tls() -> None:
     listen = Listen(grpc_tokens="127.0.0.1:7423")
     with pytest.raises(Misconfigured, match=r"listen\.grpc_tokens is for TLS"):
         replace(HERE, listen=listen).check()
+
+
+def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:
+    listen = Listen(trusted_proxies=("10.0.0.0/24",), host_names=("schedd.example.com", "box"))
+    assert listen.proxies().trusts("10.0.0.7")
+    assert not Listen().proxies().trusts("127.0.0.1"), "nobody by default"
+    for wrong in ("everybody", "10.0.0.1/8", "0.0.0.0/0"):
+        with pytest.raises(ValueError, match=r"trusted_proxies: .*no address|.*is everybody"):
+            Listen(trusted_proxies=(wrong,))
+    for wrong in ("*", "a.example.com:7421", "", "http://a"):
+        with pytest.raises(ValueError, match="is no name of a host"):
+            Listen(host_names=(wrong,))
+
+
+def test_without_tls_other_hosts_are_served_by_who_asked_for_it_alone() -> None:
+    assert reach(HERE).loopback_alone
+    assert not reach(replace(HERE, listen=replace(ANYWHERE, insecure=True))).loopback_alone
+    assert not reach(replace(HERE, tls=SECURE)).loopback_alone
 
 
 @pytest.mark.parametrize(

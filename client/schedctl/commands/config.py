@@ -47,6 +47,16 @@ def use(session: Session, name: str) -> None:
 
 
 @config.command()
+@click.argument("name")
+@pass_session
+def delete(session: Session, name: str) -> None:
+    """Forget a context, and nothing of its cluster."""
+    del session
+    kept.delete(name)
+    message(f"forgot {name}")
+
+
+@config.command()
 @pass_session
 def view(session: Session) -> None:
     """Where the configuration is, and what the context in use says."""

@@ -133,7 +133,7 @@ def up(
 @_dir_option
 @_told
 def down(directory: Path | None) -> None:
-    """Stop everything; the data stays."""
+    """Stop everything; the data stays, and so does its context: `up` goes on with both."""
     folder = _folder(directory)
     ran = cluster.down(folder, say=_say)
     _say("stopped" if ran else f"nothing runs in {folder.root}")
@@ -143,9 +143,12 @@ def down(directory: Path | None) -> None:
 @_dir_option
 @_told
 def reset(directory: Path | None) -> None:
-    """Stop everything and remove its data."""
+    """Stop everything, remove its data, and forget its context."""
     folder = _folder(directory)
+    state = folder.load()
     cluster.reset(folder, say=_say)
+    if state is not None:
+        _forget(_context(folder, own=directory is None), state)
     _say(f"nothing is left of the cluster in {folder.root}")
 
 
@@ -190,6 +193,21 @@ def _send(part: Part, number: signal.Signals, done: str) -> None:
     _say(f"{done} {part.name}, pid {part.process.pid}")
 
 
+def _context(folder: Folder, *, own: bool) -> str:
+    return "dev" if own else f"dev-{folder.root.name}"
+
+
+def _endpoints(state: State) -> list[str]:
+    return [member.address("grpc") for member in state.of(Kind.MEMBER)]
+
+
+def _forget(name: str, state: State) -> None:
+    """The context of a cluster that is no more; another folder's of the same name stays."""
+    known = contexts.load().known.get(name)
+    if known is not None and known.endpoints == tuple(_endpoints(state)):
+        contexts.delete(name)
+
+
 def _announce(folder: Folder, state: State, *, own_context: bool) -> None:
     """Say where everything is. On stdout only the line that a shell may evaluate, if any."""
     for part in state.parts.values():
@@ -200,12 +218,12 @@ def _announce(folder: Folder, state: State, *, own_context: bool) -> None:
     members = state.of(Kind.MEMBER)
     if not members:
         return
-    endpoints = [member.address("grpc") for member in members]
+    endpoints = _endpoints(state)
     scheme = "https" if state.tls else "http"
     _say(f"dashboard: {scheme}://{members[0].address('http')}/")
     if own_context or state.tls:
         tls = certificates.files_of(folder, certificates.YOU) if state.tls else None
-        name = "dev" if own_context else f"dev-{folder.root.name}"
+        name = _context(folder, own=own_context)
         contexts.save(name, endpoints, select=own_context, tls=tls)
     if own_context:
         _say("schedctl now talks to it (context dev)")

@@ -96,10 +96,13 @@ def environment() -> dict[str, str]:
     """What daemons inherit: all but settings of theirs, with paths made absolute.
 
     PYTHONPATH goes through, so that workers find handlers; loopback never goes through a proxy.
+    That gRPC says nothing is for this command alone: in a daemon's log it says what it refused.
     """
     inherited = {
         key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)
     }
+    if inherited.get("GRPC_VERBOSITY") == "NONE":
+        del inherited["GRPC_VERBOSITY"]
     if paths := inherited.get("PYTHONPATH"):
         inherited["PYTHONPATH"] = os.pathsep.join(
             os.fspath(Path(path).absolute()) for path in paths.split(os.pathsep)

@@ -17,6 +17,17 @@ def test_a_saved_context_is_in_use(home):
     assert contexts.current() == contexts.Context("dev", ("127.0.0.1:1", "127.0.0.1:2"))
 
 
+def test_a_deleted_context_is_gone_and_no_other(home):
+    contexts.save("a", ["a:1"])
+    contexts.save("b", ["b:1"])
+    contexts.delete("a")
+    assert (contexts.load().current, list(contexts.load().known)) == ("b", ["b"])
+    contexts.delete("b")
+    assert contexts.load() == contexts.Contexts()
+    with pytest.raises(Misconfigured, match='no context "b"'):
+        contexts.delete("b")
+
+
 def test_saving_again_keeps_what_else_was_said(home):
     contexts.path().parent.mkdir(parents=True)
     contexts.path().write_text(

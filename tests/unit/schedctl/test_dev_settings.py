@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedctl.dev.configs import render, to_toml
+from schedctl.dev.daemons import environment
 from schedctl.dev.errors import BadOverride
 from schedctl.dev.overrides import apply, parse
 from schedctl.dev.records import Folder, Kind, Part, State
@@ -24,6 +25,14 @@ STATE = State(
     },
     slots=4,
 )
+
+
+def test_what_keeps_grpc_still_in_the_command_keeps_no_daemon_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for said, inherited in (("NONE", None), ("DEBUG", "DEBUG")):
+        monkeypatch.setenv("GRPC_VERBOSITY", said)
+        assert environment().get("GRPC_VERBOSITY") == inherited
 
 
 def rendered(name: str, *settings: str) -> dict[str, object]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from schedctl.authority import Authority, Subject
 from schedd.core.rights import Kind, Role, uri_of, uris_of_user
 from schedd.web.server import bound
-from schedkit import channel
+from schedkit import channel, seldom
 from schedkit.channel import TLS, Rotation
 from schedkit.errors import Misconfigured
 from schedkit.handshake import why_not
@@ -88,6 +89,66 @@ async def test_a_strangers_certificate_ends_the_handshake(
     async with https(member) as address:
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await ask(address, TLS(member.ca, eve.cert, eve.key))
+
+
+def shown(address: str, tls: TLS) -> None:
+    """A handshake as curl makes it, which ends one way or another."""
+    context = ssl.create_default_context(cafile=tls.ca)
+    assert tls.cert is not None
+    context.load_cert_chain(tls.cert, tls.key)
+    host, port = address.split(":")
+    with (
+        socket.create_connection((host, int(port)), 5) as plain,
+        suppress(OSError),
+        context.wrap_socket(plain, server_hostname=host) as secure,
+    ):
+        secure.recv(1)
+
+
+async def test_why_a_certificate_was_refused_is_told_in_the_log(
+    authority: Authority,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(seldom, "TELL_EVERY", 0.0)
+    member = authority.issue(MEMBER, tmp_path / "m", DAY)
+    alice = authority.issue(ALICE, tmp_path / "a", DAY)
+    ended = authority.issue(ALICE, tmp_path / "old", timedelta(minutes=-1))
+    eve = Authority.create(tmp_path / "other").issue(ALICE, tmp_path / "e", DAY)
+    async with https(member) as address:
+        for tls, said in (
+            (ended, r"no TLS with 127\.0\.0\.1:\d+: its certificate: certificate has expired"),
+            (TLS(member.ca, eve.cert, eve.key), "its certificate: unable to get local issuer"),
+            (TLS(eve.ca, alice.cert, alice.key), "alert unknown ca"),
+        ):
+            caplog.clear()
+            await asyncio.to_thread(shown, address, tls)
+            async with asyncio.timeout(5):
+                while not caplog.messages:  # noqa: ASYNC110 - the server's side ends by itself
+                    await asyncio.sleep(0.01)
+            assert re.search(said, caplog.text), caplog.text
+            assert "(of 1 handshakes that failed since the last line)" in caplog.text
+        caplog.clear()
+        assert "user/alice" in (await ask(address, alice))[0]
+        assert caplog.messages == []
+
+
+async def test_a_crowd_of_refused_certificates_is_one_line_a_second(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = authority.issue(MEMBER, tmp_path / "m", DAY)
+    ended = authority.issue(ALICE, tmp_path / "old", timedelta(minutes=-1))
+
+    async def refused() -> None:
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await ask(address, ended)
+
+    async with https(member) as address:
+        begun = asyncio.get_running_loop().time()
+        await asyncio.gather(*(refused() for _ in range(20)))
+        passed = asyncio.get_running_loop().time() - begun
+    assert 1 <= len(caplog.messages) <= 1 + passed
 
 
 async def test_a_certificate_changed_on_disk_is_shown_from_the_next_handshake_on(

@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from schedd.web import server
 from schedkit import patience
+from schedkit.proxies import NO_PROXIES, Proxies
 
 HEAD = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
 SHORT = 0.3
@@ -29,7 +30,9 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def serving(most: int = 64, size: int = 10) -> AsyncIterator[tuple[str, int]]:
+async def serving(
+    most: int = 64, size: int = 10, proxies: Proxies = NO_PROXIES
+) -> AsyncIterator[tuple[str, int]]:
     """A server whose answers are so long."""
 
     async def answer(_: Request) -> Response:
@@ -42,7 +45,7 @@ async def serving(most: int = 64, size: int = 10) -> AsyncIterator[tuple[str, in
     app = Starlette(routes=[Route("/", answer), Route("/slow", slow)])
     app.state.closing = asyncio.Event()
     async with server.bound("127.0.0.1:0") as bound, asyncio.TaskGroup() as group:
-        task = group.create_task(bound.serve(app, most), name="http")
+        task = group.create_task(bound.serve(app, most, proxies=proxies), name="http")
         yield bound.host, bound.port
         task.cancel()
 
@@ -186,6 +189,21 @@ async def test_too_many_connections_of_one_host_are_told_so(
         async with asyncio.timeout(10):
             while not await taken():
                 continue
+        for _, each in kept:
+            each.close()
+
+
+async def test_a_trusted_proxy_has_what_all_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_OF_ONE_HOST", 4)
+    monkeypatch.setattr(patience, "HEAD_WITHIN", 60.0)
+    async with serving(most=8, proxies=Proxies.of(["127.0.0.1"])) as (host, port):
+        kept = [await asyncio.open_connection(host, port) for _ in range(7)]
+        for answer in (b"HTTP/1.1 200 ", b"HTTP/1.1 503 "):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(HEAD + b"\r\n")
+            async with asyncio.timeout(10):
+                assert (await reader.readline()).startswith(answer)
+            kept.append((reader, writer))
         for _, each in kept:
             each.close()
 
