@@ -35,7 +35,8 @@ def admitted(who: Identity, method: str) -> None:
         what = f"{_short(method)} is for the certificate of a {rule.kind.value}"
         raise _denied(f"{what}, and this is {who.actor}", "WRONG_KIND", "")
     if rule.role is not None and not who.may_somewhere(rule.role):
-        raise _lacking(who, method, rule.role, "any namespace")
+        where = "all namespaces" if rule.where is None else "any namespace"
+        raise _lacking(who, method, rule.role, where)
 
 
 async def authorise(services: Services, who: Identity, method: str, request: Message) -> None:

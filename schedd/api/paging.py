@@ -129,6 +129,6 @@ def _refusal(message: str, problem: str) -> InvalidArgument:
     return InvalidArgument(
         message,
         reason="BAD_PAGE_TOKEN",
-        remedy="give back next_page_token as it came, or nothing for the first page",
+        remedy="give back the token of the last page as it came, or nothing for the first page",
         violations=[Violation("page_token", problem)],
     )

@@ -15,20 +15,20 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schedd.api.calls import STREAMING, UNARY, methods
+from schedd.api.calls import BATCHES, STREAMING, UNARY, methods
 from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
 from schedd.api.places import Places
-from schedd.api.services import Services
-from schedd.web import documents, openapi, problems, requests
+from schedd.api.services import DEFAULT_NAMESPACE, Services
+from schedd.web import documents, field_names, openapi, problems, requests
 from schedd.web.known import caller_of
 from schedd.web.problems import Refusal
 from schedd.web.rules import Found, Routes
@@ -90,7 +90,7 @@ class Rest:
     async def _answer(self, request: Request) -> ASGIApp:
         path = _raw_path(request.scope)
         if (asked := documents.STATUS_PATH.fullmatch(path)) is not None:
-            return await self._status(request, unquote(asked[1]))
+            return await self._status(request, asked[1])
         if path == documents.TASKS_PATH:
             return await self._task(request)
         if path == OPENAPI_PATH:
@@ -101,14 +101,30 @@ class Rest:
         if name not in UNARY and name not in STREAMING:
             raise Unbuilt(found.route.method.name)
         body = await requests.body_of(request, expected=bool(found.route.body))
+        try:
+            return await self._call(request, found, body)
+        except CallError as error:
+            field_names.rename(error, partial(field_names.within, found.route.body))
+            raise
+
+    async def _call(
+        self, request: Request, found: Found, body: Mapping[str, Any] | None
+    ) -> ASGIApp:
+        """What the call of the table says to this request."""
+        name = found.route.method.full_name
         if name == CREATE and body is not None and documents.CALLBACK in body:
             message = requests.read(request, found, documents.as_job(body))
-            return _told(await documents.create(self._services, caller_of(request), message), 201)
+            job = await documents.create(self._services, caller_of(request), message)
+            return _told(documents.made(job), 201, _headers(job, 201))
         message = requests.read(request, found, body)
         if name in STREAMING:
             return await self._stream(request, name, message)
         answer = await UNARY[name](self._services, caller_of(request), message)
-        return _response(answer, STATUSES.get(name, 200))
+        if name in BATCHES:
+            for error in field_names.errors_of(answer):
+                field_names.rename_outcome(error)
+        status = STATUSES.get(name, 200)
+        return _told(to_json(answer), status, _headers(answer, status))
 
     async def _stream(self, request: Request, name: str, message: Message) -> EventStream:
         """A stream that has a place until it ends."""
@@ -123,11 +139,11 @@ class Rest:
     # -- what isn't in the table --
 
     async def _status(self, request: Request, job: str) -> Response:
+        """Of the job that this path, raw as it came, would name to who asks for it."""
         _only(request, "GET")
         await requests.body_of(request, expected=False)
-        _without_query(request)
-        told = await documents.status(self._services, caller_of(request), job)
-        return _told(told, 200)
+        wanted = requests.read(request, self._find(request, f"/api/v1/jobs/{job}"), None)
+        return _told(await documents.status(self._services, caller_of(request), wanted), 200)
 
     async def _task(self, request: Request) -> Response:
         _only(request, "POST")
@@ -195,9 +211,9 @@ def _not_allowed(request: Request, verbs: Collection[str]) -> Refusal:
 
 def _without_query(request: Request) -> None:
     refuse(
-        [Violation(key, "unknown parameter") for key in request.query_params],
+        [Violation(key, documents.unasked(key)) for key in request.query_params],
         "INVALID_REQUEST",
-        "leave it out",
+        "leave it out of the address",
     )
 
 
@@ -207,13 +223,16 @@ def _raw_path(scope: Scope) -> str:
     return raw.partition(b"?")[0].decode("ascii", "replace")
 
 
-def _response(answer: Message, status: int) -> Response:
-    headers = {}
-    if isinstance(answer, job_pb2.Job):
-        headers["etag"] = answer.etag
-        if status == 201:
-            headers["location"] = f"/api/v1/jobs/{quote(answer.name, safe='')}"
-    return _told(to_json(answer), status, headers)
+def _headers(answer: Message, status: int) -> dict[str, str]:
+    """What stands beside a job: its etag; of a new one, where it is."""
+    if not isinstance(answer, job_pb2.Job):
+        return {}
+    headers = {"etag": answer.etag}
+    if status == 201:
+        headers["location"] = f"/api/v1/jobs/{quote(answer.name, safe='')}"
+        if answer.namespace != DEFAULT_NAMESPACE:
+            headers["location"] += f"?namespace={answer.namespace}"
+    return headers
 
 
 def _told(value: object, status: int, headers: Mapping[str, str] = NO_HEADERS) -> Response:
