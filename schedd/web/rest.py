@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schedd.api.calls import BATCHES, STREAMING, UNARY, methods
 from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
 from schedd.api.places import Places
+from schedd.api.positions import BEGINNING
 from schedd.api.services import DEFAULT_NAMESPACE, Services
 from schedd.web import documents, field_names, openapi, problems, requests
 from schedd.web.known import caller_of
@@ -50,6 +51,7 @@ STREAMS_OF_ONE_HOST: Final = 224
 
 OPENAPI_PATH: Final = "/api/v1/openapi.json"
 NO_HEADERS: Final[Mapping[str, str]] = {}
+NOT_KEPT: Final = {"cache-control": "no-store"}
 CREATE: Final = "schedd.v1.JobService.CreateJob"
 
 STATUSES: Final[dict[str, int]] = {
@@ -126,13 +128,19 @@ class Rest:
         status = STATUSES.get(name, 200)
         return _told(to_json(answer), status, _headers(answer, status))
 
-    async def _stream(self, request: Request, name: str, message: Message) -> EventStream:
-        """A stream that has a place until it ends."""
+    async def _stream(self, request: Request, name: str, message: Message) -> ASGIApp:
+        """A stream that has a place until it ends; where it was told to its end before, that there
+        is nothing more: a browser asks for it no more.
+        """
         caller = caller_of(request)
         with ExitStack() as place:
             place.enter_context(self._places.taken(caller.source.removeprefix("http:")))
             answers = STREAMING[name](self._services, caller, message)
-            stream = await _streamed(answers, self._closing)
+            stream = await _streamed(
+                answers, self._closing, getattr(message, requests.NEWEST, None)
+            )
+            if stream is None:
+                return Response(status_code=204, headers=NOT_KEPT)
             stream.over(place.pop_all().close)
             return stream
 
@@ -236,13 +244,17 @@ def _headers(answer: Message, status: int) -> dict[str, str]:
 
 
 def _told(value: object, status: int, headers: Mapping[str, str] = NO_HEADERS) -> Response:
-    headers = {**headers, "cache-control": "no-store"}
-    return Response(_json(value), status, headers, "application/json")
+    return Response(_json(value), status, {**headers, **NOT_KEPT}, "application/json")
 
 
-async def _streamed(answers: AsyncIterator[Message], closing: asyncio.Event) -> EventStream:
-    """The answers as events. What goes wrong before the first of them, and soon, is raised here and
-    now; a first one that takes long is waited for by the response, which sees its reader leave.
+async def _streamed(
+    answers: AsyncIterator[Message], closing: asyncio.Event, after: str | None = None
+) -> EventStream | None:
+    """The answers as events, `after` an earlier one where that isn't empty; None: they can't be
+    gone on with. What goes wrong before the first of them, and soon, is raised here and now; a
+    first one that takes long is waited for by the response, which sees its reader leave.
+
+    Returns None where it was told to its end before.
     """
     first = asyncio.create_task(_first(answers), name="first answer of a stream")
     try:
@@ -250,28 +262,36 @@ async def _streamed(answers: AsyncIterator[Message], closing: asyncio.Event) -> 
     except asyncio.CancelledError:
         first.cancel()
         raise
-    if first.done():
-        first.result()
-
-    async def events() -> AsyncGenerator[Event, None]:
-        try:
-            if (answer := await first) is not None and answer != STANDS:
-                yield _event(answer)
-            async for answer in answers:
-                yield _event(answer)
-            yield Event("{}", name="end")
-        except (CallError, Unavailable) as error:
-            yield Event(_json(problems.of(error)), name="error")
-
-    stream = EventStream(events(), closing)
+    if first.done() and first.result() is None and after:
+        return None
+    at = "" if after is None else after or BEGINNING
+    stream = EventStream(_events(first, answers, at), closing)
     stream.over(first.cancel)
     return stream
+
+
+async def _events(
+    first: asyncio.Task[Message | None], answers: AsyncIterator[Message], at: str
+) -> AsyncGenerator[Event, None]:
+    """The answers as events. The last has the id of the one before it, `at` where there is none, so
+    that who comes back with it hears that nothing more is told.
+    """
+    try:
+        if (answer := await first) is not None and answer != STANDS:
+            yield (event := _event(answer))
+            at = event.id or at
+        async for answer in answers:
+            yield (event := _event(answer))
+            at = event.id or at
+        yield Event("{}", name="end", id=at)
+    except (CallError, Unavailable) as error:
+        yield Event(_json(problems.of(error)), name="error")
 
 
 def _event(answer: Message) -> Event:
     """An answer as an event; of a run, made once for all who are told the same."""
     if not isinstance(answer, run_service_pb2.RunEvent):
-        return Event(_json(to_json(answer)))
+        return Event(_json(to_json(answer)), id=getattr(answer, "cursor", ""))
     return _run_event(answer.SerializeToString())
 
 
