@@ -17,6 +17,7 @@ from schedd.api import (
     validation,
     views,
 )
+from schedd.api.bounds import id_of
 from schedd.api.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -203,10 +204,7 @@ async def _check_attempt(services: Services, record: RunRecord, token: Token) ->
 
 def run_id_of(text: str, field: str = "run_id") -> RunId:
     """The id that a request names. Raises InvalidArgument."""
-    try:
-        return RunId(UUID(text))
-    except ValueError:
-        raise wrong(field, f"{text[:60]!r} isn't the id of a run") from None
+    return RunId(id_of(field, text))
 
 
 async def _find(services: Services, text: str) -> RunRecord:

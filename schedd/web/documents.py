@@ -24,6 +24,7 @@ from schedd.api.errors import CallError, Violation, refuse
 from schedd.api.services import Caller, Services
 from schedd.web import field_names
 from schedd.web.openapi import answered, asked
+from schedd.web.openapi_tables import NAMESPACE
 from schedkit.jsonform import FormErrors, from_json, instant_text
 from schedkit.jsonform.scalars import enum_word
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, run_service_pb2
@@ -104,7 +105,7 @@ OPERATIONS: Final[Mapping[str, Any]] = {
             "summary": "How a job stands",
             "parameters": [
                 {"name": "job", "in": "path", "required": True, "schema": _TEXT},
-                {"name": "namespace", "in": "query", "schema": {"type": "string"}},
+                {"name": "namespace", "in": "query", "schema": NAMESPACE},
             ],
             "responses": answered(
                 200,

@@ -190,6 +190,55 @@ async def test_the_openapi_document_is_served_once_and_then_known(web: Web) -> N
     assert (await web.post("/api/v1/openapi.json", {})).status == 405
 
 
+async def test_what_the_openapi_document_bounds_is_refused_beyond(web: Web) -> None:
+    """By the field's own name, in each call that reads."""
+    document = (await web.get("/api/v1/openapi.json")).json
+    asked = 0
+    for path, verbs in document["paths"].items():
+        given = verbs.get("get", {}).get("parameters", [])
+        least = {one["name"]: WELL[one["name"]] for one in given if one.get("required")}
+        for one in given:
+            for beyond in out_of(one):
+                values = least | {one["name"]: beyond}
+                query = {name: value for name, value in values.items() if value is not None}
+                at = path.format_map({**dict.fromkeys(WELL, "x"), **query})
+                query = {name: value for name, value in query.items() if f"{{{name}}}" not in path}
+                answer = await web.get(at, params=query)
+                assert answer.status == 400, (at, query, answer.text)
+                fields = [each["field"] for each in answer.json["violations"]]
+                assert fields in ([one["name"]], [camel(one["name"])]), (at, query, answer.text)
+                asked += 1
+    assert asked > 60
+
+
+WELL = {
+    "job": "etl",
+    "run_id": str(uuid4()),
+    "backfill_id": str(uuid4()),
+    "redrive_id": str(uuid4()),
+    "worker": "w1",
+    "calendar": "off",
+    "pool": "p",
+    "expression": "@daily",
+    "at": "2026-01-01T00:00:00Z",
+}
+"""A value of each parameter that some call can't do without."""
+
+
+def out_of(parameter: dict[str, Any]) -> list[Any]:
+    """Values that the document doesn't allow; None: that it is left out."""
+    schema = parameter["schema"].get("items", parameter["schema"])
+    wrong: list[Any] = [
+        schema[end] + by for end, by in (("minimum", -1), ("maximum", 1)) if end in schema
+    ]
+    wrong += ["x y"] if "pattern" in schema or "format" in schema else []
+    return wrong + ([None] if parameter.get("required") and parameter["in"] == "query" else [])
+
+
+def camel(name: str) -> str:
+    return re.sub("_([a-z])", lambda found: found[1].upper(), name)
+
+
 async def test_a_name_that_is_taken_is_a_conflict(web: Web) -> None:
     await made(web)
     again = await web.post("/api/v1/jobs", ETL)
