@@ -94,7 +94,7 @@ async def _events(
         try:
             async for event in transport.stream(methods.WATCH_RUNS, request, deadline):
                 backoff.reset()
-                if event.cursor:
+                if event.cursor and not request.run_ids:  # which a member may take no cursor for
                     request.resume_after = event.cursor
                 if event.HasField("run") or event.HasField("gap"):
                     yield event

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from schedd.api import paging, validation, views
-from schedd.api.errors import InvalidArgument, NotFound, Violation, cut, refuse
+from schedd.api.bounds import id_of
+from schedd.api.errors import NotFound, Violation, cut, refuse
 from schedd.api.services import Caller, Services, compact
 from schedd.core.access_tokens import (
     LIFETIME,
@@ -77,7 +78,7 @@ async def revoke_token(
     services: Services, caller: Caller, request: wire.RevokeTokenRequest
 ) -> wire.Token:
     """It is worth nothing any more."""
-    token_id = _id(request.token_id)
+    token_id = AccessTokenId(id_of("token_id", request.token_id))
     entry = caller.audit("revoke", f"token/{token_id}", request.request_id)
     revoked = await services.access_tokens.revoke(token_id, caller.actor, entry)
     services.authentication.forget()
@@ -168,18 +169,6 @@ def _too_late(asked: timedelta | None, now: datetime, ends: datetime | None) -> 
     if asked is not None and ends is not None and asked > ends - now:
         at = ends.isoformat(timespec="seconds")
         yield Violation("lifetime", f"goes beyond the token that makes it, which ends at {at}")
-
-
-def _id(text: str) -> AccessTokenId:
-    try:
-        return AccessTokenId(UUID(text))
-    except ValueError:
-        raise InvalidArgument(
-            f"token_id: {cut(text)!r} isn't the id of a token",
-            reason="INVALID_FIELD",
-            remedy="give an id as `schedctl auth token list` shows it",
-            violations=[Violation("token_id", "isn't an id")],
-        ) from None
 
 
 def _said(token: AccessToken) -> dict[str, object]:

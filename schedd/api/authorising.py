@@ -15,7 +15,8 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
-from schedd.api.errors import InvalidArgument, NotFound, PermissionDenied, Violation, cut
+from schedd.api.bounds import id_of
+from schedd.api.errors import NotFound, PermissionDenied
 from schedd.api.policy import POLICY, In, Of, What
 from schedd.api.services import Services
 from schedd.core.ids import BackfillId, RedriveId, RunId
@@ -35,7 +36,8 @@ def admitted(who: Identity, method: str) -> None:
         what = f"{_short(method)} is for the certificate of a {rule.kind.value}"
         raise _denied(f"{what}, and this is {who.actor}", "WRONG_KIND", "")
     if rule.role is not None and not who.may_somewhere(rule.role):
-        raise _lacking(who, method, rule.role, "any namespace")
+        where = "all namespaces" if rule.where is None else "any namespace"
+        raise _lacking(who, method, rule.role, where)
 
 
 async def authorise(services: Services, who: Identity, method: str, request: Message) -> None:
@@ -65,7 +67,7 @@ async def _of_named(services: Services, who: Identity, of: Of, request: Message)
     beside: set[str] = set()
     if of.beside is not None and (not of.ids(request) or getattr(request, of.beside.path)):
         beside = of.beside.of(request)
-    ids = {_id(of, text): text for text in of.ids(request)}
+    ids = {id_of(of.field, text): text for text in of.ids(request)}
     if not ids:
         return beside or {EVERY}
     found = await _NAMESPACES_OF[of.what](services, [*ids])
@@ -78,18 +80,6 @@ async def _of_named(services: Services, who: Identity, of: Of, request: Message)
                 remedy=f"see `schedctl {_LISTS[of.what]}`",
             )
     return set(found.values()) | beside
-
-
-def _id(of: Of, text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise InvalidArgument(
-            f"{of.field}: {cut(text)!r} isn't the id of a {of.what.value}",
-            reason="INVALID_FIELD",
-            remedy=f"give an id as `schedctl {_LISTS[of.what]}` shows it",
-            violations=[Violation(of.field, "isn't an id")],
-        ) from None
 
 
 async def _of_runs(services: Services, runs: Sequence[UUID]) -> dict[UUID, str]:

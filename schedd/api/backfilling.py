@@ -7,9 +7,10 @@ check ─→ the instants of the range ─→ dry run: said, nothing stored
 import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from schedd.api import definitions, paging, stored_jobs, views
+from schedd.api.bounds import id_of
 from schedd.api.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
 from schedd.api.services import Caller, Services
 from schedd.core.backfill import MOST_INSTANTS, MOST_PARALLEL, TOGETHER, Rerun, Wish
@@ -242,11 +243,7 @@ def _word(word: str) -> str:
 
 
 def _id(text: str) -> BackfillId:
-    try:
-        return BackfillId(UUID(text))
-    except ValueError:
-        problem = f"{text[:60]!r} isn't the id of a backfill"
-        raise _wrong([Violation("backfill_id", problem)]) from None
+    return BackfillId(id_of("backfill_id", text))
 
 
 def _unknown(text: str) -> NotFound:

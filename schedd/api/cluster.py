@@ -3,11 +3,11 @@
 from collections import Counter
 from datetime import timedelta
 from typing import Final
-from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
 
 from schedd.api import paging, standing, views
+from schedd.api.bounds import id_of
 from schedd.api.errors import InvalidArgument, NotFound, Violation, cut
 from schedd.api.services import Caller, Services
 from schedd.core.ids import SHARDS, RunId, TenureId
@@ -145,7 +145,7 @@ async def list_audit(
     rows = await services.store.list_audit(
         request.action or None,
         request.object or None,
-        _run_id(request.run_id),
+        RunId(id_of("run_id", request.run_id)) if request.run_id else None,
         paging.read_number_token("audit", request.page_token),
         size + 1,
     )
@@ -236,17 +236,3 @@ def _state(member: MemberView, *, fenced: bool) -> wire.Member.State.ValueType:
 def _name(view: ClusterView, tenure: TenureId | None) -> str:
     member = view.member(tenure)
     return member.name if member else ""
-
-
-def _run_id(text: str) -> RunId | None:
-    if not text:
-        return None
-    try:
-        return RunId(UUID(text))
-    except ValueError:
-        raise InvalidArgument(
-            f"run_id: {text[:60]!r} isn't the id of a run",
-            reason="INVALID_FIELD",
-            remedy="give an id as `schedctl run list` shows it",
-            violations=[Violation("run_id", "isn't an id")],
-        ) from None

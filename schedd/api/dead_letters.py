@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from schedd.api import broadcasts, paging, pools, stored_jobs, validation, views
+from schedd.api.bounds import id_of
 from schedd.api.definitions import stored_definition
 from schedd.api.errors import (
     CallError,
@@ -114,7 +115,7 @@ async def discard_dead_letters(
     validation.check_note(request.note, "note")
     if len(request.run_ids) > MOST_NAMED:
         raise _wrong("run_ids", f"has {len(request.run_ids):,}, at most {MOST_NAMED:,} are allowed")
-    run_ids = tuple(_run_id(one) for one in request.run_ids)
+    run_ids = tuple(_run_id(one, "run_ids") for one in request.run_ids)
     filtered = request.job or request.fingerprint
     if not run_ids:
         _check_all(filtered, request.all)
@@ -359,18 +360,12 @@ def _told(choice: Choice) -> dict[str, object]:
     return {"job": choice.job, "fingerprint": choice.fingerprint}
 
 
-def _run_id(text: str) -> RunId:
-    try:
-        return RunId(UUID(text))
-    except ValueError:
-        raise _wrong("run_id", f"{cut(text)!r} isn't the id of a run") from None
+def _run_id(text: str, field: str = "run_id") -> RunId:
+    return RunId(id_of(field, text))
 
 
 def _redrive_id(text: str) -> RedriveId:
-    try:
-        return RedriveId(UUID(text))
-    except ValueError:
-        raise _wrong("redrive_id", f"{cut(text)!r} isn't the id of a redrive") from None
+    return RedriveId(id_of("redrive_id", text))
 
 
 def _wrong(field: str, problem: str) -> InvalidArgument:

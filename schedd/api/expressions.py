@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from schedd.api import definitions, paging
 from schedd.api.errors import InvalidArgument, Violation
-from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
+from schedd.api.services import Caller, Services
+from schedd.api.stored_jobs import namespace_of
 from schedd.core.cron import EPOCH, CronError
 from schedd.core.cron import explain as explained
 from schedproto.v1 import job_service_pb2 as wire
@@ -27,7 +28,8 @@ async def explain_cron(
 
 def explanation(request: wire.ExplainCronRequest, after: datetime) -> wire.ExplainCronResponse:
     """The answer, of instants after `after` (exclusive). Raises InvalidArgument. Pure."""
-    seed = f"{request.namespace or DEFAULT_NAMESPACE}/{request.job}" if request.job else ""
+    namespace = namespace_of(request.namespace)
+    seed = f"{namespace}/{request.job}" if request.job else ""
     count = paging.coming(request.count)
     try:
         told = explained(

@@ -16,7 +16,7 @@ from typing import Final
 
 from schedd.api import chains, definitions, reckoning, stored_jobs, views
 from schedd.api.backfilled import backfilled
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import InvalidArgument
 from schedd.api.services import Caller, Services
 from schedd.api.why import ENDS, waits_late
 from schedd.core import because
@@ -64,14 +64,6 @@ async def explain_instant(
 ) -> job_service_pb2.ExplainInstantResponse:
     """What became of one instant of a job, in words, and the row that was read for it."""
     del caller
-    if not request.HasField("at"):
-        problem = "is missing: give the instant to explain"
-        raise InvalidArgument(
-            f"at: {problem}",
-            reason="INVALID_FIELD",
-            remedy="for example 2030-01-01T02:00:00Z",
-            violations=[Violation("at", problem)],
-        )
     record = await stored_jobs.find(services, request.namespace, request.job)
     at = definitions.instant(request.at)
     try:

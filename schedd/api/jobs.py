@@ -25,6 +25,7 @@ from schedd.api import (
     validation,
     views,
 )
+from schedd.api.bounds import MOST_COMING
 from schedd.api.left_out import LeftOut
 from schedd.api.masks import masked
 from schedd.api.services import Caller, Services
@@ -281,11 +282,7 @@ def _coming(
         after = max(after, record.nominal - _TICK) if record.nominal else after
     found: list[tuple[Occurrence, str]] = []
     source = compiled.whole if excluded else compiled
-    while (
-        count > 0
-        and len(found) < paging.MOST_COMING
-        and (one := source.next_after(after)) is not None
-    ):
+    while count > 0 and len(found) < MOST_COMING and (one := source.next_after(after)) is not None:
         found.append((one, compiled.excluded_by(one.nominal)))
         count -= not found[-1][1]
         after = one.nominal

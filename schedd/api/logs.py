@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from schedd.api import broadcasts
 from schedd.api.errors import FailedPrecondition
+from schedd.api.positions import LogPosition
 from schedd.api.services import Services
 from schedd.core.ids import NO_TOKEN, RunId, Token
 from schedd.core.lifecycle import LIVE, State
@@ -28,6 +29,7 @@ from schedkit.objects.reading import Damaged
 from schedproto.v1 import run_pb2
 
 _FROM_THE_FIRST: Final = Token(1)
+BEFORE_ALL: Final = LogPosition()
 LOOK_EVERY: Final = 0.15
 """Seconds after which a run that is followed is read anew. What another member stores, such as its
 start, is seen by this alone; who follows, however many they are, shares one statement.
@@ -35,11 +37,15 @@ start, is seen by this alone; who follows, however many they are, shares one sta
 
 
 class Reached:
-    """How far one attempt's streams were given out."""
+    """How far one attempt's streams were given out, perhaps in an earlier stream. `token` is what
+    its pieces say of it.
+    """
 
-    def __init__(self, token: Token) -> None:
+    def __init__(self, token: Token, after: LogPosition = BEFORE_ALL) -> None:
         self._token = token
-        self._ends: dict[int, int] = {}
+        self.attempt = token or after.token
+        self._ends = dict(after.ends)
+        self._begun: set[int] = set()
         self.left_out = 0
         """Bytes that were passed over."""
 
@@ -47,8 +53,9 @@ class Reached:
         """As `beyond`, of what comes while it runs: nothing of a stream before its beginning, which
         a worker sends first to each new reader; until then what comes is meant for others.
         """
-        if piece.offset and piece.stream not in self._ends:
+        if piece.offset and piece.stream not in self._begun:
             return None
+        self._begun.add(piece.stream)
         return self.beyond(piece)
 
     def beyond(self, piece: run_pb2.LogPiece) -> run_pb2.LogPiece | None:
@@ -67,7 +74,17 @@ class Reached:
             at=piece.at,
             omitted=begin - at,
             fencing_token=self._token,
+            cursor=str(self.position),
         )
+
+    def noted(self, note: str) -> run_pb2.LogPiece:
+        """What is to be known of the log, at this place of it."""
+        return run_pb2.LogPiece(note=note, cursor=str(self.position))
+
+    @property
+    def position(self) -> LogPosition:
+        """Where a stream that breaks now is gone on from."""
+        return LogPosition(self.attempt, self._ends)
 
     def lacks(self, pieces: Iterable[run_pb2.LogPiece]) -> bool:
         """Whether something lies between these, and what was given out, that is neither."""
@@ -85,12 +102,13 @@ async def kept(
     stored = await services.store.output(run_id, token)
     if stored is None:
         return
-    output = run_pb2.Output.FromString(stored)
+    reach.attempt, pieces = stored
+    output = run_pb2.Output.FromString(pieces)
     left_out = reach.left_out  # of what came while it ran
     if output.HasField("log") and reach.lacks(output.pieces):
         async for piece in _whole(services, namespace, run_id, output.log):
             if piece.note:
-                yield piece
+                yield reach.noted(piece.note)
             elif (rest := reach.beyond(piece)) is not None:
                 yield rest
     for piece in output.pieces:
@@ -99,9 +117,7 @@ async def kept(
     if left_out and output.HasField("log") and not output.log.problem:
         command = f"schedctl run logs {run_id} --token {output.log.fencing_token}"
         what = "more of it" if output.log.omitted else "the whole"
-        yield run_pb2.LogPiece(
-            note=f"{left_out:,} bytes were left out as it came; {command} has {what}"
-        )
+        yield reach.noted(f"{left_out:,} bytes were left out as it came; {command} has {what}")
 
 
 async def _whole(
@@ -138,12 +154,14 @@ def damaged(key: str) -> FailedPrecondition:
 
 
 async def followed(
-    services: Services, run_id: RunId, asked: Token
+    services: Services, run_id: RunId, asked: Token, after: LogPosition = BEFORE_ALL
 ) -> AsyncIterator[run_pb2.LogPiece]:
-    """All that it writes until it has ended; `asked`: until this attempt of it has."""
-    reached: dict[Token, Reached] = {}
+    """All that it writes until it has ended, past what was told before; `asked`: until this attempt
+    of it has.
+    """
+    reached = {after.token: Reached(after.token, after)}
     told: set[Token] = set()  # whose stored output was given out
-    first = asked
+    first = asked or after.token
     with services.changes.watching([run_id]) as changes:
         while (record := await _stands(services, run_id)) is not None:
             run = record.run

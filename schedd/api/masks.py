@@ -33,7 +33,7 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
         if first not in job_pb2.Job.DESCRIPTOR.fields_by_name:
             raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
         if first in unset:
-            raise _bad_mask(f"{path!r} can't be edited", "pause and resume are calls of their own")
+            raise _not_edited(path)
     new.CopyFrom(old)
     begins = not old.HasField("after") and "after.jobs" in paths and bool(request.job.after.jobs)
     if begins or any(path in SCHEDULES for path in paths):
@@ -77,6 +77,16 @@ def _copy(source: Message, target: Message, paths: list[str]) -> None:
                 getattr(to, last).CopyFrom(getattr(from_, last))
         elif not field.has_presence or from_.HasField(last):
             setattr(to, last, getattr(from_, last))
+
+
+def _not_edited(path: str) -> InvalidArgument:
+    problem = "can't be edited"
+    return InvalidArgument(
+        f"{path}: {problem}",
+        reason="BAD_UPDATE_MASK",
+        remedy="leave it out: the cluster sets it, or a call of its own does, as pause and resume",
+        violations=[Violation(path, problem)],
+    )
 
 
 def _bad_mask(message: str, remedy: str) -> InvalidArgument:

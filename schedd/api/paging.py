@@ -6,36 +6,33 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
+from schedd.api.bounds import COMING, MOST_COMING, MOST_ROWS, NUMBERS, ROWS
 from schedd.api.errors import InvalidArgument, Violation
 
-DEFAULT: Final = 50
-MOST: Final = 1000
-COMING: Final = 10
-MOST_COMING: Final = 1000
 LARGEST: Final = 2**63 - 1
 LONGEST_TOKEN: Final = 500
 
 
 def size(asked: int) -> int:
     """How many rows a page has. Raises InvalidArgument."""
-    if asked < 0:
+    if asked not in NUMBERS["page_size"]:
         raise InvalidArgument(
             f"page_size is {asked}",
             reason="BAD_PAGE_SIZE",
-            remedy=f"give 1 to {MOST}, or nothing for {DEFAULT}",
+            remedy=f"give 1 to {MOST_ROWS}, or nothing for {ROWS}",
             violations=[Violation("page_size", "must not be negative")],
         )
-    return min(asked or DEFAULT, MOST)
+    return min(asked or ROWS, MOST_ROWS)
 
 
 def coming(asked: int) -> int:
     """How many instants are told of those to come. Raises InvalidArgument."""
-    if not 0 <= asked <= MOST_COMING:
+    if asked not in NUMBERS["count"]:
         raise InvalidArgument(
             f"count is {asked}",
             reason="BAD_COUNT",
-            remedy=f"give 1 to {MOST_COMING}",
-            violations=[Violation("count", f"must be from 1 to {MOST_COMING}")],
+            remedy=f"give 1 to {MOST_COMING}, or nothing for {COMING}",
+            violations=[Violation("count", f"must be from 0 to {MOST_COMING}")],
         )
     return asked or COMING
 
@@ -129,6 +126,6 @@ def _refusal(message: str, problem: str) -> InvalidArgument:
     return InvalidArgument(
         message,
         reason="BAD_PAGE_TOKEN",
-        remedy="give back next_page_token as it came, or nothing for the first page",
+        remedy="give back the token of the last page as it came, or nothing for the first page",
         violations=[Violation("page_token", problem)],
     )

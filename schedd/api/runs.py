@@ -17,12 +17,14 @@ from schedd.api import (
     validation,
     views,
 )
+from schedd.api.bounds import id_of
 from schedd.api.errors import (
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     Violation,
 )
+from schedd.api.positions import LogPosition, refused
 from schedd.api.services import Caller, Services, compact
 from schedd.api.stored_jobs import namespace_of
 from schedd.api.why import explain
@@ -166,11 +168,14 @@ async def read_logs(
         raise await broadcasts.no_log(services, record)
     run_id, token = record.run.key.run_id, Token(request.fencing_token)
     await _check_attempt(services, record, token)
+    after = LogPosition.read(request.resume_after)
+    if NO_TOKEN not in (token, after.token) and token != after.token:
+        raise refused(request.resume_after, f"is of another attempt than {token}")
     if request.follow:
-        async for piece in logs.followed(services, run_id, token):
+        async for piece in logs.followed(services, run_id, token, after):
             yield piece
         return
-    asked, reach = token if token != NO_TOKEN else None, logs.Reached(NO_TOKEN)
+    asked, reach = token or after.token or None, logs.Reached(NO_TOKEN, after)
     async for piece in logs.kept(services, record.namespace, run_id, asked, reach):
         yield piece
 
@@ -199,10 +204,7 @@ async def _check_attempt(services: Services, record: RunRecord, token: Token) ->
 
 def run_id_of(text: str, field: str = "run_id") -> RunId:
     """The id that a request names. Raises InvalidArgument."""
-    try:
-        return RunId(UUID(text))
-    except ValueError:
-        raise wrong(field, f"{text[:60]!r} isn't the id of a run") from None
+    return RunId(id_of(field, text))
 
 
 async def _find(services: Services, text: str) -> RunRecord:

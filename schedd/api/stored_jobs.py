@@ -132,7 +132,7 @@ def another_job(name: str, job_id: str) -> InvalidArgument:
     return InvalidArgument(
         f"job.job_id: {cut(job_id)!r} isn't the id of job {cut(name)!r}",
         reason="JOB_ID_MISMATCH",
-        remedy="leave job_id out, or name the job that it belongs to; nothing was stored",
+        remedy="leave the id out, or name the job that it belongs to; nothing was stored",
         violations=[Violation("job.job_id", f"isn't the id of job {cut(name)!r}")],
     )
 

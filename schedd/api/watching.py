@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from schedd.api import stored_jobs, views
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api import positions, stored_jobs, views
 from schedd.api.runs import run_id_of, unknown, wrong
 from schedd.api.services import Caller, Services
 from schedd.core.changes import Change, Cursor, Gap, News, Scope
@@ -33,12 +32,13 @@ async def watch_runs(
             async for event in events:
                 yield event
         return
-    for field in ("namespace", "job", "resume_after"):
+    for field in ("namespace", "job"):
         if getattr(request, field):
             raise wrong(field, "goes without run_ids, which name each run")
     if len(request.run_ids) > MOST_WATCHED:
         raise wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
-    async for event in _these(services, sorted(await _find_all(services, request.run_ids))):
+    watched = sorted(await _find_all(services, request.run_ids))
+    async for event in _these(services, positions.ToldRuns(watched, request.resume_after)):
         yield event
 
 
@@ -72,20 +72,17 @@ def _cursor(text: str) -> Cursor | None:
     try:
         return Cursor.read(text) if text else None
     except ValueError as unread:
-        raise InvalidArgument(
-            f"resume_after: {text[:60]!r} {unread}",
-            reason="BAD_CURSOR",
-            remedy="give back the id of the last event as it came, or leave it out",
-            violations=[Violation("resume_after", str(unread))],
-        ) from None
+        raise positions.refused(text, str(unread)) from None
 
 
-async def _these(services: Services, left: list[RunId]) -> AsyncIterator[run_service_pb2.RunEvent]:
-    """Until all have ended."""
+async def _these(
+    services: Services, ends: positions.ToldRuns
+) -> AsyncIterator[run_service_pb2.RunEvent]:
+    """Those whose end wasn't told, until all have ended."""
     seen: dict[RunId, RunRecord] = {}
     told: dict[RunId, run_pb2.RunProgress] = {}
     look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
-    with services.changes.watching(left) as changes:
+    with services.changes.watching(left := ends.left) as changes:
         while left:
             for record in await services.store.get_runs(left):
                 run_id = record.run.key.run_id
@@ -101,15 +98,12 @@ async def _these(services: Services, left: list[RunId]) -> AsyncIterator[run_ser
                 changed = before is None or views.run_message(before, progress) != run
                 if changed:
                     look.reset()
+                if record.run.state not in LIVE:
+                    ends.end(run_id)
                 if changed or further:
-                    yield run_service_pb2.RunEvent(run=run)
-            left = [run_id for run_id in left if _lives(seen.get(run_id))]
-            if left:
+                    yield run_service_pb2.RunEvent(run=run, cursor=str(ends))
+            if left := ends.left:
                 await changes.wait(look.next())
-
-
-def _lives(record: RunRecord | None) -> bool:
-    return record is None or record.run.state in LIVE
 
 
 async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:

@@ -7,13 +7,14 @@ enum has a name and every instant and duration can be reckoned with.
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.api.bounds import MISSING
 from schedd.api.errors import Violation, refuse
 
 LONGEST: Final = timedelta(days=3653)
@@ -36,7 +37,15 @@ _RECKONED_FROM: Final = frozenset({"at", "start", "after"})
 
 def check_wellformed(request: Message) -> None:
     """Raise InvalidArgument with everything in the request that can't be meant."""
-    refuse([*islice(_violations(request, ""), MOST_TOLD)], "INVALID_FIELD")
+    told = chain(_missing(request), _violations(request, ""))
+    refuse([*islice(told, MOST_TOLD)], "INVALID_FIELD")
+
+
+def _missing(request: Message) -> Iterator[Violation]:
+    given = {field.full_name for field, _ in request.ListFields()}
+    for field in request.DESCRIPTOR.fields:
+        if field.full_name in MISSING and field.full_name not in given:
+            yield Violation(field.name, MISSING[field.full_name])
 
 
 def _violations(message: Message, path: str) -> Iterator[Violation]:

@@ -186,13 +186,15 @@ def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:
     return [_attempt(row) for row in rows]
 
 
-def output(connection: Connection, run_id: RunId, token: Token | None) -> bytes | None:
+def output(
+    connection: Connection, run_id: RunId, token: Token | None
+) -> tuple[Token, bytes] | None:
     """The log's pieces of one assignment; of the newest that has any when `token` is None."""
-    query = select(outputs.c.pieces).where(outputs.c.run_id == run_id)
+    query = select(outputs.c.token, outputs.c.pieces).where(outputs.c.run_id == run_id)
     if token is not None:
         query = query.where(outputs.c.token == token)
-    found = connection.execute(query.order_by(outputs.c.token.desc()).limit(1)).scalar()
-    return None if found is None else bytes(found)
+    found = connection.execute(query.order_by(outputs.c.token.desc()).limit(1)).one_or_none()
+    return None if found is None else (Token(found.token), bytes(found.pieces))
 
 
 def result(connection: Connection, run_id: RunId) -> bytes | None:

@@ -243,8 +243,8 @@ class PostgresUserStore:
             lambda c: unstarted.unstarted_attempts(c, job_id, now, pool)
         )
 
-    async def output(self, run_id: RunId, token: Token | None) -> bytes | None:
-        """The log's pieces."""
+    async def output(self, run_id: RunId, token: Token | None) -> tuple[Token, bytes] | None:
+        """The log's pieces, and of which assignment."""
         return await self.database.call(lambda c: runs.output(c, run_id, token))
 
     async def result(self, run_id: RunId) -> bytes | None:

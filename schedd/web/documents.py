@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
@@ -21,10 +22,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.api.calls import UNARY
 from schedd.api.errors import CallError, Violation, refuse
 from schedd.api.services import Caller, Services
+from schedd.web import field_names
 from schedd.web.openapi import answered, asked
+from schedd.web.openapi_tables import NAMESPACE
 from schedkit.jsonform import FormErrors, from_json, instant_text
 from schedkit.jsonform.scalars import enum_word
-from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_pb2, run_service_pb2
+from schedproto.v1 import common_pb2, job_pb2, run_pb2, run_service_pb2
 
 M = TypeVar("M", bound=Message)
 
@@ -44,6 +47,8 @@ STANDS_AT: Final = {
     "idempotency_key": "customJobId",
 }
 """A field of the submit → the key of a task that it was made of."""
+OF_CALLBACK: Final = {"job.http.url": CALLBACK, "http.url": CALLBACK}
+"""The same for a job with a callback."""
 
 CAME_TO_WORK: Final = (
     common_pb2.RUN_STATE_PENDING,
@@ -98,7 +103,10 @@ OPERATIONS: Final[Mapping[str, Any]] = {
             "operationId": "getJobStatus",
             "tags": ["Job"],
             "summary": "How a job stands",
-            "parameters": [{"name": "job", "in": "path", "required": True, "schema": _TEXT}],
+            "parameters": [
+                {"name": "job", "in": "path", "required": True, "schema": _TEXT},
+                {"name": "namespace", "in": "query", "schema": NAMESPACE},
+            ],
             "responses": answered(
                 200,
                 _object(
@@ -132,6 +140,7 @@ OPERATIONS: Final[Mapping[str, Any]] = {
                             "enum": [*PRIORITIES, None],
                         },
                         "customJobId": {**_TEXT, "type": ["string", "null"]},
+                        "namespace": {**_TEXT, "type": ["string", "null"]},
                     },
                     "required": ["taskName"],
                     "additionalProperties": False,
@@ -161,30 +170,34 @@ def as_job(body: Mapping[str, Any]) -> dict[str, Any]:
     return job | {"http": {"method": "POST", "url": body[CALLBACK]}}
 
 
-async def create(services: Services, caller: Caller, request: Message) -> dict[str, Any]:
+async def create(services: Services, caller: Caller, request: Message) -> job_pb2.Job:
     """Store it. Raises CallError, by the keys of the document."""
     try:
-        job = await _call("JobService.CreateJob", job_pb2.Job, services, caller, request)
+        return await _call("JobService.CreateJob", job_pb2.Job, services, caller, request)
     except CallError as error:
-        error.violations = tuple(_told_as(one, {"http.url": CALLBACK}) for one in error.violations)
+        field_names.rename(error, partial(_told_as, OF_CALLBACK))
         raise
+
+
+def made(job: job_pb2.Job) -> dict[str, Any]:
+    """A new job with a callback, in the words of the document."""
     return {"job_id": job.job_id, "next_fire_time": _instant(job, "next_run_at")}
 
 
 # -- how a job stands
 
 
-async def status(services: Services, caller: Caller, job: str) -> dict[str, Any]:
-    """How a job stands, by its newest run that waits or has started. A task goes by its run's id.
+async def status(services: Services, caller: Caller, request: Message) -> dict[str, Any]:
+    """How the job stands that a GetJob asks for, by its newest run that waits or has started. A
+    task goes by its run's id.
 
     Raises:
         CallError: there is none, or this member can't know.
     """
-    asked = job_service_pb2.GetJobRequest(job=job)
-    found = await _call("JobService.GetJob", job_pb2.Job, services, caller, asked)
+    found = await _call("JobService.GetJob", job_pb2.Job, services, caller, request)
     coming, now = [_instant(found, "next_run_at")], services.clock.now()
     newest, began, ended = None, None, None
-    async for run in _runs(services, caller, found.job_id):
+    async for run in _runs(services, caller, found):
         began = await _began(services, caller, run)
         if began is not None:
             newest = newest or run
@@ -218,9 +231,11 @@ async def _began(services: Services, caller: Caller, run: run_pb2.Run) -> str | 
     return max((start for start in starts if start), default=None)
 
 
-async def _runs(services: Services, caller: Caller, job: str) -> AsyncIterator[run_pb2.Run]:
+async def _runs(services: Services, caller: Caller, job: job_pb2.Job) -> AsyncIterator[run_pb2.Run]:
     """Newest first."""
-    request = run_service_pb2.ListRunsRequest(job=job, states=CAME_TO_WORK, page_size=50)
+    request = run_service_pb2.ListRunsRequest(
+        namespace=job.namespace, job=job.job_id, states=CAME_TO_WORK, page_size=50
+    )
     for _ in range(0, LOOKED_THROUGH, request.page_size):
         page = await _call(
             "RunService.ListRuns", run_service_pb2.ListRunsResponse, services, caller, request
@@ -252,7 +267,7 @@ async def submit(
     try:
         run = await _call("RunService.SubmitRun", run_pb2.Run, services, caller, request)
     except CallError as error:
-        error.violations = tuple(_told_as(one, STANDS_AT) for one in error.violations)
+        field_names.rename(error, partial(_told_as, STANDS_AT))
         raise
     return {"job_id": run.run_id, "run_id": run.run_id}
 
@@ -278,8 +293,14 @@ def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
     try:
         return from_json(form, run_service_pb2.SubmitRunRequest)
     except FormErrors as errors:
-        _refuse([_told_as(Violation(one.where, one.what), STANDS_AT) for one in errors.problems])
+        told = ((_told_as(STANDS_AT, one.where), one.what) for one in errors.problems)
+        _refuse([Violation(*one) for one in told])
         raise
+
+
+def unasked(key: str) -> str:
+    """What is wrong with a parameter in a task's address."""
+    return "belongs into the body" if key in _TASK else "unknown parameter"
 
 
 def _task_name(form: dict[str, Any], value: Any) -> None:
@@ -304,10 +325,18 @@ def _priority(form: dict[str, Any], value: Any) -> None:
     form["spec"]["priority"] = enum_word(common_pb2.Priority.DESCRIPTOR, PRIORITIES[value])
 
 
-def _custom_id(form: dict[str, Any], value: Any) -> None:
+def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("must be a text")
-    form["idempotency_key"] = value
+    return value
+
+
+def _custom_id(form: dict[str, Any], value: Any) -> None:
+    form["idempotency_key"] = _text(value)
+
+
+def _namespace(form: dict[str, Any], value: Any) -> None:
+    form["namespace"] = _text(value)
 
 
 _TASK: Final = {
@@ -316,6 +345,7 @@ _TASK: Final = {
     "delayMs": _delay,
     "priority": _priority,
     "customJobId": _custom_id,
+    "namespace": _namespace,
 }
 
 
@@ -323,12 +353,12 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _told_as(violation: Violation, keys: Mapping[str, str]) -> Violation:
-    """By the key that was sent, where its field was made of one."""
+def _told_as(keys: Mapping[str, str], path: str) -> str:
+    """By the key that was sent, where this field was made of one."""
     for field, key in keys.items():
-        if violation.field == field or violation.field.startswith((f"{field}.", f"{field}[")):
-            return Violation(key + violation.field.removeprefix(field), violation.problem)
-    return violation
+        if path == field or path.startswith((f"{field}.", f"{field}[")):
+            return key + path.removeprefix(field)
+    return path
 
 
 def _refuse(wrong: list[Violation]) -> None:

@@ -2,6 +2,7 @@
 
     page_token isn't …      ──▶  pageToken isn't …
     retry.max_attempts: …   ──▶  retry.maxAttempts: …
+    job.name: …             ──▶  name: …   where the body is the job
 
 Invariant: only a word that is a field of some request is changed, and only where a field is named:
 what people call their things stays as they wrote it, as do the keys of `documents`.
@@ -10,14 +11,16 @@ what people call their things stays as they wrote it, as do the keys of `documen
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
 
 from schedd.api.calls import methods
-from schedd.api.errors import Violation
+from schedd.api.errors import CallError, Violation
+from schedproto.v1 import common_pb2
 
 _WORD: Final = re.compile(r"[a-z0-9_]+")
 
@@ -32,10 +35,35 @@ def violations(told: Iterable[Violation]) -> list[Violation]:
     return [Violation(field(one.field), one.problem) for one in told]
 
 
-def detail(sentence: str, told: Iterable[Violation]) -> str:
+def detail(sentence: str, told: Iterable[Violation], named: Callable[[str], str] = field) -> str:
     """The sentence, with the field that it begins with as REST has it."""
     first = max((one.field for one in told if sentence.startswith(one.field)), key=len, default="")
-    return field(first) + sentence[len(first) :]
+    return named(first) + sentence[len(first) :]
+
+
+def rename(error: CallError, named: Callable[[str], str]) -> None:
+    """Have the error tell of its fields by other names."""
+    error.message = detail(error.message, error.violations, named)
+    error.violations = tuple(Violation(named(one.field), one.problem) for one in error.violations)
+
+
+def within(body: str, path: str) -> str:
+    """A path of the request as it stands in the body, which is the request's field `body`."""
+    return path.removeprefix(f"{body}.")
+
+
+def errors_of(batch: Message) -> Iterator[common_pb2.CallError]:
+    """Of the answer to many requests, those of the ones that were refused."""
+    results: Iterable[Any] = getattr(batch, "results", ())
+    return (one.error for one in results if one.HasField("error"))
+
+
+def rename_outcome(error: common_pb2.CallError) -> None:
+    """The same for the error of one request of many."""
+    told = [Violation(one.field, one.problem) for one in error.violations]
+    error.message = detail(error.message, told)
+    for one in error.violations:
+        one.field = field(one.field)
 
 
 @cache

@@ -12,107 +12,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
+from schedd.api.bounds import IDS, MISSING
 from schedd.api.unbuilt import FIELDS
-from schedd.web.requests import HEADERS
+from schedd.web.openapi_tables import (
+    BEARER,
+    CERTIFICATE,
+    PROBLEM,
+    PROBLEM_SCHEMA,
+    SCHEMES,
+    SPECIAL,
+    TEXT,
+    UUID,
+    WAYS_TO_WRITE,
+    Schema,
+    asked_by,
+    scalar,
+)
+from schedd.web.requests import HEADERS, NEWEST
 from schedd.web.rules import WHOLE, Route
-from schedkit.jsonform.read import ONE_OR_MANY
 from schedkit.jsonform.scalars import bare_name
-from schedkit.jsonform.write import BASE64, MATCHES, TOKENS, is_map, map_value
-
-Schema: TypeAlias = dict[str, Any]
+from schedkit.jsonform.write import MATCHES, TOKENS, is_map, map_value
 
 INPUT: Final = ".Input"
-PROBLEM: Final = "Problem"
 EVENTS: Final = "text/event-stream"
 JSON: Final = "application/json"
-
-_TEXT: Final[Schema] = {"type": "string"}
-_INSTANT: Final[Schema] = {"type": "string", "format": "date-time"}
-_DURATION: Final[Schema] = {"type": "string", "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$"}
-_BYTES: Final[Schema] = {"type": "string", "contentEncoding": "base64"}
-_TOKEN: Final[Schema] = {"type": "string", "pattern": "^[0-9]{1,19}$"}
-
-SPECIAL: Final[Mapping[str, Schema]] = {
-    "google.protobuf.Timestamp": _INSTANT,
-    "google.protobuf.Duration": _DURATION,
-    "google.protobuf.FieldMask": {"type": "array", "items": _TEXT},
-    "schedd.v1.Rate": {"type": "string", "pattern": r"^[1-9][0-9]*/[0-9a-z]+$"},
-    "schedd.v1.Payload": {
-        "description": f"Any JSON; raw bytes as an object with the one key {BASE64}.",
-    },
-}
-"""Messages that stand as a value of their own."""
-
-
-def _whole(low: int, high: int) -> Schema:
-    return {"type": "integer", "minimum": low, "maximum": high}
-
-
-SCALARS: Final[Mapping[int, Schema]] = {
-    FieldDescriptor.TYPE_STRING: _TEXT,
-    FieldDescriptor.TYPE_BYTES: _BYTES,
-    FieldDescriptor.TYPE_BOOL: {"type": "boolean"},
-    FieldDescriptor.TYPE_DOUBLE: {"type": "number"},
-    FieldDescriptor.TYPE_FLOAT: {"type": "number"},
-    FieldDescriptor.TYPE_INT32: _whole(-(1 << 31), (1 << 31) - 1),
-    FieldDescriptor.TYPE_INT64: _whole(-(1 << 63), (1 << 63) - 1),
-    FieldDescriptor.TYPE_UINT32: _whole(0, (1 << 32) - 1),
-    FieldDescriptor.TYPE_UINT64: _whole(0, (1 << 64) - 1),
-}
-
-WAYS_TO_WRITE: Final[Mapping[str, Schema]] = {
-    "schedd.v1.Job.overlap": {
-        "type": "object",
-        "properties": {"allow": _whole(1, (1 << 31) - 1)},
-        "required": ["allow"],
-        "additionalProperties": False,
-    },
-    **dict.fromkeys(ONE_OR_MANY, _TEXT),
-}
-"""Fields that may be written in another way, too."""
-
-PROBLEM_SCHEMA: Final[Schema] = {
-    "type": "object",
-    "description": "What went wrong (RFC 9457); programs look at `reason`.",
-    "properties": {
-        "type": _TEXT,
-        "title": _TEXT,
-        "status": {"type": "integer"},
-        "detail": _TEXT,
-        "reason": _TEXT,
-        "remedy": {"type": ["string", "null"]},
-        "violations": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"field": _TEXT, "problem": _TEXT},
-                "required": ["field", "problem"],
-            },
-        },
-    },
-    "required": ["type", "title", "status", "detail", "reason", "remedy", "violations"],
-}
-
-
-BEARER: Final = "accessToken"
-CERTIFICATE: Final = "certificate"
-SCHEMES: Final[Mapping[str, Schema]] = {
-    BEARER: {
-        "type": "http",
-        "scheme": "bearer",
-        "bearerFormat": "schedd_…",
-        "description": "An access token, as `schedctl auth token create` makes it.",
-    },
-    CERTIFICATE: {
-        "type": "mutualTLS",
-        "description": "A user's certificate, as `schedctl auth issue user` makes it.",
-    },
-}
-"""How callers are known where members have TLS; where they have none nobody is asked."""
 
 
 def document(
@@ -231,8 +158,8 @@ class _Schemas:
         items = self._single(field, written)
         if of is None or of.full_name not in MATCHES:
             return {"type": "array", "items": items}
-        texts = {"type": "array", "items": _TEXT, "minItems": 1}
-        by_key = {"type": "object", "additionalProperties": {"anyOf": [_TEXT, texts]}}
+        texts = {"type": "array", "items": TEXT, "minItems": 1}
+        by_key = {"type": "object", "additionalProperties": {"anyOf": [TEXT, texts]}}
         return {"anyOf": [by_key, {"type": "array", "items": items}]} if written else by_key
 
     def _single(self, field: FieldDescriptor, written: bool) -> Schema:
@@ -240,9 +167,7 @@ class _Schemas:
             return self.ref(field.message_type, written=written)
         if field.enum_type is not None:
             return _enum(field.enum_type)
-        if field.name in TOKENS:
-            return _TOKEN
-        return SCALARS[field.type]
+        return scalar(field)
 
 
 def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) -> dict[str, Any]:
@@ -270,8 +195,10 @@ def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) ->
             " `end`, or `error` with a problem.",
             "content": {EVENTS: {"schema": _stream(answer)}},
         }
+        if NEWEST in method.input_type.fields_by_name:
+            operation["responses"]["204"] = {"description": "All of it was told before."}
     else:
-        headers = {"ETag": {"schema": _TEXT}} if method.output_type.name == "Job" else None
+        headers = {"ETag": {"schema": TEXT}} if method.output_type.name == "Job" else None
         operation["responses"] = answered(status, answer, headers)
     return operation
 
@@ -279,7 +206,7 @@ def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) ->
 def _stream(answer: Schema) -> Schema:
     """A text of events, and what the `data` of each is."""
     last = {"type": "object", "additionalProperties": False}
-    return _TEXT | {
+    return TEXT | {
         "contentMediaType": EVENTS,
         "contentSchema": {"anyOf": [answer, last, _ref(PROBLEM)]},
     }
@@ -292,11 +219,11 @@ def _parameters(route: Route) -> Iterator[dict[str, Any]]:
             "name": _variable(variable),
             "in": "path",
             "required": True,
-            "schema": {**_TEXT, "minLength": 1},
+            "schema": UUID if variable in IDS else {**TEXT, "minLength": 1},
         }
     for header, field in HEADERS.items():
         if field in request.fields_by_name:
-            yield {"name": header, "in": "header", "schema": _TEXT}
+            yield {"name": header, "in": "header", "schema": TEXT}
     if route.body == WHOLE:
         return
     taken = {route.body, *route.variables}
@@ -318,17 +245,20 @@ def _query(field: FieldDescriptor, name: str) -> Iterator[dict[str, Any]]:
     """The parameters that a field may be given by: one, or one for each field within."""
     of = field.message_type
     if of is not None and of.full_name == "google.protobuf.FieldMask":
-        yield {"name": name, "in": "query", "schema": _TEXT}
+        yield {"name": name, "in": "query", "schema": TEXT}
     elif of is not None and of.full_name not in SPECIAL:
         if not field.is_repeated:
             for inner in _built(of):
                 yield from _query(inner, f"{name}.{inner.json_name}")
     else:
-        schema = _enum(field.enum_type) if field.enum_type is not None else None
-        schema = schema or (SPECIAL[of.full_name] if of is not None else SCALARS[field.type])
+        if field.enum_type is not None:
+            schema = _enum(field.enum_type)
+        else:
+            schema = SPECIAL[of.full_name] if of is not None else asked_by(field)
         if field.is_repeated:
             schema = {"type": "array", "items": schema}
-        yield {"name": name, "in": "query", "schema": schema}
+        found = {"name": name, "in": "query", "schema": schema}
+        yield found | {"required": True} if field.full_name in MISSING else found
 
 
 def _beside(call: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:

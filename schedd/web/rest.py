@@ -15,20 +15,21 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from contextlib import ExitStack
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from google.protobuf.message import Message
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schedd.api.calls import STREAMING, UNARY, methods
+from schedd.api.calls import BATCHES, STREAMING, UNARY, methods
 from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
 from schedd.api.places import Places
-from schedd.api.services import Services
-from schedd.web import documents, openapi, problems, requests
+from schedd.api.positions import BEGINNING
+from schedd.api.services import DEFAULT_NAMESPACE, Services
+from schedd.web import documents, field_names, openapi, problems, requests
 from schedd.web.known import caller_of
 from schedd.web.problems import Refusal
 from schedd.web.rules import Found, Routes
@@ -50,6 +51,7 @@ STREAMS_OF_ONE_HOST: Final = 224
 
 OPENAPI_PATH: Final = "/api/v1/openapi.json"
 NO_HEADERS: Final[Mapping[str, str]] = {}
+NOT_KEPT: Final = {"cache-control": "no-store"}
 CREATE: Final = "schedd.v1.JobService.CreateJob"
 
 STATUSES: Final[dict[str, int]] = {
@@ -90,7 +92,7 @@ class Rest:
     async def _answer(self, request: Request) -> ASGIApp:
         path = _raw_path(request.scope)
         if (asked := documents.STATUS_PATH.fullmatch(path)) is not None:
-            return await self._status(request, unquote(asked[1]))
+            return await self._status(request, asked[1])
         if path == documents.TASKS_PATH:
             return await self._task(request)
         if path == OPENAPI_PATH:
@@ -101,33 +103,55 @@ class Rest:
         if name not in UNARY and name not in STREAMING:
             raise Unbuilt(found.route.method.name)
         body = await requests.body_of(request, expected=bool(found.route.body))
+        try:
+            return await self._call(request, found, body)
+        except CallError as error:
+            field_names.rename(error, partial(field_names.within, found.route.body))
+            raise
+
+    async def _call(
+        self, request: Request, found: Found, body: Mapping[str, Any] | None
+    ) -> ASGIApp:
+        """What the call of the table says to this request."""
+        name = found.route.method.full_name
         if name == CREATE and body is not None and documents.CALLBACK in body:
             message = requests.read(request, found, documents.as_job(body))
-            return _told(await documents.create(self._services, caller_of(request), message), 201)
+            job = await documents.create(self._services, caller_of(request), message)
+            return _told(documents.made(job), 201, _headers(job, 201))
         message = requests.read(request, found, body)
         if name in STREAMING:
             return await self._stream(request, name, message)
         answer = await UNARY[name](self._services, caller_of(request), message)
-        return _response(answer, STATUSES.get(name, 200))
+        if name in BATCHES:
+            for error in field_names.errors_of(answer):
+                field_names.rename_outcome(error)
+        status = STATUSES.get(name, 200)
+        return _told(to_json(answer), status, _headers(answer, status))
 
-    async def _stream(self, request: Request, name: str, message: Message) -> EventStream:
-        """A stream that has a place until it ends."""
+    async def _stream(self, request: Request, name: str, message: Message) -> ASGIApp:
+        """A stream that has a place until it ends; where it was told to its end before, that there
+        is nothing more: a browser asks for it no more.
+        """
         caller = caller_of(request)
         with ExitStack() as place:
             place.enter_context(self._places.taken(caller.source.removeprefix("http:")))
             answers = STREAMING[name](self._services, caller, message)
-            stream = await _streamed(answers, self._closing)
+            stream = await _streamed(
+                answers, self._closing, getattr(message, requests.NEWEST, None)
+            )
+            if stream is None:
+                return Response(status_code=204, headers=NOT_KEPT)
             stream.over(place.pop_all().close)
             return stream
 
     # -- what isn't in the table --
 
     async def _status(self, request: Request, job: str) -> Response:
+        """Of the job that this path, raw as it came, would name to who asks for it."""
         _only(request, "GET")
         await requests.body_of(request, expected=False)
-        _without_query(request)
-        told = await documents.status(self._services, caller_of(request), job)
-        return _told(told, 200)
+        wanted = requests.read(request, self._find(request, f"/api/v1/jobs/{job}"), None)
+        return _told(await documents.status(self._services, caller_of(request), wanted), 200)
 
     async def _task(self, request: Request) -> Response:
         _only(request, "POST")
@@ -195,9 +219,9 @@ def _not_allowed(request: Request, verbs: Collection[str]) -> Refusal:
 
 def _without_query(request: Request) -> None:
     refuse(
-        [Violation(key, "unknown parameter") for key in request.query_params],
+        [Violation(key, documents.unasked(key)) for key in request.query_params],
         "INVALID_REQUEST",
-        "leave it out",
+        "leave it out of the address",
     )
 
 
@@ -207,23 +231,30 @@ def _raw_path(scope: Scope) -> str:
     return raw.partition(b"?")[0].decode("ascii", "replace")
 
 
-def _response(answer: Message, status: int) -> Response:
-    headers = {}
-    if isinstance(answer, job_pb2.Job):
-        headers["etag"] = answer.etag
-        if status == 201:
-            headers["location"] = f"/api/v1/jobs/{quote(answer.name, safe='')}"
-    return _told(to_json(answer), status, headers)
+def _headers(answer: Message, status: int) -> dict[str, str]:
+    """What stands beside a job: its etag; of a new one, where it is."""
+    if not isinstance(answer, job_pb2.Job):
+        return {}
+    headers = {"etag": answer.etag}
+    if status == 201:
+        headers["location"] = f"/api/v1/jobs/{quote(answer.name, safe='')}"
+        if answer.namespace != DEFAULT_NAMESPACE:
+            headers["location"] += f"?namespace={answer.namespace}"
+    return headers
 
 
 def _told(value: object, status: int, headers: Mapping[str, str] = NO_HEADERS) -> Response:
-    headers = {**headers, "cache-control": "no-store"}
-    return Response(_json(value), status, headers, "application/json")
+    return Response(_json(value), status, {**headers, **NOT_KEPT}, "application/json")
 
 
-async def _streamed(answers: AsyncIterator[Message], closing: asyncio.Event) -> EventStream:
-    """The answers as events. What goes wrong before the first of them, and soon, is raised here and
-    now; a first one that takes long is waited for by the response, which sees its reader leave.
+async def _streamed(
+    answers: AsyncIterator[Message], closing: asyncio.Event, after: str | None = None
+) -> EventStream | None:
+    """The answers as events, `after` an earlier one where that isn't empty; None: they can't be
+    gone on with. What goes wrong before the first of them, and soon, is raised here and now; a
+    first one that takes long is waited for by the response, which sees its reader leave.
+
+    Returns None where it was told to its end before.
     """
     first = asyncio.create_task(_first(answers), name="first answer of a stream")
     try:
@@ -231,28 +262,36 @@ async def _streamed(answers: AsyncIterator[Message], closing: asyncio.Event) -> 
     except asyncio.CancelledError:
         first.cancel()
         raise
-    if first.done():
-        first.result()
-
-    async def events() -> AsyncGenerator[Event, None]:
-        try:
-            if (answer := await first) is not None and answer != STANDS:
-                yield _event(answer)
-            async for answer in answers:
-                yield _event(answer)
-            yield Event("{}", name="end")
-        except (CallError, Unavailable) as error:
-            yield Event(_json(problems.of(error)), name="error")
-
-    stream = EventStream(events(), closing)
+    if first.done() and first.result() is None and after:
+        return None
+    at = "" if after is None else after or BEGINNING
+    stream = EventStream(_events(first, answers, at), closing)
     stream.over(first.cancel)
     return stream
+
+
+async def _events(
+    first: asyncio.Task[Message | None], answers: AsyncIterator[Message], at: str
+) -> AsyncGenerator[Event, None]:
+    """The answers as events. The last has the id of the one before it, `at` where there is none, so
+    that who comes back with it hears that nothing more is told.
+    """
+    try:
+        if (answer := await first) is not None and answer != STANDS:
+            yield (event := _event(answer))
+            at = event.id or at
+        async for answer in answers:
+            yield (event := _event(answer))
+            at = event.id or at
+        yield Event("{}", name="end", id=at)
+    except (CallError, Unavailable) as error:
+        yield Event(_json(problems.of(error)), name="error")
 
 
 def _event(answer: Message) -> Event:
     """An answer as an event; of a run, made once for all who are told the same."""
     if not isinstance(answer, run_service_pb2.RunEvent):
-        return Event(_json(to_json(answer)))
+        return Event(_json(to_json(answer)), id=getattr(answer, "cursor", ""))
     return _run_event(answer.SerializeToString())
 
 

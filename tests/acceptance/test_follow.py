@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 
@@ -62,6 +66,40 @@ def test_a_run_is_followed_from_before_its_start_through_its_attempts(
             told = calm.schedctl("run", "logs", run.run_id, f"--token={token}", *more)
             assert (told.returncode, told.stdout) == (3, "")
             assert f"has no attempt with the token {token}" in told.stderr
+
+
+def test_a_log_that_is_read_over_rest_goes_on_at_the_next_member_while_it_is_written(
+    calm: DevCluster, calm_client: SyncClient
+) -> None:
+    run = calm_client.submit(shell={"argv": ["sh", "-c", f"{TICKS}; echo end"]})
+    whole, last, status = b"", "", 200
+    while status == 200:
+        for member in calm.record["members"]:
+            status, pieces = read_along(member["http"], run.run_id, last, most=3)
+            whole += b"".join(base64.b64decode(data) for _, data in pieces)
+            last = pieces[-1][0] if pieces else last
+    assert status == 204, "a browser asks no more"
+    lines = whole.decode().splitlines()
+    assert (len(lines), lines[-1]) == (LINES + 1, "end"), "none is lost and none comes twice"
+    assert lines[:-1] == sorted(lines[:-1])
+
+
+def read_along(http: str, run_id: str, last: str, most: int) -> tuple[int, list[tuple[str, str]]]:
+    """The status, and a log's next pieces by id, as a browser asks that leaves soon."""
+    place, port = http.rsplit(":", 1)
+    found: list[tuple[str, str]] = []
+    with closing(HTTPConnection(place, int(port), timeout=PATIENCE)) as reader:
+        headers = {"Last-Event-ID": last} if last else {}
+        reader.request("GET", f"/api/v1/runs/{run_id}/logs?follow=true", headers=headers)
+        answer = reader.getresponse()
+        id_ = ""
+        while len(found) < most and (line := answer.readline().decode()):
+            name, _, value = line.strip().partition(": ")
+            if name == "id":
+                id_ = value
+            elif name == "data" and value != "{}":
+                found.append((id_, json.loads(value)["data"]))
+        return answer.status, found
 
 
 def test_the_command_follows_until_the_end_and_leaves_the_run_alone_at_ctrl_c(

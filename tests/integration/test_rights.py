@@ -176,6 +176,10 @@ def request_of(method: Any, namespace: str) -> Any:
             return cls(calendar={"namespace": namespace, "name": "c"})
         case "SetPool":
             return cls(pool={"namespace": namespace, "name": "p"})
+        case "ExplainCron":
+            return cls(namespace=namespace, expression="@daily")
+        case "ExplainInstant":
+            return cls(namespace=namespace, at={"seconds": 1})
         case "CreateToken":
             return cls(name="bob", role=auth.ROLE_VIEWER)
     request = cls()

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.web import Web, served
+from schedproto.v1 import auth_service_pb2 as auth
+from support.web import Web, bearer, served, token
 
 DAILY = {
     "name": "daily-report",
@@ -196,3 +197,60 @@ async def test_the_paths_of_the_document_know_their_verbs_alone(web: Web) -> Non
         assert (answer.status, answer.headers["allow"]) == (405, allowed)
     asked = await web.get("/api/v1/jobs/x/status?verbose=1")
     assert (asked.status, asked.json["violations"][0]["field"]) == (400, "verbose")
+
+
+async def test_who_may_in_one_namespace_makes_all_four_requests_there(dsn: str) -> None:
+    async with served(dsn, demanded=True) as web:
+        _, text = await token(web, auth.ROLE_ADMIN, "billing")
+        billing: dict[str, Any] = {"headers": bearer(text)}
+        made = await web.post("/api/v1/jobs", DAILY | {"namespace": "billing"}, **billing)
+        assert made.status == 201, made.text
+        for name in (made.json["job_id"], DAILY["name"]):
+            status = await web.get(f"/api/v1/jobs/{name}/status?namespace=billing", **billing)
+            assert (status.status, status.json["job_id"]) == (200, made.json["job_id"])
+            assert status.json["next_run"] == made.json["next_fire_time"]
+
+        taken = await web.post("/api/tasks", TASK | {"namespace": "billing"}, **billing)
+        assert taken.status == 202, taken.text
+        run = (await web.get(f"/api/v1/runs/{taken.json['run_id']}", **billing)).json
+        assert run["namespace"] == "billing"
+        asked = f"/api/v1/jobs/{taken.json['job_id']}/status?namespace=billing"
+        assert (await web.get(asked, **billing)).json["next_run"] == run["dueAt"]
+
+        path = f"/api/v1/jobs/{made.json['job_id']}"
+        gone = await web.ask("DELETE", f"{path}?namespace=billing", **billing)
+        assert gone.json == {"deleted": True}
+
+        for refused in (
+            await web.post("/api/tasks", TASK, **billing),
+            await web.post("/api/tasks", TASK | {"namespace": "other"}, **billing),
+            await web.get(f"{path}/status", **billing),
+            await web.get(f"{path}/status?namespace=other", **billing),
+        ):
+            assert (refused.status, refused.json["reason"]) == (403, "ROLE_MISSING")
+
+
+async def test_the_namespace_of_a_task_stands_in_its_body(web: Web) -> None:
+    asked = await web.post("/api/tasks?namespace=billing", TASK)
+    assert asked.json["violations"] == [{"field": "namespace", "problem": "belongs into the body"}]
+    for wrong in ("no space", 7):
+        answer = await web.post("/api/tasks", TASK | {"namespace": wrong})
+        assert (answer.status, answer.json["violations"][0]["field"]) == (400, "namespace")
+    asked = await web.get("/api/v1/jobs/x/status?namespace=a&namespace=b")
+    assert (asked.status, asked.json["violations"][0]["field"]) == (400, "namespace")
+
+
+async def test_a_job_with_a_callback_says_where_it_is_and_which_it_is(web: Web) -> None:
+    for namespace, where in (("default", ""), ("billing", "?namespace=billing")):
+        made = await web.post("/api/v1/jobs", DAILY | {"namespace": namespace})
+        assert made.headers["location"] == f"/api/v1/jobs/daily-report{where}"
+        job = await web.get(made.headers["location"])
+        assert job.json["jobId"] == made.json["job_id"]
+        assert made.headers["etag"] == job.json["etag"]
+
+
+@pytest.mark.parametrize("url", ["ftp://example.com", "https://example.com/\0"])
+async def test_a_callback_that_is_none_is_told_by_its_key_everywhere(web: Web, url: str) -> None:
+    problem = (await web.post("/api/v1/jobs", DAILY | {"callback_url": url})).json
+    assert [one["field"] for one in problem["violations"]] == ["callback_url"]
+    assert problem["detail"].startswith("callback_url: ")

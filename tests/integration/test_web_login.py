@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from schedd.api.access_tokens import create_token
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller
 from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
@@ -22,7 +21,7 @@ from schedkit.https import context_of
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.certs import Authority
-from support.web import Answer, Web, member, served
+from support.web import Answer, Web, bearer, member, served, token
 
 PAGE = {"accept": "text/html"}
 
@@ -31,19 +30,6 @@ PAGE = {"accept": "text/html"}
 async def web(dsn: str) -> AsyncIterator[Web]:
     async with served(dsn, demanded=True) as face:
         yield face
-
-
-async def token(web: Web, role: int, *namespaces: str) -> tuple[str, str]:
-    """Its id and text."""
-    asked = auth.CreateTokenRequest(
-        name="alice", role=auth.Role.ValueType(role), namespaces=namespaces
-    )
-    made = await create_token(web.services, Caller(ANONYMOUS, "test"), asked)
-    return made.token.token_id, made.secret
-
-
-def bearer(text: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {text}"}
 
 
 async def log_in(web: Web, text: str, **form: str) -> Answer:

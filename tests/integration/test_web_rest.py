@@ -21,9 +21,10 @@ from schedd.web.requests import MOST_BYTES
 from schedd.web.rest import STREAMS_OF_ONE_HOST
 from schedd.web.rules import routes_of
 from schedd.web.server import GRACE
+from schedproto.v1 import run_pb2
 from support.postgres import private_postgres, restart
 from support.wait import PATIENCE, wait_until, wait_until_async
-from support.web import Web, served
+from support.web import Sent, Web, served
 
 ETL = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
 SUBMITTED = {"name": "once", "spec": {"shell": {"argv": ["true"]}}, "delay": "1h"}
@@ -75,6 +76,11 @@ async def test_many_jobs_and_many_submits_go_in_one_request(web: Web) -> None:
     assert [one["field"] for one in wrong["error"]["violations"]] == ["cron"]
     assert taken["error"]["reason"] == "NAME_TAKEN"
 
+    nowhere = {"job": ETL | {"name": "nowhere", "timeZone": "Nowhere/At"}}
+    [told] = (await web.post("/api/v1/jobs:batchCreate", {"requests": [nowhere]})).json["results"]
+    assert [one["field"] for one in told["error"]["violations"]] == ["timeZone"]
+    assert told["error"]["message"].startswith("timeZone: ")
+
     answer = await web.post("/api/v1/runs:batchSubmit", {"requests": [SUBMITTED] * 2})
     runs = [one["run"]["runId"] for one in answer.json["results"]]
     assert [(await web.get(f"/api/v1/runs/{run}")).status for run in runs] == [200, 200]
@@ -122,6 +128,26 @@ async def test_an_edit_changes_the_job_of_its_path_or_none(web: Web) -> None:
     assert (await web.get("/api/v1/jobs/other")).json == other
 
 
+async def test_a_field_that_is_wrong_is_told_as_it_stands_in_the_body(web: Web) -> None:
+    await made(web)
+    for ask, field in (
+        (web.post("/api/v1/jobs", ETL | {"name": "a\0b"}), "name"),
+        (web.post("/api/v1/jobs", ETL | {"shell": {"argv": ["a\0b"]}}), "shell.argv"),
+        (web.ask("PATCH", "/api/v1/jobs/etl", json={"nextRunAt": None}), "nextRunAt"),
+        (web.ask("PATCH", "/api/v1/jobs/etl", json={"shell": {"argv": ["\0"]}}), "shell.argv"),
+    ):
+        answer = await ask
+        assert answer.status == 400
+        assert [one["field"] for one in answer.json["violations"]] == [field]
+        assert answer.json["detail"].startswith(f"{field}: ")
+
+
+async def test_what_is_to_be_done_is_told_in_the_words_of_rest(web: Web) -> None:
+    answer = await web.get("/api/v1/jobs?pageToken=x")
+    assert (answer.status, answer.json["reason"]) == (400, "BAD_PAGE_TOKEN")
+    assert "_" not in answer.json["remedy"]
+
+
 async def test_if_match_keeps_an_edit_from_going_over_another(web: Web) -> None:
     seen = (await made(web))["etag"]
     headers = {"If-Match": seen}
@@ -162,6 +188,55 @@ async def test_the_openapi_document_is_served_once_and_then_known(web: Web) -> N
     other = await web.get("/api/v1/openapi.json", headers={"If-None-Match": '"other"'})
     assert other.status == 200
     assert (await web.post("/api/v1/openapi.json", {})).status == 405
+
+
+async def test_what_the_openapi_document_bounds_is_refused_beyond(web: Web) -> None:
+    """By the field's own name, in each call that reads."""
+    document = (await web.get("/api/v1/openapi.json")).json
+    asked = 0
+    for path, verbs in document["paths"].items():
+        given = verbs.get("get", {}).get("parameters", [])
+        least = {one["name"]: WELL[one["name"]] for one in given if one.get("required")}
+        for one in given:
+            for beyond in out_of(one):
+                values = least | {one["name"]: beyond}
+                query = {name: value for name, value in values.items() if value is not None}
+                at = path.format_map({**dict.fromkeys(WELL, "x"), **query})
+                query = {name: value for name, value in query.items() if f"{{{name}}}" not in path}
+                answer = await web.get(at, params=query)
+                assert answer.status == 400, (at, query, answer.text)
+                fields = [each["field"] for each in answer.json["violations"]]
+                assert fields in ([one["name"]], [camel(one["name"])]), (at, query, answer.text)
+                asked += 1
+    assert asked > 60
+
+
+WELL = {
+    "job": "etl",
+    "run_id": str(uuid4()),
+    "backfill_id": str(uuid4()),
+    "redrive_id": str(uuid4()),
+    "worker": "w1",
+    "calendar": "off",
+    "pool": "p",
+    "expression": "@daily",
+    "at": "2026-01-01T00:00:00Z",
+}
+"""A value of each parameter that some call can't do without."""
+
+
+def out_of(parameter: dict[str, Any]) -> list[Any]:
+    """Values that the document doesn't allow; None: that it is left out."""
+    schema = parameter["schema"].get("items", parameter["schema"])
+    wrong: list[Any] = [
+        schema[end] + by for end, by in (("minimum", -1), ("maximum", 1)) if end in schema
+    ]
+    wrong += ["x y"] if "pattern" in schema or "format" in schema else []
+    return wrong + ([None] if parameter.get("required") and parameter["in"] == "query" else [])
+
+
+def camel(name: str) -> str:
+    return re.sub("_([a-z])", lambda found: found[1].upper(), name)
 
 
 async def test_a_name_that_is_taken_is_a_conflict(web: Web) -> None:
@@ -208,6 +283,86 @@ async def test_a_watched_run_is_told_of_until_it_ends(web: Web) -> None:
         assert (await anext(events)).name == "end"
         with pytest.raises(StopAsyncIteration):
             await anext(events)
+
+
+async def written(web: Web, *pieces: tuple[str, bytes]) -> str:
+    """A run that has ended, and has written these, one after the other."""
+    run_id = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
+    await web.post(f"/api/v1/runs/{run_id}:cancel", {})
+    output, ends = run_pb2.Output(), dict.fromkeys(("STDOUT", "STDERR"), 0)
+    for stream, data in pieces:
+        number = run_pb2.LogPiece.Stream.Value(f"STREAM_{stream}")
+        output.pieces.add(stream=number, data=data, offset=ends[stream])
+        ends[stream] += len(data)
+    statement = "UPDATE runs SET token = 1 WHERE run_id = %(run_id)s"
+    stored = "INSERT INTO outputs VALUES (%(run_id)s, 1, now(), %(pieces)s, true)"
+    values = {"run_id": run_id, "pieces": output.SerializeToString()}
+    for each in (statement, stored):
+        await web.store.database.call(lambda c, told=each: c.exec_driver_sql(told, values))
+    return str(run_id)
+
+
+async def told(web: Web, path: str, last: str = "") -> list[Sent]:
+    """All events of a stream that ends, as a browser asks that has heard of `last`."""
+    headers = {"Last-Event-ID": last} if last else {}
+    async with web.events(path, headers=headers) as events:
+        return [each async for each in events]
+
+
+@pytest.mark.parametrize("follow", ["", "?follow=true", "?fencingToken=1"])
+async def test_a_log_goes_on_after_what_was_told_and_is_told_once(web: Web, follow: str) -> None:
+    run_id = await written(web, ("STDOUT", b"one"), ("STDERR", b"oh"), ("STDOUT", b"two"))
+    path = f"/api/v1/runs/{run_id}/logs{follow}"
+    all_of_it = await told(web, path)
+    assert [each.name for each in all_of_it] == ["", "", "", "end"]
+    for place, event in enumerate(all_of_it[:-2]):
+        rest = await told(web, path, event.id)
+        assert [each.data for each in rest] == [each.data for each in all_of_it[place + 1 :]]
+    for last in all_of_it[-2:]:
+        over = await web.get(path, headers={"Last-Event-ID": last.id})
+        assert (over.status, over.text) == (204, ""), "a browser asks no more"
+
+
+async def test_a_log_of_nothing_is_asked_for_twice_at_most(web: Web) -> None:
+    path = f"/api/v1/runs/{await written(web)}/logs?follow=true"
+    [end] = await told(web, path)
+    assert (end.name, bool(end.id)) == ("end", True)
+    assert (await web.get(path, headers={"Last-Event-ID": end.id})).status == 204
+
+
+async def test_watched_runs_are_gone_on_with_until_all_have_ended(web: Web) -> None:
+    first, second = [(await web.post("/api/v1/runs", SUBMITTED)).json["runId"] for _ in range(2)]
+    path = f"/api/v1/runs:watch?runIds={first}&runIds={second}"
+    await web.post(f"/api/v1/runs/{first}:cancel", {})
+    async with web.events(path) as events:
+        last = [await anext(events) for _ in range(2)][-1].id
+    async with web.events(path, headers={"Last-Event-ID": last}) as events:
+        only = json.loads((await anext(events)).data)["run"]
+        assert (only["runId"], only["state"]) == (second, "PENDING"), "the other has ended"
+        await web.post(f"/api/v1/runs/{second}:cancel", {})
+        ended = await anext(events)
+        assert (await anext(events)).id == ended.id
+    over = await web.get(path, headers={"Last-Event-ID": ended.id})
+    assert (over.status, over.text) == (204, "")
+
+
+async def test_what_no_stream_has_told_is_no_place_to_go_on_from(web: Web) -> None:
+    run_id = await written(web, ("STDOUT", b"one"))
+    other = (await web.post("/api/v1/runs", SUBMITTED)).json["runId"]
+    async with web.events(f"/api/v1/runs:watch?runIds={other}") as events:
+        of_other = (await anext(events)).id
+    for path, last in (
+        (f"{run_id}/logs", "yesterday"),
+        (f"{run_id}/logs", "1-2"),
+        (f"{run_id}/logs", f"1-{10**20}-0"),
+        (f"{run_id}/logs?fencingToken=1", "2-0-0"),
+        (f":watch?runIds={run_id}", of_other),
+        (f":watch?runIds={run_id}", "yesterday"),
+    ):
+        asked = f"/api/v1/runs/{path}".replace("/:", ":")
+        answer = await web.get(asked, headers={"Last-Event-ID": last})
+        assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR"), (path, last)
+        assert answer.json["violations"][0]["field"] == "resumeAfter"
 
 
 async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web) -> None:

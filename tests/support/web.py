@@ -21,12 +21,14 @@ from uuid import uuid4
 import aiohttp
 from starlette.applications import Starlette
 
+from schedd.api.access_tokens import create_token
 from schedd.api.authentication import Authentication
-from schedd.api.services import Services
+from schedd.api.services import Caller, Services
 from schedd.cluster_clock import DatabaseClock
 from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
+from schedd.core.rights import ANONYMOUS
 from schedd.owner.advances import Advances
 from schedd.owner.feed import Feed
 from schedd.owner.tails import Tails
@@ -44,6 +46,7 @@ from schedd.web.forwarded import STRAIGHT, Reach
 from schedd.web.server import bound
 from schedkit.clock import utcnow
 from schedkit.objects.files import Files
+from schedproto.v1 import auth_service_pb2 as auth
 
 
 def member(name: str, **changes: Any) -> MemberView:
@@ -150,6 +153,20 @@ class Web:
             assert response.status == 200, await response.text()
             assert response.headers["content-type"].startswith("text/event-stream")
             yield _events(response.content)
+
+
+async def token(web: Web, role: int, *namespaces: str) -> tuple[str, str]:
+    """The id and text of a new access token for these namespaces."""
+    asked = auth.CreateTokenRequest(
+        name="alice", role=auth.Role.ValueType(role), namespaces=namespaces
+    )
+    made = await create_token(web.services, Caller(ANONYMOUS, "test"), asked)
+    return made.token.token_id, made.secret
+
+
+def bearer(text: str) -> dict[str, str]:
+    """The header that shows a token."""
+    return {"authorization": f"Bearer {text}"}
 
 
 @dataclass

@@ -330,6 +330,7 @@ class LogPiece(google.protobuf.message.Message):
     OMITTED_FIELD_NUMBER: builtins.int
     FENCING_TOKEN_FIELD_NUMBER: builtins.int
     NOTE_FIELD_NUMBER: builtins.int
+    CURSOR_FIELD_NUMBER: builtins.int
     stream: global___LogPiece.Stream.ValueType
     data: builtins.bytes
     """Bytes as the job wrote them, whatever they are."""
@@ -341,6 +342,8 @@ class LogPiece(google.protobuf.message.Message):
     """Of the attempt that wrote it, where a run is followed."""
     note: builtins.str
     """Instead of data: what is to be known of the log, such as why it isn't whole."""
+    cursor: builtins.str
+    """Where a stream that breaks after this piece is taken up again, at any member."""
     @property
     def at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
@@ -353,9 +356,10 @@ class LogPiece(google.protobuf.message.Message):
         omitted: builtins.int = ...,
         fencing_token: builtins.int = ...,
         note: builtins.str = ...,
+        cursor: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["at", b"at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at", b"at", "data", b"data", "fencing_token", b"fencing_token", "note", b"note", "offset", b"offset", "omitted", b"omitted", "stream", b"stream"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at", b"at", "cursor", b"cursor", "data", b"data", "fencing_token", b"fencing_token", "note", b"note", "offset", b"offset", "omitted", b"omitted", "stream", b"stream"]) -> None: ...
 
 global___LogPiece = LogPiece
 

@@ -221,7 +221,9 @@ class WatchRunsRequest(google.protobuf.message.Message):
     """
     job: builtins.str
     resume_after: builtins.str
-    """Go on after this event: its cursor. What has changed since is told first."""
+    """Go on after this event: its cursor. What has changed since is told first; of run_ids, how those
+    stand whose end wasn't told.
+    """
     @property
     def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """These runs; the stream ends when all have ended. Then nothing else is said."""
@@ -269,7 +271,9 @@ class RunEvent(google.protobuf.message.Message):
     CURSOR_FIELD_NUMBER: builtins.int
     GAP_FIELD_NUMBER: builtins.int
     cursor: builtins.str
-    """Where a stream that breaks after this event is taken up again, at any member. Not of run_ids."""
+    """Where a stream that breaks after this event is taken up again, at any member, with the same
+    request.
+    """
     @property
     def run(self) -> schedproto.v1.run_pb2.Run: ...
     @property
@@ -402,19 +406,23 @@ class ReadLogsRequest(google.protobuf.message.Message):
     RUN_ID_FIELD_NUMBER: builtins.int
     FENCING_TOKEN_FIELD_NUMBER: builtins.int
     FOLLOW_FIELD_NUMBER: builtins.int
+    RESUME_AFTER_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     fencing_token: builtins.int
     """0: the latest attempt."""
     follow: builtins.bool
     """Stay until the run ends."""
+    resume_after: builtins.str
+    """Go on after this piece: its cursor."""
     def __init__(
         self,
         *,
         run_id: builtins.str = ...,
         fencing_token: builtins.int = ...,
         follow: builtins.bool = ...,
+        resume_after: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["fencing_token", b"fencing_token", "follow", b"follow", "run_id", b"run_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fencing_token", b"fencing_token", "follow", b"follow", "resume_after", b"resume_after", "run_id", b"run_id"]) -> None: ...
 
 global___ReadLogsRequest = ReadLogsRequest
 

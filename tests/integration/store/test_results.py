@@ -55,8 +55,8 @@ async def test_a_result_ends_its_run(world: World) -> None:
     )
     assert not await world.is_live(run.key.run_id)
     assert await me.store.users.result(run.key.run_id) == b"42"
-    assert await me.store.users.output(run.key.run_id, None) == b"log"
-    assert await me.store.users.output(run.key.run_id, run.token) == b"log"
+    assert await me.store.users.output(run.key.run_id, None) == (run.token, b"log")
+    assert await me.store.users.output(run.key.run_id, run.token) == (run.token, b"log")
     assert await me.store.users.output(run.key.run_id, Token(run.token + 1)) is None
 
 

@@ -171,7 +171,7 @@ async def test_an_edit_of_other_things_leaves_the_dialect_as_it_was():
 
 
 async def test_a_dialect_cannot_be_edited():
-    with pytest.raises(InvalidArgument, match="'cron_dialect' can't be edited"):
+    with pytest.raises(InvalidArgument, match="cron_dialect: can't be edited"):
         await Stored(shell=shell()).edited("cron_dialect", cron_dialect=2)
 
 

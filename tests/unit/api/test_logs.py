@@ -11,6 +11,7 @@ import pytest
 from schedd.api import logs
 from schedd.api.errors import FailedPrecondition
 from schedd.api.logs import Reached
+from schedd.api.positions import LogPosition
 from schedd.core.ids import RunId, Token
 from schedd.core.lifecycle import State
 from schedd.owner.watchers import Watchers
@@ -38,6 +39,20 @@ def test_a_stream_is_taken_up_from_its_beginning_whatever_comes_for_others_befor
         (1_000, 4, 0),
         None,
         (1_004, 4, 0),
+    ]
+
+
+def test_a_stream_that_is_taken_up_again_is_told_past_what_was_told_before() -> None:
+    """The worker sends it all that is kept: until then what comes is meant for others."""
+    first = Reached(Token(7))
+    given = [first.next(one) for one in (piece(b"abc", 0), piece(b"err", 0, ERR))]
+    assert given[-1] is not None
+    again = Reached(Token(7), LogPosition.read(given[-1].cursor))
+    told = [again.next(one) for one in (piece(b"g", 6), piece(b"abcdef", 0), piece(b"g", 6))]
+    assert [one and (one.data, one.offset, one.omitted, one.cursor) for one in told] == [
+        None,
+        (b"def", 3, 0, "7-6-3"),
+        (b"g", 6, 0, "7-7-3"),
     ]
 
 
@@ -84,10 +99,10 @@ class Rows:
     async def attempts(self, _run_id: RunId) -> list[Any]:
         return [SimpleNamespace(token=Token(token)) for token in sorted(self.stored)]
 
-    async def output(self, _run_id: RunId, token: Token) -> bytes | None:
+    async def output(self, _run_id: RunId, token: Token) -> tuple[Token, bytes]:
         data = self.stored[token] if token <= self.ended else None
         pieces = [] if data is None else [piece(data, 0)]
-        return run_pb2.Output(pieces=pieces).SerializeToString()
+        return token, run_pb2.Output(pieces=pieces).SerializeToString()
 
 
 class Silent:
@@ -95,13 +110,14 @@ class Silent:
         return []
 
 
-async def followed(looks: list[tuple[State, int]], asked: int = 0) -> bytes:
+async def followed(looks: list[tuple[State, int]], asked: int = 0, after: str = "") -> bytes:
     services = SimpleNamespace(
         store=Rows(looks, {1: b"one ", 2: b"two ", 3: b"three "}),
         changes=Watchers(),
         tails=SimpleNamespace(following=lambda _run, _wake: nullcontext(Silent())),
     )
-    given = logs.followed(cast("Any", services), run(1).key.run_id, Token(asked))
+    position = LogPosition.read(after)
+    given = logs.followed(cast("Any", services), run(1).key.run_id, Token(asked), position)
     return b"".join([one.data async for one in given])
 
 
@@ -131,6 +147,23 @@ async def test_one_attempt_alone_is_followed_to_its_own_end(
     assert await followed([(State.RUNNING, 3)], asked=1) == b"one "
 
 
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ("1-2-0", b"e two three "),
+        ("1-4-0", b"two three "),
+        ("3-1-0", b"hree "),
+        ("3-6-0", b""),
+        ("0", b"three "),
+    ],
+)
+async def test_a_run_is_followed_from_the_attempt_that_was_told_last(
+    monkeypatch: pytest.MonkeyPatch, after: str, told: bytes
+) -> None:
+    monkeypatch.setattr(logs, "LOOK_EVERY", 0.01)
+    assert await followed([(State.SUCCEEDED, 3)], after=after) == told
+
+
 HEAD, TAIL = b"h" * 10, b"t" * 10
 WHOLE = HEAD + b"m" * 20 + TAIL
 
@@ -158,8 +191,8 @@ async def read(
     tail.omitted = 20
     output = run_pb2.Output(pieces=[piece(HEAD, 0), tail], log=run_pb2.Kept(**log))
 
-    async def stored(_run: RunId, _token: Token | None) -> bytes:
-        return output.SerializeToString()
+    async def stored(_run: RunId, _token: Token | None) -> tuple[Token, bytes]:
+        return Token(7), output.SerializeToString()
 
     services = SimpleNamespace(store=SimpleNamespace(output=stored), objects=Objects(content))
     reach = Reached(Token(7))

@@ -117,3 +117,11 @@ def test_workers_and_members_make_no_user_calls(kind: Kind) -> None:
     for method in job_service_pb2.DESCRIPTOR.services_by_name["JobService"].methods:
         with pytest.raises(PermissionDenied):
             admitted(Identity(kind, "n1"), method.full_name)
+
+
+def test_who_lacks_a_role_is_told_where_it_would_have_to_be() -> None:
+    viewer = Identity(Kind.USER, "alice", {"billing": Role.VIEWER})
+    for call, where in (("Cluster.ListAudit", "all namespaces"), ("Job.PauseJob", "any namespace")):
+        service, _, method = call.partition(".")
+        with pytest.raises(PermissionDenied, match=f"in {where}"):
+            admitted(viewer, f"schedd.v1.{service}Service.{method}")

@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from schedd.api.bounds import MOST_COMING
 from schedd.api.calls import STREAMING, UNARY, methods
 from schedd.web import documents, openapi
 from schedd.web.rest import STATUSES
@@ -102,6 +103,41 @@ def test_a_new_job_may_be_asked_for_in_either_words(document: dict[str, Any]) ->
     assert either[1]["required"] == ["name", "cron", "callback_url"]
     told = operation["responses"]["201"]["content"]["application/json"]["schema"]["anyOf"]
     assert told[1]["required"] == ["job_id", "next_fire_time"]
+
+
+def parameters(document: dict[str, Any], path: str) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in document["paths"][path]["get"]["parameters"]}
+
+
+def test_what_a_call_cant_do_without_is_required(document: dict[str, Any]) -> None:
+    asked = parameters(document, "/api/v1/cron:explain")
+    assert {name for name, one in asked.items() if one.get("required")} == {"expression"}
+    asked = parameters(document, "/api/v1/jobs/{job}:explain")
+    assert {name for name, one in asked.items() if one.get("required")} == {"job", "at"}
+
+
+def test_numbers_ids_and_namespaces_are_bounded_as_calls_bound_them(
+    document: dict[str, Any],
+) -> None:
+    count = parameters(document, "/api/v1/cron:explain")["count"]["schema"]
+    assert (count["minimum"], count["maximum"]) == (0, MOST_COMING)
+    asked = parameters(document, "/api/v1/runs")
+    assert asked["pageSize"]["schema"]["minimum"] == 0
+    assert asked["backfillId"]["schema"]["format"] == "uuid"
+    assert parameters(document, "/api/v1/runs/{run_id}")["run_id"]["schema"]["format"] == "uuid"
+    namespace = jsonschema_rs.Draft202012Validator(asked["namespace"]["schema"])
+    assert [namespace.is_valid(one) for one in ("", "billing", "no space")] == [True, True, False]
+    schemas = document["components"]["schemas"]
+    for name, field in (("Run", "runId"), ("Run", "jobId"), ("Job", "jobId")):
+        assert schemas[name]["properties"][field]["format"] == "uuid"
+    ids = schemas["DiscardDeadLettersRequest.Input"]["properties"]["runIds"]["items"]
+    assert ids["format"] == "uuid"
+
+
+def test_a_stream_that_is_gone_on_with_may_have_nothing_more(document: dict[str, Any]) -> None:
+    logs = document["paths"]["/api/v1/runs/{run_id}/logs"]["get"]
+    assert "204" in logs["responses"]
+    assert {"last-event-id", "resumeAfter"} <= {one["name"] for one in logs["parameters"]}
 
 
 def test_it_says_how_a_caller_is_known(document: dict[str, Any]) -> None:

@@ -44,6 +44,7 @@ async def test_a_reader_that_leaves_before_anything_came_leaves_nothing_behind(
         return GONE
 
     response = await rest._streamed(answers.stream(), asyncio.Event())
+    assert response is not None
     await asyncio.wait_for(response({"method": method}, receive, send), 5)
     await asyncio.sleep(0)
     assert sent[0] == "http.response.start"

@@ -1,0 +1,79 @@
+"""What the fields of requests may hold where the wire leaves more open: calls check by these
+tables, and OpenAPI tells by them (`web/openapi`). Pure.
+
+Invariant: nothing stands here that isn't refused otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from schedd.api.errors import InvalidArgument, Violation, cut
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What an id names, and the command that shows ids of the kind."""
+
+    what: str
+    listed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Whole numbers from `low` to `high`, in words what they mean."""
+
+    low: int
+    high: int
+    meaning: str
+
+    def __contains__(self, number: int) -> bool:
+        return self.low <= number <= self.high
+
+
+_RUN: Final = Named("run", "run list")
+IDS: Final[Mapping[str, Named]] = {
+    "run_id": _RUN,
+    "run_ids": _RUN,
+    "parent_run_id": _RUN,
+    "backfill_id": Named("backfill", "job backfills"),
+    "redrive_id": Named("redrive", "dlq redrives"),
+    "token_id": Named("token", "auth token list"),
+}
+"""Fields that hold the id of something."""
+
+ROWS: Final = 50
+MOST_ROWS: Final = 1_000
+COMING: Final = 10
+MOST_COMING: Final = 1_000
+NUMBERS: Final[Mapping[str, Whole]] = {
+    "page_size": Whole(
+        0, (1 << 31) - 1, f"{ROWS} if it is 0 or isn't given; at most {MOST_ROWS:,} come."
+    ),
+    "count": Whole(0, MOST_COMING, f"{COMING} if it is 0 or isn't given."),
+}
+"""Fields that hold a number of things that are asked for."""
+
+MISSING: Final[Mapping[str, str]] = {
+    "schedd.v1.ExplainCronRequest.expression": "is missing: give a cron expression",
+    "schedd.v1.ExplainInstantRequest.at": "is missing: give the instant to explain",
+}
+"""Fields, by full name, that a request can't do without: what is said where they are missing."""
+
+
+def id_of(field: str, text: str) -> UUID:
+    """The id that a field, one of IDS, holds. Raises InvalidArgument."""
+    try:
+        return UUID(text)
+    except ValueError:
+        named = IDS[field]
+        problem = f"{cut(text)!r} isn't the id of a {named.what}"
+        raise InvalidArgument(
+            f"{field}: {problem}",
+            reason="INVALID_FIELD",
+            remedy=f"give an id as `schedctl {named.listed}` shows it; nothing was stored",
+            violations=[Violation(field, problem)],
+        ) from None

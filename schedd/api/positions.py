@@ -1,0 +1,95 @@
+"""Where a stream that ends by itself is gone on from: how far a log was told, which of the runs
+that are watched have been told to their end. Pure.
+
+    7-1024-20     attempt 7, so many bytes of its stdout and stderr
+    9f3c01aa-5    of these runs, in order, the first and the third have ended
+
+Invariant: what was told before a position isn't told after it, at whatever member; and after that
+of the end nothing is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from zlib import crc32
+
+from schedd.api.errors import InvalidArgument, Violation, cut
+from schedd.core.ids import NO_TOKEN, RunId, Token
+from schedproto.v1.run_pb2 import LogPiece
+
+BEGINNING: Final = "0"
+"""Nothing was told yet, and it ended."""
+
+_LOG: Final = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,18})", re.ASCII)
+_RUNS: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{1,256})")
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """Of the attempt with this token, the bytes of each stream that were told."""
+
+    token: Token = NO_TOKEN
+    ends: Mapping[int, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        out, err = (
+            self.ends.get(one, 0) for one in (LogPiece.STREAM_STDOUT, LogPiece.STREAM_STDERR)
+        )
+        return f"{self.token}-{out}-{err}"
+
+    @classmethod
+    def read(cls, text: str) -> LogPosition:
+        """From its text; the beginning from none. Raises InvalidArgument."""
+        if text in ("", BEGINNING):
+            return cls()
+        found = _LOG.fullmatch(text)
+        if found is None:
+            raise refused(text, "isn't the id of an event of a log")
+        ends: dict[int, int] = {
+            LogPiece.STREAM_STDOUT: int(found[2]),
+            LogPiece.STREAM_STDERR: int(found[3]),
+        }
+        return cls(Token(int(found[1])), ends)
+
+
+class ToldRuns:
+    """Which of these runs have been told to their end: those that `after` says, and then more."""
+
+    def __init__(self, watched: Sequence[RunId], after: str) -> None:
+        """Raise InvalidArgument where `after` isn't of these runs."""
+        self._places = {run_id: place for place, run_id in enumerate(watched)}
+        self._digest = f"{crc32(b''.join(run_id.bytes for run_id in watched)):08x}"
+        self._bits = 0
+        if after not in ("", BEGINNING):
+            self._bits = self._read(after)
+
+    def _read(self, after: str) -> int:
+        found = _RUNS.fullmatch(after)
+        if found is None or found[1] != self._digest:
+            raise refused(after, "isn't the id of an event of these runs")
+        return int(found[2], 16)
+
+    def end(self, run_id: RunId) -> None:
+        """This one, too."""
+        self._bits |= 1 << self._places[run_id]
+
+    @property
+    def left(self) -> list[RunId]:
+        """Those that are to be told of."""
+        return [run_id for run_id, place in self._places.items() if not self._bits >> place & 1]
+
+    def __str__(self) -> str:
+        return f"{self._digest}-{self._bits:x}"
+
+
+def refused(text: str, problem: str) -> InvalidArgument:
+    """The refusal of what no stream like this one has told."""
+    return InvalidArgument(
+        f"resume_after: {cut(text)!r} {problem}",
+        reason="BAD_CURSOR",
+        remedy="give back the id of the last event as it came, or leave it out",
+        violations=[Violation("resume_after", problem)],
+    )
