@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schedd.api.waiting import NO_WAITS, Waits, waits
 from schedd.core.pauses import Pause
 from schedd.core.records import Counts
+from schedd.web.pages.missed import NONE_MISSED, Missed, missed
 from schedd.web.pages.page import Asked
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
@@ -31,6 +33,8 @@ class Stored:
     runs: Sequence[run_pb2.Run] = ()
     jobs: Sequence[job_pb2.Job] = ()
     pause: Pause | None = None
+    waits: Waits = NO_WAITS
+    missed: Missed = NONE_MISSED
     read: bool = False
     """False: it hasn't been read yet."""
 
@@ -60,6 +64,8 @@ async def read(asked: Asked) -> Stored:
             cluster_pb.ListWorkersResponse,
         )
         counts = all_.read("counts", asked.read(services.store.counts()))
+        lost = all_.read("what was missed", missed(asked))
+        waiting = all_.read("waits", asked.read(waits(services)))
         pause = all_.read("the pause", asked.read(services.pauses.present()))
     return Stored(
         counts=counts.result(),
@@ -68,5 +74,7 @@ async def read(asked: Asked) -> Stored:
         runs=tuple(runs.result().runs),
         jobs=tuple(jobs.result().jobs),
         pause=pause.result(),
+        waits=waiting.result(),
+        missed=lost.result(),
         read=True,
     )

@@ -31,6 +31,7 @@ from schedd.web.known import IDENTITY, caller_of
 from schedd.web.pages.forms import fields_of
 from schedd.web.pages.looks import Body, Looks, refused, shown
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
+from schedd.web.pages.recent import Recent
 from schedd.web.problems import Refusal
 from schedd.web.streams import Event, EventStream
 from schedd.web.templating import render
@@ -66,6 +67,7 @@ class Site:
         self._pages = pages
         self._looks = Looks()
         self._turns = asyncio.Semaphore(AT_A_TIME)
+        self._recent = Recent()
         self._tabs = [tab for tab in TABS if any(page.tab == tab[0] for page in pages)]
 
     def routes(self) -> list[BaseRoute]:
@@ -181,7 +183,8 @@ class Site:
     def _asked(self, request: Request, fields: Mapping[str, str] = NOTHING) -> Asked:
         query = {name: value for name, value in request.query_params.items() if value}
         who = caller_of(request)
-        return Asked(self._services, who, request.path_params, query, fields, self._turns)
+        shared = self._turns, self._recent
+        return Asked(self._services, who, request.path_params, query, fields, *shared)
 
     def _problem(self, problem: Mapping[str, Any], back: str, asked: Asked) -> Response:
         html = render("problem_body.html", seen=problem)

@@ -20,7 +20,7 @@ SLOW = 20_000
 
 @pytest.fixture(scope="module")
 def guarded(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    """A cluster that asks everybody who they are, with a job that changes its pages all the time."""
+    """A cluster that asks everybody who they are, and whose pages change all the time."""
     with dev_cluster(request.session, members=2, workers=1, tls=True) as made:
         job = "kind: job\nname: clock\nevery: 1s\nshell: {argv: ['true']}\n"
         assert made.schedctl("apply", "--yes", "-f", "-", stdin=job).returncode == 0
