@@ -30,8 +30,8 @@ CROSS JOIN LATERAL (
 ) r GROUP BY r.state
 """
 
-OF_EACH_SHARD = 20
-"""Live runs that are looked at for what waits: 5,120 at most, for a hundredth of a second."""
+OF_EACH_SHARD = 10
+"""Live runs that are looked at for what waits: 2,560 at most."""
 WAITS = """
 SELECT r.job_id, r.target, count(*)::int, min(r.ready_at)
 FROM generate_series(0, %(shards)s - 1) s(shard)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from schedd.store import migrate
-from schedd.web.pages import overview
+from schedd.web.pages import overview, reading
 from schedd.web.pages.reading import Stored
 from support.postgres import private_postgres, restart
 from support.store import incarnation
@@ -127,7 +127,10 @@ async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
                 assert "answer" not in (await anext(events)).data
 
 
-async def test_work_that_no_worker_can_do_is_said(web: Web) -> None:
+async def test_work_that_no_worker_can_do_is_said(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "GOOD_FOR", 0.0)
     one = incarnation(worker="w1", actions=("shell",))
     await web.store.workers.register(one)
     web.cluster.workers.add(one.id)

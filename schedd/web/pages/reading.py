@@ -20,6 +20,9 @@ RECENT: Final = 100
 JOBS_READ: Final = 100
 """The newest jobs, among which the next to run are looked for."""
 
+GOOD_FOR: Final = 5.0
+"""Seconds for which a look at what waits is."""
+
 NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0)
 
 
@@ -37,6 +40,11 @@ class Stored:
     missed: Missed = NONE_MISSED
     read: bool = False
     """False: it hasn't been read yet."""
+
+
+async def waiting_now(asked: Asked) -> Waits:
+    """What waits, by a look that is GOOD_FOR so long."""
+    return await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits(asked.services)))
 
 
 async def read(asked: Asked) -> Stored:
@@ -65,7 +73,7 @@ async def read(asked: Asked) -> Stored:
         )
         counts = all_.read("counts", asked.read(services.store.counts()))
         lost = all_.read("what was missed", missed(asked))
-        waiting = all_.read("waits", asked.read(waits(services)))
+        waiting = all_.read("waits", waiting_now(asked))
         pause = all_.read("the pause", asked.read(services.pauses.present()))
     return Stored(
         counts=counts.result(),
