@@ -13,7 +13,6 @@ from schedd.api.errors import InvalidArgument
 from schedd.core.ids import SHARDS, JobId
 from schedd.core.lifecycle import State
 from schedd.core.records import StoredDefinition
-from schedd.web import templating
 from schedd.web.pages.almanac import almanac
 from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.cluster import AUDIT_READ, deeds, rows_of
@@ -25,7 +24,6 @@ from schedd.web.pages.log import LogPart, LogText, Newest
 from schedd.web.pages.new_job import job_of
 from schedd.web.pages.ring import NOBODY, ring
 from schedd.web.pages.story import story
-from schedd.web.pages.workers import row_of
 from schedd.web.words import LOOKS
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
@@ -384,26 +382,3 @@ def test_of_a_long_log_the_newest_is_kept_and_the_rest_told_of() -> None:
     assert note.note
     assert "earlier" in note.text
     assert [part.text for part in rest] == ["second", "third"]
-
-
-# -- workers --
-
-
-def workers_page(*workers: cluster_pb.Worker) -> str:
-    return templating.render(
-        "workers_body.html",
-        seen=[row_of(worker) for worker in workers],
-        now=NOW,
-        link=templating.linker(""),
-        may=lambda *_: False,
-    )
-
-
-def test_a_worker_that_works_for_some_namespaces_says_for_which() -> None:
-    live = cluster_pb.Worker.STATE_LIVE
-    for namespaces, told in (
-        (["billing"], "for namespace billing alone"),
-        (["billing", "etl"], "for namespaces billing, etl alone"),
-    ):
-        assert told in workers_page(cluster_pb.Worker(name="w7", state=live, namespaces=namespaces))
-    assert "alone" not in workers_page(cluster_pb.Worker(name="w1", state=live))
