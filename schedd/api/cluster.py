@@ -161,19 +161,24 @@ async def list_audit(
     return answer
 
 
-async def _workers(services: Services) -> list[wire.Worker]:
-    """Live by etcd, with what this member hears from those attached to it; and those that are
-    drained and not there.
-    """
+async def living(services: Services) -> list[WorkerView]:
+    """Those that live by etcd, with what this member hears from those attached to it."""
     here = {view.incarnation.id: view for view in services.lines.workers()}
     stored = await services.worker_store.incarnations(
         sorted(services.cluster.view().workers | set(here))
     )
-    workers = [
-        _worker(here.get(one.id) or WorkerView(one, False, False, one.slots, 0, 0.0))
+    return [
+        here.get(one.id) or WorkerView(one, False, False, one.slots, 0, 0.0)
         for one in stored
         if one.lost_at is None
     ]
+
+
+async def _workers(services: Services) -> list[wire.Worker]:
+    """Live by etcd, with what this member hears from those attached to it; and those that are
+    drained and not there.
+    """
+    workers = [_worker(view) for view in await living(services)]
     drains = {one.worker: one for one in await services.worker_store.drains()}
     there = {worker.name for worker in workers}
     lost = wire.Worker.STATE_LOST

@@ -345,6 +345,16 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """Runs of a job, for one worker (`target`) or for any, that wait and might start."""
+
+    job_id: JobId
+    target: str | None
+    runs: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """A worker that is to take no new work until it is undrained."""
 

@@ -1,6 +1,6 @@
 """What user calls read and write."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -31,6 +31,7 @@ from schedd.core.records import (
     StoredDefinition,
     Submit,
     TimerEdit,
+    Wait,
 )
 from schedd.core.run_filter import ALL_RUNS, RunFilter
 from schedd.core.run_records import AttemptRecord, RunRecord
@@ -68,6 +69,10 @@ class UserStore(Protocol):
 
     async def definition(self, job_id: JobId) -> StoredDefinition | None:
         """By id alone; of deleted and one-time jobs too."""
+        ...
+
+    async def definitions(self, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
+        """By id alone, as `definition`."""
         ...
 
     async def list_jobs(
@@ -240,6 +245,9 @@ class UserStore(Protocol):
 
     async def audit(self, entry: AuditEntry) -> None: ...
     async def counts(self) -> Counts: ...
+    async def waits(self) -> list[Wait]:
+        """What has waited longest among some of each shard, and of how many at least."""
+        ...
 
 
 class PauseStore(Protocol):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from schedd.core.records import Counts
+from schedd.core.ids import SHARDS
+from schedd.core.records import Counts, Wait
 from schedd.store.fence import BY_INDEX
 
 EXACT = 20_000
@@ -28,6 +29,31 @@ CROSS JOIN LATERAL (
     WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
 ) r GROUP BY r.state
 """
+
+OF_EACH_SHARD = 10
+"""Live runs that are looked at for what waits: 2,560 at most."""
+WAITS = """
+SELECT r.job_id, r.target, count(*)::int, min(r.ready_at)
+FROM generate_series(0, %(shards)s - 1) s(shard)
+CROSS JOIN LATERAL (
+    SELECT scheduled_at, run_id FROM live l WHERE l.shard = s.shard LIMIT %(each)s
+) l CROSS JOIN LATERAL (
+    SELECT job_id, target, ready_at, trigger FROM runs r
+    WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+      AND state IN ('PENDING', 'RETRYING') AND ready_at < clock_timestamp() - interval '10 s'
+    OFFSET 0
+) r JOIN timers t ON t.job_id = r.job_id AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+GROUP BY r.job_id, r.target ORDER BY 4 LIMIT %(most)s
+"""
+"""What waits for a moment alone isn't told, nor what a pause of its job keeps."""
+MOST_WAITS = 50
+
+
+def waits(connection: Connection) -> list[Wait]:
+    """What has waited longest, by job, among so many live runs of each shard."""
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    asked = {"shards": SHARDS, "each": OF_EACH_SHARD, "most": MOST_WAITS}
+    return [Wait(*row) for row in connection.exec_driver_sql(WAITS, asked)]
 
 
 def counts(connection: Connection) -> Counts:

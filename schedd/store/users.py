@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
 from datetime import datetime
 
@@ -21,6 +21,7 @@ from schedd.core.records import (
     StoredDefinition,
     Submit,
     TimerEdit,
+    Wait,
 )
 from schedd.core.run_filter import ALL_RUNS, RunFilter
 from schedd.core.run_records import AttemptRecord, RunRecord
@@ -94,8 +95,11 @@ class PostgresUserStore:
 
     async def definition(self, job_id: JobId) -> StoredDefinition | None:
         """By id alone; of deleted and one-time jobs too."""
-        found = await self.database.call(lambda c: dispatch.definitions(c, [job_id]))
-        return found.get(job_id)
+        return (await self.definitions([job_id])).get(job_id)
+
+    async def definitions(self, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
+        """By id alone, as `definition`."""
+        return await self.database.call(lambda c: dispatch.definitions(c, jobs))
 
     async def list_jobs(
         self,
@@ -283,3 +287,7 @@ class PostgresUserStore:
     async def counts(self) -> Counts:
         """The live work at a glance."""
         return await self.database.call(counting.counts)
+
+    async def waits(self) -> list[Wait]:
+        """What has waited longest among some of each shard."""
+        return await self.database.call(counting.waits)

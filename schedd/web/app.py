@@ -20,6 +20,7 @@ import socket
 from collections.abc import Sequence
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
@@ -28,13 +29,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.services import Services
 from schedd.telemetry import Telemetry
-from schedd.web import health, login, problems, templating
+from schedd.web import health, login, problems, refusals, templating, ways
 from schedd.web.forwarded import STRAIGHT, Forwarded, Reach
 from schedd.web.guard import AtATime, OwnHost, SameOrigin, SecurityHeaders, host_of
 from schedd.web.health import Readiness
-from schedd.web.known import Known
+from schedd.web.known import IDENTITY, Known
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.site import Site
+from schedd.web.refusals import Way
 from schedd.web.rest import Rest
 
 
@@ -71,7 +73,7 @@ def build(
             Middleware(SameOrigin),
             Middleware(Known, services.authentication),
         ],
-        exception_handlers={404: nowhere, Exception: _bug},
+        exception_handlers={404: nowhere, 405: _other_method, Exception: _bug},
     )
     app.state.closing = closing
     return app
@@ -117,6 +119,24 @@ class Under(BaseRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have the app answer it."""
         await self._app(scope, receive, send)
+
+
+async def _other_method(request: Request, error: Exception) -> Response:
+    """The answer to a request that the path knows with other methods: which, and where its page
+    is.
+    """
+    path, routes = request.url.path, request.app.routes
+    assert isinstance(error, HTTPException)
+    allowed = ", ".join(sorted(ways.methods(routes, path))) or "GET, HEAD"  # the files' own
+    problem = problems.problem(
+        "METHOD_NOT_ALLOWED",
+        f"{path} knows {allowed}, not {request.method}",
+        reason="METHOD_NOT_ALLOWED",
+        remedy="what changes something is sent by the buttons of a page, or asked of /api/v1/",
+    )
+    way = Way(ways.page_of(routes, path), "To its page")
+    who = request.scope.get(IDENTITY)
+    return refusals.told(request.scope, problem, who, way=way, headers={"allow": allowed})
 
 
 async def _bug(_: Request, error: Exception) -> Response:

@@ -29,7 +29,8 @@ from schedd.api.authentication import BEARER, Authentication
 from schedd.api.errors import CallError, PermissionDenied, Unauthenticated
 from schedd.api.services import Caller
 from schedd.core.rights import EVERY, Identity, Role
-from schedd.web import problems, refusals
+from schedd.web import problems, refusals, ways
+from schedd.web.refusals import Way
 from schedkit.errors import Unavailable
 from schedkit.https import CERTIFICATE
 
@@ -108,6 +109,11 @@ def caller_of(request: Request) -> Caller:
     return Caller(request.scope[IDENTITY], source=source, deadline=DEADLINE)
 
 
+def login_before(address: str) -> str:
+    """The login that leads to an address of this site."""
+    return f"{LOGIN}?next={quote(address, safe='/')}"
+
+
 def _check_page(who: Identity) -> None:
     if not who.may(Role.VIEWER, EVERY):
         raise PermissionDenied(
@@ -120,9 +126,11 @@ def _check_page(who: Identity) -> None:
 
 
 def _answer(scope: Scope, error: CallError | Unavailable) -> ASGIApp:
-    reads = scope["method"] in ("GET", "HEAD") and refusals.reads_pages(scope)
-    if reads and isinstance(error, Unauthenticated):
+    if not isinstance(error, Unauthenticated):
+        return refusals.told(scope, problems.of(error), scope.get(IDENTITY))
+    if scope["method"] in ("GET", "HEAD") and refusals.reads_pages(scope):
         query = scope["query_string"].decode("latin-1")
         asked = scope["path"] + (f"?{query}" if query else "")
-        return RedirectResponse(f"{LOGIN}?next={quote(asked, safe='/')}", 303)
-    return refusals.told(scope, problems.of(error), scope.get(IDENTITY))
+        return RedirectResponse(login_before(asked), 303)
+    form = ways.referred(scope, default=scope["path"])
+    return refusals.told(scope, problems.of(error), way=Way(login_before(form), "Log in"))

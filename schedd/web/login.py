@@ -23,7 +23,7 @@ from schedd.api.errors import CallError, of_world
 from schedd.api.services import Services
 from schedd.core.access_tokens import SESSION
 from schedd.core.rights import Identity, Kind
-from schedd.web import problems
+from schedd.web import problems, ways
 from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of
 from schedd.web.problems import Refusal
 from schedd.web.requests import content_of
@@ -59,7 +59,7 @@ def routes(services: Services) -> list[BaseRoute]:
             log.warning("login of %s: %s", request.client, refusal.message)
             status = 503 if isinstance(error, Unavailable) else 403
             return _page(request, status, after, refusal.message)
-        response = RedirectResponse(_local(after), 303)
+        response = RedirectResponse(_page_after(request, after), 303)
         seconds = round(SESSION.total_seconds())
         response.set_cookie(
             COOKIE, login, max_age=seconds, secure=True, httponly=True, samesite="strict"
@@ -87,7 +87,7 @@ def _page(request: Request, status: int, after: str, problem: str = "") -> Respo
         actor=who.actor if who and who.kind is Kind.USER and not problem else "",
         asked=who is None or who.kind is not Kind.ANYBODY,
         problem=problem,
-        next=_local(after),
+        next=_page_after(request, after),
     )
     return HTMLResponse(html, status, {"cache-control": "no-store"})
 
@@ -101,7 +101,8 @@ async def _form(request: Request) -> dict[str, str]:
     return {key: values[0].strip() for key, values in fields.items()}
 
 
-def _local(path: str) -> str:
-    """A path of this host; its first page for anything else."""
-    plain = path.startswith("/") and not path.startswith("//") and path.isprintable()
-    return path if plain and "\\" not in path else "/"
+def _page_after(request: Request, asked: str) -> str:
+    """The page that comes when the login has: the one that was asked for, if it is of this site, or
+    the one of the thing that somebody wanted to do something with.
+    """
+    return ways.page_of(request.app.routes, asked)

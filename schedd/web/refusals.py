@@ -1,17 +1,17 @@
 """A refusal before any page is asked: a page for who reads pages, a problem for programs.
 
-accept: text/html   ─▶ what is wrong, who asks, what to do, and the way out
+accept: text/html   ─▶ what is wrong, who asks, what to do, and the way on
 anything else       ─▶ application/problem+json
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.datastructures import Headers
-from starlette.responses import HTMLResponse
-from starlette.types import ASGIApp, Scope
+from starlette.responses import HTMLResponse, Response
+from starlette.types import Scope
 
 from schedd.core.rights import Identity, Kind
 from schedd.web import problems
@@ -21,6 +21,13 @@ CALLS: Final = "/api/"
 """What stands below is asked by programs, whatever they accept."""
 
 
+class Way(NamedTuple):
+    """Where to go on from a refusal: an address of this site, and what its button says."""
+
+    to: str
+    says: str
+
+
 def reads_pages(scope: Scope) -> bool:
     """Whether a person reads the answer."""
     return not scope["path"].startswith(CALLS) and "text/html" in Headers(scope=scope).get(
@@ -28,10 +35,19 @@ def reads_pages(scope: Scope) -> bool:
     )
 
 
-def told(scope: Scope, problem: Mapping[str, Any], who: Identity | None = None) -> ASGIApp:
-    """The answer. `who` asks, where that is known."""
+def told(
+    scope: Scope,
+    problem: Mapping[str, Any],
+    who: Identity | None = None,
+    *,
+    way: Way | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The answer. `who` asks, where that is known; `way` is offered to who reads a page."""
     if not reads_pages(scope):
-        return problems.refused(problem)
+        answer = problems.refused(problem)
+        answer.headers.update(headers or {})
+        return answer
     known = who if who is not None and who.kind is Kind.USER else None
     html = render(
         "refused.html",
@@ -39,8 +55,9 @@ def told(scope: Scope, problem: Mapping[str, Any], who: Identity | None = None) 
         actor=known.actor if known else "",
         roles=_had(known) if known else "",
         by_login=known is not None and known.token is not None,
+        way=way,
     )
-    return HTMLResponse(html, problem["status"], {"cache-control": "no-store"})
+    return HTMLResponse(html, problem["status"], {"cache-control": "no-store", **(headers or {})})
 
 
 def _had(who: Identity) -> str:

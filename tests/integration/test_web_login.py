@@ -167,6 +167,71 @@ async def test_a_login_leads_to_no_other_site(web: Web, next_: str) -> None:
     assert (await log_in(web, text, next=next_)).headers["location"] == "/"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "page"),
+    [
+        ("/jobs/etl/trigger", "/jobs/etl"),
+        ("/jobs/etl/trigger?namespace=a", "/jobs/etl?namespace=a"),
+        ("/workers/w1/drain", "/workers"),
+        ("/dead-letters/redrive", "/dead-letters"),
+        ("/logout", "/"),
+    ],
+)
+async def test_a_login_leads_to_the_page_of_what_somebody_wanted_to_do(
+    web: Web, wanted: str, page: str
+) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    assert (await log_in(web, text, next=wanted)).headers["location"] == page
+
+
+async def test_a_form_that_is_sent_when_the_login_has_ended_leads_to_the_login_and_back(
+    web: Web,
+) -> None:
+    for referer, back in (
+        (f"{web.url}/jobs?filter=etl", "/jobs%3Ffilter%3Detl"),
+        ("https://evil.example/jobs", "/jobs/etl/trigger"),
+    ):
+        headers = PAGE | {"referer": referer}
+        refused = await web.ask("POST", "/jobs/etl/trigger", data={}, headers=headers)
+        assert (refused.status, refused.headers["content-type"][:9]) == (401, "text/html")
+        assert f'href="/login?next={back}">Log in</a>' in refused.text
+    program = await web.ask("POST", "/jobs/etl/trigger", data={})
+    assert (program.status, program.json["reason"]) == (401, "NO_CREDENTIALS")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow", "page"),
+    [
+        ("GET", "/jobs/load/trigger", "POST", "/jobs/load"),
+        ("POST", "/jobs/tick", "GET, HEAD", "/jobs/tick"),
+        ("GET", "/cluster/pause", "POST", "/cluster"),
+        ("DELETE", "/login", "GET, HEAD, POST", "/login"),
+        ("POST", "/static/schedd.css", "GET, HEAD", "/static/schedd.css"),
+    ],
+)
+async def test_a_method_that_a_page_hasn_t_is_told_on_a_page_with_those_that_it_has(
+    web: Web, method: str, path: str, allow: str, page: str
+) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    known = bearer(text) if path != "/login" else {}
+    answer = await web.ask(method, path, headers=PAGE | known)
+    assert (answer.status, answer.headers["allow"]) == (405, allow)
+    assert answer.headers["content-type"].startswith("text/html")
+    assert f"{path} knows {allow}, not {method}" in answer.text.replace(path.capitalize(), path)
+    assert f'href="{page}">To its page</a>' in answer.text
+    program = await web.ask(method, path, headers=known)
+    assert (program.status, program.headers["allow"]) == (405, allow)
+    assert program.json["reason"] == "METHOD_NOT_ALLOWED"
+
+
+async def test_the_login_has_a_heading_whoever_asks(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    login = {"cookie": cookie_of(await log_in(web, text))}
+    for headers, heading in (({}, "Log in"), (login, "You are logged in")):
+        shown = await web.get("/login", headers=headers)
+        assert f'<h1 class="heading">{heading}</h1>' in shown.text
+
+
 async def test_a_token_that_was_mistyped_leads_on_to_the_page_all_the_same(web: Web) -> None:
     _, text = await token(web, auth.ROLE_VIEWER)
     asked = await web.get("/runs?q=state:failed", headers=PAGE, allow_redirects=False)

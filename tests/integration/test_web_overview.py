@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from schedd.store import migrate
-from schedd.web.pages import overview
+from schedd.web.pages import overview, reading
 from schedd.web.pages.reading import Stored
 from support.postgres import private_postgres, restart
+from support.store import incarnation
 from support.wait import PATIENCE, wait_until_async
 from support.web import Web, served
 
@@ -124,3 +125,45 @@ async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
                 assert "etl" in away.data
                 await asyncio.to_thread(restart, server)
                 assert "answer" not in (await anext(events)).data
+
+
+async def test_work_that_no_worker_can_do_is_said(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "GOOD_FOR", 0.0)
+    one = incarnation(worker="w1", actions=("shell",))
+    await web.store.workers.register(one)
+    web.cluster.workers.add(one.id)
+    picky = JOB | {"name": "picky", "require": {"disk": "ssd"}}
+    for job in (JOB, picky):
+        await web.post("/api/v1/jobs", job)
+        await web.post(f"/api/v1/jobs/{job['name']}:trigger", {})
+    assert "no worker that takes work" not in (await web.get("/")).text  # it has just begun to wait
+    await altered(web, "UPDATE runs SET ready_at = now() - interval '27 min'")
+    page = await web.get("/?namespace=other")  # an address of its own, so a look of its own
+    assert "a run waits that no worker that takes work can do: picky" in page.text.lower()
+    assert "a run has waited for 27 min" in page.text.lower()
+    await altered(web, "UPDATE timers SET paused = true")
+    assert "picky" in (await web.get("/?namespace=manual")).text  # its pause keeps no trigger
+    await altered(web, "UPDATE runs SET trigger = 'SCHEDULE'")
+    assert "no worker that takes work" not in (await web.get("/?namespace=paused")).text
+
+
+async def test_a_run_that_was_missed_is_said_behind_hundreds_that_came_since(web: Web) -> None:
+    await web.post("/api/v1/jobs", JOB)
+    await web.post("/api/v1/jobs/etl:trigger", {})
+    await altered(web, "UPDATE runs SET state = 'MISSED', finished_at = now()")
+    copies = "scheduled_at + n * interval '1 s', gen_random_uuid()"
+    same = "job_id, due_at, shard, priority, fired_by, trigger, 'SUCCEEDED', ready_at"
+    named = "job_id, due_at, shard, priority, fired_by, trigger, state, ready_at"
+    await altered(
+        web,
+        f"INSERT INTO runs (scheduled_at, run_id, {named})"
+        f" SELECT {copies}, {same} FROM runs, generate_series(1, 500) n",
+    )
+    assert "A run was missed in the last day." in (await web.get("/")).text
+
+
+async def altered(web: Web, statement: str) -> None:
+    """Have the database be as if it had been so."""
+    await web.store.database.call(lambda c: c.exec_driver_sql(statement))

@@ -26,7 +26,7 @@ from schedd.api.authentication import Authentication
 from schedd.api.services import Caller, Services
 from schedd.cluster_clock import DatabaseClock
 from schedd.core.checkup.facts import EtcdFacts, Facts
-from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
+from schedd.core.ids import SHARDS, Epoch, IncarnationId, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.rights import ANONYMOUS
 from schedd.owner.advances import Advances
@@ -73,6 +73,7 @@ class ToldCluster:
     term: int = 7
     has_trust: bool = True
     twin: str = ""
+    workers: set[IncarnationId] = field(default_factory=set)
 
     @property
     def tenure(self) -> TenureId | None:
@@ -82,7 +83,12 @@ class ToldCluster:
         leader = next((m.tenure for m in self.members if m.name == self.leader), None)
         assigned = {ShardId(at): self.tenure for at in range(SHARDS)} if self.tenure else {}
         return ClusterView(
-            tuple(self.members), leader, Term(self.term), assigned, frozenset(), revision=1
+            tuple(self.members),
+            leader,
+            Term(self.term),
+            assigned,
+            frozenset(self.workers),
+            revision=1,
         )
 
     def owned(self) -> dict[ShardId, Epoch]:

@@ -43,7 +43,7 @@ class CronSeen:
 
 async def _read(asked: Asked) -> Shown:
     expression = asked.query.get("expression", FIRST).strip()
-    zone = asked.query.get("zone", "UTC").strip()
+    zone = (asked.query.get("timeZone") or asked.query.get("zone", "UTC")).strip()
     job = asked.query.get("job", "")
     request = wire.ExplainCronRequest(
         namespace=asked.namespace, expression=expression, time_zone=zone, job=job
@@ -57,4 +57,7 @@ async def _read(asked: Asked) -> Shown:
     return Shown("Cron", CronSeen(expression, zone, told, instants))
 
 
-PAGE: Final = Page("/cron", "Cron", "cron", _read, asks=("expression", "zone", "job"), every=None)
+ASKS: Final = ("expression", "timeZone", "zone", "job")
+"""`timeZone` is REST's name; addresses from before have `zone`."""
+
+PAGE: Final = Page("/cron", "Cron", "cron", _read, asks=ASKS, every=None)

@@ -53,10 +53,3 @@ def wrong(
         remedy=remedy,
         violations=[Violation(field, problem)],
     )
-
-
-def local(address: str, default: str) -> str:
-    """An address if it is one of this site's, else `default`: a form says where it goes back to."""
-    if address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable():
-        return address
-    return default

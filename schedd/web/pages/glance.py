@@ -19,6 +19,7 @@ from typing import Final
 
 from schedd.api import standing
 from schedd.api.views import paused
+from schedd.api.waiting import Waits
 from schedd.core.ids import TenureId
 from schedd.core.membership import ClusterView
 from schedd.core.records import Counts
@@ -29,18 +30,19 @@ from schedd.web.pages.lines import (
     job_line,
     lateness,
     look_of,
-    moment,
     run_line,
 )
 from schedd.web.pages.reading import Stored
 from schedd.web.words import Look
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
-from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import job_pb2, run_pb2
 
 SHOWN_RUNS: Final = 20
 SHOWN_JOBS: Final = 12
-LATELY: Final = timedelta(days=1)
-"""How long the overview tells of a run that was missed."""
+NAMED: Final = 3
+"""Jobs that are named where more than these may be meant."""
+OLD: Final = timedelta(minutes=5)
+"""From when on it is told that something waits, as the alert `ScheddQueueOld` does."""
 DECADES: Final = 4
 """The strip goes from 1 ms to 10 s."""
 COLOURS: Final = 6
@@ -185,19 +187,25 @@ def _troubles(
 
 def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
     """What isn't well though the cluster is: work that was lost, then work that waits in vain."""
-    if missed := sum(_missed_lately(run, now) for run in stored.runs):
-        of = len(stored.runs)
-        yield f"{missed} of the newest {of} runs {'was' if missed == 1 else 'were'} missed lately"
+    if told := stored.missed.told(now):
+        yield told
     if dead := stored.counts.dead_letters:
         yield "a dead letter waits for a person" if dead == 1 else f"{dead:,} dead letters wait"
     takes = (worker.state != cluster_pb.Worker.STATE_DRAINING for worker in stored.workers)
     if (waiting := stored.counts.pending) and stored.workers and not any(takes):
         yield f"{waiting:,} waiting, and every worker is draining: nobody is to run what waits"
+    elif stored.workers and stored.pause is None:
+        yield from _waits(stored.waits, now)
 
 
-def _missed_lately(run: run_pb2.Run, now: datetime) -> bool:
-    told = moment(run, "finished_at") or words.instant(run.due_at)
-    return run.state == common_pb2.RUN_STATE_MISSED and told > now - LATELY
+def _waits(found: Waits, now: datetime) -> Iterable[str]:
+    if runs := found.in_vain:
+        named = ", ".join(found.jobs[:NAMED])
+        more = f" and {len(found.jobs) - NAMED} more" if found.jobs[NAMED:] else ""
+        told = "a run waits" if runs == 1 else f"{runs:,} runs or more wait"
+        yield f"{told} that no worker that takes work can do: {named}{more}"
+    if found.since is not None and (long := now - found.since) > OLD:
+        yield f"a run has waited for {words.span(long)}: for a slot, its pool, or its turn"
 
 
 def _hints(members: Iterable[MemberLine]) -> Iterable[str]:

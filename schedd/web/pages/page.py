@@ -37,6 +37,7 @@ from schedd.api.policy import POLICY
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.rights import EVERY as EVERYWHERE
 from schedd.core.rights import Role
+from schedd.web.pages.recent import Recent
 from schedd.web.templating import linker
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
@@ -57,7 +58,7 @@ class Asked:
     """An address of a page, or a form sent from one, and in whose name the calls are made.
 
     `variables` are those of the path, `query` what stands behind the `?`, `fields` the form's. All
-    pages of a member take `turns`.
+    pages of a member take `turns`, and share what was read of `recent`.
     """
 
     services: Services
@@ -66,6 +67,7 @@ class Asked:
     query: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_A_TIME))
+    recent: Recent = field(default_factory=Recent)
 
     @property
     def namespace(self) -> str:

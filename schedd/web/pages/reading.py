@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schedd.api.waiting import NO_WAITS, Waits, waits
 from schedd.core.pauses import Pause
 from schedd.core.records import Counts
+from schedd.web.pages.missed import NONE_MISSED, Missed, missed
 from schedd.web.pages.page import Asked
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
@@ -17,6 +19,9 @@ RECENT: Final = 100
 
 JOBS_READ: Final = 100
 """The newest jobs, among which the next to run are looked for."""
+
+GOOD_FOR: Final = 5.0
+"""Seconds for which a look at what waits is."""
 
 NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0)
 
@@ -31,8 +36,15 @@ class Stored:
     runs: Sequence[run_pb2.Run] = ()
     jobs: Sequence[job_pb2.Job] = ()
     pause: Pause | None = None
+    waits: Waits = NO_WAITS
+    missed: Missed = NONE_MISSED
     read: bool = False
     """False: it hasn't been read yet."""
+
+
+async def waiting_now(asked: Asked) -> Waits:
+    """What waits, by a look that is GOOD_FOR so long."""
+    return await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits(asked.services)))
 
 
 async def read(asked: Asked) -> Stored:
@@ -60,6 +72,8 @@ async def read(asked: Asked) -> Stored:
             cluster_pb.ListWorkersResponse,
         )
         counts = all_.read("counts", asked.read(services.store.counts()))
+        lost = all_.read("what was missed", missed(asked))
+        waiting = all_.read("waits", waiting_now(asked))
         pause = all_.read("the pause", asked.read(services.pauses.present()))
     return Stored(
         counts=counts.result(),
@@ -68,5 +82,7 @@ async def read(asked: Asked) -> Stored:
         runs=tuple(runs.result().runs),
         jobs=tuple(jobs.result().jobs),
         pause=pause.result(),
+        waits=waiting.result(),
+        missed=lost.result(),
         read=True,
     )

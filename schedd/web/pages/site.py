@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -28,12 +28,14 @@ from schedd.api.errors import CallError, Unauthenticated
 from schedd.api.services import Services
 from schedd.web import problems
 from schedd.web.known import IDENTITY, caller_of
-from schedd.web.pages.forms import fields_of, local
+from schedd.web.pages.forms import fields_of
 from schedd.web.pages.looks import Body, Looks, refused, shown
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
+from schedd.web.pages.recent import Recent
 from schedd.web.problems import Refusal
 from schedd.web.streams import Event, EventStream
 from schedd.web.templating import render
+from schedd.web.ways import local, referred
 from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class Site:
         self._pages = pages
         self._looks = Looks()
         self._turns = asyncio.Semaphore(AT_A_TIME)
+        self._recent = Recent()
         self._tabs = [tab for tab in TABS if any(page.tab == tab[0] for page in pages)]
 
     def routes(self) -> list[BaseRoute]:
@@ -145,7 +148,7 @@ class Site:
 
     async def _act(self, action: Action, request: Request) -> Response:
         asked = self._asked(request)
-        back = _origin(request)
+        back = referred(request.scope)
         try:
             asked = self._asked(request, await fields_of(request))
             done = await action.do(asked)
@@ -180,7 +183,8 @@ class Site:
     def _asked(self, request: Request, fields: Mapping[str, str] = NOTHING) -> Asked:
         query = {name: value for name, value in request.query_params.items() if value}
         who = caller_of(request)
-        return Asked(self._services, who, request.path_params, query, fields, self._turns)
+        shared = self._turns, self._recent
+        return Asked(self._services, who, request.path_params, query, fields, *shared)
 
     def _problem(self, problem: Mapping[str, Any], back: str, asked: Asked) -> Response:
         html = render("problem_body.html", seen=problem)
@@ -206,17 +210,6 @@ class Site:
             **{"live": "", "told": "", "back": "", "beside": None, **values},
         )
         return HTMLResponse(html, body.status, headers={"cache-control": "no-store"})
-
-
-def _origin(request: Request) -> str:
-    """The page whose form it was, as its browser says."""
-    try:
-        told = urlsplit(request.headers.get("referer", ""))
-    except ValueError:
-        return "/"
-    if told.netloc != request.headers.get("host"):
-        return "/"
-    return local(f"{told.path}?{told.query}" if told.query else told.path, "/")
 
 
 def _read_told(cookie: str) -> str:

@@ -13,7 +13,9 @@ from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker as a row. `drained`: that it is to take no work, since when, by whom and why."""
+    """A worker as a row. `drained`: that it is to take no work, since when, by whom and why.
+    `namespaces`: whose runs it is given; none: of all.
+    """
 
     name: str
     state: str
@@ -22,6 +24,7 @@ class WorkerRow:
     labels: tuple[str, ...]
     executors: tuple[str, ...]
     handlers: tuple[str, ...]
+    namespaces: tuple[str, ...]
     version: str
     host: str
     started: datetime | None
@@ -64,6 +67,7 @@ def row_of(worker: cluster_pb.Worker) -> WorkerRow:
         labels=tuple(f"{key}:{value}" for key, value in sorted(worker.labels.items())),
         executors=tuple(worker.executors),
         handlers=tuple(worker.handlers),
+        namespaces=tuple(worker.namespaces),
         version=worker.version,
         host=worker.host,
         started=moment(worker, "started_at"),

@@ -87,6 +87,8 @@ function tick() {
 // -- the stream: one, while the page is looked at --
 
 let events = null;
+let failures = 0; // in a row
+let again = 0; // the timer of the next try
 
 function say(state) {
   live.dataset.state = state;
@@ -96,19 +98,56 @@ function say(state) {
 function follow() {
   events = new EventSource(body.dataset.live);
   events.onopen = () => say("live");
-  events.onmessage = (event) => show(event.data);
-  events.addEventListener("end", () => {
-    document.removeEventListener("visibilitychange", watch);
-    events.close();
-    say("still");
-  });
-  events.onerror = () => {
-    say("reconnecting");
-    if (events.readyState === EventSource.CLOSED) setTimeout(watch, 2000);
+  events.onmessage = (event) => {
+    failures = 0;
+    show(event.data);
   };
+  events.addEventListener("end", stop);
+  events.onerror = lost;
+}
+
+function stop() {
+  document.removeEventListener("visibilitychange", watch);
+  clearTimeout(again);
+  events.close();
+  say("still");
+}
+
+// comes back ever later, and not at the instant at which all others do that were cut off with it
+async function lost() {
+  const stream = events;
+  const refused = stream.readyState === EventSource.CLOSED;
+  stream.close();
+  say("reconnecting");
+  const ended = refused && [401, 403].includes(await statusOf(stream.url));
+  if (stream !== events) return; // hidden meanwhile, or looked at again
+  if (ended) return tellEnd();
+  const most = Math.min(30_000, 1000 * 2 ** failures++);
+  again = setTimeout(watch, most * (0.5 + Math.random() / 2));
+}
+
+// an EventSource doesn't say why it was refused
+async function statusOf(address) {
+  const asking = new AbortController();
+  try {
+    return (await fetch(address, { signal: asking.signal })).status;
+  } catch {
+    return 0;
+  } finally {
+    asking.abort();
+  }
+}
+
+function tellEnd() {
+  stop();
+  const told = document.getElementById("ended");
+  const here = encodeURIComponent(location.pathname + location.search);
+  told.querySelector("a").href = `/login?next=${here}`;
+  told.hidden = false;
 }
 
 function watch() {
+  clearTimeout(again);
   events?.close();
   events = null;
   if (document.hidden) say("still");
@@ -166,8 +205,9 @@ function readLog(log) {
     stream.close();
   });
   stream.addEventListener("error", ({ data }) => {
-    if (!data) return; // the connection: it comes back by itself
-    state.textContent = JSON.parse(data).detail;
+    if (data) state.textContent = JSON.parse(data).detail;
+    else if (stream.readyState !== EventSource.CLOSED) return; // it comes back by itself
+    else state.textContent = "it isn't read any more: load the page again";
     stream.close();
   });
 }

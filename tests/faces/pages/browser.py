@@ -101,6 +101,7 @@ def watched(
         java_script_enabled=script,
         locale="en-GB",
         timezone_id="UTC",
+        ignore_https_errors=True,  # a cluster's own authority is nobody's that a browser knows
     )
     try:
         page = context.new_page()

@@ -28,6 +28,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
     """Two members, two workers, and jobs of each kind that pages tell of."""
     with dev_cluster(request.session, members=2, workers=2, slots=8) as made:
         jobs.apply(made)
+        jobs.apply(made, jobs.HARD_MANIFEST)
         yield made
 
 

@@ -63,9 +63,29 @@ shell: {argv: ["true"]}
 """
 
 
-def apply(cluster: DevCluster) -> None:
+LONG: Final = "unbroken" * 16
+"""A name as long as names may be, without a place to break it."""
+
+HARD_MANIFEST: Final = f"""
+kind: job
+name: {LONG}
+every: 4s
+labels: {{{"key" * 20}: {"value" * 12}}}
+retry: {{max_attempts: 1}}
+shell: {{argv: ["false"]}}
+---
+kind: job
+name: picky
+on_demand: true
+require: {{disk: ssd}}
+shell: {{argv: ["true"]}}
+"""
+"""Beside that one a job that no worker can do."""
+
+
+def apply(cluster: DevCluster, manifest: str = MANIFEST) -> None:
     """Make them, and wait until something has succeeded and something is dead."""
-    done = cluster.schedctl("apply", "--yes", "-f", "-", stdin=MANIFEST)
+    done = cluster.schedctl("apply", "--yes", "-f", "-", stdin=manifest)
     assert done.returncode == 0, done.stderr
     wait_until(lambda: states(cluster) >= {"SUCCEEDED", "FAILED"}, 60, "runs of each kind")
 

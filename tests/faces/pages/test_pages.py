@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from faces.pages.browser import DESKTOP, PHONE, Watched, watched
+from faces.pages.jobs import LONG
 from support.cluster import DevCluster
 from support.wait import PATIENCE, wait_until
 
@@ -28,6 +29,16 @@ ADDRESSES: dict[str, Callable[[DevCluster], str]] = {
     "forecast": lambda _: "/forecast",
 }
 """Name of a page → where it is."""
+
+HARD: dict[str, Callable[[DevCluster], str]] = {
+    "job of a long name": lambda _: f"/jobs/{LONG}",
+    "run of a long name": lambda cluster: f"/runs/{dead_run(cluster, LONG)}",
+    "dead letters of a long name": lambda cluster: dead_kind(cluster, LONG),
+    "runs of a long name": lambda _: f"/runs?q=job:{LONG}",
+    "runs that wait": lambda _: "/runs?q=state:pending",
+    "a run that waits": lambda cluster: f"/runs/{waiting_run(cluster)}",
+}
+"""Those that are harder to show, and of which there are no pictures."""
 
 STILL = {"new-job", "doctor", "cron", "run"}
 """Pages that don't live: the run's has ended."""
@@ -50,12 +61,27 @@ SIGHTS: dict[str, tuple[ViewportSize, bool]] = {
 """Name of a look at a page → its size, and whether it is dark."""
 
 
-def dead_run(cluster: DevCluster) -> str:
+def dead_run(cluster: DevCluster, job: str = "broken-import") -> str:
     """A run that failed for good."""
-    found = cluster.json(
-        "run", "list", "--job", "broken-import", "--state", "failed", "--limit", "1"
-    )
-    return str(found[0]["runId"])
+
+    def failed() -> list[dict[str, str]]:
+        found = cluster.json("run", "list", "--job", job, "--state", "failed", "--limit", "1")
+        return list(found)
+
+    return wait_until(failed, PATIENCE, f"a dead run of {job}")[0]["runId"]
+
+
+def waiting_run(cluster: DevCluster) -> str:
+    """A run that waits: for a worker of a kind that nobody is."""
+    found = cluster.json("run", "list", "--job", "picky", "--state", "pending", "--limit", "1")
+    return str((found or [cluster.json("job", "trigger", "picky")])[0]["runId"])
+
+
+def dead_kind(cluster: DevCluster, job: str) -> str:
+    """The page of one kind of error of a job."""
+    dead_run(cluster, job)
+    [group] = [one for one in cluster.json("dlq", "groups") if one["job"] == job]
+    return f"/dead-letters?job={job}&fingerprint={group['fingerprint']}"
 
 
 def settled(page: Page) -> None:
@@ -64,11 +90,11 @@ def settled(page: Page) -> None:
         expect(page.locator("#live")).to_have_attribute("data-state", "live", timeout=20_000)
 
 
-@pytest.mark.parametrize("name", ADDRESSES)
+@pytest.mark.parametrize("name", ADDRESSES | HARD)
 def test_each_page_is_whole_and_fit_for_everybody(
     browser: Browser, cluster: DevCluster, address: str, name: str
 ) -> None:
-    path = ADDRESSES[name](cluster)
+    path = (ADDRESSES | HARD)[name](cluster)
     for size, dark in (SIGHTS["desktop-light"], SIGHTS["phone-dark"]):
         with watched(browser, address, size=size, dark=dark) as web:
             page = web.open(path)
@@ -93,7 +119,7 @@ def test_no_page_overflows_or_is_cut_on_the_smallest_phone(
     browser: Browser, cluster: DevCluster, address: str
 ) -> None:
     with watched(browser, address, size=SMALL) as web:
-        for name, path in ADDRESSES.items():
+        for name, path in (ADDRESSES | HARD).items():
             page = web.open(path(cluster))
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= SMALL["width"], f"{name} is {width} wide"

@@ -131,6 +131,7 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
         ],
     )
     await me.store.results.accept([report(run) for run in done])
+    await me.store.users.waits()
 
     assert len(found) >= 10, sorted(found)
     big = {

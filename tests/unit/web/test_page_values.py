@@ -19,7 +19,6 @@ from schedd.web.pages.cluster import AUDIT_READ, deeds, rows_of
 from schedd.web.pages.dead_letters import rate_of
 from schedd.web.pages.forecast import KEPT as FORECASTS
 from schedd.web.pages.forecast import MILD, Counted, foreseen, heat
-from schedd.web.pages.forms import local
 from schedd.web.pages.job import definition, does, facts, paused
 from schedd.web.pages.log import LogPart, LogText, Newest
 from schedd.web.pages.new_job import job_of
@@ -338,17 +337,6 @@ def test_a_form_knows_each_schedule_and_each_action() -> None:
 def test_a_form_that_is_wrong_says_where(fields: dict[str, str], told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         form(**fields)
-
-
-@pytest.mark.parametrize(
-    "address", ["https://evil.example/", "//evil.example", "/\\evil.example", "", "/a\r\nb", "jobs"]
-)
-def test_a_form_goes_back_to_no_other_site(address: str) -> None:
-    assert local(address, "/") == "/"
-
-
-def test_a_form_goes_back_to_where_it_stood() -> None:
-    assert local("/jobs?filter=paused:true", "/") == "/jobs?filter=paused:true"
 
 
 def test_a_rate_is_a_number_or_told() -> None:

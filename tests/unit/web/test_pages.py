@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from schedd.api import standing
+from schedd.api.waiting import Waits
 from schedd.core.lifecycle import State
 from schedd.core.pauses import Pause
 from schedd.core.records import Counts
 from schedd.web import templating, words
 from schedd.web.pages.glance import Glance, glance
+from schedd.web.pages.missed import Missed
 from schedd.web.pages.reading import Stored
 from schedd.web.pages.site import TABS
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -110,20 +112,21 @@ def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() ->
     found = seen(
         stored(
             counts=Counts(0, 5, 0, 0, dead_letters=3),
-            runs=[run(State.MISSED), run(State.MISSED), run(State.SUCCEEDED)],
+            missed=Missed((NOW, NOW)),
             workers=[draining],
+            waits=Waits(5, ("etl",), NOW - timedelta(hours=1)),
         )
     )
     assert found.troubles == ()
     assert found.concerns == (
-        "2 of the newest 3 runs were missed lately",
+        "2 runs were missed in the last day",
         "3 dead letters wait",
         "5 waiting, and every worker is draining: nobody is to run what waits",
     )
     page = html(found)
     assert "All is well" not in page
     assert 'class="verdict wary"' in page
-    assert "<h1>2 of the newest 3 runs were missed lately.</h1>" in page
+    assert "<h1>2 runs were missed in the last day.</h1>" in page
 
 
 def test_what_went_wrong_stands_behind_what_keeps_runs_from_being_on_time() -> None:
@@ -133,9 +136,48 @@ def test_what_went_wrong_stands_behind_what_keeps_runs_from_being_on_time() -> N
 
 
 def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
-    old = run(State.MISSED)
-    old.due_at.FromDatetime(NOW - timedelta(days=2))
-    assert "All is well." in html(seen(stored(runs=[old])))
+    assert "All is well." in html(seen(stored(missed=Missed((NOW - timedelta(days=2),)))))
+
+
+@pytest.mark.parametrize(
+    ("missed", "told"),
+    [
+        (Missed((NOW,)), "a run was missed in the last day"),
+        (Missed((NOW,), NOW - timedelta(days=2)), "a run was missed in the last day"),
+        (
+            Missed((NOW, NOW), NOW - timedelta(minutes=2)),
+            "2 runs were missed since 11:58:05; no further back was looked",
+        ),
+        (Missed((NOW,) * 100, NOW), "100 runs or more were missed in the last day"),
+    ],
+)
+def test_it_is_said_how_far_back_was_looked_for_what_was_missed(missed: Missed, told: str) -> None:
+    assert seen(stored(missed=missed)).concerns == (told,)
+
+
+@pytest.mark.parametrize(
+    ("waits", "told"),
+    [
+        (Waits(1, ("etl",)), ["a run waits that no worker that takes work can do: etl"]),
+        (
+            Waits(17, ("a", "b", "c", "d", "e")),
+            ["17 runs or more wait that no worker that takes work can do: a, b, c and 2 more"],
+        ),
+        (
+            Waits(since=NOW - timedelta(minutes=27)),
+            ["a run has waited for 27 min: for a slot, its pool, or its turn"],
+        ),
+        (Waits(since=NOW - timedelta(minutes=4)), []),
+    ],
+)
+def test_what_waits_in_vain_or_for_long_is_no_cluster_that_is_well(
+    waits: Waits, told: list[str]
+) -> None:
+    assert list(seen(stored(waits=waits)).concerns) == told
+
+
+def test_while_the_cluster_is_paused_nothing_else_is_why_runs_wait() -> None:
+    assert seen(stored(waits=Waits(3, ("etl",)), pause=Pause(NOW, "ops"))).concerns == ()
 
 
 def test_members_show_their_part_of_the_shards_and_who_leads() -> None:

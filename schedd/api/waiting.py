@@ -1,0 +1,82 @@
+"""What waits though it could start: whether anybody could do it, and since when the first of it.
+
+    waits by job ──┬─ able by no worker that takes work ──▶ in vain
+    definitions  ──┤
+    workers      ──┘─ the others, but those that wait for a run of their own job ──▶ oldest
+
+Judged as the owners judge (`core/placement`), by what the database says of all shards, so that any
+member tells the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from schedd.api import definitions
+from schedd.api.cluster import living
+from schedd.api.services import DEFAULT_NAMESPACE, Services
+from schedd.core.model import Definition, Incarnation
+from schedd.core.overlap import BUFFERS
+from schedd.core.placement import able, asked_of_worker
+from schedd.core.records import StoredDefinition, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """`in_vain`: at least so many runs that no worker that takes work can do, of these `jobs`.
+    `since`: from when the first of the others has waited.
+    """
+
+    in_vain: int = 0
+    jobs: tuple[str, ...] = ()
+    since: datetime | None = None
+
+
+NO_WAITS: Final = Waits()
+
+
+async def waits(services: Services) -> Waits:
+    """What waits now. Raises Unavailable."""
+    found = await services.store.waits()
+    if not found:
+        return NO_WAITS
+    stored = await services.store.definitions({wait.job_id for wait in found})
+    drained = {drain.worker for drain in await services.worker_store.drains()}
+    takers = [
+        view.incarnation
+        for view in await living(services)
+        if not view.draining and view.incarnation.worker not in drained
+    ]
+    return judged(found, stored.values(), takers)
+
+
+def judged(
+    found: Sequence[Wait], stored: Iterable[StoredDefinition], takers: Sequence[Incarnation]
+) -> Waits:
+    """Which of these nobody of the `takers` can do. Pure."""
+    known = {one.job_id: one for one in stored}
+    read = {job: definitions.stored_definition(one) for job, one in known.items()}
+    vain, since = list[Wait](), list[datetime]()
+    for wait in found:
+        if (definition := read.get(wait.job_id)) is None:
+            continue  # forgotten meanwhile
+        if not _doable(wait, definition, takers):
+            vain.append(wait)
+        elif definition.overlap not in BUFFERS:
+            since.append(wait.since)
+    names = dict.fromkeys(_name(known[wait.job_id]) for wait in vain)
+    return Waits(sum(wait.runs for wait in vain), tuple(names), min(since, default=None))
+
+
+def _doable(wait: Wait, definition: Definition, takers: Sequence[Incarnation]) -> bool:
+    need = replace(asked_of_worker(definition), worker=wait.target)
+    return any(able(worker, need) for worker in takers)
+
+
+def _name(job: StoredDefinition) -> str:
+    if job.ephemeral:
+        return "submitted work"
+    return job.name if job.namespace == DEFAULT_NAMESPACE else f"{job.namespace}/{job.name}"

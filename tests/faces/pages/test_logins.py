@@ -1,0 +1,100 @@
+"""A page whose login ends while it is watched: in a real browser, before a cluster with TLS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from faces.pages.browser import Watched, watched
+from faces.pages.test_pages import settled
+from support.cluster import DevCluster, dev_cluster
+from support.wait import PATIENCE, wait_until
+
+SLOW = 20_000
+"""Milliseconds for what takes a moment on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def guarded(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    """A cluster that asks everybody who they are, and whose pages change all the time."""
+    with dev_cluster(request.session, members=2, workers=1, tls=True) as made:
+        job = "kind: job\nname: clock\nevery: 1s\nshell: {argv: ['true']}\n"
+        assert made.schedctl("apply", "--yes", "-f", "-", stdin=job).returncode == 0
+        yield made
+
+
+@pytest.fixture
+def inside(browser: Browser, guarded: DevCluster) -> Iterator[Watched]:
+    """A page on /jobs, for who has logged in as an admin."""
+    token = guarded.json("auth", "token", "create", "ann", "--role", "admin")["secret"]
+    address = f"https://{guarded.record['members'][0]['http']}"
+    with watched(browser, address) as web:
+        web.page.clock.install()
+        page = web.open("/jobs")
+        page.get_by_label("Access token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url("**/jobs")
+        settled(page)
+        yield web
+
+
+def log_out_elsewhere(web: Watched) -> None:
+    """In another tab of the same browser."""
+    other = web.page.context.new_page()
+    other.goto(f"{web.address}/login")
+    other.get_by_role("button", name="Log out").click()
+    other.wait_for_url("**/login")
+    other.close()
+    web.page.bring_to_front()
+
+
+def test_a_page_whose_login_has_ended_says_so_and_asks_no_more(inside: Watched) -> None:
+    page = inside.page
+    log_out_elsewhere(inside)
+    expect(page.locator("#ended")).to_be_visible(timeout=SLOW)
+    expect(page.locator("#live")).to_have_attribute("data-state", "still")
+    asked = len(inside.requests)
+    page.clock.fast_forward("10:00")
+    page.evaluate("window.scrollTo(0, 0)")  # and whatever was asked is known
+    assert inside.requests[asked:] == []
+    page.locator("#ended").get_by_role("link", name="Log in").click()
+    page.wait_for_url("**/login?next=*")
+    assert page.url.endswith("/login?next=%2Fjobs")
+    inside.allow("status of 401")
+
+
+def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
+    inside: Watched, guarded: DevCluster
+) -> None:
+    page = inside.page
+    log_out_elsewhere(inside)
+    page.get_by_role("button", name="Trigger").click()
+    page.get_by_role("link", name="Log in").click()
+    token = guarded.json("auth", "token", "create", "ann", "--role", "viewer")["secret"]
+    page.get_by_label("Access token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url("**/jobs")
+    inside.allow("status of 401")
+
+
+def test_a_page_comes_back_ever_later_while_its_member_is_away(
+    inside: Watched, guarded: DevCluster
+) -> None:
+    page = inside.page
+    tried: list[float] = []
+    page.on("request", lambda _: tried.append(time.monotonic()))
+    guarded.kill("m1")
+    wait_until(
+        lambda: page.evaluate("true") and len(tried) >= 5, PATIENCE, "tries while nobody answers"
+    )
+    gaps = [after - before for before, after in pairwise(tried)]
+    assert gaps[-1] > 2 * gaps[0], gaps
+    assert page.locator("#live").get_attribute("data-state") == "reconnecting"
+    guarded.up()
+    settled(page)
+    expect(page.locator("#ended")).to_be_hidden()
+    inside.allow("net::")

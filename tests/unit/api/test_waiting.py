@@ -1,0 +1,63 @@
+"""Which of what waits nobody can do, judged from values."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from schedd.api.waiting import Waits, judged
+from schedd.core.ids import JobId
+from schedd.core.records import StoredDefinition, Wait
+from schedproto.v1 import common_pb2, job_pb2
+from support.store import incarnation
+
+NOW = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
+OLD = NOW - timedelta(minutes=27)
+
+
+def stored(at: int, name: str, namespace: str = "default", **spec: object) -> StoredDefinition:
+    made = job_pb2.Job(name=name, on_demand=True, **spec)
+    made.shell.argv.append("true")
+    return StoredDefinition(
+        JobId(UUID(int=at)), 1, namespace, name, made.SerializeToString(), paused=False
+    )
+
+
+def wait(at: int, runs: int = 1, since: datetime = OLD, target: str | None = None) -> Wait:
+    return Wait(JobId(UUID(int=at)), target, runs, since)
+
+
+PICKY = stored(1, "picky", require=[common_pb2.LabelMatch(key="disk", any_of=["ssd"])])
+W1 = incarnation(worker="w1", actions=("shell",), namespaces=None)
+W7 = incarnation(worker="w7", actions=("shell",), namespaces=frozenset({"billing"}))
+
+
+def test_what_a_worker_can_do_waits_for_its_turn() -> None:
+    assert judged([wait(1)], [stored(1, "etl")], [W1]) == Waits(since=OLD)
+
+
+def test_what_no_worker_may_do_waits_in_vain() -> None:
+    jobs = [stored(1, "etl"), stored(2, "bill", "billing")]
+    found = judged([wait(1, 17), wait(2)], jobs, [W7])
+    assert found == Waits(17, ("etl",), OLD)
+    assert judged([wait(2)], jobs, []) == Waits(1, ("billing/bill",))
+
+
+def test_what_requires_a_label_that_no_worker_has_waits_in_vain() -> None:
+    assert judged([wait(1)], [PICKY], [W1]) == Waits(1, ("picky",))
+    fast = incarnation(worker="w2", actions=("shell",), labels={"disk": "ssd"})
+    assert judged([wait(1)], [PICKY], [W1, fast]).in_vain == 0
+
+
+def test_what_is_for_a_worker_that_isn_t_there_waits_in_vain() -> None:
+    found = judged([wait(1, target="w2"), wait(1, target="w1")], [stored(1, "all")], [W1])
+    assert found == Waits(1, ("all",), OLD)
+
+
+def test_what_waits_for_a_run_of_its_own_job_isn_t_old() -> None:
+    job = stored(1, "etl", overlap=job_pb2.OVERLAP_BUFFER_ALL)
+    assert judged([wait(1)], [job], [W1]) == Waits()
+
+
+def test_a_job_that_was_forgotten_meanwhile_is_told_of_no_more() -> None:
+    assert judged([wait(1)], [], [W1]) == Waits()
