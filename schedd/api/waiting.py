@@ -17,7 +17,7 @@ from typing import Final
 
 from schedd.api import definitions
 from schedd.api.cluster import living
-from schedd.api.services import DEFAULT_NAMESPACE, Services
+from schedd.api.services import Services
 from schedd.core.model import Definition, Incarnation
 from schedd.core.overlap import BUFFERS
 from schedd.core.placement import able, asked_of_worker
@@ -26,13 +26,20 @@ from schedd.core.records import StoredDefinition, Wait
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """`in_vain`: at least so many runs that no worker that takes work can do, of these `jobs`.
-    `since`: from when the first of the others has waited.
+    """`in_vain`: at least so many runs that no worker that takes work can do, of these `jobs`, and
+    of others `elsewhere`. `since`: from when the first of all others has waited.
     """
 
     in_vain: int = 0
-    jobs: tuple[str, ...] = ()
+    jobs: tuple[tuple[str, str], ...] = ()
+    """Namespace and name of each."""
+    elsewhere: bool = False
     since: datetime | None = None
+
+    def told_in(self, namespace: str) -> Waits:
+        """As whoever may look into this namespace alone is told: without others' names."""
+        here = tuple(job for job in self.jobs if job[0] == namespace)
+        return replace(self, jobs=here, elsewhere=len(here) < len(self.jobs))
 
 
 NO_WAITS: Final = Waits()
@@ -68,7 +75,7 @@ def judged(
         elif definition.overlap not in BUFFERS:
             since.append(wait.since)
     names = dict.fromkeys(_name(known[wait.job_id]) for wait in vain)
-    return Waits(sum(wait.runs for wait in vain), tuple(names), min(since, default=None))
+    return Waits(sum(wait.runs for wait in vain), tuple(names), since=min(since, default=None))
 
 
 def _doable(wait: Wait, definition: Definition, takers: Sequence[Incarnation]) -> bool:
@@ -76,7 +83,5 @@ def _doable(wait: Wait, definition: Definition, takers: Sequence[Incarnation]) -
     return any(able(worker, need) for worker in takers)
 
 
-def _name(job: StoredDefinition) -> str:
-    if job.ephemeral:
-        return "submitted work"
-    return job.name if job.namespace == DEFAULT_NAMESPACE else f"{job.namespace}/{job.name}"
+def _name(job: StoredDefinition) -> tuple[str, str]:
+    return job.namespace, "submitted work" if job.ephemeral else job.name

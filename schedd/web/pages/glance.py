@@ -200,12 +200,20 @@ def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
 
 def _waits(found: Waits, now: datetime) -> Iterable[str]:
     if runs := found.in_vain:
-        named = ", ".join(found.jobs[:NAMED])
-        more = f" and {len(found.jobs) - NAMED} more" if found.jobs[NAMED:] else ""
+        named = [name for _, name in found.jobs[:NAMED]]
+        if more := len(found.jobs[NAMED:]):
+            named.append(f"{more} more")
+        if found.elsewhere:
+            named.append("jobs of other namespaces")
         told = "a run waits" if runs == 1 else f"{runs:,} runs or more wait"
-        yield f"{told} that no worker that takes work can do: {named}{more}"
+        yield f"{told} that no worker that takes work can do: {_listed(named)}"
     if found.since is not None and (long := now - found.since) > OLD:
         yield f"a run has waited for {words.span(long)}: for a slot, its pool, or its turn"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _hints(members: Iterable[MemberLine]) -> Iterable[str]:

@@ -43,8 +43,11 @@ class Stored:
 
 
 async def waiting_now(asked: Asked) -> Waits:
-    """What waits, by a look that is GOOD_FOR so long."""
-    return await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits(asked.services)))
+    """What waits, by a look that is GOOD_FOR so long: of all namespaces, whose jobs have names for
+    who looks into them alone.
+    """
+    found = await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits(asked.services)))
+    return found.told_in(asked.namespace)
 
 
 async def read(asked: Asked) -> Stored:

@@ -39,19 +39,19 @@ def test_what_a_worker_can_do_waits_for_its_turn() -> None:
 def test_what_no_worker_may_do_waits_in_vain() -> None:
     jobs = [stored(1, "etl"), stored(2, "bill", "billing")]
     found = judged([wait(1, 17), wait(2)], jobs, [W7])
-    assert found == Waits(17, ("etl",), OLD)
-    assert judged([wait(2)], jobs, []) == Waits(1, ("billing/bill",))
+    assert found == Waits(17, (("default", "etl"),), since=OLD)
+    assert judged([wait(2)], jobs, []) == Waits(1, (("billing", "bill"),))
 
 
 def test_what_requires_a_label_that_no_worker_has_waits_in_vain() -> None:
-    assert judged([wait(1)], [PICKY], [W1]) == Waits(1, ("picky",))
+    assert judged([wait(1)], [PICKY], [W1]) == Waits(1, (("default", "picky"),))
     fast = incarnation(worker="w2", actions=("shell",), labels={"disk": "ssd"})
     assert judged([wait(1)], [PICKY], [W1, fast]).in_vain == 0
 
 
 def test_what_is_for_a_worker_that_isn_t_there_waits_in_vain() -> None:
     found = judged([wait(1, target="w2"), wait(1, target="w1")], [stored(1, "all")], [W1])
-    assert found == Waits(1, ("all",), OLD)
+    assert found == Waits(1, (("default", "all"),), since=OLD)
 
 
 def test_what_waits_for_a_run_of_its_own_job_isn_t_old() -> None:
@@ -61,3 +61,10 @@ def test_what_waits_for_a_run_of_its_own_job_isn_t_old() -> None:
 
 def test_a_job_that_was_forgotten_meanwhile_is_told_of_no_more() -> None:
     assert judged([wait(1)], [], [W1]) == Waits()
+
+
+def test_who_sees_one_namespace_is_told_no_names_of_others() -> None:
+    found = Waits(3, (("default", "etl"), ("billing", "bill")), since=OLD)
+    assert found.told_in("billing") == Waits(3, (("billing", "bill"),), elsewhere=True, since=OLD)
+    assert found.told_in("ops") == Waits(3, (), elsewhere=True, since=OLD)
+    assert Waits(1, (("ops", "a"),)).told_in("ops") == Waits(1, (("ops", "a"),))

@@ -114,7 +114,7 @@ def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() ->
             counts=Counts(0, 5, 0, 0, dead_letters=3),
             missed=Missed((NOW, NOW)),
             workers=[draining],
-            waits=Waits(5, ("etl",), NOW - timedelta(hours=1)),
+            waits=Waits(5, (("default", "etl"),), since=NOW - timedelta(hours=1)),
         )
     )
     assert found.troubles == ()
@@ -155,13 +155,24 @@ def test_it_is_said_how_far_back_was_looked_for_what_was_missed(missed: Missed, 
     assert seen(stored(missed=missed)).concerns == (told,)
 
 
+IN_VAIN = "wait that no worker that takes work can do"
+
+
 @pytest.mark.parametrize(
     ("waits", "told"),
     [
-        (Waits(1, ("etl",)), ["a run waits that no worker that takes work can do: etl"]),
+        (Waits(1, (("a", "etl"),)), ["a run waits that no worker that takes work can do: etl"]),
         (
-            Waits(17, ("a", "b", "c", "d", "e")),
-            ["17 runs or more wait that no worker that takes work can do: a, b, c and 2 more"],
+            Waits(17, tuple(("a", name) for name in "vwxyz")),
+            [f"17 runs or more {IN_VAIN}: v, w, x and 2 more"],
+        ),
+        (
+            Waits(2, (("a", "etl"), ("b", "bill"))).told_in("a"),
+            [f"2 runs or more {IN_VAIN}: etl and jobs of other namespaces"],
+        ),
+        (
+            Waits(1, (("b", "bill"),)).told_in("a"),
+            ["a run waits that no worker that takes work can do: jobs of other namespaces"],
         ),
         (
             Waits(since=NOW - timedelta(minutes=27)),
@@ -177,7 +188,7 @@ def test_what_waits_in_vain_or_for_long_is_no_cluster_that_is_well(
 
 
 def test_while_the_cluster_is_paused_nothing_else_is_why_runs_wait() -> None:
-    assert seen(stored(waits=Waits(3, ("etl",)), pause=Pause(NOW, "ops"))).concerns == ()
+    assert seen(stored(waits=Waits(3, (("a", "etl"),)), pause=Pause(NOW, "ops"))).concerns == ()
 
 
 def test_members_show_their_part_of_the_shards_and_who_leads() -> None:
