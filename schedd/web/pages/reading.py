@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.api.waiting import NO_WAITS, Waits, waits
 from schedd.core.pauses import Pause
 from schedd.core.records import Counts
@@ -47,7 +48,7 @@ async def waiting_now(asked: Asked) -> Waits:
     who looks into them alone.
     """
     found = await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits(asked.services)))
-    return found.told_in(asked.namespace)
+    return found.told_in(asked.namespace or DEFAULT_NAMESPACE)
 
 
 async def read(asked: Asked) -> Stored:
