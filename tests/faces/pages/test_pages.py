@@ -130,7 +130,7 @@ def test_a_run_has_its_time_on_a_phone_too(browser: Browser, address: str) -> No
     for size in (PHONE, SMALL):
         with watched(browser, address, size=size, script=False) as web:
             page = web.open("/runs")
-            times = page.locator("tr[data-key] time:visible")
+            times = page.locator("tr[data-key] .when time:visible")
             assert times.count() == page.locator("tr[data-key]").count() > 0
             assert re.search(r"\d\d:\d\d", times.first.inner_text())
             box = times.first.bounding_box()
