@@ -39,8 +39,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
         yield made
 
 
-def ride(cluster: DevCluster, place: Path, seconds: int, *options: str) -> str:
-    """Ask by the document for so long, and find nothing: what was asked, in words."""
+def ride(cluster: DevCluster, place: Path, seconds: int, *options: str) -> tuple[int, str]:
+    """Ask by the document for so long, and find nothing: how often, and the same in words."""
     seed = 7 if os.environ.get("CI") else random.randrange(10**6)
     member = cluster.record["members"][0]["http"]
     config = place / "schemathesis.toml"
@@ -52,15 +52,16 @@ def ride(cluster: DevCluster, place: Path, seconds: int, *options: str) -> str:
     done = subprocess.run(argv, cwd=place, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, f"{' '.join(argv)}\n{done.stdout[-8000:]}{done.stderr[-2000:]}"
     [count] = re.findall(r"^ *(\d+) generated", done.stdout, re.MULTILINE)
-    assert int(count) > 4 * seconds
-    return f"schemathesis, seed {seed}: {count} requests, {seconds} s, nothing found"
+    return int(count), f"schemathesis, seed {seed}: {count} requests, {seconds} s, nothing found"
 
 
 @pytest.mark.timeout(300)
 def test_whoever_asks_by_the_openapi_document_meets_no_bug_and_no_other_answer(
     cluster: DevCluster, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    figure(ride(cluster, tmp_path, SECONDS, "--exclude-checks", SCHEMA_ALONE))
+    count, told = ride(cluster, tmp_path, SECONDS, "--exclude-checks", SCHEMA_ALONE)
+    figure(told)
+    assert count > 500
 
 
 @pytest.mark.timeout(300)
@@ -69,4 +70,6 @@ def test_what_the_document_allows_of_a_call_that_reads_is_taken(
 ) -> None:
     (tmp_path / "schemathesis.toml").write_text(MEANT)
     only = ["--include-method", "GET", "--mode", "positive", "--checks", SCHEMA_ALONE]
-    figure(ride(cluster, tmp_path, SECONDS // 2, *only))
+    count, told = ride(cluster, tmp_path, SECONDS // 2, *only)
+    figure(told)
+    assert count > 120
