@@ -75,7 +75,9 @@ class DatabaseClock:
         Raises:
             Unavailable: the database was never reached.
         """
-        now = self._known().now(self._clock())
+        if self._time is None:
+            raise Unavailable("the database was never reached: there is no cluster time yet")
+        now = self._time.now(self._clock())
         if self._shown is None or now > self._shown:
             self._shown = now
         return self._shown
@@ -84,11 +86,6 @@ class DatabaseClock:
     def known(self) -> bool:
         """Whether the database was ever reached, so that there is cluster time."""
         return self._time is not None
-
-    @property
-    def uncertainty(self) -> float:
-        """How far `now` may be from the database's clock, in seconds. Raises as `now`."""
-        return self._known().uncertainty
 
     @property
     def timeline(self) -> Timeline:
@@ -153,8 +150,3 @@ class DatabaseClock:
                 off,
             )
         self._wall_clock_wrong = wrong
-
-    def _known(self) -> ClusterTime:
-        if self._time is None:
-            raise Unavailable("the database was never reached: there is no cluster time yet")
-        return self._time

@@ -1,12 +1,15 @@
 """Cluster time: this host's monotonic clock mapped onto the database's. Pure.
 
-    probe:   sent ──→ the database says T ──→ received        offset = T - (sent + received) / 2
-             └──────── round trip ────────┘                   wrong by at most half a round trip
+    probe:   sent ──→ the database says T ──→ received        offset = T - received
+             └──────── round trip ────────┘                   behind by at most the round trip
 
 The best of the last probes is the one with the shortest round trip. What is shown doesn't jump to
 each new offset: it slews there, a little faster or slower than real time.
 
 Invariants
+- What is shown isn't ahead of the database's clock, however slow a probe was and wherever in its
+  round trip it was answered: nothing that is due by it starts early. Only a clock that is set back
+  is behind it, while it is waited for.
 - What is shown never goes backwards (before a later instant of the monotonic clock).
 - A small difference is slewed at 10 %. When the database's clock has jumped ahead by more than
   a second we jump with it, for what is due is due; when it has jumped back, we walk at half speed
@@ -38,14 +41,17 @@ _SLEW_BACK_FAR: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One round trip: `offset` maps monotonic to cluster seconds, within `trip / 2`."""
+    """One round trip: monotonic to cluster seconds is `offset` at the least, and `offset + trip`
+    at the most.
+    """
 
     offset: float
     trip: float
 
     def agrees(self, other: Sample) -> bool:
         """Whether one true offset (but for drift) explains both."""
-        return abs(self.offset - other.offset) <= (self.trip + other.trip) / 2 + _DRIFT
+        lower, upper = sorted((self, other), key=lambda sample: sample.offset)
+        return upper.offset - lower.offset <= lower.trip + _DRIFT
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +69,8 @@ class ClusterTime:
 
     @property
     def uncertainty(self) -> float:
-        """How far the offset followed may be from the database's, in seconds."""
-        return self.best.trip / 2
+        """How far the offset followed may be behind the database's, in seconds."""
+        return self.best.trip
 
     def offset(self, at: float) -> float:
         """The offset shown at the monotonic instant `at`, not before `anchor`."""
@@ -95,4 +101,4 @@ def begin(sent: float, received: float, told: datetime) -> ClusterTime:
 
 
 def _sample(sent: float, received: float, told: datetime) -> Sample:
-    return Sample(told.timestamp() - (sent + received) / 2, received - sent)
+    return Sample(told.timestamp() - received, received - sent)

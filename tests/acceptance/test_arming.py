@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from acceptance.conftest import TTL
-from schedclient import SyncClient
+from schedclient import Run, SyncClient
 from support.cluster import DevCluster, dev_cluster
 from support.ledger import covered
 from support.probe import Probe, Start
@@ -71,6 +71,7 @@ def test_a_pause_just_before_an_instant_takes_back_what_is_armed_and_a_trigger_s
     client.jobs.pause("pausing", note="just before")
     figure(f"paused while armed: ok after {time.time() - asked:.3f} s")
     assert time.time() < instant, "ok came before the instant"
+    wait_until(lambda: not running(client, "pausing"), PATIENCE, "the run before it to end")
     before = len(probe.starts())
     triggered = client.jobs.trigger("pausing")
     assert client.runs.wait(triggered, timeout=20).succeeded
@@ -199,6 +200,10 @@ def await_time(at: float) -> None:
 
 def assert_never_early(ticking: Ticking) -> None:
     assert min(start.lateness for start in ticking.starts()) >= 0
+
+
+def running(client: SyncClient, job: str) -> list[Run]:
+    return [run for run in client.runs.list(job=job) if run.state == "RUNNING"]
 
 
 def assert_no_start_at(probe: Probe, instant: float) -> None:

@@ -1,4 +1,4 @@
-"""Cluster time: near the database's clock, and never backwards."""
+"""Cluster time: near the database's clock, never ahead of it, and never backwards."""
 
 from __future__ import annotations
 
@@ -34,19 +34,26 @@ def steady(ahead: float = 0.0, until: int = 20) -> ClusterTime:
     return time
 
 
-def test_the_first_probe_is_believed() -> None:
-    assert error(begin(0.0, 0.010, told(0.005)), 3.0) == pytest.approx(0, abs=1e-5)
+@pytest.mark.parametrize("answered", [0.0, 0.005, 0.010])
+def test_the_first_probe_is_believed_whenever_it_was_answered(answered: float) -> None:
+    time = begin(0.0, 0.010, told(answered))
+    assert error(time, 3.0) == pytest.approx(answered - 0.010, abs=1e-5)
+
+
+def test_a_slow_probe_that_was_answered_at_its_end_is_no_reason_to_be_early() -> None:
+    time = begin(0.0, 0.060, told(0.059))
+    assert error(time, 0.060) == pytest.approx(-0.001, abs=1e-5)
 
 
 def test_a_slow_answer_moves_nothing_while_quick_ones_are_remembered() -> None:
     time = steady()
     slow = time.observe(20.0, 22.0, told(20.1))
     assert slow.best == time.best
-    assert abs(error(slow, 22.5)) < 1e-4
+    assert error(slow, 22.5) == pytest.approx(-MS, abs=1e-4)
 
 
-def test_uncertainty_is_half_the_best_round_trip() -> None:
-    assert steady().uncertainty == pytest.approx(MS)
+def test_uncertainty_is_the_best_round_trip() -> None:
+    assert steady().uncertainty == pytest.approx(2 * MS)
 
 
 def test_only_the_last_probes_are_kept() -> None:
@@ -102,13 +109,17 @@ def test_it_never_goes_backwards(steps: list[tuple[float, float, float]]) -> Non
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=30), st.randoms())
-def test_it_is_as_exact_as_the_best_round_trip_says(trips: list[float], random: Random) -> None:
+def test_it_is_exact_to_the_best_round_trip_and_never_ahead(
+    trips: list[float], random: Random
+) -> None:
     # The database answers anywhere within the round trip.
     time, at = None, 0.0
     for trip in trips:
         answered = at + trip * random.random()
         observe = begin if time is None else time.observe
         time = observe(at, at + trip, told(answered))
+        assert error(time, at + trip) <= 1e-5
+        assert error(time, at + trip + 0.5) <= 1e-5
         at += trip + 1
     assert time is not None
-    assert abs(error(time, at + 60)) <= time.uncertainty + 1e-4
+    assert -time.uncertainty - 1e-4 <= error(time, at + 60) <= 1e-5
