@@ -214,6 +214,13 @@ class Attach:
         """A member's time was read."""
         self._clock.observe(trip)
 
+    def clock_was_set(self, link: Link) -> None:
+        """A member's time isn't what it was."""
+        log.info(
+            "the time of member %s isn't what it was: the cluster's clock was set", link.member
+        )
+        self._work.rearm(link.time)
+
     def refreshed(self, sent: float) -> None:
         """The lease lives longer."""
         fresh, before = not self.trusted(), self._trust.until

@@ -75,6 +75,10 @@ class Host(Protocol):
         """A member's time was read."""
         ...
 
+    def clock_was_set(self, link: Link) -> None:
+        """Its member's time isn't what it was: that reading contradicts those before."""
+        ...
+
     def refreshed(self, sent: float) -> None:
         """A heartbeat sent then has refreshed the lease."""
         ...
@@ -249,8 +253,10 @@ class Link:
 
     def _observe(self, sent: float, cluster_time: Timestamp) -> None:
         trip = RoundTrip(sent, boottime(), wire.seconds(cluster_time))
-        self.time.observe(trip)
+        was_set = self.time.observe(trip)
         self._host.observed(trip)
+        if was_set:
+            self._host.clock_was_set(self)
 
     def _take(self, frame: pb.MemberFrame) -> None:
         self.promises.received += sum(max(each.slots, 1) for each in frame.assignments)

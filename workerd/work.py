@@ -119,6 +119,16 @@ class Work:
             case Refused():
                 self._refuse(assignment.key, verdict, origin)
 
+    def rearm(self, time: ClusterTime) -> None:
+        """The clock that all members follow was set, as one's `time` tells first: what is armed
+        waits for its instant anew, by whatever stream it came.
+        """
+        for key, item in self._items.items():
+            if self._admission.state(key) is State.ARMED:
+                until = time.surely_reached(wire.seconds(item.assignment.not_before))
+                self._admission.rearm(key, until)
+                self._armed.put(key, until)
+
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
         """Never start this one, unless it has started."""
         key = wire.key_of(message)

@@ -87,6 +87,9 @@ class Hands:
                     origin.send_refusal(wire.refusal(assignment.key, verdict))
         self._redeal()
 
+    def rearm(self, time: ClusterTime) -> None:
+        """No clock is set while it is measured."""
+
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
         """Never start it, unless it has."""
         key = wire.key_of(message)

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum, auto
 
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 from workerd.core.ids import Incarnation, Key, RunId, Token
 
 GRACE = 10.0
@@ -192,6 +192,17 @@ class Admission:
             return NotYet(offer.not_before)
         holding.state = State.RUNNING
         return Started()
+
+    def rearm(self, key: Key, not_before: float) -> None:
+        """Its instant comes at another time of the boot clock than was thought.
+
+        Raises:
+            KeyError: it isn't in hand.
+        """
+        holding = self._holdings[key]
+        if holding.state is not State.ARMED:
+            raise ValueError(f"{key} is {holding.state.name}, not armed")
+        holding.offer = replace(holding.offer, not_before=not_before)
 
     def ended(self, key: Key) -> None:
         """Its execution is over; the slots are free, the result waits to be acknowledged."""

@@ -8,6 +8,8 @@ least `cluster + (b - received)` and at most `cluster + (b - sent)`.
 Invariants
 - `not_before` is judged by the lower bound, of the stream that the assignment came by: an error
   of the measurement never starts anything early.
+- Readings that contradict a newer one are forgotten: the clock was set, and what they bounded is
+  another. What is armed by them waits for its instant anew (`Work.rearm`).
 - `start_by` is judged by the upper bound, on one clock for the whole worker that never goes back:
   what a heartbeat has said was past stays past, whatever later measurements say.
 - What has happened is dated by the middle of the two: for people, nothing is judged by it. The
@@ -20,12 +22,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import field
 from math import inf
+from typing import Final
 
 from schedkit.records import dataclass
 
 KEPT = 8
 TOLERATED = 1.0
 """Seconds of uncertainty; more would take too much from the 5 s of a `start_by`."""
+_DRIFT: Final = 0.005
+"""Seconds that two clocks may drift apart while a reading is kept, generously."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,16 @@ class RoundTrip:
         """The uncertainty in seconds."""
         return self.received - self.sent
 
+    @property
+    def offset(self) -> float:
+        """From boot to cluster seconds at the least; `width` more at the most."""
+        return self.cluster - self.received
+
+    def agrees(self, other: RoundTrip) -> bool:
+        """Whether one true offset (but for drift) explains both."""
+        lower, upper = sorted((self, other), key=lambda trip: trip.offset)
+        return upper.offset - lower.offset <= lower.width + _DRIFT
+
 
 @dataclass(slots=True)
 class ClusterTime:
@@ -51,15 +66,21 @@ class ClusterTime:
     width: float = inf
     """The uncertainty in seconds; infinite without a reading."""
 
-    def observe(self, trip: RoundTrip) -> None:
-        """Take in one more reading."""
+    def observe(self, trip: RoundTrip) -> bool:
+        """Take in one more reading; whether it contradicts earlier ones, which are forgotten."""
+        believed = [each for each in self._trips if each.agrees(trip)]
+        contradicts = len(believed) < len(self._trips)
+        if contradicts:
+            self._trips.clear()
+            self._trips.extend(believed)
         self._trips.append(trip)
         self._best = min(self._trips, key=lambda each: each.width)
         self.width = self._best.width
+        return contradicts
 
     def surely_reached(self, instant: float) -> float:
         """Boot time from which on the cluster's time is surely at or past `instant`."""
-        return instant - (self._bounds.cluster - self._bounds.received)
+        return instant - self._bounds.offset
 
     def latest(self, boot: float) -> float:
         """The most that the cluster's time can be at boot time `boot`."""

@@ -218,6 +218,26 @@ def test_the_tightest_of_the_last_eight_round_trips_counts() -> None:
     assert time.width == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("set_by", [-3.0, 3600.0])
+def test_what_was_read_before_the_clock_was_set_counts_no_more(set_by: float) -> None:
+    """Else, for eight heartbeats, what is armed starts as much too early or too late."""
+    time = ClusterTime()
+    assert not time.observe(RoundTrip(0.0, 0.001, 1000.0))
+    assert not time.observe(RoundTrip(5.0, 5.004, 1005.002))
+    assert time.observe(RoundTrip(10.0, 10.01, 1010.005 + set_by)), "it contradicts the others"
+    assert time.surely_reached(1020.0 + set_by) == pytest.approx(20.0, abs=0.01)
+    assert time.surely_reached(1020.0 + set_by) >= 20.0
+    assert time.latest(20.0) == pytest.approx(1020.0 + set_by, abs=0.01)
+
+
+def test_a_slow_reading_contradicts_no_quick_one() -> None:
+    time = ClusterTime()
+    time.observe(RoundTrip(0.0, 0.001, 1000.0))
+    for read in (0.0, 0.4, 0.8):
+        assert not time.observe(RoundTrip(5.0, 5.8, 1005.0 + read))
+    assert time.width == pytest.approx(0.001)
+
+
 def test_the_judging_clock_never_goes_back_and_is_never_behind() -> None:
     """P4.1: behind, it would start what may not start any more."""
     chance = random.Random(3)

@@ -19,11 +19,15 @@ class Recorded:
 
     def __init__(self) -> None:
         self.refreshed_at: list[float] = []
+        self.set: list[Link] = []
 
     def refreshed(self, sent: float) -> None:
         self.refreshed_at.append(sent)
 
     def observed(self, trip: object) -> None: ...
+
+    def clock_was_set(self, link: Link) -> None:
+        self.set.append(link)
 
     def trusted(self) -> bool:
         return True
@@ -60,6 +64,16 @@ async def test_an_answer_that_doesnt_say_refreshed_gives_no_trust(
     host, link, _ = await beating()
     assert link._answered(told) == told.lost
     assert host.refreshed_at == []
+
+
+async def test_an_answer_whose_time_contradicts_those_before_tells_that_the_clock_was_set() -> None:
+    host, link, _ = await beating()
+    for sequence, at in enumerate((1_000, 1_000, 4_600), 1):
+        answered = answer(sequence)
+        answered.cluster_time.seconds = at
+        link._answered(answered)
+        assert host.set == ([link] if at == 4_600 else [])
+        link._heartbeat()
 
 
 class Deaf:

@@ -116,6 +116,32 @@ async def test_what_was_armed_is_never_dated_before_its_instant(tmp_path: Path) 
     assert result.finished_at.ToNanoseconds() >= result.started_at.ToNanoseconds()
 
 
+class Noted(Broken):
+    """An executor that notes when it was asked."""
+
+    began = 0.0
+
+    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+        self.began = boottime()
+        return exited(0, ())
+
+
+@pytest.mark.parametrize("off", [-3600.0, 0.4])
+async def test_what_is_armed_starts_at_its_instant_though_the_clock_is_set_meanwhile(
+    tmp_path: Path, off: float
+) -> None:
+    """It was armed by a clock that was so far ahead: it would start as much too late, or early."""
+    executor, time = Noted(), ClusterTime()
+    time.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp() + off))
+    async with working(tmp_path, Trust(60.0, boottime()), executor) as (work, courier):
+        instant = boottime() + 0.5
+        work.assign([assignment(start_in=0.5)], time, Origin())
+        assert time.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
+        work.rearm(time)
+        await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
+    assert executor.began >= instant
+
+
 async def test_what_has_ended_is_told_though_its_worker_ends_before_its_turn_has_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
