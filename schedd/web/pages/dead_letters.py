@@ -84,7 +84,7 @@ async def _read(asked: Asked) -> Shown:
     async with asked.at_once() as all_:
         groups = all_.read(
             "the groups",
-            asked.read(greatest_groups(asked.services, asked.namespace, GROUPS)),
+            asked.read(greatest_groups, asked.services, asked.namespace, GROUPS),
         )
         redrives = all_.call(
             "RunService.ListRedrives",

@@ -100,7 +100,7 @@ _COUNTED: Final = Counted()
 
 
 async def _read(asked: Asked) -> Shown:
-    found = await asked.read(newest_definitions(asked.services, asked.namespace, JOBS + 1))
+    found = await asked.read(newest_definitions, asked.services, asked.namespace, JOBS + 1)
     today = utcnow().replace(hour=0, minute=0, second=0, microsecond=0)
     return Shown("Forecast", await asyncio.to_thread(_COUNTED.of, found, today))
 

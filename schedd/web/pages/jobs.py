@@ -68,7 +68,7 @@ async def _read(asked: Asked) -> Shown:
         job_service_pb2.ListJobsResponse,
     )
     shown = [job.job_id for job in listed.jobs]
-    states = await asked.read(newest_states(asked.services, shown, RESULTS))
+    states = await asked.read(newest_states, asked.services, shown, RESULTS)
     rows = tuple(row_of(job, states[job.job_id]) for job in listed.jobs)
     goes_on = paging.read_token(job_filtering.listing(words), listed.next_page_token)
     seen = Jobs(

@@ -27,7 +27,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
@@ -43,6 +43,7 @@ from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
 Told = TypeVar("Told", bound=Message)
 Found = TypeVar("Found")
+P = ParamSpec("P")
 
 NAMESPACE: Final = "namespace"
 """What every page asks for."""
@@ -93,10 +94,14 @@ class Asked:
         assert isinstance(told, answer)
         return told
 
-    async def read(self, reading: Awaitable[Found]) -> Found:
-        """What no call by itself tells, in its turn."""
+    async def read(
+        self, reading: Callable[P, Awaitable[Found]], *of: P.args, **how: P.kwargs
+    ) -> Found:
+        """What no call by itself tells, in its turn: before that it isn't begun, so who leaves
+        earlier leaves nothing behind.
+        """
         async with self.turns:
-            return await reading
+            return await reading(*of, **how)
 
     @asynccontextmanager
     async def at_once(self) -> AsyncIterator[AtOnce]:

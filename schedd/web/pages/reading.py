@@ -47,7 +47,7 @@ async def waiting_now(asked: Asked) -> Waits:
     """What waits, by a look that is GOOD_FOR so long: of all namespaces, whose jobs have names for
     who looks into them alone.
     """
-    found = await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits(asked.services)))
+    found = await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits, asked.services))
     return found.told_in(asked.namespace or DEFAULT_NAMESPACE)
 
 
@@ -75,10 +75,10 @@ async def read(asked: Asked) -> Stored:
             cluster_pb.ListWorkersRequest(),
             cluster_pb.ListWorkersResponse,
         )
-        counts = all_.read("counts", asked.read(services.store.counts()))
+        counts = all_.read("counts", asked.read(services.store.counts))
         lost = all_.read("what was missed", missed(asked))
         waiting = all_.read("waits", waiting_now(asked))
-        pause = all_.read("the pause", asked.read(services.pauses.present()))
+        pause = all_.read("the pause", asked.read(services.pauses.present))
     return Stored(
         counts=counts.result(),
         shards=tuple(shards.result().shards),

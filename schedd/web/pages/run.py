@@ -81,7 +81,7 @@ async def _read(asked: Asked) -> Shown:
         )
         result = None if lives else all_.read("the result", _result(asked, run_id))
         log = (
-            None if lives or run.children else all_.read("the log", asked.read(kept(asked, run_id)))
+            None if lives or run.children else all_.read("the log", asked.read(kept, asked, run_id))
         )
     told = attempts.result().attempts
     seen = RunSeen(
