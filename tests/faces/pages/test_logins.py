@@ -75,11 +75,18 @@ def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
     page = inside.page
     log_out_elsewhere(inside)
     page.get_by_role("button", name="Trigger").click()
-    page.get_by_role("link", name="Log in").click()
+    way = page.get_by_role("link", name="Log in")
+    expect(way).to_have_attribute("href", "/login?next=/jobs")
+    way.click()
     token = guarded.json("auth", "token", "create", "ann", "--role", "viewer")["secret"]
     page.get_by_label("Access token").fill(token)
     page.get_by_role("button", name="Log in").click()
     page.wait_for_url("**/jobs")
+    settled(page)
+    assert page.url == f"{inside.address}/jobs"
+    expect(page.get_by_role("button", name="Trigger")).to_have_count(0)  # ann is a viewer now
+    triggered = guarded.json("run", "list", "--trigger", "manual")
+    assert triggered == [], "nothing was done without a login"
     inside.allow("status of 401")
 
 

@@ -79,7 +79,13 @@ def test_an_empty_message_and_a_full_one_are_as_the_schema_says(document: dict[s
         ("Run", run),
         ("Pool", pool),
     ):
-        validator(document, name).validate(to_json(message))
+        schema, written = validator(document, name), to_json(message)
+        assert [error.message for error in schema.iter_errors(written)] == []
+        bounded = {field for field in written if not schema.is_valid({**written, field: [1.5]})}
+        assert bounded == written.keys() - {"payload"}, "the schema says what each of them is"
+        for field in written:
+            rest = {name: value for name, value in written.items() if name != field}
+            assert not schema.is_valid(rest), f"the schema says that {field} is always there"
 
 
 def test_a_schema_of_answers_lacks_no_key_and_one_of_requests_takes_no_other(
