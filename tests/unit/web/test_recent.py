@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from schedd.web.pages.recent import Recent
+from schedkit.errors import Unavailable
 
 
 class Clock:
@@ -25,3 +30,71 @@ async def test_it_is_read_anew_when_it_is_no_longer_good() -> None:
     clock.now += 10.5
     assert await recent.of("a", 10.0, reading) == 3
     assert read == [100.0, 100.0, 110.5]
+
+
+class Slow:
+    """A reading that takes until it is let go, or fails then."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.let_go = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def __call__(self) -> int:
+        self.begun += 1
+        number = self.begun
+        await self.let_go.wait()
+        if self.error is not None:
+            raise self.error
+        return number
+
+    async def asked(self, many: int) -> list[asyncio.Task[int]]:
+        """By so many at once, who all wait."""
+        recent = Recent()
+        tasks = [
+            asyncio.create_task(recent.of("a", 60.0, self), name=f"asks {number}")
+            for number in range(many)
+        ]
+        await asyncio.sleep(0)
+        return tasks
+
+
+async def test_who_asks_while_it_is_read_waits_for_that_reading() -> None:
+    """Else all who look when it is good no longer read it, each after the others."""
+    slow = Slow()
+    tasks = await slow.asked(5)
+    slow.let_go.set()
+    assert await asyncio.gather(*tasks) == [1] * 5
+    assert slow.begun == 1
+
+
+async def test_that_the_database_is_away_is_told_to_all_who_wait() -> None:
+    slow = Slow()
+    slow.error = Unavailable("the database is away")
+    tasks = await slow.asked(5)
+    slow.let_go.set()
+    assert await asyncio.gather(*tasks, return_exceptions=True) == [slow.error] * 5
+    assert slow.begun == 1
+
+
+@pytest.mark.parametrize("leaves", [0, 1])
+async def test_who_leaves_takes_the_answer_from_nobody_else(leaves: int) -> None:
+    slow = Slow()
+    tasks = await slow.asked(3)
+    tasks[leaves].cancel()
+    await asyncio.gather(tasks[leaves], return_exceptions=True)
+    slow.let_go.set()
+    others = [task for task in tasks if task is not tasks[leaves]]
+    assert len(set(await asyncio.gather(*others))) == 1
+    assert tasks[leaves].cancelled()
+    assert slow.begun == 2 - leaves
+
+
+async def test_what_is_wrong_for_one_who_asks_is_not_told_to_others() -> None:
+    """What they may read may be more."""
+    slow = Slow()
+    slow.error = PermissionError("not you")
+    tasks = await slow.asked(2)
+    slow.let_go.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert slow.begun == 2
