@@ -3,17 +3,17 @@
     definitions ──digest──▶ known? ──▶ the forecast
                               └─ no ──▶ counted, kept
 
-Counted from the definitions of the newest JOBS jobs, read and counted in threads: a member has
-other things to do. They are read once a minute, however many look, and counted only if one of them
-is new or another, or the day is.
+Counted from the definitions of the newest JOBS jobs in a thread of its own, one after the other: a
+member has other things to do, and other threads do others'. They are read once a minute, however
+many look, and counted only if one of them is new or another, or the day is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import sqrt
@@ -75,34 +75,34 @@ class ForecastSeen:
 
 
 class Counted:
-    """The forecasts that were asked for last, by a digest of what they were counted from. Of those
-    who ask for the same at once one counts, in its thread; the others wait for it in theirs.
+    """The forecasts that were asked for last, by a digest of what they were counted from. Asked by
+    one thread: of those who want the same at once the first has it counted, the others find it.
     """
 
     def __init__(self) -> None:
         self._known: dict[bytes, ForecastSeen] = {}
-        self._counting = threading.Lock()
 
     def of(self, stored: Sequence[StoredDefinition], start: datetime) -> ForecastSeen:
         """What is to come in the week from `start` on; the same value as long as nothing changes.
         Of 1,000 jobs a thousandth of a second if it is known.
         """
         digest = digest_of(stored, start)
-        with self._counting:
-            seen = self._known.pop(digest, None) or _foreseen(stored, start)
-            self._known[digest] = seen
-            if len(self._known) > KEPT:
-                del self._known[next(iter(self._known))]
+        seen = self._known.pop(digest, None) or _foreseen(stored, start)
+        self._known[digest] = seen
+        if len(self._known) > KEPT:
+            del self._known[next(iter(self._known))]
         return seen
 
 
 _COUNTED: Final = Counted()
+_THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="forecast")
 
 
 async def _read(asked: Asked) -> Shown:
     found = await asked.read(newest_definitions, asked.services, asked.namespace, JOBS + 1)
     today = utcnow().replace(hour=0, minute=0, second=0, microsecond=0)
-    return Shown("Forecast", await asyncio.to_thread(_COUNTED.of, found, today))
+    loop = asyncio.get_running_loop()
+    return Shown("Forecast", await loop.run_in_executor(_THREAD, _COUNTED.of, found, today))
 
 
 def digest_of(stored: Sequence[StoredDefinition], start: datetime) -> bytes:

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
 from schedd.api.errors import InvalidArgument
+from schedd.api.services import Caller
 from schedd.core.ids import SHARDS, JobId
 from schedd.core.lifecycle import State
 from schedd.core.records import StoredDefinition
+from schedd.web.pages import forecast
 from schedd.web.pages.almanac import almanac
 from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.cluster import AUDIT_READ, deeds, rows_of
 from schedd.web.pages.dead_letters import rate_of
 from schedd.web.pages.forecast import KEPT as FORECASTS
-from schedd.web.pages.forecast import MILD, Counted, foreseen, heat
+from schedd.web.pages.forecast import MILD, Counted, ForecastSeen, foreseen, heat
 from schedd.web.pages.job import definition, does, facts, paused
 from schedd.web.pages.log import LogPart, LogText, Newest
 from schedd.web.pages.new_job import job_of
+from schedd.web.pages.page import Asked
 from schedd.web.pages.ring import NOBODY, ring
 from schedd.web.pages.story import story
 from schedd.web.words import LOOKS
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from support.callers import TESTER
+from support.wait import PATIENCE, wait_until_async
 
 NOW = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
 
@@ -260,6 +269,34 @@ def test_of_forecasts_the_last_that_were_asked_for_are_kept() -> None:
     again = counted.of([stored("once")], today)
     assert again is not once
     assert again == once
+
+
+async def test_who_waits_for_forecasts_holds_up_no_other_work_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    let_go = threading.Event()
+    counts = list[int]()
+
+    def slowly(*_counted: object) -> ForecastSeen:
+        counts.append(threading.get_ident())
+        assert let_go.wait(PATIENCE)
+        return ForecastSeen((), (), (), 0, 0, ())
+
+    async def defined(*_asked: object) -> list[StoredDefinition]:
+        return [stored(str(uuid4()))]
+
+    monkeypatch.setattr(forecast, "_foreseen", slowly)
+    monkeypatch.setattr(forecast, "newest_definitions", defined)
+    asked = Asked(cast("Any", None), Caller(TESTER, source="test"))
+    looks = [asyncio.ensure_future(forecast.PAGE.read(asked)) for _ in range(40)]
+    await wait_until_async(lambda: counts, PATIENCE, "one that counts")
+    try:
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(time.monotonic)
+    finally:
+        let_go.set()
+        await asyncio.gather(*looks)
+    assert len(set(counts)) == 1
 
 
 # -- jobs --
