@@ -39,15 +39,13 @@ from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.broadcasts import Broadcasts
 from schedd.owner.catalogue import Catalogue
-from schedd.owner.crowds import Crowds
 from schedd.owner.drafts import Chosen
 from schedd.owner.late_runs import LateRuns
 from schedd.owner.offering import Choice
 from schedd.owner.pools import Pools
-from schedd.owner.transact import Transactor
 from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers, no_demand
-from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.ports import ClusterClock
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.records import replace
@@ -76,15 +74,12 @@ class Dispatch:
         board: Board,
         catalogue: Catalogue,
         workers: Workers,
-        store: OwnerStore,
-        transactor: Transactor,
         clock: ClusterClock,
         brake: Brake,
-        nudges: Nudges,
-        crowds: Crowds,
         broadcasts: Broadcasts,
         late: LateRuns,
         pools: Pools,
+        assign: Assign,
         emit: Emit,
         passed: Callable[[LiveRun], None] = lambda _: None,
     ) -> None:
@@ -99,19 +94,7 @@ class Dispatch:
         self._workers = workers
         self._clock = clock
         self._emit = emit
-        self._assign = Assign(
-            board,
-            catalogue,
-            workers,
-            store,
-            transactor,
-            clock,
-            nudges,
-            crowds,
-            late,
-            pools,
-            emit,
-        )
+        self._assign = assign
         self._changed: set[JobId] = set()
         self._try_held_at = 0.0
         self._unsort_at = 0.0

@@ -20,6 +20,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
 from schedd.core.retention import DEFAULTS as KEPT
 from schedd.core.retention import Retention
+from schedd.owner.assign import Assign
 from schedd.owner.backfills import Backfills
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
@@ -203,21 +204,14 @@ class Owner:
         broadcasts = Broadcasts(
             board, catalogue, workers, self._leases, store, transactor, clock, nudges, emit
         )
+        late = LateRuns(self._limits, board, catalogue, workers)
+        pools = Pools(store, lambda: board.ended)
+        assign = Assign(
+            board, catalogue, workers, store, transactor, clock, nudges, crowds, late, pools, emit
+        )
+        passed = deadlines.passed
         dispatch = Dispatch(
-            board,
-            catalogue,
-            workers,
-            store,
-            transactor,
-            clock,
-            brake,
-            nudges,
-            crowds,
-            broadcasts,
-            LateRuns(self._limits, board, catalogue, workers),
-            Pools(store, lambda: board.ended),
-            emit,
-            deadlines.passed,
+            board, catalogue, workers, clock, brake, broadcasts, late, pools, assign, emit, passed
         )
         return _Loops(
             near=near,

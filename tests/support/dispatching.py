@@ -36,6 +36,7 @@ from schedd.core.pools import PoolKey, Standing
 from schedd.core.rank import last_rank
 from schedd.core.ready_queue import Head
 from schedd.core.records import Assignments, Parted
+from schedd.owner.assign import Assign
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.broadcasts import Broadcasts
@@ -244,19 +245,14 @@ class World:
         broadcasts = Broadcasts(
             *parts, leases, store, transactor, SetClock(), Nudges(), lambda _event: None
         )
+        pools = Pools(store, lambda: self.board.ended, boot=lambda: self.seconds)
+        assign = Assign(
+            *(*parts, store, transactor, self.clock, Nudges()),
+            *(self.crowds, self.late, pools, lambda _event: None),
+        )
         return Dispatch(
-            *parts,
-            store,
-            transactor,
-            self.clock,
-            self.brake,
-            Nudges(),
-            self.crowds,
-            broadcasts,
-            self.late,
-            Pools(store, lambda: self.board.ended, boot=lambda: self.seconds),
-            lambda _event: None,
-            self.passed.append,
+            *(*parts, self.clock, self.brake, broadcasts, self.late, pools),
+            *(assign, lambda _event: None, self.passed.append),
         )
 
     async def live(self) -> frozenset[IncarnationId]:

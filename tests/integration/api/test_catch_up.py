@@ -17,6 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from schedd.core.late import LateLimits
 from schedd.core.model import LiveRun
+from schedd.owner.assign import Assign
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.broadcasts import Broadcasts
@@ -79,25 +80,18 @@ class Owner:
             self.workers,
             boot=lambda: self.seconds,
         )
+        pools = Pools(store, lambda: board.ended)
+        assign = Assign(
+            *(board, catalogue, self.workers, store, transactor, clock, nudges, crowds),
+            *(late, pools, lambda _event: None),
+        )
+        broadcasts = Broadcasts(
+            *(board, catalogue, self.workers, cast("WorkerLeases", None), store),
+            *(transactor, clock, nudges, lambda _event: None),
+        )
         self.dispatch = Dispatch(
-            *(
-                board,
-                catalogue,
-                self.workers,
-                store,
-                transactor,
-                clock,
-                brake,
-                nudges,
-                crowds,
-                Broadcasts(
-                    *(board, catalogue, self.workers, cast("WorkerLeases", None), store),
-                    *(transactor, clock, nudges, lambda _event: None),
-                ),
-                late,
-                Pools(store, lambda: board.ended),
-            ),
-            lambda _event: None,
+            *(board, catalogue, self.workers, clock, brake, broadcasts, late, pools),
+            *(assign, lambda _event: None),
         )
         self.fire = Fire(
             *(board, self.near, catalogue, store, transactor, clock, brake),
