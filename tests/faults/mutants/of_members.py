@@ -154,8 +154,8 @@ OF_MEMBERS: Sequence[Mutant] = (
         (
             Edit(
                 "schedd/cluster_clock.py",
-                "        now = self._known().now(self._clock())\n",
-                "        now = self._known().now(self._clock() + 0.3)\n",
+                "        now = self._time.now(self._clock())\n",
+                "        now = self._time.now(self._clock() + 0.3)\n",
             ),
         ),
         rides.CALM,
