@@ -216,9 +216,7 @@ class Attach:
 
     def clock_was_set(self, link: Link) -> None:
         """A member's time isn't what it was."""
-        log.info(
-            "the time of member %s isn't what it was: the cluster's clock was set", link.member
-        )
+        log.info("the time of member %s isn't what it was: armed runs wait anew", link.member)
         self._work.rearm(link.time)
 
     def refreshed(self, sent: float) -> None:
