@@ -5,7 +5,8 @@ that are watched have been told to their end. Pure.
     9f3c01aa-5    of these runs, in order, the first and the third have ended
 
 Invariant: what was told before a position isn't told after it, at whatever member; and after that
-of the end nothing is.
+of the end nothing is. A note stands at its place of a log, not before it: who goes on from there
+has it again.
 """
 
 from __future__ import annotations

@@ -229,6 +229,13 @@ async def test_a_store_is_not_asked_for_what_was_given_out() -> None:
     assert await read(AssertionError("it was asked"), given=len(WHOLE)) == []
 
 
+async def test_a_note_stands_at_its_place_and_is_told_again_to_who_goes_on_from_there() -> None:
+    told = await read(given=10, problem="away")
+    assert [bool(note) for note, _, _ in told] == [True, False], "the middle is nowhere"
+    assert await read(given=10, problem="away") == told
+    assert await read(given=len(WHOLE), problem="away") == [], "past the end nothing is said"
+
+
 async def test_what_is_over_the_cap_is_told_and_the_end_comes_from_inline() -> None:
     told = await read(framed_log(WHOLE[:16]), omitted=24)
     assert b"".join(data for _, data, _ in told) == WHOLE[:16] + TAIL
