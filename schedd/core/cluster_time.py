@@ -3,17 +3,16 @@
     probe:   sent ──→ the database says T ──→ received        offset = T - received
              └──────── round trip ────────┘                   behind by at most the round trip
 
-The best of the last probes is the one with the shortest round trip. What is shown doesn't jump to
-each new offset: it slews there, a little faster or slower than real time.
+The best of the last probes is the one with the shortest round trip. What is shown follows it ahead
+at once, for that is proven, and back a little slower than real time.
 
 Invariants
 - What is shown isn't ahead of the database's clock, however slow a probe was and wherever in its
   round trip it was answered: nothing that is due by it starts early. Only a clock that is set back
   is behind it, while it is waited for.
 - What is shown never goes backwards (before a later instant of the monotonic clock).
-- A small difference is slewed at 10 %. When the database's clock has jumped ahead by more than
-  a second we jump with it, for what is due is due; when it has jumped back, we walk at half speed
-  until it has caught up.
+- What is due is due: when a better probe shows that it is later, or the database's clock was set
+  ahead, we are there at once. Back we slew at 10 %, and by more than a second at half speed.
 - Probes that contradict a newer one beyond what their round trips explain are forgotten: the
   database's clock was set.
 - Monotonic instants are seconds of CLOCK_BOOTTIME: it runs through a suspend.
@@ -29,8 +28,8 @@ from schedkit.records import dataclass
 KEPT: Final = 8
 """Probes looked at, one a second: short enough that no clock drifts a millisecond meanwhile."""
 
-JUMP: Final = 1.0
-"""Seconds ahead from which cluster time jumps rather than slews."""
+FAR: Final = 1.0
+"""Seconds behind which the database's clock was set back, rather than measured better."""
 
 _DRIFT: Final = 0.005
 """Seconds that two clocks may drift apart while a probe is kept, generously."""
@@ -76,11 +75,9 @@ class ClusterTime:
         """The offset shown at the monotonic instant `at`, not before `anchor`."""
         elapsed = max(0.0, at - self.anchor)
         behind = self.best.offset - self.shown
-        if behind > JUMP:
-            return self.best.offset
         if behind >= 0:
-            return self.shown + min(behind, _SLEW * elapsed)
-        rate = _SLEW_BACK_FAR if behind < -JUMP else _SLEW
+            return self.best.offset
+        rate = _SLEW_BACK_FAR if behind < -FAR else _SLEW
         return self.shown - min(-behind, rate * elapsed)
 
     def now(self, at: float) -> datetime:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.cluster_time import JUMP, KEPT, ClusterTime, begin
+from schedd.core.cluster_time import FAR, KEPT, ClusterTime, begin
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MS = 0.001
@@ -60,16 +60,24 @@ def test_only_the_last_probes_are_kept() -> None:
     assert len(steady(until=50).samples) == KEPT
 
 
-def test_a_small_difference_is_slewed_not_stepped() -> None:
-    time = steady().observe(20.0, 20.002, told(20.001, ahead=0.2))
-    assert error(time, 20.002) == pytest.approx(0, abs=MS)
-    assert error(time, 21.002) == pytest.approx(0.1, abs=2 * MS)
-    assert error(time, 25.0, ahead=0.2) == pytest.approx(0, abs=2 * MS)
+def test_a_slow_first_probe_holds_nothing_up_once_a_quick_one_shows_how_late_it_is() -> None:
+    slow = begin(0.0, 0.800, told(0.010))
+    assert error(slow, 0.900) == pytest.approx(-0.790, abs=1e-5)
+    quick = slow.observe(1.0, 1.002, told(1.001))
+    assert error(quick, 1.002) == pytest.approx(-MS, abs=1e-5)
 
 
-def test_a_clock_that_was_set_ahead_is_jumped_to_at_once() -> None:
-    time = steady().observe(20.0, 20.002, told(20.001, ahead=3600))
-    assert error(time, 20.003, ahead=3600) == pytest.approx(0, abs=2 * MS)
+def test_a_clock_that_was_set_back_a_little_is_slewed_to_not_stepped() -> None:
+    time = steady().observe(20.0, 20.002, told(20.001, ahead=-0.2))
+    assert error(time, 20.002) == pytest.approx(0, abs=2 * MS)
+    assert error(time, 21.002) == pytest.approx(-0.1, abs=2 * MS)
+    assert error(time, 25.0, ahead=-0.2) == pytest.approx(0, abs=2 * MS)
+
+
+@pytest.mark.parametrize("ahead", [0.2, 3600])
+def test_a_clock_that_was_set_ahead_is_followed_at_once(ahead: float) -> None:
+    time = steady().observe(20.0, 20.002, told(20.001, ahead))
+    assert error(time, 20.003, ahead) == pytest.approx(0, abs=2 * MS)
 
 
 def test_a_clock_that_was_set_back_is_waited_for_at_half_speed() -> None:
@@ -87,7 +95,7 @@ probes = st.lists(
     st.tuples(
         st.floats(0.001, 3.0),  # pause before
         st.floats(0.0, 2.0),  # round trip
-        st.floats(-3 * JUMP, 3 * JUMP),  # how far ahead the database says it is
+        st.floats(-3 * FAR, 3 * FAR),  # how far ahead the database says it is
     ),
     min_size=2,
     max_size=20,
