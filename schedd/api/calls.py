@@ -9,6 +9,7 @@ in good time, with the reason: nothing depends on it.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from functools import wraps
 from typing import Any, Final, TypeAlias
 
@@ -111,9 +112,11 @@ def _checked_stream(method: str, call: Streaming) -> Streaming:
     async def checked(services: Services, caller: Caller, request: Any) -> AsyncIterator[Message]:
         check_wellformed(request)
         await authorise(services, caller.who, method, request)
-        async for answer in call(services, caller, request):
-            await services.authentication.still(caller.who)
-            yield answer
+        answers = call(services, caller, request)
+        async with aclosing(services.authentication.until_over(caller.who, answers)) as read:
+            async for answer in read:
+                await services.authentication.still(caller.who)
+                yield answer
 
     return checked
 

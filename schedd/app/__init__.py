@@ -147,6 +147,7 @@ async def _live(
         ("pulse", parts.telemetry.pulse.run),
         ("reload", lambda: service.answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in (*loops, *parts.greeting.loops)),
+        *((loop.name, loop.run) for loop in parts.services.authentication.loops),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from schedd.api.authentication import FRESH
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller
 from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
@@ -23,6 +25,8 @@ from schedproto.v1 import job_pb2, job_service_pb2
 from support.certs import Authority
 from support.web import Answer, Web, bearer, member, served, token
 
+ON_TOP = 2.0
+"""Seconds that the machine may take for what takes FRESH."""
 PAGE = {"accept": "text/html"}
 
 
@@ -35,6 +39,12 @@ async def web(dsn: str) -> AsyncIterator[Web]:
 async def log_in(web: Web, text: str, **form: str) -> Answer:
     data = {"token": text, **form}
     return await web.ask("POST", "/login", data=data, allow_redirects=False)
+
+
+async def revoke(web: Web, token_id: str) -> None:
+    call: Any = UNARY["schedd.v1.AuthService.RevokeToken"]
+    asked = auth.RevokeTokenRequest(token_id=token_id)
+    await call(web.services, Caller(ANONYMOUS, "test"), asked)
 
 
 def cookie_of(answer: Answer) -> str:
@@ -133,11 +143,53 @@ async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None
     token_id, text = await token(web, auth.ROLE_VIEWER)
     sent = {"cookie": cookie_of(await log_in(web, text))}
     assert (await web.get("/metrics", headers=sent)).status == 200
-    revoke: Any = UNARY["schedd.v1.AuthService.RevokeToken"]
-    asked = auth.RevokeTokenRequest(token_id=token_id)
-    await revoke(web.services, Caller(ANONYMOUS, "test"), asked)
+    await revoke(web, token_id)
     assert (await web.get("/metrics", headers=sent)).json["reason"] == "TOKEN_REVOKED"
     assert (await log_in(web, text)).status == 403
+
+
+async def ends_at(web: Web, token_id: str, seconds: float) -> None:
+    """Have this token end so many seconds from now."""
+    ends = "UPDATE access_tokens SET expires_at = now() + %s * interval '1 s' WHERE token_id = %s"
+    await web.store.database.call(lambda c: c.exec_driver_sql(ends, (seconds, token_id)))
+
+
+async def test_a_quiet_stream_of_events_says_that_its_token_was_revoked_here_or_elsewhere(
+    web: Web, dsn: str
+) -> None:
+    async with served(dsn, demanded=True) as other:
+        for taken in (web, other):
+            token_id, text = await token(web, auth.ROLE_VIEWER)
+            async with web.events("/api/v1/events", headers=bearer(text)) as events:
+                await revoke(taken, token_id)
+                async with asyncio.timeout(FRESH + ON_TOP):
+                    told = await anext(events)
+            assert (told.name, json.loads(told.data)["reason"]) == ("error", "TOKEN_REVOKED")
+
+
+async def test_a_quiet_stream_of_events_says_that_its_token_has_expired(web: Web) -> None:
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    await ends_at(web, token_id, 2)
+    async with web.events("/api/v1/events", headers=bearer(text)) as events:
+        async with asyncio.timeout(2 + FRESH + ON_TOP):
+            told = await anext(events)
+    assert (told.name, json.loads(told.data)["reason"]) == ("error", "TOKEN_EXPIRED")
+
+
+async def test_a_live_page_on_which_nothing_happens_ends_with_its_login_and_is_refused_then(
+    web: Web, dsn: str
+) -> None:
+    async with served(dsn, demanded=True) as other:
+        for taken in (web, other):
+            _, text = await token(web, auth.ROLE_VIEWER)
+            sent = {"cookie": cookie_of(await log_in(web, text))}
+            async with web.events("/live/dead-letters", headers=sent) as events:
+                assert (await anext(events)).id  # the page as it is, and then nothing
+                await taken.ask("POST", "/logout", headers=sent, allow_redirects=False)
+                async with asyncio.timeout(FRESH + ON_TOP):
+                    assert [event async for event in events] == []
+            answer = await web.get("/live/dead-letters", headers=sent)
+            assert (answer.status, answer.json["reason"]) == (401, "TOKEN_REVOKED")
 
 
 async def test_a_login_is_in_no_list_and_is_forgotten_when_it_has_ended(web: Web) -> None:
