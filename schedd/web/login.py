@@ -29,6 +29,7 @@ from schedd.web.problems import Refusal
 from schedd.web.requests import content_of
 from schedd.web.templating import render
 from schedkit.errors import Unavailable
+from schedkit.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ LARGEST: Final = 4096
 
 def routes(services: Services) -> list[BaseRoute]:
     """The page, and what its buttons do."""
+    failed = Seldom()
 
     async def page(request: Request) -> Response:
         return _page(request, 200, request.query_params.get("next", ""))
@@ -56,7 +58,7 @@ def routes(services: Services) -> list[BaseRoute]:
             login = await log_in(services, caller_of(request))
         except (CallError, Unavailable) as error:
             refusal = of_world(error) if isinstance(error, Unavailable) else error
-            log.warning("login of %s: %s", request.client, refusal.message)
+            _tell(failed, request, refusal)
             status = 503 if isinstance(error, Unavailable) else 403
             return _page(request, status, after, refusal.message)
         response = RedirectResponse(_page_after(request, after), 303)
@@ -77,6 +79,14 @@ def routes(services: Services) -> list[BaseRoute]:
         Route(LOGIN, enter, methods=["POST"]),
         Route(LOGOUT, leave, methods=["POST"]),
     ]
+
+
+def _tell(failed: Seldom, request: Request, refusal: CallError) -> None:
+    """Anybody can have a login fail, as often as they like."""
+    if since := failed.due():
+        peer = f"{request.client.host}:{request.client.port}" if request.client else "somebody"
+        told = (peer, refusal.message, since)
+        log.warning("login of %s: %s (of %d that failed since the last line)", *told)
 
 
 def _page(request: Request, status: int, after: str, problem: str = "") -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import Asked
 from schedd.web.server import bound
+from schedkit import seldom
 from schedkit.https import context_of
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import job_pb2, job_service_pb2
@@ -211,6 +213,22 @@ async def test_what_is_no_token_makes_no_login_and_the_page_says_so(web: Web, ty
     assert answer.status == 403
     assert "set-cookie" not in answer.headers
     assert "isn&#39;t one of this cluster" in answer.text
+
+
+async def test_logins_that_fail_are_told_once_a_second_at_most_with_how_many_there_were(
+    web: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await log_in(web, "schedd_x")).status == 403
+    monkeypatch.setattr(seldom, "TELL_EVERY", 3600.0)
+    for _ in range(19):
+        assert (await log_in(web, "schedd_x")).status == 403
+    monkeypatch.setattr(seldom, "TELL_EVERY", 0.0)
+    assert (await log_in(web, "schedd_x")).status == 403
+    lines = [one.getMessage() for one in caplog.records if one.name == "schedd.web.login"]
+    told = r"login of 127\.0\.0\.1:\d+: the token isn't one of this cluster's "
+    told += r"\(of (\d+) that failed since the last line\)"
+    counts = [found[1] for line in lines if (found := re.fullmatch(told, line))]
+    assert (len(lines), counts) == (2, ["1", "20"])
 
 
 @pytest.mark.parametrize("next_", ["https://evil.example/", "//evil.example/", "/\\evil", "x", ""])
