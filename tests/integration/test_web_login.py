@@ -25,6 +25,7 @@ from schedkit.https import context_of
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.certs import Authority
+from support.wait import wait_until_async
 from support.web import Answer, Web, bearer, member, served, token
 
 ON_TOP = 2.0
@@ -335,12 +336,75 @@ async def test_a_login_that_is_over_is_as_none_where_there_is_a_certificate(
     assert (await web.get("/workers", headers=login)).json["reason"] == "TOKEN_REVOKED"
 
 
+def max_age_of(answer: Answer) -> int:
+    return int(str(answer.headers["set-cookie"]).partition("Max-Age=")[2].partition(";")[0])
+
+
+async def test_a_browser_keeps_a_login_as_long_as_it_is_good(web: Web) -> None:
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    assert 8 * 3600 - 60 <= max_age_of(await log_in(web, text)) <= 8 * 3600
+    await ends_at(web, token_id, 3600)
+    assert 3540 <= max_age_of(await log_in(web, text)) <= 3600
+
+
+async def test_a_login_ends_when_the_token_expires_that_it_was_made_by(web: Web) -> None:
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    await ends_at(web, token_id, 3)
+    sent = {"cookie": cookie_of(await log_in(web, text))}
+    again = {"cookie": cookie_of(await log_in(web, str(sent["cookie"]).partition("=")[2]))}
+    for login in (sent, again):  # one that was made by a login, too
+        assert (await web.get("/metrics", headers=login)).status == 200
+
+    async def over() -> bool:
+        answers = [await web.get("/metrics", headers=login) for login in (sent, again)]
+        return [answer.status for answer in answers] == [401, 401]
+
+    await wait_until_async(over, 3 + ON_TOP, "both to end")
+    assert (await web.get("/metrics", headers=sent)).json["reason"] == "TOKEN_EXPIRED"
+
+
+async def test_a_new_login_ends_the_one_that_its_browser_had_before_and_no_other(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    elsewhere = {"cookie": cookie_of(await log_in(web, text))}
+    first = {"cookie": cookie_of(await log_in(web, text))}
+    data = {"token": "schedd_x"}
+    assert (await web.ask("POST", "/login", data=data, headers=first)).status == 403
+    assert (await web.get("/metrics", headers=first)).status == 200, "no new one, so it stays"
+    held = (first, {"cookie": "__Host-schedd=schedd_x"}, {"cookie": f"__Host-schedd={text}"})
+    for cookie in held:
+        options: Any = {"data": {"token": text}, "headers": cookie, "allow_redirects": False}
+        entered = await web.ask("POST", "/login", **options)
+        assert entered.status == 303
+        second = {"cookie": cookie_of(entered)}
+        assert (await web.get("/metrics", headers=second)).status == 200
+    assert (await web.get("/metrics", headers=first)).json["reason"] == "TOKEN_REVOKED"
+    for good in (elsewhere, bearer(text)):
+        assert (await web.get("/metrics", headers=good)).status == 200
+
+
 async def test_a_login_isn_t_taken_from_another_sites_page(web: Web) -> None:
     _, text = await token(web, auth.ROLE_ADMIN)
     cookie = cookie_of(await log_in(web, text))
     sent = {"cookie": cookie, "origin": "https://evil.example"}
     assert (await web.post("/api/v1/cluster:pause", {}, headers=sent)).status == 403
     assert (await web.ask("POST", "/login", data={"token": text}, headers=sent)).status == 403
+
+
+async def test_a_login_over_https_isn_t_taken_from_a_page_in_the_clear(
+    web: Web, tmp_path: Path
+) -> None:
+    tls = Authority.create(tmp_path).issue("m1", san="IP:127.0.0.1")
+    mine = ssl.create_default_context(cafile=tls.ca)
+    _, text = await token(web, auth.ROLE_VIEWER)
+    async with bound("127.0.0.1:0") as http, asyncio.TaskGroup() as group:
+        server = group.create_task(http.serve(web.app, tls=context_of(tls)))
+        secure = replace(web, url=f"https://{http.address}")
+        for scheme, status in (("http", 403), ("https", 303)):
+            options: Any = {"data": {"token": text}, "allow_redirects": False, "ssl": mine}
+            headers = {"origin": f"{scheme}://{http.address}"}
+            answer = await secure.ask("POST", "/login", headers=headers, **options)
+            assert answer.status == status, scheme
+        server.cancel()
 
 
 async def test_where_nobody_is_asked_the_login_says_so(dsn: str) -> None:
