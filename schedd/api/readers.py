@@ -122,15 +122,18 @@ class _Reader:
 
     async def next(self, items: AsyncIterator[T]) -> T | Literal[_End.END]:
         """The next of these. Raises Unauthenticated: it has ended."""
-        if self._over is not None:
-            raise self._over
-        self._wait = wait = asyncio.timeout(None)
+        if self._over is None:
+            self._wait = wait = asyncio.timeout(None)
+            try:
+                async with wait:
+                    return await anext(items, _END)
+            except TimeoutError:
+                if not wait.expired():
+                    raise
+            finally:
+                self._wait = None
+        assert self._over is not None
         try:
-            async with wait:
-                return await anext(items, _END)
-        except TimeoutError:
-            if self._over is None or not wait.expired():
-                raise
             raise self._over from None
         finally:
-            self._wait = None
+            self._over = None  # which would hold this frame, and this frame it, with the stream

@@ -7,18 +7,21 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
-from schedd.api import authentication, readers
+from schedd.api import authentication, calls, readers
 from schedd.api.authentication import Authentication
 from schedd.api.errors import Unauthenticated
+from schedd.api.services import Caller
 from schedd.core.access_tokens import AccessToken, text_of
 from schedd.core.ids import AccessTokenId
 from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
 from schedkit.errors import Unavailable
+from schedproto.v1.run_service_pb2 import WatchRunsRequest
 from support.wait import PATIENCE, wait_until_async
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -222,6 +225,20 @@ async def test_a_stream_that_is_over_between_two_items_tells_no_other(stored: St
             await wait_until_async(lambda: not here._readers._readers, PATIENCE, "its end")
             with pytest.raises(Unauthenticated):
                 await anext(stream)
+
+
+async def test_a_call_whose_reader_is_over_leaves_nothing_of_its_stream(stored: Stored) -> None:
+    async with member(stored) as here:
+        services, quiet = cast("Any", SimpleNamespace(authentication=here)), Quiet()
+        call = calls._checked_stream("schedd.v1.RunService.WatchRuns", lambda *_: quiet.stream())
+        quiet.items.put_nowait(1)
+        stream = call(services, Caller(CERTIFIED, "test"), WatchRunsRequest())
+        assert await anext(stream) == 1
+        stored.time += timedelta(days=1)
+        await wait_until_async(lambda: not here._readers._readers, PATIENCE, "its end")
+        with pytest.raises(Unauthenticated):
+            await anext(stream)
+        assert quiet.closed
 
 
 async def test_a_timeout_of_the_stream_s_own_is_told_as_what_it_is(stored: Stored) -> None:
