@@ -90,6 +90,7 @@ class Telemetry:
         self.registry: Final = CollectorRegistry()
         self._metrics = Metrics(self.registry)
         self._dead_runs = DeadRunLines()
+        self._etcd_away: Callable[[], float] = lambda: 0.0
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         self._scraped = Momentary(self.exposition)
@@ -97,7 +98,11 @@ class Telemetry:
     def observe(self, cluster: Cluster, version: str) -> None:
         """Ask this view of the cluster at each scrape, and say what runs here. Once."""
         Info("schedd_build", "What runs here.", registry=self.registry).info({"version": version})
-        self.registry.register(ClusterGauges(cluster))
+        self.registry.register(ClusterGauges(cluster, self._etcd_away))
+
+    def observe_etcd(self, away_for: Callable[[], float]) -> None:
+        """Before `observe`: ask this, too, for how many seconds no call of etcd was answered."""
+        self._etcd_away = away_for
 
     def observe_slots(self, slots: Callable[[], int], free: Callable[[], int]) -> None:
         """Ask these at each scrape: slots of the attached workers, and those that are free."""

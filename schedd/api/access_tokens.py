@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from schedd.api import paging, validation, views
 from schedd.api.bounds import id_of
-from schedd.api.errors import NotFound, Violation, cut, refuse
+from schedd.api.errors import NotFound, Unauthenticated, Violation, cut, refuse
 from schedd.api.services import Caller, Services, compact
 from schedd.core.access_tokens import (
     LIFETIME,
@@ -108,9 +108,9 @@ async def get_identity(
     )
 
 
-async def log_in(services: Services, caller: Caller) -> str:
-    """The text of a login: a token as good as the caller's own, for a shorter time. Theirs must be
-    one, for a login ends with the token that it was made by.
+async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
+    """The text of a login, and for how long it is good: a token as good as the caller's own, for a
+    shorter time. Theirs must be one, for a login ends with the token that it was made by.
     """
     who = caller.who
     assert who.token is not None
@@ -128,7 +128,7 @@ async def log_in(services: Services, caller: Caller) -> str:
         )
     )
     await services.access_tokens.create(token, caller.audit("login", f"token/{who.token}"))
-    return text
+    return text, token.expires_at - now
 
 
 async def log_out(services: Services, caller: Caller) -> None:
@@ -137,6 +137,20 @@ async def log_out(services: Services, caller: Caller) -> None:
         entry = caller.audit("logout", f"token/{token}")
         await services.access_tokens.revoke(token, caller.actor, entry)
         services.authentication.forget()
+
+
+async def replace_login(services: Services, text: str, source: str) -> None:
+    """A login that its browser has another for is worth nothing any more; what is none, or over,
+    stays as it is.
+    """
+    try:
+        who = await services.authentication.of_token(text)
+    except Unauthenticated:
+        return
+    assert who.token is not None
+    found = await services.access_tokens.find(who.token)
+    if found is not None and found.parent is not None:
+        await log_out(services, Caller(who, source))
 
 
 def _drawn(token: AccessToken) -> tuple[AccessToken, str]:

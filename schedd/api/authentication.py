@@ -2,10 +2,12 @@
 
     token ─▶ its row, looked up at most once in FRESH seconds ─▶ secret? ended? revoked? ─▶ Identity
     certificate ─▶ names in it (`core.rights`) ─▶ Identity, until the certificate ends
+    stream ─▶ its reader is asked about again and again, in memory (`readers`)
 
 Invariants
 - A token that is sent is judged, whatever certificate comes with it: a wrong one isn't passed by.
-- A revoked token is worth nothing FRESH seconds later, on whichever member; here, at once.
+- A revoked token is worth nothing FRESH seconds later, on whichever member; here, at once. So is
+  a stream that it opened.
 - That a token has ended or was revoked is told to who knows its secret alone.
 - What nobody knows costs the database little: LOOKS are under way at a time, and what isn't there
   is remembered, too, as are no more than MOST of them.
@@ -16,17 +18,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from schedd.api.errors import Unauthenticated
+from schedd.api.readers import TICK, Readers
 from schedd.core.access_tokens import AccessToken, read
 from schedd.core.ids import AccessTokenId
 from schedd.core.rights import ANONYMOUS, Identity, identity_of
 from schedd.ports import AccessTokenStore, ClusterClock
 from schedkit.certificates import not_after
 from schedkit.clock import boottime
+from schedkit.tasks import Loop
+
+T = TypeVar("T")
 
 FRESH: Final = 5.0
 """Seconds for which a row that was read stands for what is stored."""
@@ -49,6 +55,12 @@ class Authentication:
         self._rows: OrderedDict[AccessTokenId, tuple[float, AccessToken | None]] = OrderedDict()
         self._revoked_at = -math.inf
         self._certificates: OrderedDict[bytes, Identity | None] = OrderedDict()
+        self._readers = Readers(self._over, self._refresh)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """To be run as long as anything is streamed."""
+        return self._readers.loops
 
     async def of(
         self, authorization: str | None, certificate: Callable[[], Identity | None]
@@ -86,12 +98,15 @@ class Authentication:
     async def still(self, who: Identity) -> None:
         """Raise Unauthenticated where what somebody was known by is over: for what lasts."""
         if who.token is not None:
-            token = await self._row(who.token)
-            if token is None:
-                raise _unknown("the token isn't there any more", "BAD_TOKEN")
-            self._living(token)
-        elif who.until is not None and who.ended(self._clock.now()):
-            raise _unknown("the certificate has ended", "CERTIFICATE_EXPIRED")
+            await self._row(who.token)
+        if (over := self._over(who)) is not None:
+            raise over
+
+    def until_over(self, who: Identity, items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+        """These, for as long as `still` would say nothing: it raises the same where there is no
+        item, too. To be closed by who reads it.
+        """
+        return self._readers.until_over(who, items)
 
     def of_certificate(self, pem: bytes, uris: Iterable[str]) -> Identity | None:
         """Whom a certificate that was verified names; None: nobody. Remembered by its bytes."""
@@ -105,14 +120,33 @@ class Authentication:
     def forget(self) -> None:
         """A token was revoked here: what was read before now says nothing any more."""
         self._revoked_at = boottime()
+        self._readers.revoked()
 
     def _living(self, token: AccessToken) -> Identity:
+        if (over := self._token_over(token)) is not None:
+            raise over
+        return token.identity
+
+    def _token_over(self, token: AccessToken) -> Unauthenticated | None:
         if token.revoked:
-            raise _unknown("the token was revoked", "TOKEN_REVOKED")
-        who = token.identity
+            return _unknown("the token was revoked", "TOKEN_REVOKED")
+        if token.identity.ended(self._clock.now()):
+            return _unknown("the token has expired", "TOKEN_EXPIRED")
+        return None
+
+    def _over(self, who: Identity) -> Unauthenticated | None:
+        """Why what somebody was known by is worth nothing any more, by what is in memory."""
+        if who.token is None:
+            ended = who.ended(self._clock.now())
+            return _unknown("the certificate has ended", "CERTIFICATE_EXPIRED") if ended else None
         if who.ended(self._clock.now()):
-            raise _unknown("the token has expired", "TOKEN_EXPIRED")
-        return who
+            return _unknown("the token has expired", "TOKEN_EXPIRED")
+        if (known := self._rows.get(who.token)) is None:  # forgotten: `_refresh` asks for it again
+            return None
+        _, token = known
+        if token is None:
+            return _unknown("the token isn't there any more", "BAD_TOKEN")
+        return self._token_over(token)
 
     async def _row(self, token: AccessTokenId) -> AccessToken | None:
         if not self._fresh(token):
@@ -120,17 +154,34 @@ class Authentication:
                 if not self._fresh(token):  # somebody looked meanwhile
                     asked = boottime()
                     found = await self._store.find(token)
-                    self._rows[token] = asked, found
-                    self._rows.move_to_end(token)
-                    while len(self._rows) > MOST:
-                        self._rows.popitem(last=False)
-                    return found
+                    self._keep(asked, {token: found})
         return self._rows[token][1]
 
-    def _fresh(self, token: AccessTokenId) -> bool:
+    async def _refresh(self, tokens: Collection[AccessTokenId]) -> bool:
+        """Read the rows of all of these, unless each is fresh until the next such look has had its
+        time.
+        """
+        if all(self._fresh(token, FRESH - 2 * TICK) for token in tokens):
+            return False
+        asked = boottime()
+        found = {token.id: token for token in await self._store.find_all(tokens)}
+        self._keep(asked, {token: found.get(token) for token in tokens})
+        return True
+
+    def _keep(self, asked: float, found: Mapping[AccessTokenId, AccessToken | None]) -> None:
+        """What was found; looks that were asked for later know better."""
+        for token, row in found.items():
+            if asked >= self._rows.get(token, (-math.inf, None))[0]:
+                self._rows[token] = asked, row
+                self._rows.move_to_end(token)
+        while len(self._rows) > MOST:
+            self._rows.popitem(last=False)
+
+    def _fresh(self, token: AccessTokenId, within: float | None = None) -> bool:
         """Whether what is known of it was read lately, and since the last revocation here."""
         asked, _ = self._rows.get(token, (-math.inf, None))
-        return asked > max(self._revoked_at, boottime() - FRESH)
+        since = boottime() - (FRESH if within is None else within)
+        return asked > max(self._revoked_at, since)
 
 
 def _unknown(what: str, reason: str) -> Unauthenticated:

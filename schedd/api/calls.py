@@ -8,7 +8,8 @@ in good time, with the reason: nothing depends on it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from functools import wraps
 from typing import Any, Final, TypeAlias
 
@@ -51,7 +52,7 @@ from schedproto.v1 import (
 )
 
 Unary: TypeAlias = Callable[[Services, Caller, Any], Awaitable[Message]]
-Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncIterator[Message]]
+Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncGenerator[Message, None]]
 
 
 READS: Final = ("Get", "List", "Explain")
@@ -108,12 +109,19 @@ def _read(call: Unary) -> Unary:
 
 def _checked_stream(method: str, call: Streaming) -> Streaming:
     @wraps(call)
-    async def checked(services: Services, caller: Caller, request: Any) -> AsyncIterator[Message]:
+    async def checked(
+        services: Services, caller: Caller, request: Any
+    ) -> AsyncGenerator[Message, None]:
         check_wellformed(request)
         await authorise(services, caller.who, method, request)
-        async for answer in call(services, caller, request):
-            await services.authentication.still(caller.who)
-            yield answer
+        authentication, who = services.authentication, caller.who
+        async with (
+            aclosing(call(services, caller, request)) as answers,
+            aclosing(authentication.until_over(who, answers)) as read,
+        ):
+            async for answer in read:
+                await authentication.still(who)
+                yield answer
 
     return checked
 

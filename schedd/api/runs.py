@@ -2,7 +2,7 @@
 tells of their changes.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from uuid import UUID
@@ -149,7 +149,7 @@ async def get_run_result(
 
 async def read_result(
     services: Services, caller: Caller, request: run_service_pb2.ReadResultRequest
-) -> AsyncIterator[run_pb2.ResultPiece]:
+) -> AsyncGenerator[run_pb2.ResultPiece, None]:
     """What the handler returned, of whatever size."""
     del caller
     record = await _find(services, request.run_id)
@@ -160,7 +160,7 @@ async def read_result(
 
 async def read_logs(
     services: Services, caller: Caller, request: run_service_pb2.ReadLogsRequest
-) -> AsyncIterator[run_pb2.LogPiece]:
+) -> AsyncGenerator[run_pb2.LogPiece, None]:
     """What an attempt has written; followed, what its run writes until it has ended."""
     del caller
     record = await _find(services, request.run_id)

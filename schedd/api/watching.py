@@ -5,7 +5,7 @@ likes.
     namespace, job ──▶ feed ──▶ each change, with the cursor after which a stream goes on elsewhere
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -24,7 +24,7 @@ MOST_WATCHED: Final = 1000
 
 async def watch_runs(
     services: Services, caller: Caller, request: run_service_pb2.WatchRunsRequest
-) -> AsyncIterator[run_service_pb2.RunEvent]:
+) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
     """Each change of the runs asked for, from how they stand now or from a cursor on."""
     del caller
     if not request.run_ids:
@@ -77,7 +77,7 @@ def _cursor(text: str) -> Cursor | None:
 
 async def _these(
     services: Services, ends: positions.ToldRuns
-) -> AsyncIterator[run_service_pb2.RunEvent]:
+) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
     """Those whose end wasn't told, until all have ended."""
     seen: dict[RunId, RunRecord] = {}
     told: dict[RunId, run_pb2.RunProgress] = {}

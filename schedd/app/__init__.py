@@ -97,6 +97,7 @@ class Daemon:
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
+            telemetry.observe_etcd(etcd.away_for)
             unready = readiness(parts.member, clock, etcd.away_for, daemon.draining.is_set)
             health = await serve(doors.grpc, parts, terms, unready, reflection=config.reflection)
             stack.push_async_callback(doors.grpc.stop, GRACE)
@@ -147,6 +148,7 @@ async def _live(
         ("pulse", parts.telemetry.pulse.run),
         ("reload", lambda: service.answer_reloads(daemon, serving)),
         *((loop.name, loop.run) for loop in (*loops, *parts.greeting.loops)),
+        *((loop.name, loop.run) for loop in parts.services.authentication.loops),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]

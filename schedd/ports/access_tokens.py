@@ -1,5 +1,6 @@
 """Access tokens, as they are stored."""
 
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -15,6 +16,10 @@ class AccessTokenStore(Protocol):
 
     async def find(self, token: AccessTokenId) -> AccessToken | None:
         """Whether or not it has ended."""
+        ...
+
+    async def find_all(self, tokens: Collection[AccessTokenId]) -> Sequence[AccessToken]:
+        """Those of these that there are, in one look; ended or not."""
         ...
 
     async def list(

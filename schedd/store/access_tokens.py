@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, func, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    Connection,
+    Row,
+    Select,
+    Uuid,
+    any_,
+    func,
+    literal,
+    select,
+    tuple_,
+)
 
 from schedd.core.access_tokens import AccessToken
 from schedd.core.ids import AccessTokenId
 from schedd.core.model import AuditEntry
 from schedd.core.rights import Role
 from schedd.store import audit
-from schedd.store.arrays import clean
+from schedd.store.arrays import clean, ids
 from schedd.store.database import Database
 from schedd.store.schema import access_tokens as tokens
 from schedkit.records import dataclass
@@ -46,6 +58,12 @@ def find(connection: Connection, token: AccessTokenId) -> AccessToken | None:
     """It, as it stands."""
     row = connection.execute(_all().where(tokens.c.token_id == token)).first()
     return None if row is None else _token_of(row)
+
+
+def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[AccessToken]:
+    """Those of these that there are."""
+    these = any_(literal(ids(wanted)).cast(ARRAY(Uuid)))
+    return [_token_of(row) for row in connection.execute(_all().where(tokens.c.token_id == these))]
 
 
 def list_tokens(
@@ -114,6 +132,10 @@ class PostgresAccessTokenStore:
     async def find(self, token: AccessTokenId) -> AccessToken | None:
         """It, as it stands."""
         return await self.database.call(lambda c: find(c, token))
+
+    async def find_all(self, tokens: Collection[AccessTokenId]) -> builtins.list[AccessToken]:
+        """Those of these that there are, in one look."""
+        return await self.database.call(lambda c: find_all(c, tokens))
 
     async def list(
         self, after: tuple[datetime, AccessTokenId] | None, limit: int

@@ -112,7 +112,10 @@ _TOO_MANY: Final = problems.answer(
 
 
 class SameOrigin:
-    """Refuses requests that change something and come from another site's page."""
+    """Refuses requests that change something and come from another site's page. One that came in
+    the clear is another, where we are asked by TLS; not the other way round, for a proxy before us
+    may have ended it.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -178,7 +181,9 @@ def _foreign(scope: Scope) -> bool:
     origin = headers.get("origin")
     if origin is not None:
         try:
-            return urlsplit(origin).netloc != headers.get("host")
+            told = urlsplit(origin)
         except ValueError:  # no browser says such a thing
             return True
+        clear = scope.get("scheme") == "https" and told.scheme != "https"
+        return clear or told.netloc != headers.get("host")
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")

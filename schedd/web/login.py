@@ -1,7 +1,8 @@
 """The login of the dashboard: an access token for a cookie that is good for a working day.
 
     GET  /login            the page: a form, or who is logged in
-    POST /login  token=…   ─▶ a token of its own, SESSION long, in the cookie ─▶ the page asked for
+    POST /login  token=…   ─▶ a token of its own, SESSION long at most, in the cookie ─▶ the page
+                              asked for; the one that the cookie held before is revoked
     POST /logout           ─▶ that one is revoked
 
 The token that was typed in is nowhere kept. The cookie is one that no script reads, that no other
@@ -18,17 +19,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from schedd.api.access_tokens import log_in, log_out
+from schedd.api.access_tokens import log_in, log_out, replace_login
 from schedd.api.errors import CallError, of_world
 from schedd.api.services import Services
-from schedd.core.access_tokens import SESSION
 from schedd.core.rights import Identity, Kind
 from schedd.web import problems, ways
-from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of
+from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
 from schedd.web.problems import Refusal
 from schedd.web.requests import content_of
 from schedd.web.templating import render
 from schedkit.errors import Unavailable
+from schedkit.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ LARGEST: Final = 4096
 
 def routes(services: Services) -> list[BaseRoute]:
     """The page, and what its buttons do."""
+    failed = Seldom()
 
     async def page(request: Request) -> Response:
         return _page(request, 200, request.query_params.get("next", ""))
@@ -53,14 +55,17 @@ def routes(services: Services) -> list[BaseRoute]:
         try:
             who = await services.authentication.of_token(form.get("token", ""))
             request.scope[IDENTITY] = who
-            login = await log_in(services, caller_of(request))
+            caller = caller_of(request)
+            login, lasts = await log_in(services, caller)
+            if (former := cookie_of(request.headers)) is not None:
+                await replace_login(services, former, caller.source)
         except (CallError, Unavailable) as error:
             refusal = of_world(error) if isinstance(error, Unavailable) else error
-            log.warning("login of %s: %s", request.client, refusal.message)
+            _tell(failed, request, refusal)
             status = 503 if isinstance(error, Unavailable) else 403
             return _page(request, status, after, refusal.message)
         response = RedirectResponse(_page_after(request, after), 303)
-        seconds = round(SESSION.total_seconds())
+        seconds = int(lasts.total_seconds())
         response.set_cookie(
             COOKIE, login, max_age=seconds, secure=True, httponly=True, samesite="strict"
         )
@@ -77,6 +82,14 @@ def routes(services: Services) -> list[BaseRoute]:
         Route(LOGIN, enter, methods=["POST"]),
         Route(LOGOUT, leave, methods=["POST"]),
     ]
+
+
+def _tell(failed: Seldom, request: Request, refusal: CallError) -> None:
+    """Anybody can have a login fail, as often as they like."""
+    if since := failed.due():
+        peer = f"{request.client.host}:{request.client.port}" if request.client else "somebody"
+        told = (peer, refusal.message, since)
+        log.warning("login of %s: %s (of %d that failed since the last line)", *told)
 
 
 def _page(request: Request, status: int, after: str, problem: str = "") -> Response:

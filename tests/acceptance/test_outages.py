@@ -52,6 +52,11 @@ def test_an_outage_of_etcd_stops_firing_lets_jobs_end_and_leaves_no_instant_unac
     rough.pause("etcd")
     stopped = time.time()
     wait_until(lambda: not any(ready(rough, m) for m in MEMBERS), PATIENCE, "all trust to end")
+    for member in MEMBERS:
+        told = rough.get(member, "/metrics")
+        assert told is not None
+        lines = told.body.decode().splitlines()
+        assert {"schedd_leader_known 0.0", "schedd_members 0.0"} <= {*lines}
     ended = client.runs.wait(ends_within, timeout=TTL + 8)
     assert time.time() < stopped + OUTAGE, "it ended while etcd stood still"
     assert ended.succeeded

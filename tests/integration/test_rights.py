@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, timedelta
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from google.protobuf.message_factory import GetMessageClass
 
 from schedctl.authority import Authority as Issuing
 from schedctl.authority import Subject
-from schedd.api.access_tokens import create_token
+from schedd.api.access_tokens import create_token, revoke_token
+from schedd.api.authentication import FRESH
 from schedd.api.calls import STREAMING, methods
 from schedd.api.errors import InvalidArgument
 from schedd.api.services import Caller
@@ -278,6 +281,43 @@ async def test_a_token_that_is_wrong_revoked_or_expired_is_refused_however_it_co
         )
     )
     assert await place.code(*ask, place.tokens, place.trust, ended) is UNKNOWN
+
+
+async def test_a_quiet_stream_is_refused_as_a_call_is_when_what_opened_it_is_over(
+    place: Place, dsn: str, tmp_path: Path
+) -> None:
+    watch = "/schedd.v1.RunService/WatchRuns"
+    brief = Subject("bob", uris_of_user("bob", Role.VIEWER, ["*"]))
+    bob = Issuing(place.authority.folder).issue(brief, tmp_path, timedelta(seconds=5))
+
+    async def until_over(
+        endpoint: str, tls: TLS, over: Callable[[], Awaitable[Any]], token: str = ""
+    ) -> str:
+        sent = (("authorization", f"Bearer {token}"),) if token else ()
+        async with connect(endpoint, tls=tls, use=uuid4().hex) as channel:
+            stream = channel.unary_stream(watch, _bytes)(runs.WatchRunsRequest(), metadata=sent)
+            await stream.read()  # that it stands
+            await over()
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await asyncio.wait_for(to_end(stream), 2 * FRESH)
+        assert refused.value.code() is UNKNOWN
+        return str(refused.value.details())
+
+    async def to_end(stream: Any) -> None:
+        while await stream.read() is not grpc.aio.EOF:
+            continue  # says how far it is, and then nothing
+
+    async def nothing() -> None:
+        pass
+
+    assert "certificate has ended" in await until_over(place.mutual, bob, nothing)
+    async with served(dsn, demanded=True) as other:
+        for member in (place.web, other):
+            token_id, text = await place.token(1)
+            revoke = partial(revoke_token, member.services, Caller(ANONYMOUS, "test"))
+            asked = partial(revoke, auth.RevokeTokenRequest(token_id=token_id))
+            told = await until_over(place.tokens, place.trust, asked, text)
+            assert "was revoked" in told
 
 
 async def test_whoever_is_admin_of_a_namespace_makes_tokens_for_it_and_for_no_other(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,18 +13,23 @@ from typing import Any
 
 import pytest
 
+from schedd.api.authentication import FRESH
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller
 from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import Asked
 from schedd.web.server import bound
+from schedkit import seldom
 from schedkit.https import context_of
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.certs import Authority
+from support.wait import wait_until_async
 from support.web import Answer, Web, bearer, member, served, token
 
+ON_TOP = 2.0
+"""Seconds that the machine may take for what takes FRESH."""
 PAGE = {"accept": "text/html"}
 
 
@@ -35,6 +42,12 @@ async def web(dsn: str) -> AsyncIterator[Web]:
 async def log_in(web: Web, text: str, **form: str) -> Answer:
     data = {"token": text, **form}
     return await web.ask("POST", "/login", data=data, allow_redirects=False)
+
+
+async def revoke(web: Web, token_id: str) -> None:
+    call: Any = UNARY["schedd.v1.AuthService.RevokeToken"]
+    asked = auth.RevokeTokenRequest(token_id=token_id)
+    await call(web.services, Caller(ANONYMOUS, "test"), asked)
 
 
 def cookie_of(answer: Answer) -> str:
@@ -133,11 +146,53 @@ async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None
     token_id, text = await token(web, auth.ROLE_VIEWER)
     sent = {"cookie": cookie_of(await log_in(web, text))}
     assert (await web.get("/metrics", headers=sent)).status == 200
-    revoke: Any = UNARY["schedd.v1.AuthService.RevokeToken"]
-    asked = auth.RevokeTokenRequest(token_id=token_id)
-    await revoke(web.services, Caller(ANONYMOUS, "test"), asked)
+    await revoke(web, token_id)
     assert (await web.get("/metrics", headers=sent)).json["reason"] == "TOKEN_REVOKED"
     assert (await log_in(web, text)).status == 403
+
+
+async def ends_at(web: Web, token_id: str, seconds: float) -> None:
+    """Have this token end so many seconds from now."""
+    ends = "UPDATE access_tokens SET expires_at = now() + %s * interval '1 s' WHERE token_id = %s"
+    await web.store.database.call(lambda c: c.exec_driver_sql(ends, (seconds, token_id)))
+
+
+async def test_a_quiet_stream_of_events_says_that_its_token_was_revoked_here_or_elsewhere(
+    web: Web, dsn: str
+) -> None:
+    async with served(dsn, demanded=True) as other:
+        for taken in (web, other):
+            token_id, text = await token(web, auth.ROLE_VIEWER)
+            async with web.events("/api/v1/events", headers=bearer(text)) as events:
+                await revoke(taken, token_id)
+                async with asyncio.timeout(FRESH + ON_TOP):
+                    told = await anext(events)
+            assert (told.name, json.loads(told.data)["reason"]) == ("error", "TOKEN_REVOKED")
+
+
+async def test_a_quiet_stream_of_events_says_that_its_token_has_expired(web: Web) -> None:
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    await ends_at(web, token_id, 2)
+    async with web.events("/api/v1/events", headers=bearer(text)) as events:
+        async with asyncio.timeout(2 + FRESH + ON_TOP):
+            told = await anext(events)
+    assert (told.name, json.loads(told.data)["reason"]) == ("error", "TOKEN_EXPIRED")
+
+
+async def test_a_live_page_on_which_nothing_happens_ends_with_its_login_and_is_refused_then(
+    web: Web, dsn: str
+) -> None:
+    async with served(dsn, demanded=True) as other:
+        for taken in (web, other):
+            _, text = await token(web, auth.ROLE_VIEWER)
+            sent = {"cookie": cookie_of(await log_in(web, text))}
+            async with web.events("/live/dead-letters", headers=sent) as events:
+                assert (await anext(events)).id  # the page as it is, and then nothing
+                await taken.ask("POST", "/logout", headers=sent, allow_redirects=False)
+                async with asyncio.timeout(FRESH + ON_TOP):
+                    assert [event async for event in events] == []
+            answer = await web.get("/live/dead-letters", headers=sent)
+            assert (answer.status, answer.json["reason"]) == (401, "TOKEN_REVOKED")
 
 
 async def test_a_login_is_in_no_list_and_is_forgotten_when_it_has_ended(web: Web) -> None:
@@ -159,6 +214,22 @@ async def test_what_is_no_token_makes_no_login_and_the_page_says_so(web: Web, ty
     assert answer.status == 403
     assert "set-cookie" not in answer.headers
     assert "isn&#39;t one of this cluster" in answer.text
+
+
+async def test_logins_that_fail_are_told_once_a_second_at_most_with_how_many_there_were(
+    web: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (await log_in(web, "schedd_x")).status == 403
+    monkeypatch.setattr(seldom, "TELL_EVERY", 3600.0)
+    for _ in range(19):
+        assert (await log_in(web, "schedd_x")).status == 403
+    monkeypatch.setattr(seldom, "TELL_EVERY", 0.0)
+    assert (await log_in(web, "schedd_x")).status == 403
+    lines = [one.getMessage() for one in caplog.records if one.name == "schedd.web.login"]
+    told = r"login of 127\.0\.0\.1:\d+: the token isn't one of this cluster's "
+    told += r"\(of (\d+) that failed since the last line\)"
+    counts = [found[1] for line in lines if (found := re.fullmatch(told, line))]
+    assert (len(lines), counts) == (2, ["1", "20"])
 
 
 @pytest.mark.parametrize("next_", ["https://evil.example/", "//evil.example/", "/\\evil", "x", ""])
@@ -265,12 +336,75 @@ async def test_a_login_that_is_over_is_as_none_where_there_is_a_certificate(
     assert (await web.get("/workers", headers=login)).json["reason"] == "TOKEN_REVOKED"
 
 
+def max_age_of(answer: Answer) -> int:
+    return int(str(answer.headers["set-cookie"]).partition("Max-Age=")[2].partition(";")[0])
+
+
+async def test_a_browser_keeps_a_login_as_long_as_it_is_good(web: Web) -> None:
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    assert 8 * 3600 - 60 <= max_age_of(await log_in(web, text)) <= 8 * 3600
+    await ends_at(web, token_id, 3600)
+    assert 3540 <= max_age_of(await log_in(web, text)) <= 3600
+
+
+async def test_a_login_ends_when_the_token_expires_that_it_was_made_by(web: Web) -> None:
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    await ends_at(web, token_id, 3)
+    sent = {"cookie": cookie_of(await log_in(web, text))}
+    again = {"cookie": cookie_of(await log_in(web, str(sent["cookie"]).partition("=")[2]))}
+    for login in (sent, again):  # one that was made by a login, too
+        assert (await web.get("/metrics", headers=login)).status == 200
+
+    async def over() -> bool:
+        answers = [await web.get("/metrics", headers=login) for login in (sent, again)]
+        return [answer.status for answer in answers] == [401, 401]
+
+    await wait_until_async(over, 3 + ON_TOP, "both to end")
+    assert (await web.get("/metrics", headers=sent)).json["reason"] == "TOKEN_EXPIRED"
+
+
+async def test_a_new_login_ends_the_one_that_its_browser_had_before_and_no_other(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    elsewhere = {"cookie": cookie_of(await log_in(web, text))}
+    first = {"cookie": cookie_of(await log_in(web, text))}
+    data = {"token": "schedd_x"}
+    assert (await web.ask("POST", "/login", data=data, headers=first)).status == 403
+    assert (await web.get("/metrics", headers=first)).status == 200, "no new one, so it stays"
+    held = (first, {"cookie": "__Host-schedd=schedd_x"}, {"cookie": f"__Host-schedd={text}"})
+    for cookie in held:
+        options: Any = {"data": {"token": text}, "headers": cookie, "allow_redirects": False}
+        entered = await web.ask("POST", "/login", **options)
+        assert entered.status == 303
+        second = {"cookie": cookie_of(entered)}
+        assert (await web.get("/metrics", headers=second)).status == 200
+    assert (await web.get("/metrics", headers=first)).json["reason"] == "TOKEN_REVOKED"
+    for good in (elsewhere, bearer(text)):
+        assert (await web.get("/metrics", headers=good)).status == 200
+
+
 async def test_a_login_isn_t_taken_from_another_sites_page(web: Web) -> None:
     _, text = await token(web, auth.ROLE_ADMIN)
     cookie = cookie_of(await log_in(web, text))
     sent = {"cookie": cookie, "origin": "https://evil.example"}
     assert (await web.post("/api/v1/cluster:pause", {}, headers=sent)).status == 403
     assert (await web.ask("POST", "/login", data={"token": text}, headers=sent)).status == 403
+
+
+async def test_a_login_over_https_isn_t_taken_from_a_page_in_the_clear(
+    web: Web, tmp_path: Path
+) -> None:
+    tls = Authority.create(tmp_path).issue("m1", san="IP:127.0.0.1")
+    mine = ssl.create_default_context(cafile=tls.ca)
+    _, text = await token(web, auth.ROLE_VIEWER)
+    async with bound("127.0.0.1:0") as http, asyncio.TaskGroup() as group:
+        server = group.create_task(http.serve(web.app, tls=context_of(tls)))
+        secure = replace(web, url=f"https://{http.address}")
+        for scheme, status in (("http", 403), ("https", 303)):
+            options: Any = {"data": {"token": text}, "allow_redirects": False, "ssl": mine}
+            headers = {"origin": f"{scheme}://{http.address}"}
+            answer = await secure.ask("POST", "/login", headers=headers, **options)
+            assert answer.status == status, scheme
+        server.cancel()
 
 
 async def test_where_nobody_is_asked_the_login_says_so(dsn: str) -> None:

@@ -243,6 +243,7 @@ async def served(
             asyncio.TaskGroup() as group,
         ):
             server = group.create_task(http.serve(app), name="http")
+            loops = [group.create_task(each.run()) for each in services.authentication.loops]
             yield Web(
                 url=f"http://{http.address}",
                 session=session,
@@ -254,6 +255,7 @@ async def served(
                 server=server,
                 reasons=reasons,
             )
-            server.cancel()
+            for task in (server, *loops):
+                task.cancel()
     finally:
         store.close()

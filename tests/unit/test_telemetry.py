@@ -286,6 +286,24 @@ def test_who_leads_and_what_is_owned_is_asked_at_each_scrape() -> None:
     assert value(telemetry, "schedd_build_info", version="0.1") == 1
 
 
+def test_nobody_is_said_to_lead_or_to_live_by_a_view_that_nobody_may_act_on() -> None:
+    telemetry, cluster, away = Telemetry(), ToldCluster(), [0.0]
+    telemetry.observe_etcd(lambda: away[0])
+    telemetry.observe(cluster, "0.1")
+
+    def known() -> list[float | None]:
+        names = "schedd_leader_known", "schedd_members", "schedd_shards_assigned"
+        return [value(telemetry, name) for name in names]
+
+    assert known() == [1, 1, 256]
+    away[0] = 1.0  # while the lease is trusted the view is of a cluster that is still there
+    assert known() == [1, 1, 256]
+    cluster.has_trust = False
+    assert known() == [0, 0, 0]
+    away[0] = 0.0  # a member without a tenure is told by etcd all the same
+    assert known() == [1, 1, 256]
+
+
 def test_names_and_labels_keep_to_the_conventions() -> None:
     telemetry, cluster = telemetry_after(*EVENTS), ToldCluster()
     telemetry.observe(cluster, "0.1")

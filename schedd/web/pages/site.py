@@ -15,7 +15,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -107,16 +107,18 @@ class Site:
     async def _while_known(
         self, asked: Asked, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
-        """These, until who reads them was logged out, or has a certificate that has ended."""
-        async with aclosing(events):
-            async for event in events:
-                try:
-                    await self._services.authentication.still(asked.caller.who)
-                except Unauthenticated:
-                    return
-                except Unavailable as away:  # which is what the page tells
-                    log.info("who reads %s can't be looked up: %s", asked.caller.source, away)
-                yield event
+        """These, until who reads them was logged out, or has a certificate that has ended: the page
+        asks again then, and is told so.
+        """
+        authentication, who = self._services.authentication, asked.caller.who
+        with suppress(Unauthenticated):
+            async with aclosing(events), aclosing(authentication.until_over(who, events)) as read:
+                async for event in read:
+                    try:
+                        await authentication.still(who)
+                    except Unavailable as away:  # which is what the page tells
+                        log.info("who reads %s can't be looked up: %s", asked.caller.source, away)
+                    yield event
 
     def _form(self, action: Action) -> Route:
         async def sent(request: Request) -> Response:

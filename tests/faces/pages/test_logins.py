@@ -69,6 +69,14 @@ def test_a_page_whose_login_has_ended_says_so_and_asks_no_more(inside: Watched) 
     inside.allow("status of 401")
 
 
+def test_a_page_on_which_nothing_happens_says_so_as_soon(inside: Watched) -> None:
+    page = inside.open("/dead-letters")
+    settled(page)
+    log_out_elsewhere(inside)
+    expect(page.locator("#ended")).to_be_visible(timeout=SLOW)
+    inside.allow("status of 401")
+
+
 def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
     inside: Watched, guarded: DevCluster
 ) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from schedd.web.guard import MOST_AT_A_TIME, AtATime
+from schedd.web.guard import MOST_AT_A_TIME, AtATime, SameOrigin
 
 
 class Door:
@@ -87,3 +88,33 @@ async def test_answers_that_have_begun_and_requests_that_failed_count_no_more() 
         door.begin.set()
         door.end.set()
         assert (await asked(app, "a"))[0]["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("scheme", "origin", "status"),
+    [
+        ("https", "https://m1.example:7421", 200),
+        ("https", "http://m1.example:7421", 403),
+        ("https", "m1.example:7421", 403),
+        ("https", "null", 403),
+        ("https", "https://m1.example", 403),
+        ("http", "http://m1.example:7421", 200),
+        ("http", "https://m1.example:7421", 200),  # a proxy before us ended TLS
+        ("http", "http://evil.example", 403),
+    ],
+)
+async def test_a_page_of_another_scheme_host_or_port_is_another_site_s(
+    scheme: str, origin: str, status: int
+) -> None:
+    door = Door()
+    door.begin.set()
+    door.end.set()
+    said: list[Message] = []
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    headers = [(b"host", b"m1.example:7421"), (b"origin", origin.encode())]
+    about = {"type": "http", "method": "POST", "path": "/login", "scheme": scheme}
+    await SameOrigin(door)(about | {"headers": headers}, asyncio.Event().wait, send)
+    assert said[0]["status"] == status

@@ -1,0 +1,267 @@
+"""A stream ends with what its reader was known by, though nothing happens on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from schedd.api import authentication, calls, readers
+from schedd.api.authentication import Authentication
+from schedd.api.errors import Unauthenticated
+from schedd.api.services import Caller
+from schedd.core.access_tokens import AccessToken, text_of
+from schedd.core.ids import AccessTokenId
+from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
+from schedkit.errors import Unavailable
+from schedproto.v1.run_service_pb2 import WatchRunsRequest
+from support.wait import PATIENCE, wait_until_async
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CERTIFIED = Identity(Kind.USER, "bob", {"*": Role.VIEWER}, until=NOW + timedelta(days=1))
+
+
+class Stored:
+    """What is stored of tokens, for as many members as there are; `now` is their clock's."""
+
+    def __init__(self) -> None:
+        self.time, self.rows = NOW, dict[AccessTokenId, AccessToken]()
+        self.alone = self.together = 0
+        self.away = False
+
+    def now(self) -> datetime:
+        return self.time
+
+    async def find(self, token: AccessTokenId) -> AccessToken | None:
+        self.alone += 1
+        return self.rows.get(token)
+
+    async def find_all(self, tokens: Collection[AccessTokenId]) -> list[AccessToken]:
+        self.together += 1
+        if self.away:
+            raise Unavailable("PostgreSQL: away")
+        return [self.rows[token] for token in tokens if token in self.rows]
+
+    def token(self) -> tuple[AccessTokenId, str]:
+        token_id = AccessTokenId(uuid4())
+        text, digest = text_of(token_id, bytes(32))
+        given = "alice", Role.OPERATOR, ("billing",)
+        until = NOW + timedelta(days=1)
+        self.rows[token_id] = AccessToken(token_id, digest, *given, NOW, "root", until)
+        return token_id, text
+
+    def revoke(self, token: AccessTokenId) -> None:
+        self.rows[token] = replace(self.rows[token], revoked_at=NOW)
+
+
+@pytest.fixture
+def stored() -> Stored:
+    return Stored()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundredth of the times."""
+    monkeypatch.setattr(readers, "TICK", 0.01)
+    monkeypatch.setattr(authentication, "TICK", 0.01)
+    monkeypatch.setattr(authentication, "FRESH", 0.05)
+
+
+@asynccontextmanager
+async def member(stored: Stored) -> AsyncIterator[Authentication]:
+    """One whose loops run."""
+    made = Authentication(cast("Any", stored), cast("Any", stored), demanded=True)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each.run()) for each in made.loops]
+        yield made
+        for task in tasks:
+            task.cancel()
+
+
+class Quiet:
+    """A stream on which nothing happens until it is told to. Whether it has been closed."""
+
+    def __init__(self) -> None:
+        self.items: asyncio.Queue[int] = asyncio.Queue()
+        self.closed = False
+
+    async def stream(self) -> AsyncGenerator[int, None]:
+        try:
+            while True:
+                yield await self.items.get()
+        finally:
+            self.closed = True
+
+
+async def read(here: Authentication, who: Identity, quiet: Quiet) -> list[int]:
+    async with aclosing(here.until_over(who, quiet.stream())) as stream:
+        return [item async for item in stream]
+
+
+async def refused(reading: asyncio.Task[list[int]]) -> str:
+    with pytest.raises(Unauthenticated) as over:
+        await asyncio.wait_for(reading, PATIENCE)
+    return over.value.reason
+
+
+async def test_a_quiet_stream_ends_when_its_token_is_revoked_on_another_member(
+    stored: Stored,
+) -> None:
+    token, text = stored.token()
+    async with member(stored) as here:
+        quiet = Quiet()
+        who = await here.of_token(text)
+        reading = asyncio.create_task(read(here, who, quiet))
+        await wait_until_async(lambda: stored.together > 1, PATIENCE, "looks")
+        assert not reading.done()
+        stored.revoke(token)
+        assert await refused(reading) == "TOKEN_REVOKED"
+        assert quiet.closed
+
+
+async def test_it_ends_at_once_where_the_revocation_was_taken(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "TICK", 3600.0)
+    monkeypatch.setattr(authentication, "FRESH", 3600.0)
+    token, text = stored.token()
+    async with member(stored) as here:
+        reading = asyncio.create_task(read(here, await here.of_token(text), Quiet()))
+        await asyncio.sleep(0)
+        stored.revoke(token)
+        here.forget()
+        assert await refused(reading) == "TOKEN_REVOKED"
+
+
+@pytest.mark.parametrize("by", ["token", "certificate"])
+async def test_a_quiet_stream_ends_when_its_reader_s_time_is_over_whatever_is_away(
+    stored: Stored, by: str
+) -> None:
+    _, text = stored.token()
+    async with member(stored) as here:
+        who = CERTIFIED if by == "certificate" else await here.of_token(text)
+        stored.away = True
+        reading = asyncio.create_task(read(here, who, Quiet()))
+        done, _ = await asyncio.wait([reading], timeout=0.1)
+        assert not done
+        stored.time += timedelta(days=1)
+        expected = "TOKEN_EXPIRED" if by == "token" else "CERTIFICATE_EXPIRED"
+        assert await refused(reading) == expected
+
+
+async def test_a_stream_outlasts_a_database_that_is_away_and_no_revocation_beyond_that(
+    stored: Stored,
+) -> None:
+    token, text = stored.token()
+    async with member(stored) as here:
+        quiet = Quiet()
+        reading = asyncio.create_task(read(here, await here.of_token(text), quiet))
+        stored.away = True
+        before = stored.together
+        await wait_until_async(lambda: stored.together > before + 3, PATIENCE, "tries")
+        assert not reading.done()
+        stored.revoke(token)
+        stored.away = False
+        assert await refused(reading) == "TOKEN_REVOKED"
+
+
+async def test_all_streams_of_a_member_share_one_look_in_a_while(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all, whoever they are: what a stream costs is no query of its own."""
+    monkeypatch.setattr(authentication, "FRESH", 0.5)
+    async with member(stored) as here:
+        texts = [stored.token()[1] for _ in range(256)]
+        known = [await here.of_token(text) for text in texts]
+        reading = [asyncio.create_task(read(here, who, Quiet())) for who in known]
+        began = asyncio.get_running_loop().time()
+        await wait_until_async(lambda: stored.together >= 3, PATIENCE, "looks")
+        for who in known:
+            await here.still(who)
+        took = asyncio.get_running_loop().time() - began
+        assert stored.together <= 2 + took / 0.4
+        assert stored.alone == 256, "each once, when it came"
+        for token in [*stored.rows][:255]:
+            stored.revoke(token)
+        await asyncio.wait(reading[:255], timeout=PATIENCE)
+        assert {await refused(one) for one in reading[:255]} == {"TOKEN_REVOKED"}
+        assert not reading[255].done()
+        reading[255].cancel()
+
+
+async def test_no_item_is_lost_however_often_its_reader_is_looked_at(stored: Stored) -> None:
+    _, text = stored.token()
+    async with member(stored) as here:
+        quiet, got = Quiet(), list[int]()
+
+        async def reads() -> None:
+            async for item in here.until_over(await here.of_token(text), quiet.stream()):
+                got.append(item)
+
+        reading = asyncio.create_task(reads())
+        for number in range(50):
+            await asyncio.sleep(0.005)
+            quiet.items.put_nowait(number)
+        await wait_until_async(lambda: len(got) == 50, PATIENCE, "all of them")
+        assert got == [*range(50)]
+        reading.cancel()
+
+
+async def test_a_stream_that_is_over_between_two_items_tells_no_other(stored: Stored) -> None:
+    async with member(stored) as here:
+        quiet = Quiet()
+        for number in range(2):
+            quiet.items.put_nowait(number)
+        async with aclosing(here.until_over(CERTIFIED, quiet.stream())) as stream:
+            assert await anext(stream) == 0
+            stored.time += timedelta(days=1)
+            await wait_until_async(lambda: not here._readers._readers, PATIENCE, "its end")
+            with pytest.raises(Unauthenticated):
+                await anext(stream)
+
+
+async def test_a_call_whose_reader_is_over_leaves_nothing_of_its_stream(stored: Stored) -> None:
+    async with member(stored) as here:
+        services, quiet = cast("Any", SimpleNamespace(authentication=here)), Quiet()
+        call = calls._checked_stream("schedd.v1.RunService.WatchRuns", lambda *_: quiet.stream())
+        quiet.items.put_nowait(1)
+        stream = call(services, Caller(CERTIFIED, "test"), WatchRunsRequest())
+        assert await anext(stream) == 1
+        stored.time += timedelta(days=1)
+        await wait_until_async(lambda: not here._readers._readers, PATIENCE, "its end")
+        with pytest.raises(Unauthenticated):
+            await anext(stream)
+        assert quiet.closed
+
+
+async def test_a_timeout_of_the_stream_s_own_is_told_as_what_it_is(stored: Stored) -> None:
+    async def late() -> AsyncGenerator[int, None]:
+        raise TimeoutError("its own")
+        yield 0
+
+    async with member(stored) as here:
+        with pytest.raises(TimeoutError, match="its own"):
+            await anext(here.until_over(CERTIFIED, late()))
+
+
+async def test_who_has_left_isn_t_looked_at_and_who_isn_t_asked_never_is(stored: Stored) -> None:
+    _, text = stored.token()
+    async with member(stored) as here:
+        who = await here.of_token(text)
+        quiet = Quiet()
+        async with aclosing(here.until_over(who, quiet.stream())) as stream:
+            quiet.items.put_nowait(1)
+            assert await anext(stream) == 1
+            assert len(here._readers._readers) == 1
+        assert not here._readers._readers
+        async with aclosing(here.until_over(ANONYMOUS, quiet.stream())) as stream:
+            quiet.items.put_nowait(2)
+            assert await anext(stream) == 2
+            assert not here._readers._readers
