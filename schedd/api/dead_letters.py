@@ -101,10 +101,12 @@ async def list_dead_letter_groups(
 
 
 async def greatest_groups(
-    services: Services, namespace: str, most: int
+    services: Services, namespace: str, most: int, job: str = "", fingerprint: str = ""
 ) -> tuple[list[run_pb2.DeadLetterGroup], int]:
-    """The greatest of all, and how many letters wait in whichever; for who may see them."""
-    found, waiting = await services.dead_letters.groups(_choice(namespace, "", ""), most)
+    """The greatest, and how many letters wait in whichever; for who may see them. `job` and
+    `fingerprint` choose, where they aren't empty.
+    """
+    found, waiting = await services.dead_letters.groups(_choice(namespace, job, fingerprint), most)
     return [views.group_message(one) for one in found], waiting
 
 
