@@ -167,6 +167,7 @@ async def redrive_dead_letters(
     services: Services, caller: Caller, request: wire.RedriveDeadLettersRequest
 ) -> wire.RedriveDeadLettersResponse:
     """Do many again, so many a second, as people see it go on."""
+    validation.check_note(request.note, "note")
     payload = _payload(request)
     rate = request.rate or USUAL_RATE
     if not math.isfinite(rate) or not LEAST_RATE <= rate <= MOST_RATE:
@@ -180,7 +181,7 @@ async def redrive_dead_letters(
         return wire.RedriveDeadLettersResponse(total=planned)
     redrive_id = RedriveId(uuid4())
     wish = Wish(redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor)
-    what = _told(choice) | {"rate": rate, "payload": payload is not None}
+    what = _told(choice) | {"rate": rate, "payload": payload is not None, "note": request.note}
     made = await services.dead_letters.create(
         wish,
         stored_jobs.idempotency(

@@ -107,6 +107,20 @@ async def test_what_a_form_did_is_told_once(web: Web) -> None:
     assert "etl is paused" not in (await web.get("/jobs")).text
 
 
+async def test_the_audit_keeps_the_reasons_of_forms_that_destroy_or_do_again(web: Web) -> None:
+    await web.post("/api/v1/jobs", JOB)
+    await web.post("/api/v1/jobs/etl:trigger", {})
+    await web.store.database.call(lambda c: c.exec_driver_sql(BURY))
+    assert (await web.get("/dead-letters")).text.count('name="reason"') == 2
+    await sent(web, "/dead-letters/redrive", job="etl", rate="10", reason="the mail is back")
+    assert 'name="reason"' in (await web.get("/jobs/etl")).text.partition('id="delete"')[2]
+    await sent(web, "/jobs/etl/delete", name="etl", reason="nobody reads it")
+    entries = (await web.get("/api/v1/audit")).json["entries"]
+    notes = {one["action"]: one["after"] for one in entries[:2]}
+    assert '"note":"the mail is back"' in notes["redrive"]
+    assert notes["delete"] == '{"note":"nobody reads it"}'
+
+
 async def test_what_a_form_couldnt_do_is_told_with_what_to_do(web: Web) -> None:
     answer = await sent(web, "/jobs/nowhere/trigger")
     assert answer.status == 404

@@ -166,6 +166,7 @@ async def _redrive(asked: Asked) -> Done:
         job=fields.get("job", ""),
         fingerprint=fields.get("fingerprint", ""),
         rate=rate_of(fields),
+        note=fields.get("reason", ""),
     )
     told = await asked.call(
         "RunService.RedriveDeadLetters", request, run_service_pb2.RedriveDeadLettersResponse
