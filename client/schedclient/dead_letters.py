@@ -101,6 +101,7 @@ class DeadLetters:
         rate: float = 0.0,
         payload: object = None,
         dry_run: bool = False,
+        note: str = "",
         idempotency_key: str | None = None,
         deadline: float | None = None,
     ) -> RedrivePlan:
@@ -117,6 +118,7 @@ class DeadLetters:
             rate=rate,
             payload=payload_message(payload),
             dry_run=dry_run,
+            note=note,
             idempotency_key="" if dry_run else idempotency_key or str(uuid4()),
         )
         return value_of(RedrivePlan, await self._call(methods.REDRIVE_DEAD, request, deadline))

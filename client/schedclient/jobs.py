@@ -158,11 +158,11 @@ class Jobs:
         return value_of(Job, await self._call(methods.UPDATE_JOB, request, deadline))
 
     async def delete(
-        self, job: Job | str, *, etag: str = "", deadline: float | None = None
+        self, job: Job | str, note: str = "", *, etag: str = "", deadline: float | None = None
     ) -> None:
         """Delete a job. When it returns, nothing of it starts any more; what runs, finishes."""
         namespace, name = job_of(job, self._namespace)
-        request = wire.DeleteJobRequest(namespace=namespace, job=name, etag=etag)
+        request = wire.DeleteJobRequest(namespace=namespace, job=name, etag=etag, note=note)
         await self._call(methods.DELETE_JOB, request, deadline)
 
     async def pause(

@@ -101,10 +101,12 @@ async def list_dead_letter_groups(
 
 
 async def greatest_groups(
-    services: Services, namespace: str, most: int
+    services: Services, namespace: str, most: int, job: str = "", fingerprint: str = ""
 ) -> tuple[list[run_pb2.DeadLetterGroup], int]:
-    """The greatest of all, and how many letters wait in whichever; for who may see them."""
-    found, waiting = await services.dead_letters.groups(_choice(namespace, "", ""), most)
+    """The greatest, and how many letters wait in whichever; for who may see them. `job` and
+    `fingerprint` choose, where they aren't empty.
+    """
+    found, waiting = await services.dead_letters.groups(_choice(namespace, job, fingerprint), most)
     return [views.group_message(one) for one in found], waiting
 
 
@@ -165,6 +167,7 @@ async def redrive_dead_letters(
     services: Services, caller: Caller, request: wire.RedriveDeadLettersRequest
 ) -> wire.RedriveDeadLettersResponse:
     """Do many again, so many a second, as people see it go on."""
+    validation.check_note(request.note, "note")
     payload = _payload(request)
     rate = request.rate or USUAL_RATE
     if not math.isfinite(rate) or not LEAST_RATE <= rate <= MOST_RATE:
@@ -178,7 +181,7 @@ async def redrive_dead_letters(
         return wire.RedriveDeadLettersResponse(total=planned)
     redrive_id = RedriveId(uuid4())
     wish = Wish(redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor)
-    what = _told(choice) | {"rate": rate, "payload": payload is not None}
+    what = _told(choice) | {"rate": rate, "payload": payload is not None, "note": request.note}
     made = await services.dead_letters.create(
         wish,
         stored_jobs.idempotency(

@@ -28,7 +28,7 @@ from schedd.api import (
 from schedd.api.bounds import MOST_COMING
 from schedd.api.left_out import LeftOut
 from schedd.api.masks import masked
-from schedd.api.services import Caller, Services
+from schedd.api.services import Caller, Services, compact
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core import because
 from schedd.core.cron import EPOCH, ScheduleError
@@ -217,11 +217,14 @@ async def delete_job(
     services: Services, caller: Caller, request: job_service_pb2.DeleteJobRequest
 ) -> job_service_pb2.DeleteJobResponse:
     """Delete a job: waiting runs are cancelled, running ones finish, the name is free."""
+    validation.check_note(request.note, "note")
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
     if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
         raise stored_jobs.edited_meanwhile(stored.name)
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    if request.note:
+        audit = replace(audit, after=compact({"note": request.note}))
     async with settling.kept(services, stored.name):
         missed = LeftOut(partial(_never_fired, caller.actor), services.emit)
         deleted = await services.store.delete_job(stored.job_id, audit, missed, noted.definition)

@@ -4,6 +4,7 @@
     update ──▶ before: {field: value | null, …}       the fields that differ, as they were,
                after:  {field: value | null, …}       and as they are; null: not set
     delete ──▶ before: {field: value, …}
+               after:  {note: why}                if it was said
 
 Invariants
 - Keys and values are those of `schedctl job get -o json`, without what the cluster sets.

@@ -92,6 +92,8 @@ class StoredDefinition:
     """Where it is written; what is read says it by its spec."""
     updated_at: datetime | None = None
     """When this generation was made, where it was read for its owner."""
+    idle: bool = False
+    """Its timer has no instant to come, as those on demand never have; where that was read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,14 +133,30 @@ def list_jobs(
 def newest_definitions(
     connection: Connection, namespace: str, limit: int
 ) -> list[StoredDefinition]:
-    """Of the newest jobs, without their calendars, and whether they are paused by what stands
-    beside the name: no look at their timers.
+    """Of the newest jobs, without their calendars; whether they are paused by what stands beside
+    the name, and whether their timers are through by a look at each.
     """
-    said = select(jobs.c.job_id, jobs.c.generation, jobs.c.name, jobs.c.spec, jobs.c.paused_at)
+    its = select(timers.c.due_at.is_(None)).where(timers.c.job_id == jobs.c.job_id)
+    said = select(
+        jobs.c.job_id,
+        jobs.c.generation,
+        jobs.c.name,
+        jobs.c.spec,
+        jobs.c.paused_at,
+        its.scalar_subquery().label("idle"),
+    )
     rows = connection.execute(_newest(said, namespace, None).limit(limit)).all()
     return [
-        StoredDefinition(JobId(job_id), generation, namespace, name, bytes(spec), bool(paused_at))
-        for job_id, generation, name, spec, paused_at in rows
+        StoredDefinition(
+            JobId(row.job_id),
+            row.generation,
+            namespace,
+            row.name,
+            bytes(row.spec),
+            bool(row.paused_at),
+            idle=bool(row.idle),
+        )
+        for row in rows
     ]
 
 

@@ -1,7 +1,8 @@
 """Server-sent events: one response that goes on, ends with its reader, and never holds a shutdown.
 
     items ──▶ "id, event, data" as lines ──▶ what is ready goes in one piece ──▶ reader
-                                             a comment after 15 s of silence keeps it alive
+                                             a comment after 15 s of silence keeps it alive;
+                                             a page's own, that its script hears, after 10 s
 Invariants
 - The response ends when the reader leaves, the items end, or the server closes, whichever is first;
   nothing of it runs after that.
@@ -26,6 +27,11 @@ KEEPALIVE: Final = 15.0
 
 
 HERE: Final = b": here\n\n"
+"""A comment: what reads events in a browser isn't told of it."""
+BEAT_EVERY: Final = 10.0
+"""Seconds of silence after which a page is told that its member is there; `schedd.js` counts on it,
+and gives a member up that has been silent for two of them.
+"""
 MOST_READY: Final = 64 * 1024
 """Bytes of one piece, and of one event more."""
 
@@ -48,6 +54,10 @@ class Event:
         if self.data or not self.id:
             lines += [f"data: {line}" for line in self.data.splitlines() or [""]]
         return ("\n".join(lines) + "\n\n").encode()
+
+
+BEAT: Final = Event("", name="beat").encoded
+"""An event that says no more than that the member is there."""
 
 
 class Ready:
@@ -86,16 +96,23 @@ class Ready:
 
 
 class EventStream:
-    """An ASGI response that sends the events of `events` until it ends."""
+    """An ASGI response that sends the events of `events` until it ends, and `beat` after `every`
+    seconds of silence.
+    """
 
     def __init__(
         self,
         events: AsyncGenerator[Event, None],
         closing: asyncio.Event,
+        *,
+        beat: bytes = HERE,
+        every: float = KEEPALIVE,
     ) -> None:
         self._over = ExitStack()
         self._events = events
         self._closing = closing
+        self._beat = beat
+        self._every = every
         self._ready = Ready()
 
     def over(self, told: Callable[[], object]) -> None:
@@ -153,10 +170,10 @@ class EventStream:
         while piece:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             try:
-                async with asyncio.timeout(KEEPALIVE):
+                async with asyncio.timeout(self._every):
                     piece = await self._ready.take()
             except TimeoutError:
-                piece = HERE
+                piece = self._beat
 
     async def _closed(self) -> None:
         await self._closing.wait()

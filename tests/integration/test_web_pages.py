@@ -107,6 +107,20 @@ async def test_what_a_form_did_is_told_once(web: Web) -> None:
     assert "etl is paused" not in (await web.get("/jobs")).text
 
 
+async def test_the_audit_keeps_the_reasons_of_forms_that_destroy_or_do_again(web: Web) -> None:
+    await web.post("/api/v1/jobs", JOB)
+    await web.post("/api/v1/jobs/etl:trigger", {})
+    await web.store.database.call(lambda c: c.exec_driver_sql(BURY))
+    assert (await web.get("/dead-letters")).text.count('name="reason"') == 2
+    await sent(web, "/dead-letters/redrive", job="etl", rate="10", reason="the mail is back")
+    assert 'name="reason"' in (await web.get("/jobs/etl")).text.partition('id="delete"')[2]
+    await sent(web, "/jobs/etl/delete", name="etl", reason="nobody reads it")
+    entries = (await web.get("/api/v1/audit")).json["entries"]
+    notes = {one["action"]: one["after"] for one in entries[:2]}
+    assert '"note":"the mail is back"' in notes["redrive"]
+    assert notes["delete"] == '{"note":"nobody reads it"}'
+
+
 async def test_what_a_form_couldnt_do_is_told_with_what_to_do(web: Web) -> None:
     answer = await sent(web, "/jobs/nowhere/trigger")
     assert answer.status == 404
@@ -281,6 +295,30 @@ async def test_the_greatest_groups_of_dead_letters_are_shown_and_the_rest_counte
         "job-3",
     ]
     assert "3 more wait in smaller groups" in text
+
+
+async def test_dead_letters_are_chosen_by_a_job_or_by_a_kind_of_error_alone(web: Web) -> None:
+    for name in ("etl", "report"):
+        await web.post("/api/v1/jobs", JOB | {"name": name})
+        await web.post(f"/api/v1/jobs/{name}:trigger", {})
+    await web.store.database.call(lambda c: c.exec_driver_sql(BURY))
+    one = "UPDATE dead_letters SET fingerprint = 'other' WHERE job_id = (SELECT job_id FROM jobs "
+    await web.store.database.call(lambda c: c.exec_driver_sql(f"{one} WHERE name = 'report')"))
+    for asked in ("job=etl", "fingerprint=f", "job=etl&fingerprint=f"):
+        text = (await web.get(f"/dead-letters?{asked}")).text
+        assert "1 of these wait" in text, asked
+        assert 'id="letters"' in text, asked
+        assert ">etl<" in text, asked
+        assert "report" not in text, asked
+    none = (await web.get("/dead-letters?job=report&fingerprint=f")).text
+    assert "none of these waits" in none
+    assert "/dead-letters/redrive" not in none
+
+
+async def test_a_page_of_letters_of_nothing_is_refused_by_name(web: Web) -> None:
+    answer = await web.get("/dead-letters?page=x")
+    assert answer.status == 400
+    assert "Page: it is of the letters of a job" in answer.text
 
 
 async def test_pages_take_no_more_of_the_database_than_they_may(

@@ -620,6 +620,20 @@ async def test_a_change_is_audited_with_where_it_came_from(web: Web) -> None:
     assert entry["source"].startswith("http:127.0.0.1:")
 
 
+async def test_the_audit_has_why_letters_are_done_again_and_why_a_job_went(web: Web) -> None:
+    await made(web)
+    await dead(web, 1)
+    wish = {"all": True, "note": "the mail is back"}
+    asked = (await web.post("/api/v1/dead-letters:redrive", wish)).json["redrive"]
+    assert (await web.ask("DELETE", "/api/v1/jobs/etl?note=nobody+reads+it")).status == 200
+    entries = (await web.get("/api/v1/audit")).json["entries"]
+    notes = {one["object"]: json.loads(one["after"])["note"] for one in entries[:2]}
+    assert notes == {
+        f"redrive/{asked['redriveId']}": "the mail is back",
+        "job/default/etl": "nobody reads it",
+    }
+
+
 async def test_the_cluster_is_paused_and_resumed_and_its_page_says_so(web: Web) -> None:
     paused = await web.post("/api/v1/cluster:pause", {"note": "new disks"})
     assert (paused.status, paused.json["paused"], paused.json["pauseNote"]) == (

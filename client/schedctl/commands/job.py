@@ -172,8 +172,9 @@ def patch(
 
 @job.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@click.option("--note", default="", help="Why; it stands in the audit.")
 @pass_session
-def delete(session: Session, names: tuple[str, ...]) -> None:
+def delete(session: Session, names: tuple[str, ...], note: str) -> None:
     """Delete jobs: nothing of them starts any more; what runs, finishes."""
     for name in names:
         session.confirm("delete", name)
@@ -181,7 +182,7 @@ def delete(session: Session, names: tuple[str, ...]) -> None:
     async def work(client: Client) -> None:
         for name in names:
             session.asked_job = name
-            await client.jobs.delete(name)
+            await client.jobs.delete(name, note)
             message(f"deleted {name}")
 
     session.run(work)

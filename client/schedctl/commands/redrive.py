@@ -43,6 +43,7 @@ class Rate(click.ParamType[float]):
 @click.option("--payload", metavar="JSON|@FILE|-", help="Instead of each run's own.")
 @click.option("--dry-run", is_flag=True, help="Say how many; nothing is stored.")
 @click.option("--wait", is_flag=True, help="Stay until all runs are made; tell how far it is.")
+@click.option("--note", default="", help="Why; it stands in the audit.")
 @click.option(
     "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
 )
@@ -139,6 +140,7 @@ def _many(
     rate: float | None,
     dry_run: bool,
     wait: bool,
+    note: str,
     idempotency_key: str | None,
 ) -> None:
     async def work(client: Client) -> RedrivePlan | Redrive:
@@ -149,6 +151,7 @@ def _many(
             rate=rate or 0.0,
             payload=payload,
             dry_run=dry_run,
+            note=note,
             idempotency_key=idempotency_key,
         )
         if plan.redrive is None or not wait:

@@ -231,10 +231,13 @@ class DeleteJobRequest(google.protobuf.message.Message):
     JOB_FIELD_NUMBER: builtins.int
     ETAG_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    NOTE_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     etag: builtins.str
     request_id: builtins.str
+    note: builtins.str
+    """Why; the audit keeps it."""
     def __init__(
         self,
         *,
@@ -242,8 +245,9 @@ class DeleteJobRequest(google.protobuf.message.Message):
         job: builtins.str = ...,
         etag: builtins.str = ...,
         request_id: builtins.str = ...,
+        note: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["etag", b"etag", "job", b"job", "namespace", b"namespace", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["etag", b"etag", "job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id"]) -> None: ...
 
 global___DeleteJobRequest = DeleteJobRequest
 

@@ -656,6 +656,7 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
     DRY_RUN_FIELD_NUMBER: builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    NOTE_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     fingerprint: builtins.str
@@ -667,6 +668,8 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
     """Say how many; store nothing."""
     idempotency_key: builtins.str
     request_id: builtins.str
+    note: builtins.str
+    """Why; the audit keeps it."""
     @property
     def payload(self) -> schedproto.v1.common_pb2.Payload:
         """Instead of that of each run."""
@@ -683,9 +686,10 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
         dry_run: builtins.bool = ...,
         idempotency_key: builtins.str = ...,
         request_id: builtins.str = ...,
+        note: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all", b"all", "dry_run", b"dry_run", "fingerprint", b"fingerprint", "idempotency_key", b"idempotency_key", "job", b"job", "namespace", b"namespace", "payload", b"payload", "rate", b"rate", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["all", b"all", "dry_run", b"dry_run", "fingerprint", b"fingerprint", "idempotency_key", b"idempotency_key", "job", b"job", "namespace", b"namespace", "note", b"note", "payload", b"payload", "rate", b"rate", "request_id", b"request_id"]) -> None: ...
 
 global___RedriveDeadLettersRequest = RedriveDeadLettersRequest
 

@@ -1,7 +1,9 @@
 """The dead letters that wait, by job and kind of error; done again many at a time, or discarded.
 
 /dead-letters                         the groups, and the redrives
-/dead-letters?job=etl&fingerprint=…   the letters of one
+/dead-letters?job=etl                 those of a job, and its letters
+/dead-letters?fingerprint=…           those of a kind of error, of whatever job
+/dead-letters?job=etl&fingerprint=…   those of one group
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ class RedriveRow:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The greatest groups and the redrives; or the letters of the group that was asked for.
-    `waiting`: letters of all groups.
+    """The greatest groups, and the redrives; the letters, where a job or a kind of error was asked
+    for, as the groups are of those alone. `waiting`: letters of all groups.
     """
 
     groups: tuple[Group, ...]
@@ -81,10 +83,13 @@ class DeadLetters:
 
 async def _read(asked: Asked) -> Shown:
     job, fingerprint = asked.query.get("job", ""), asked.query.get("fingerprint", "")
+    if asked.query.get("page") and not (job or fingerprint):
+        problem = "it is of the letters of a job, or of a kind of error"
+        raise wrong("page", problem, "leave it out, or name a job or a fingerprint")
     async with asked.at_once() as all_:
         groups = all_.read(
             "the groups",
-            asked.read(greatest_groups, asked.services, asked.namespace, GROUPS),
+            asked.read(greatest_groups, asked.services, asked.namespace, GROUPS, job, fingerprint),
         )
         redrives = all_.call(
             "RunService.ListRedrives",
@@ -110,8 +115,8 @@ async def _read(asked: Asked) -> Shown:
 async def _letters_of(
     asked: Asked, job: str, fingerprint: str
 ) -> run_service_pb2.ListDeadLettersResponse:
-    """Those of one group, if one is asked for."""
-    if not fingerprint:
+    """Those of a job, of a kind of error, or both, if that is asked for."""
+    if not (job or fingerprint):
         return run_service_pb2.ListDeadLettersResponse()
     request = run_service_pb2.ListDeadLettersRequest(
         namespace=asked.namespace,
@@ -161,6 +166,7 @@ async def _redrive(asked: Asked) -> Done:
         job=fields.get("job", ""),
         fingerprint=fields.get("fingerprint", ""),
         rate=rate_of(fields),
+        note=fields.get("reason", ""),
     )
     told = await asked.call(
         "RunService.RedriveDeadLetters", request, run_service_pb2.RedriveDeadLettersResponse

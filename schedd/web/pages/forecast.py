@@ -1,18 +1,20 @@
 """What is to come: how many runs start in each hour of the next seven days, and when it is hottest.
 
+    now 14:20   ─▶ 14:00 today ──168 hours──▶ 14:00 in a week      a row a day: eight of them
+
     definitions ──digest──▶ known? ──▶ the forecast
                               └─ no ──▶ counted, kept
 
 Counted from the definitions of the newest JOBS jobs in a thread of its own, one after the other: a
 member has other things to do, and other threads do others'. They are read once a minute, however
-many look, and counted only if one of them is new or another, or the day is.
+many look, and counted only if one of them is new or another, or the hour is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -42,7 +44,7 @@ KEPT: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """An hour of the map: its starts, and how hot that is, 0 to 1."""
+    """An hour of the map: its starts, and how hot that is, 0 to 1. `row` is its day's."""
 
     row: int
     column: int
@@ -100,42 +102,52 @@ _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="forecast")
 
 async def _read(asked: Asked) -> Shown:
     found = await asked.read(newest_definitions, asked.services, asked.namespace, JOBS + 1)
-    today = utcnow().replace(hour=0, minute=0, second=0, microsecond=0)
+    hour = utcnow().replace(minute=0, second=0, microsecond=0)
     loop = asyncio.get_running_loop()
-    return Shown("Forecast", await loop.run_in_executor(_THREAD, _COUNTED.of, found, today))
+    return Shown("Forecast", await loop.run_in_executor(_THREAD, _COUNTED.of, found, hour))
 
 
 def digest_of(stored: Sequence[StoredDefinition], start: datetime) -> bytes:
     """Another for anything that a forecast could tell apart. Pure."""
     digest = hashlib.sha256(start.isoformat().encode())
     for one in stored:
-        head = f"{one.namespace}\0{one.name}\0{one.paused}\0{len(one.spec)}\0"
+        head = f"{one.namespace}\0{one.name}\0{one.paused}\0{one.idle}\0{len(one.spec)}\0"
         digest.update(head.encode() + one.spec)
     return digest.digest()
 
 
 def _foreseen(stored: Sequence[StoredDefinition], start: datetime) -> ForecastSeen:
-    jobs = [job_of(one) for one in stored[:JOBS]]
-    return foreseen(jobs, start, more=len(stored) > JOBS)
+    counted = stored[:JOBS]
+    idle = frozenset(one.name for one in counted if one.idle)
+    return foreseen([job_of(one) for one in counted], start, more=len(stored) > JOBS, idle=idle)
 
 
-def foreseen(jobs: Sequence[job_pb2.Job], start: datetime, *, more: bool) -> ForecastSeen:
-    """The map of a week from `start` on. Pure; of 1,000 jobs it takes some hundredths of a second,
-    and far longer where each has a schedule of its own.
+def foreseen(
+    jobs: Sequence[job_pb2.Job],
+    start: datetime,
+    *,
+    more: bool,
+    idle: Collection[str] = frozenset(),
+) -> ForecastSeen:
+    """The map of a week from `start` on, which is an hour; of those that are `idle` no instant is
+    to come. Pure; of 1,000 jobs it takes some hundredths of a second, and far longer where each has
+    a schedule of its own.
     """
     grid = grid_over(start, timedelta(days=DAYS))
-    going = [job for job in jobs if not job.paused]
+    unpaused = [job for job in jobs if not job.paused]
+    going = [job for job in unpaused if job.on_demand or job.name not in idle]
     rows, wrong = rows_of((entry_of(job) for job in going), grid)
     found = forecast(rows, grid, HOTTEST)
     left_out = [
-        (len(jobs) - len(going), "paused"),
+        (len(jobs) - len(unpaused), "paused"),
+        (len(unpaused) - len(going), "done"),
         (len(wrong), "whose schedule can't be read"),
         (sum(bool(job.max_runs) for job in going), "with max_runs, counted as if they had no end"),
         (sum(job.HasField("exclude") for job in going), "counted as if they excluded nothing"),
     ]
     told = [f"{many:,} {what}" for many, what in left_out if many]
     return ForecastSeen(
-        days=tuple(f"{start + timedelta(days=day):%a %d %b}" for day in range(DAYS)),
+        days=tuple(f"{day:%a %d %b}" for day in days_of(grid)),
         hours=tuple(hours_of(found, grid)),
         hottest=tuple(_hot(hot) for hot in found.hottest),
         total=found.total,
@@ -162,13 +174,20 @@ def entry_of(job: job_pb2.Job) -> Entry:
     )
 
 
+def days_of(grid: Grid) -> list[datetime]:
+    """The days that the grid lies in, some hours of the first and of the last. Pure."""
+    first = grid.at(0).replace(hour=0)
+    many = -((first - grid.at(grid.minutes)) // timedelta(days=1))
+    return [first + timedelta(days=day) for day in range(many)]
+
+
 def hours_of(found: Forecast, grid: Grid) -> Iterable[Hour]:
-    """The hours of the grid. Pure."""
+    """The hours of the grid, each in the row of its day. Pure."""
     starts = [sum(found.counts[at : at + 60]) for at in range(0, len(found.counts), 60)]
     busy = [many for many in starts if many]
     least, most = min(busy, default=0), max(busy, default=0)
     for at, many in enumerate(starts):
-        row, column = divmod(at, HOURS)
+        row, column = divmod(grid.at(0).hour + at, HOURS)
         when = f"{grid.at(at * 60):%a %d %b %H}:00"
         yield Hour(row, column, many, heat(many, least, most), f"{when}: {many:,}")
 

@@ -35,7 +35,8 @@ async def _delete(asked: Asked) -> Done:
     if asked.fields.get("name") != job:
         problem = f"isn't the job's name; {job} was not deleted"
         raise wrong("what was typed", problem, f"type {job} to delete it")
-    request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job)
+    note = asked.fields.get("reason", "")
+    request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job, note=note)
     await asked.call("JobService.DeleteJob", request, job_service_pb2.DeleteJobResponse)
     return Done(f"{job} was deleted.", asked.link("jobs"))
 

@@ -33,7 +33,7 @@ from schedd.web.pages.looks import Body, Looks, refused, shown
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
 from schedd.web.pages.recent import Recent
 from schedd.web.problems import Refusal
-from schedd.web.streams import Event, EventStream
+from schedd.web.streams import BEAT, BEAT_EVERY, Event, EventStream
 from schedd.web.templating import render
 from schedd.web.ways import local, referred
 from schedkit.errors import Unavailable
@@ -97,7 +97,8 @@ class Site:
                 return self._problem(problems.of(error), page.path, self._asked(request))
             seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
             events = self._looks.of(page, asked).events(seen)
-            return EventStream(self._while_known(asked, events), self._closing)
+            told = self._while_known(asked, events)
+            return EventStream(told, self._closing, beat=BEAT, every=BEAT_EVERY)
 
         made: list[BaseRoute] = [Route(page.path, whole)]
         if page.every is not None:

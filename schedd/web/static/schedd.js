@@ -86,7 +86,12 @@ function tick() {
 
 // -- the stream: one, while the page is looked at --
 
+// As often the server says at least that it is there (streams.py: BEAT_EVERY). Of a member that is
+// frozen, or cut off, a stream says nothing: it stays open, and silent.
+const BEAT = 10; // seconds
+
 let events = null;
+let silent = 0; // seconds without a word, as this page counts them: while it slept it missed none
 let failures = 0; // in a row
 let again = 0; // the timer of the next try
 
@@ -97,13 +102,29 @@ function say(state) {
 
 function follow() {
   events = new EventSource(body.dataset.live);
-  events.onopen = () => say("live");
+  heard();
+  events.onopen = () => {
+    heard();
+    say("live");
+  };
   events.onmessage = (event) => {
+    heard();
     failures = 0;
     show(event.data);
   };
+  events.addEventListener("beat", heard);
   events.addEventListener("end", stop);
   events.onerror = lost;
+}
+
+function heard() {
+  silent = 0;
+}
+
+// two beats were missed, and a moment
+function listen() {
+  if (!events || events.readyState === EventSource.CLOSED) return;
+  if (++silent > 2 * BEAT + 1) lost();
 }
 
 function stop() {
@@ -241,6 +262,7 @@ document.addEventListener("keydown", pressed);
 for (const log of document.querySelectorAll("[data-log]")) readLog(log);
 tick();
 setInterval(tick, 1000);
+setInterval(listen, 1000);
 if (body.dataset.live) {
   document.addEventListener("visibilitychange", watch);
   watch();

@@ -140,10 +140,13 @@ def test_a_job_is_deleted_only_by_its_name(web: Watched, cluster: DevCluster) ->
     page.get_by_role("link", name="Go back").click()
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_label("Type its name").fill("short-lived")
+    page.locator("#delete").get_by_label("Reason").fill("it was short")
     page.get_by_role("button", name="Delete it").click()
     page.wait_for_url("**/jobs")
     expect(page.locator(".told")).to_have_text("short-lived was deleted.")
     assert cluster.schedctl("job", "get", "short-lived").returncode == 3
+    [entry] = cluster.json("audit", "list", "--object", "job/default/short-lived", "--limit", "1")
+    assert (entry["action"], entry["after"]) == ("delete", '{"note":"it was short"}')
 
 
 def test_a_form_that_is_wrong_comes_back_as_it_was_filled_in(web: Watched) -> None:
@@ -200,11 +203,14 @@ def test_dead_letters_are_done_again_and_the_rest_discarded(
     row = page.locator("#groups tr", has_text="broken-import")
     row.get_by_role("button", name="Redrive", exact=True).click()
     page.get_by_label("Runs a second").locator("visible=true").fill("20")
+    page.get_by_label("Reason").locator("visible=true").fill("the warehouse is back")
     page.get_by_role("button", name="Redrive them").locator("visible=true").click()
     page.wait_for_url("**/dead-letters")
     expect(page.locator(".told")).to_contain_text("done again")
     expect(page.locator("#redrives")).to_contain_text("done", timeout=SLOW)
     [redrive, *_] = cluster.json("dlq", "redrives")
+    [entry] = cluster.json("audit", "list", "--object", f"redrive/{redrive['redriveId']}")
+    assert '"note":"the warehouse is back"' in entry["after"]
     assert redrive["job"] == "broken-import"
     assert redrive["made"] == redrive["total"] > 0
     row = page.locator("#groups tr", has_text="flaky")

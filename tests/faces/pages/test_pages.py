@@ -114,6 +114,13 @@ CUT = """
 """
 """What is wider than its place."""
 
+CUT_CELLS = """
+[...document.querySelectorAll("table.runs :is(th, td)")]
+  .filter((each) => !each.matches("td.job") && each.scrollWidth > each.clientWidth)
+  .map((each) => `${each.textContent.trim()}: ${each.scrollWidth} in ${each.clientWidth}`)
+"""
+"""Cells of runs that are cut, but for names of jobs: those are as long as they like."""
+
 
 def test_no_page_overflows_or_is_cut_on_the_smallest_phone(
     browser: Browser, cluster: DevCluster, address: str
@@ -124,6 +131,17 @@ def test_no_page_overflows_or_is_cut_on_the_smallest_phone(
             width = page.evaluate("document.documentElement.scrollWidth")
             assert width <= SMALL["width"], f"{name} is {width} wide"
             assert page.evaluate(CUT) == [], name
+
+
+@pytest.mark.parametrize("width", [320, 344, 360, 390])
+def test_no_cell_of_a_table_of_runs_is_cut_on_a_small_phone(
+    browser: Browser, address: str, width: int
+) -> None:
+    with watched(browser, address, size={"width": width, "height": 640}, script=False) as web:
+        for path in ("/", "/runs", "/runs?q=state:succeeded", "/jobs/archive"):
+            page = web.open(path)
+            assert page.locator("table.runs td:visible").count() > 0, path
+            assert page.evaluate(CUT_CELLS) == [], path
 
 
 def test_a_run_has_its_time_on_a_phone_too(browser: Browser, address: str) -> None:

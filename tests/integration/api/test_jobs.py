@@ -112,6 +112,17 @@ async def test_the_audit_has_what_a_job_was_and_what_it_is(api):
     assert json.loads(gone.before) == json.loads(created.after) | {"timeout": "5s"}
 
 
+async def test_the_audit_has_why_a_job_was_deleted(api):
+    await api("CreateJob", create(job()))
+    with pytest.raises(InvalidArgument, match="note"):
+        await api("DeleteJob", wire.DeleteJobRequest(job="j", note="two\nlines"))
+    await api("DeleteJob", wire.DeleteJobRequest(job="j", note="nobody reads it"))
+    request = ListAuditRequest(object="job/default/j", action="delete")
+    [gone] = (await api("ListAudit", request)).entries
+    assert json.loads(gone.after) == {"note": "nobody reads it"}
+    assert json.loads(gone.before)["every"] == "60s"
+
+
 async def test_jobs_of_a_batch_are_in_the_audit_as_those_made_alone(api):
     batch = wire.BatchCreateJobsRequest(requests=[create(job("a")), create(job("b"))])
     await api("BatchCreateJobs", batch)

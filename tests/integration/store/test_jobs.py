@@ -185,6 +185,17 @@ async def test_definitions_alone_are_read_of_the_newest_with_whether_they_are_pa
     assert await paused() == [("job-2", True), ("job-1", False)]
 
 
+async def test_of_definitions_it_is_read_whether_an_instant_of_them_is_to_come(
+    world: World,
+) -> None:
+    await world.member()
+    due, done = job_record(name="due"), job_record(name="done", due=None)
+    for one in (due, done):
+        await world.store.users.create_job(one, None, ok("create"))
+    found = await world.store.users.newest_definitions("default", 2)
+    assert {one.name: one.idle for one in found} == {"due": False, "done": True}
+
+
 async def test_a_filter_without_an_index_looks_at_so_many_jobs_and_says_where_it_ended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,11 +212,12 @@ async def test_a_redrive_is_asked_for_at_a_rate_and_shown(ctl, member, written, 
 async def test_all_that_is_asked_for_is_sent(ctl, member):
     member.say("RedriveDeadLetters", begun(redrive()))
 
-    await ctl("dlq", "redrive", "--all", "--idempotency-key", "k")
+    await ctl("dlq", "redrive", "--all", "--idempotency-key", "k", "--note", "it is back")
     await ctl("dlq", "redrive", "--job", "etl", "--group", "f1", "--payload", '{"new": 1}')
 
     every, some = member.heard("RedriveDeadLetters")
     assert (every.all, every.rate, every.idempotency_key) == (True, 0, "k")
+    assert (every.note, some.note) == ("it is back", "")
     assert (some.job, some.fingerprint, some.all) == ("etl", "f1", False)
     assert json.loads(some.payload.json) == {"new": 1}
 

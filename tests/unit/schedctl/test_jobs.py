@@ -62,7 +62,8 @@ async def test_pause_resume_delete_next_trigger(ctl, member):
     member.say("ExplainInstant", jobs.ExplainInstantResponse(answer="No."))
     ended = await ctl("job", "explain", "etl", "--at", "2026-01-05T12:00:00Z", "-o", "json")
     assert ended.data == {"answer": "No.", "run": None, "backfilled": []}
-    assert (await ctl("job", "delete", "etl")).err == "deleted etl\n"
+    assert (await ctl("job", "delete", "etl", "--note", "not read")).err == "deleted etl\n"
+    assert [one.note for one in member.heard("DeleteJob")] == ["not read"]
     assert member.heard("PauseJob")[0].note == "why"
     assert member.heard("TriggerJob")[0].delay.seconds == 5
     assert member.heard("TriggerJob")[0].idempotency_key

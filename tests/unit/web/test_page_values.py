@@ -214,6 +214,39 @@ def test_the_forecast_counts_each_hour_and_names_the_hottest_minute() -> None:
     assert seen.left_out == ("1 paused", "1 whose schedule can't be read")
 
 
+def test_a_forecast_begins_at_its_hour_and_ends_in_a_week_in_rows_of_days() -> None:
+    hour = datetime(2026, 3, 4, 14, tzinfo=UTC)
+    jobs = [
+        job_pb2.Job(name="morning", cron=["0 9 * * *"]),
+        job_pb2.Job(name="last", cron=["30 13 11 3 *"]),
+        job_pb2.Job(name="after", cron=["0 14 11 3 *"]),
+    ]
+    seen = foreseen(jobs, hour, more=False)
+    assert (seen.days[0], seen.days[-1], len(seen.days)) == ("Wed 04 Mar", "Wed 11 Mar", 8)
+    hours = {(hour.row, hour.column): hour for hour in seen.hours}
+    assert len(hours) == 7 * 24
+    assert (min(hours), max(hours)) == ((0, 14), (7, 13)), "neither what is past, nor more"
+    assert hours[0, 14].told == "Wed 04 Mar 14:00: 0"
+    assert {at for at, hour in hours.items() if hour.starts} == {
+        *((row, 9) for row in range(1, 8)),
+        (7, 13),
+    }
+    assert seen.total == 8
+
+
+def test_of_what_is_done_nothing_is_to_come() -> None:
+    jobs = [
+        job_pb2.Job(name="once"),
+        job_pb2.Job(name="button", on_demand=True),
+        job_pb2.Job(name="hourly", cron=["0 * * * *"]),
+    ]
+    jobs[0].at.FromDatetime(NOW)
+    hour = NOW.replace(minute=0, second=0)
+    assert foreseen(jobs, hour, more=False).total == 7 * 24 + 1, "it is still to start"
+    seen = foreseen(jobs, hour, more=False, idle={"once", "button"})
+    assert (seen.total, seen.counted, seen.left_out) == (7 * 24, 2, ("1 done",))
+
+
 def test_a_steady_load_beneath_all_hours_hides_no_peak() -> None:
     jobs = [
         job_pb2.Job(name="clock", cron=["* * * * *"]),
@@ -236,12 +269,14 @@ def test_a_forecast_of_a_part_says_so() -> None:
     assert {hour.heat for hour in seen.hours} == {0.0}
 
 
-def stored(name: str, cron: str = "0 * * * *", *, paused: bool = False) -> StoredDefinition:
+def stored(
+    name: str, cron: str = "0 * * * *", *, paused: bool = False, idle: bool = False
+) -> StoredDefinition:
     spec = job_pb2.Job(cron=[cron]).SerializeToString(deterministic=True)
-    return StoredDefinition(JobId(uuid4()), 1, "default", name, spec, paused)
+    return StoredDefinition(JobId(uuid4()), 1, "default", name, spec, paused, idle=idle)
 
 
-def test_what_is_to_come_is_counted_once_for_the_same_definitions_and_day() -> None:
+def test_what_is_to_come_is_counted_once_for_the_same_definitions_and_hour() -> None:
     counted, today = Counted(), NOW.replace(hour=0, minute=0, second=0)
     first = counted.of([stored("etl"), stored("report")], today)
     assert first.total == 2 * 7 * 24
@@ -249,9 +284,10 @@ def test_what_is_to_come_is_counted_once_for_the_same_definitions_and_day() -> N
     for total, jobs, start in (
         (7 * 24, [stored("etl")], today),
         (7 * 24, [stored("etl"), stored("report", paused=True)], today),
+        (7 * 24, [stored("etl"), stored("report", idle=True)], today),
         (8 * 24, [stored("etl"), stored("report", "0 0-23 * * 0")], today),
         (2 * 7 * 24, [stored("etl"), stored("reports")], today),
-        (2 * 7 * 24, [stored("etl"), stored("report")], today + timedelta(days=1)),
+        (2 * 7 * 24, [stored("etl"), stored("report")], today + timedelta(hours=1)),
     ):
         other = counted.of(jobs, start)
         assert other != first

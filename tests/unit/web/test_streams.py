@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from schedd.web import streams
-from schedd.web.streams import MOST_READY, Event, EventStream
+from schedd.web.streams import BEAT, HERE, MOST_READY, Event, EventStream
 from support.wait import PATIENCE, wait_until_async
 
 
@@ -21,9 +20,9 @@ class Reader:
         self.takes = asyncio.Event()
         self.takes.set()
 
-    async def read(self, events: AsyncGenerator[Event, None]) -> None:
+    async def read(self, events: AsyncGenerator[Event, None], **beats: Any) -> None:
         """Until its end."""
-        response = EventStream(events, asyncio.Event())
+        response = EventStream(events, asyncio.Event(), **beats)
         await response({"type": "http", "method": "GET"}, self._receive, self._send)
 
     async def _receive(self) -> Any:
@@ -45,6 +44,10 @@ def test_text_of_many_lines_stays_one_event() -> None:
 
 def test_an_event_without_text_is_still_one() -> None:
     assert Event("").encoded == b"data: \n\n"
+
+
+def test_a_beat_is_an_event_that_a_browser_hears_and_whose_id_stays_the_one_before() -> None:
+    assert BEAT == b"event: beat\ndata: \n\n"  # without a line of data nobody is told of it
 
 
 async def test_events_that_are_ready_go_in_one_piece_and_the_last_of_them_too() -> None:
@@ -86,19 +89,18 @@ async def test_no_more_is_made_for_a_reader_that_takes_none_than_a_piece() -> No
     assert max(map(len, reader.pieces)) <= MOST_READY + len(Event("x" * 1024).encoded)
 
 
-async def test_who_hears_nothing_for_long_is_told_that_the_stream_stands(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(streams, "KEEPALIVE", 0.01)
+@pytest.mark.parametrize("beat", [HERE, BEAT], ids=["a comment", "an event"])
+async def test_who_hears_nothing_for_long_is_told_that_the_stream_stands(beat: bytes) -> None:
     reader, further = Reader(), asyncio.Event()
 
     async def events() -> AsyncGenerator[Event, None]:
         await further.wait()
         yield Event("at last")
 
-    reading = asyncio.create_task(reader.read(events()))
-    await wait_until_async(lambda: len(reader.pieces) > 3, PATIENCE, "comments")
-    assert {*reader.pieces} == {b": here\n\n"}
+    reading = asyncio.create_task(reader.read(events(), beat=beat, every=0.01))
+    await wait_until_async(lambda: len(reader.pieces) > 3, PATIENCE, "beats")
+    assert reader.pieces[0] == HERE
+    assert {*reader.pieces[1:]} == {beat}
     further.set()
     await asyncio.wait_for(reading, PATIENCE)
     assert reader.pieces[-1] == b"data: at last\n\n"

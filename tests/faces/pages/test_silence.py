@@ -1,0 +1,67 @@
+"""A page whose member says nothing any more, though its connection stands: in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from faces.pages.browser import Watched, watched
+from faces.pages.test_pages import settled
+from support.cluster import DevCluster, dev_cluster
+from support.wait import PATIENCE, wait_until
+
+SHOWN_WITHIN = 25_000
+"""Milliseconds until a page says that its member is silent: two beats of ten seconds, and more."""
+BACK_WITHIN = 50_000
+"""Milliseconds until it has come back: it tries again each half a minute at the least."""
+
+COUNT_BEATS = """
+window.beats = 0;
+window.EventSource = class extends EventSource {
+  constructor(...of) {
+    super(...of);
+    this.addEventListener("beat", () => window.beats++);
+  }
+};
+"""
+
+
+@pytest.fixture(scope="module")
+def quiet(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    """A cluster in which nothing happens."""
+    with dev_cluster(request.session, members=2, workers=1) as made:
+        yield made
+
+
+@pytest.fixture
+def still(browser: Browser, quiet: DevCluster) -> Iterator[Watched]:
+    """A page of the first member on which nothing changes."""
+    with watched(browser, f"http://{quiet.record['members'][0]['http']}") as web:
+        web.page.add_init_script(COUNT_BEATS)
+        settled(web.open("/jobs"))
+        yield web
+
+
+def test_a_page_on_which_nothing_changes_is_live_without_asking_again(still: Watched) -> None:
+    page = still.page
+    wait_until(lambda: page.evaluate("window.beats") >= 3, PATIENCE, "beats of its member")
+    assert page.locator("#live").get_attribute("data-state") == "live"
+    asked = [one for one in still.requests if "/static/" not in one]
+    assert asked == ["GET /jobs", "GET /live/jobs"]
+
+
+def test_a_page_says_that_its_member_is_frozen_and_comes_back_with_it(
+    still: Watched, quiet: DevCluster
+) -> None:
+    live = still.page.locator("#live")
+    quiet.pause("m1")
+    try:
+        expect(live).to_have_attribute("data-state", "reconnecting", timeout=SHOWN_WITHIN)
+    finally:
+        quiet.resume("m1")
+    expect(live).to_have_attribute("data-state", "live", timeout=BACK_WITHIN)
+    made = quiet.schedctl("job", "create", "newcomer", "--on-demand", "--", "true")
+    assert made.returncode == 0, made.stderr
+    expect(still.page.locator("#jobs")).to_contain_text("newcomer", timeout=BACK_WITHIN)

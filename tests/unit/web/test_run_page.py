@@ -1,0 +1,60 @@
+"""The page of a run from values."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from schedd.web import templating
+from schedd.web.pages.lines import run_line
+from schedd.web.pages.run import RunSeen
+from schedproto.v1 import common_pb2, run_pb2
+from schedproto.v1.run_service_pb2 import ExplainRunResponse
+
+NOW = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
+ASKED = ExplainRunResponse.Check(question="Is it paused?", answer="no")
+
+
+def html(*checks: ExplainRunResponse.Check, result: str = "") -> str:
+    run = run_pb2.Run(run_id="r", job="etl", state=common_pb2.RUN_STATE_SUCCEEDED)
+    run.due_at.FromDatetime(NOW)
+    seen = RunSeen(
+        run_id="r",
+        namespace="default",
+        line=run_line(run),
+        trigger="schedule",
+        fired_by="",
+        lives=False,
+        can_retry=False,
+        progress=None,
+        progress_note="",
+        error="",
+        parents=(),
+        redrive_of="",
+        parent="",
+        children=0,
+        steps=(),
+        attempts=(),
+        answer="It succeeded.",
+        checks=checks,
+        result=result,
+        log=(),
+    )
+    link = templating.linker("")
+    return templating.render("run_body.html", seen=seen, now=NOW, link=link, may=lambda *_: True)
+
+
+@pytest.mark.parametrize(
+    ("page", "titles"),
+    [
+        (html(), []),
+        (html(ASKED), ["Why"]),
+        (html(result="42"), ["Result"]),
+        (html(ASKED, result="42"), ["Why", "Result"]),
+    ],
+    ids=["neither", "checks", "result", "both"],
+)
+def test_what_there_is_nothing_to_say_of_has_no_card(page: str, titles: list[str]) -> None:
+    assert ('id="checks"' in page) is bool(titles)
+    assert [title for title in ("Why", "Result") if f"<h2>{title}</h2>" in page] == titles
