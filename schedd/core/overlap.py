@@ -31,7 +31,7 @@ BUFFERS: Final = {Overlap.BUFFER_ONE: 1, Overlap.BUFFER_ALL: 1_000}
 REPLACES: Final = frozenset({Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER})
 """Policies under which the newest run ends the others."""
 
-LINED_UP: Final = REPLACES | BUFFERS.keys()
+LINED_UP: Final = REPLACES.union(BUFFERS)
 """Policies that say something of a run though there is no slot for it."""
 
 
