@@ -48,12 +48,12 @@ def read_token(listing: str, text: str) -> tuple[datetime, UUID] | None:
         return None
     try:
         of, at, row = _decode(text)
-        instant, number = datetime.fromisoformat(at), UUID(row)
-    except (ValueError, TypeError, AttributeError) as wrong:
+        instant, number = _instant(at), UUID(row)
+    except (ValueError, TypeError, AttributeError, OverflowError) as wrong:
         raise _bad_token() from wrong
     if of != listing:
         raise _of_another(of, listing)
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC), number
+    return instant, number
 
 
 def number_token(listing: str, number: int) -> str:
@@ -87,13 +87,22 @@ def read_name_token(listing: str, text: str) -> str:
         return ""
     try:
         of, name = _decode(text)
-    except (ValueError, TypeError) as wrong:
+        name.encode()
+    except (ValueError, TypeError, AttributeError) as wrong:
         raise _bad_token() from wrong
     if of != listing:
         raise _of_another(of, listing)
-    if not isinstance(name, str):
+    if not isinstance(name, str) or "\0" in name:
         raise _bad_token()
     return name
+
+
+def _instant(text: str) -> datetime:
+    """In UTC, whatever offset it names. Raises ValueError, and OverflowError for what would be no
+    instant of the years 1 to 9999 there.
+    """
+    at = datetime.fromisoformat(text)
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def _encode(parts: list[str | int]) -> str:

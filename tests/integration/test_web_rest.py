@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import signal
@@ -253,6 +254,67 @@ async def test_pages_go_on_where_the_last_one_ended(web: Web) -> None:
     rest = await web.get("/api/v1/jobs", params={"pageToken": first["nextPageToken"]})
     assert [job["name"] for job in rest.json["jobs"]] == ["a1"]
     assert rest.json["nextPageToken"] is None
+
+
+AT_THE_ENDS_OF_TIME = ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00")
+
+
+async def test_a_page_token_that_nobody_was_given_is_refused_by_every_list(web: Web) -> None:
+    lists = {
+        "jobs": "jobs",
+        "runs": "runs",
+        "dead-letters": "dead letters",
+        "redrives": "redrives",
+        "backfills": "backfills",
+        "tokens": "tokens",
+    }
+    for path, listing in lists.items():
+        for at in AT_THE_ENDS_OF_TIME:
+            token = token_of(listing, at, str(uuid4()))
+            answer = await web.get(f"/api/v1/{path}", params={"pageToken": token})
+            assert (answer.status, answer.json["reason"]) == (400, "BAD_PAGE_TOKEN"), path
+    for path in ("pools", "calendars"):
+        for name in ("a\0b", "\ud800"):
+            token = token_of(path, name)
+            answer = await web.get(f"/api/v1/{path}", params={"pageToken": token})
+            assert (answer.status, answer.json["reason"]) == (400, "BAD_PAGE_TOKEN"), path
+    for page in ("jobs", "runs"):
+        shown = await web.get(f"/{page}", params={"page": token_of(page, AT_THE_ENDS_OF_TIME[0])})
+        assert shown.status == 400, page
+
+
+@pytest.mark.parametrize(
+    "at", [*AT_THE_ENDS_OF_TIME, "9999-12-31T23:59:59.999999Z", "0001-01-01T00:00:00Z"]
+)
+async def test_no_instant_in_a_page_token_is_a_bug_of_ours(web: Web, at: str) -> None:
+    for name in ("a1", "b2"):
+        await made(web, name=name)
+        await web.post("/api/v1/runs", SUBMITTED)
+    for path in ("/api/v1/jobs", "/api/v1/runs"):
+        given = (await web.get(f"{path}?pageSize=1")).json["nextPageToken"]
+        listing, _, row = json.loads(base64.urlsafe_b64decode(given))
+        params = {"pageSize": "1", "pageToken": token_of(listing, at, row)}
+        answer = await web.get(path, params=params)
+        assert answer.status == (400 if at in AT_THE_ENDS_OF_TIME else 200), answer.text
+
+
+def token_of(*parts: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
+
+
+@pytest.mark.parametrize("at", AT_THE_ENDS_OF_TIME)
+async def test_no_instant_or_place_to_go_on_from_is_a_bug_of_ours(web: Web, at: str) -> None:
+    await made(web)
+    for path, name in (("runs", "scheduledAfter"), ("jobs/etl/next", "after")):
+        answer = await web.get(f"/api/v1/{path}", params={name: at})
+        assert answer.status == 400, answer.text
+    for last in ("ffffffff-ffffffffffffffff", "0-0"):
+        async with web.session.get(
+            f"{web.url}/api/v1/events", headers={"Last-Event-ID": last}
+        ) as stream:
+            first = await stream.content.readany()
+            assert stream.status in (200, 400), (last, first)
+            assert b"event: error" not in first
 
 
 async def test_pause_and_resume_take_an_empty_body(web: Web) -> None:

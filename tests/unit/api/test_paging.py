@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
@@ -30,3 +33,26 @@ def test_a_token_of_another_list_is_told_from_one_that_cannot_be_read() -> None:
     assert "is of another list" in refused(paging.token("runs", NOW, uuid4()), listing(""))
     for text in ("nonsense", paging.name_token("jobs", "x"), "W1tdLDEsMl0="):
         assert "isn't one of this cluster's" in refused(text, listing(""))
+
+
+def crafted(*parts: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00"])
+def test_an_instant_that_is_none_in_utc_is_no_place_in_a_list(at: str) -> None:
+    assert "isn't one of this cluster's" in refused(crafted("runs", at, str(uuid4())), "runs")
+
+
+def test_an_instant_of_another_offset_is_read_in_utc() -> None:
+    row = uuid4()
+    for at in ("2026-01-01T02:00:00+02:00", "2026-01-01T00:00:00"):
+        read = paging.read_token("runs", crafted("runs", at, str(row)))
+        assert read == (datetime(2026, 1, 1, tzinfo=UTC), row)
+        assert read[0].tzinfo is UTC
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", 7, None])
+def test_what_can_be_no_name_is_no_place_in_a_list(name: object) -> None:
+    with pytest.raises(InvalidArgument, match="isn't one of this cluster's"):
+        paging.read_name_token("pools", crafted("pools", name))
