@@ -63,7 +63,7 @@ async def list_jobs(
 ) -> job_service_pb2.ListJobsResponse:
     """A page of jobs, newest first."""
     del caller
-    wanted, listing = job_filtering.read(request.filter), job_filtering.listing(request.filter)
+    wanted, listing = job_filtering.read(request.filter), paging.listing("jobs", request)
     size = paging.size(request.page_size)
     token = paging.read_token(listing, request.page_token)
     after = (token[0], JobId(token[1])) if token else None

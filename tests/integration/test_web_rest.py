@@ -256,6 +256,28 @@ async def test_pages_go_on_where_the_last_one_ended(web: Web) -> None:
     assert rest.json["nextPageToken"] is None
 
 
+async def test_a_page_goes_on_with_the_question_that_it_began_with_alone(web: Web) -> None:
+    for _ in range(2):
+        for name in ("h1", "h7"):
+            await made(web, name=f"{name}-{uuid4()}")
+        await web.post("/api/v1/runs", SUBMITTED)
+    await web.ask("PUT", "/api/v1/pools/a1", json={"limit": 1})
+    await web.ask("PUT", "/api/v1/pools/b2", json={"limit": 1})
+    for path, mine, other in (
+        ("jobs", {"filter": "h1"}, {"filter": "h7"}),
+        ("runs", {"states": "PENDING"}, {"states": "FAILED"}),
+        ("runs", {}, {"namespace": "billing"}),
+        ("audit", {"action": "create"}, {"action": "submit"}),
+        ("pools", {}, {"namespace": "billing"}),
+    ):
+        first = await web.get(f"/api/v1/{path}", params=mine | {"pageSize": "1"})
+        token = {"pageToken": first.json["nextPageToken"]}
+        assert (await web.get(f"/api/v1/{path}", params=mine | token)).status == 200, path
+        refused = await web.get(f"/api/v1/{path}", params=other | token)
+        assert (refused.status, refused.json["reason"]) == (400, "BAD_PAGE_TOKEN"), path
+        assert "goes with the filter that it was given for" in refused.json["detail"]
+
+
 AT_THE_ENDS_OF_TIME = ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00")
 
 

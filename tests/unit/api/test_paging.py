@@ -11,7 +11,8 @@ import pytest
 
 from schedd.api import paging
 from schedd.api.errors import InvalidArgument
-from schedd.api.job_filtering import listing
+from schedproto.v1.job_service_pb2 import ListJobsRequest
+from schedproto.v1.run_service_pb2 import ListRunsRequest
 from support.runs import NOW
 
 
@@ -22,11 +23,29 @@ def refused(token: str, of: str) -> str:
     return refusal.value.message
 
 
+def listing(text: str) -> str:
+    return paging.listing("jobs", ListJobsRequest(filter=text))
+
+
 @pytest.mark.parametrize(("given", "asked"), [("", "name:a"), ("name:a", ""), ("name:a", "name:b")])
 def test_a_token_goes_with_the_filter_that_it_was_given_for(given: str, asked: str) -> None:
     token = paging.token(listing(given), NOW, uuid4())
     assert paging.read_token(listing(given), token) is not None
     assert "goes with the filter that it was given for" in refused(token, listing(asked))
+
+
+def test_how_large_its_pages_are_is_no_part_of_what_a_list_is_asked_by() -> None:
+    asked = ListRunsRequest(job="etl")
+    listed = paging.listing("runs", asked)
+    sized = ListRunsRequest(job="etl", page_size=7, page_token="x")
+    assert paging.listing("runs", sized) == listed
+    others = [ListRunsRequest(), ListRunsRequest(job="h1"), ListRunsRequest(worker="etl")]
+    assert len({listed, *(paging.listing("runs", one) for one in others)}) == 4
+
+
+def test_how_far_a_page_has_come_is_read_whatever_was_asked() -> None:
+    assert paging.reached(paging.token(listing("name:a"), NOW, uuid4())) == NOW
+    assert paging.reached("") is None
 
 
 def test_a_token_of_another_list_is_told_from_one_that_cannot_be_read() -> None:
