@@ -167,7 +167,7 @@ class _Schemas:
             return self.ref(field.message_type, written=written)
         if field.enum_type is not None:
             return _enum(field.enum_type)
-        return scalar(field)
+        return scalar(field, written=written)
 
 
 def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) -> dict[str, Any]:

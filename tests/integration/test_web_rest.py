@@ -113,6 +113,34 @@ async def test_a_calendar_is_put_used_and_kept_while_it_is(web: Web) -> None:
     assert (await web.ask("DELETE", "/api/v1/calendars/off")).json == {"deleted": True}
 
 
+async def test_what_was_read_of_a_job_makes_another_one(web: Web) -> None:
+    """What the cluster sets is ignored then, whatever it says."""
+    await web.ask("PATCH", f"/api/v1/jobs/{(await made(web))['jobId']}", json={"slots": 2})
+    job = (await web.get("/api/v1/jobs/etl")).json
+    assert job["generation"] == 2
+    for given, name in ((job["jobId"], "a"), ("x", "b"), ("", "c")):
+        sent = job | {"name": name, "jobId": given, "createdBy": "nobody", "runsMade": 7}
+        alone = await web.post("/api/v1/jobs", sent)
+        batch = {"requests": [{"job": sent | {"name": f"{name}-2"}}]}
+        [many] = (await web.post("/api/v1/jobs:batchCreate", batch)).json["results"]
+        for new in (alone.json, many["job"]):
+            assert new["jobId"] not in (job["jobId"], given)
+            assert (new["slots"], new["generation"], new["runsMade"]) == (2, 1, 0)
+            assert new["createdBy"] == job["createdBy"]
+
+
+async def test_what_the_cluster_sets_may_stand_in_an_edit_of_all_fields_alone(web: Web) -> None:
+    job = await made(web)
+    whole = await web.ask("PATCH", "/api/v1/jobs/etl?updateMask=*", json=job | {"slots": 3})
+    assert (whole.status, whole.json["slots"]) == (200, 3), whole.text
+    for given in ("x", str(uuid4())):
+        answer = await web.ask("PATCH", "/api/v1/jobs/etl", json={"jobId": given, "slots": 2})
+        assert (answer.status, answer.json["reason"]) == (400, "JOB_ID_MISMATCH")
+    for field in ("generation", "createdBy", "nextRunAt", "pausedBy", "runsMade"):
+        answer = await web.ask("PATCH", "/api/v1/jobs/etl", json={field: job[field]})
+        assert (answer.status, answer.json["reason"]) == (400, "BAD_UPDATE_MASK"), field
+
+
 async def test_an_edit_changes_the_job_of_its_path_or_none(web: Web) -> None:
     await made(web)
     other = await made(web, name="other")
