@@ -169,9 +169,8 @@ async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -
     stored = record.definition
     if request.job.job_id and request.job.job_id.lower() != str(stored.job_id):
         raise stored_jobs.another_job(stored.name, request.job.job_id)
-    seen = {request.etag, request.job.etag} - {""}
-    if seen - {views.etag(stored.job_id, stored.generation)}:
-        raise stored_jobs.edited_meanwhile(stored.name)
+    for etags in (request.etag, request.job.etag):
+        stored_jobs.check_seen(stored, etags)
     return record
 
 
@@ -219,8 +218,7 @@ async def delete_job(
     """Delete a job: waiting runs are cancelled, running ones finish, the name is free."""
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
-    if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
-        raise stored_jobs.edited_meanwhile(stored.name)
+    stored_jobs.check_seen(stored, request.etag)
     audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
     async with settling.kept(services, stored.name):
         missed = LeftOut(partial(_never_fired, caller.actor), services.emit)

@@ -30,8 +30,7 @@ async def pause_job(
         )
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
-    if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
-        raise stored_jobs.edited_meanwhile(stored.name)
+    stored_jobs.check_seen(stored, request.etag)
     note = request.note or record.pause_note  # who pauses anew says what is to be another
     audit = caller.changed(
         "pause",

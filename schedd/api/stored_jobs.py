@@ -7,7 +7,7 @@ from datetime import datetime
 
 from google.protobuf.message import Message
 
-from schedd.api import definitions, validation
+from schedd.api import definitions, validation, views
 from schedd.api.errors import (
     Aborted,
     AlreadyExists,
@@ -135,6 +135,15 @@ def another_job(name: str, job_id: str) -> InvalidArgument:
         remedy="leave the id out, or name the job that it belongs to; nothing was stored",
         violations=[Violation("job.job_id", f"isn't the id of job {cut(name)!r}")],
     )
+
+
+def check_seen(stored: StoredDefinition, etags: str) -> None:
+    """Raise Aborted unless this is what the caller has seen: its etag, or one of several with
+    commas between, as `If-Match` has them; empty: it doesn't matter.
+    """
+    seen = {one.strip() for one in etags.split(",")}
+    if etags and views.etag(stored.job_id, stored.generation) not in seen:
+        raise edited_meanwhile(stored.name)
 
 
 def edited_meanwhile(name: str) -> Aborted:

@@ -223,7 +223,8 @@ def _parameters(route: Route) -> Iterator[dict[str, Any]]:
         }
     for header, field in HEADERS.items():
         if field in request.fields_by_name:
-            yield {"name": header, "in": "header", "schema": TEXT}
+            schema = {**TEXT, "minLength": 1} if field == "etag" else TEXT
+            yield {"name": header, "in": "header", "schema": schema}
     if route.body == WHOLE:
         return
     taken = {route.body, *route.variables}

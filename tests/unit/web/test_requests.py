@@ -154,8 +154,32 @@ def test_if_match_is_the_etag_and_a_star_matches_any() -> None:
 
 
 def test_a_header_that_the_call_has_no_use_for_is_refused() -> None:
-    with pytest.raises(Refusal, match="takes no etag"):
+    with pytest.raises(Refusal, match="If-Match: this call takes none"):
         message("POST", "/api/v1/jobs/etl:resume", body={}, headers={"if-match": '"a"'})
+
+
+@pytest.mark.parametrize("given", ["", " ", ",", "abc-1", '"abc', '*, "abc-1"', 'w/"abc-1"'])
+def test_an_if_match_that_names_no_tag_changes_nothing(given: str) -> None:
+    with pytest.raises(Refusal, match="If-Match: is ") as refused:
+        message("DELETE", "/api/v1/jobs/etl", headers={"if-match": given})
+    assert refused.value.body["violations"][0]["field"] == "If-Match"
+
+
+@pytest.mark.parametrize(
+    "given", ['"a", "abc-1"', '"a","abc-1"', ', "a" ,, "abc-1" ,', 'W/"a","b"']
+)
+def test_an_if_match_may_name_several_tags(given: str) -> None:
+    headers = {"if-match": given}
+    assert message("DELETE", "/api/v1/jobs/etl", headers=headers).etag == given
+
+
+@pytest.mark.parametrize("given", ["*", '"abc-1"', ""])
+def test_no_call_that_changes_something_passes_over_if_none_match(given: str) -> None:
+    headers = {"if-none-match": given}
+    for verb, path in (("DELETE", "/api/v1/jobs/etl"), ("PUT", "/api/v1/calendars/off")):
+        with pytest.raises(Refusal, match="If-None-Match: this call takes none"):
+            message(verb, path, body={} if verb == "PUT" else None, headers=headers)
+    assert message("GET", "/api/v1/jobs/etl", headers=headers).job == "etl"
 
 
 def test_an_idempotency_key_may_come_as_a_header() -> None:
