@@ -143,7 +143,7 @@ async def update_job(
     if request.validate_only:
         due = reckoning.due_after(record, timer)
         return views.job_message(replace(record, definition=edited, due_at=due))
-    audit = caller.audit("update", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    audit = stored_jobs.audited(caller, "update", stored, request.request_id)
     before, after = noted.differences(old, spec)
     audit = replace(audit, before=before, after=after)
     async with settling.kept(services, stored.name):
@@ -219,7 +219,7 @@ async def delete_job(
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
     stored_jobs.check_seen(stored, request.etag)
-    audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    audit = stored_jobs.audited(caller, "delete", stored, request.request_id)
     async with settling.kept(services, stored.name):
         missed = LeftOut(partial(_never_fired, caller.actor), services.emit)
         deleted = await services.store.delete_job(stored.job_id, audit, missed, noted.definition)

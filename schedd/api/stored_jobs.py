@@ -3,6 +3,7 @@ refusals that every call on them shares.
 """
 
 import hashlib
+from dataclasses import replace
 from datetime import datetime
 
 from google.protobuf.message import Message
@@ -18,8 +19,8 @@ from schedd.api.errors import (
     refuse,
 )
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
-from schedd.core.ids import JobId
-from schedd.core.model import Definition
+from schedd.core.ids import JobId, RunId
+from schedd.core.model import AuditEntry, Definition
 from schedd.core.partition import shard_of_job
 from schedd.core.records import Conflict, Idempotency, JobRecord, PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule
@@ -116,6 +117,16 @@ def first_timer(
     """When it is due first after `now`, and the instant that stands for; None, None: never."""
     first = schedule.first(now)
     return (first.due, first.nominal) if first else (None, None)
+
+
+def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: str) -> AuditEntry:
+    """The audit's line for a change of a job; of one-time work, which has no name of its own, it
+    names the run.
+    """
+    if not stored.ephemeral:
+        return caller.audit(action, f"job/{stored.namespace}/{stored.name}", request_id)
+    entry = caller.audit(action, f"run/{stored.job_id}", request_id)
+    return replace(entry, run_id=RunId(stored.job_id))
 
 
 def unknown(job: str) -> NotFound:

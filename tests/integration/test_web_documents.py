@@ -201,6 +201,18 @@ async def test_a_task_that_ended_before_it_could_start_is_told_as_it_ended(web: 
     assert (status["status"], status["last_run"], status["next_run"]) == ("CANCELLED", None, None)
 
 
+@pytest.mark.parametrize("name", ["", "nightly"])
+async def test_the_audit_says_which_task_was_deleted(web: Web, name: str) -> None:
+    body = {"name": name, "spec": {"shell": {"argv": ["true"]}}, "delay": "1h"}
+    run = (await web.post("/api/v1/runs", body)).json["runId"] if name else ""
+    run = run or (await web.post("/api/tasks", TASK)).json["job_id"]
+    assert (await web.ask("DELETE", f"/api/v1/jobs/{run}")).json == {"deleted": True}
+    [entry] = (await web.get("/api/v1/audit?action=delete")).json["entries"]
+    assert (entry["object"], entry["runId"]) == (f"run/{run}", run)
+    found = (await web.get(f"/api/v1/audit?runId={run}")).json["entries"]
+    assert {one["action"] for one in found} == {"submit", "delete"}
+
+
 async def test_the_next_run_is_the_soonest(web: Web) -> None:
     job = {"name": "now-and-then", "onDemand": True, "callback_url": "https://example.com/x"}
     made = (await web.post("/api/v1/jobs", job)).json
