@@ -12,7 +12,7 @@ Invariants
 - A field that is named twice (in the path and in the body, say) must say the same; of where a
   stream goes on the header is the newer word.
 - A PATCH without `updateMask` changes the fields that its body names; one that names none is
-  refused.
+  refused. With one it changes those that the mask names, and its body names no other.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
@@ -247,12 +247,48 @@ def _agree(message: Message, part: Message, whence: str, at: str = "") -> None:
 def _set_mask(message: Message, found: Found, body: Mapping[str, Any] | None) -> None:
     if found.route.verb != "PATCH" or body is None or MASK not in message.DESCRIPTOR.fields_by_name:
         return
-    mask = getattr(message, MASK)
+    mask, kind = getattr(message, MASK), type(getattr(message, found.route.body))
+    if mask.paths and "*" not in mask.paths:
+        mask.paths.extend(_beside_overlap(body, mask.paths))
+        told = _unmasked(body, kind.DESCRIPTOR, frozenset(mask.paths))
+        if unmasked := [Violation(key, "isn't named by updateMask") for key in told]:
+            detail = "; ".join(f"{one.field}: {one.problem}" for one in unmasked)
+            raise _wrong(detail, violations=unmasked)
     if not mask.paths:
-        named = named_fields(body, type(getattr(message, found.route.body)))
+        named = named_fields(body, kind)
         mask.paths.extend(name for name in named if name not in IDENTITY)
     if not mask.paths:
         raise _wrong("the body names no field to change", reason="BAD_UPDATE_MASK")
+
+
+def _beside_overlap(body: Mapping[str, Any], paths: Collection[str]) -> list[str]:
+    """`{"overlap": {"allow": 3}}` says two fields in one."""
+    both = isinstance(body.get("overlap"), Mapping) and "overlap" in paths
+    return ["overlap_limit"] if both and "overlap_limit" not in paths else []
+
+
+def _unmasked(
+    body: Mapping[str, Any],
+    message: Descriptor,
+    paths: Collection[str],
+    at: str = "",
+    path: str = "",
+) -> Iterator[str]:
+    """Where the body, read as this message before, names what these paths don't: by its own keys.
+    `at` and `path`: where it lies, by those and by the names of fields.
+    """
+    fields = {name: one for one in message.fields for name in (one.name, one.json_name)}
+    for key, value in body.items():
+        field = fields.get(key)  # none of what stands in a payload
+        here = f"{path}{field.name}" if field is not None else ""
+        if here in paths or (not path and here in IDENTITY):
+            continue
+        of = None if field is None or field.is_repeated else field.message_type
+        within = any(one.startswith(f"{here}.") for one in paths)
+        if within and isinstance(value, Mapping) and of is not None:
+            yield from _unmasked(value, of, paths, f"{at}{key}.", f"{here}.")
+        else:
+            yield f"{at}{key}"
 
 
 async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | None:

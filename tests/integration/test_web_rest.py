@@ -177,6 +177,16 @@ async def test_what_is_to_be_done_is_told_in_the_words_of_rest(web: Web) -> None
     assert "_" not in answer.json["remedy"]
 
 
+async def test_an_edit_says_nothing_beside_its_mask(web: Web) -> None:
+    await made(web, priority="high")
+    path = "/api/v1/jobs/etl?updateMask=priority"
+    beside = await web.ask("PATCH", path, json={"cron": "5 5 * * *"})
+    assert (beside.status, beside.json["violations"][0]["field"]) == (400, "cron"), beside.text
+    assert (await web.get("/api/v1/jobs/etl")).json["priority"] == "HIGH"
+    reset = await web.ask("PATCH", path, json={})
+    assert (reset.status, reset.json["priority"]) == (200, None)
+
+
 async def test_if_match_keeps_an_edit_from_going_over_another(web: Web) -> None:
     seen = (await made(web))["etag"]
     headers = {"If-Match": seen}
