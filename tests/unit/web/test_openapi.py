@@ -151,7 +151,7 @@ def test_of_an_id_that_is_sent_no_more_is_said_than_calls_ask(document: dict[str
 def test_a_stream_that_is_gone_on_with_may_have_nothing_more(document: dict[str, Any]) -> None:
     logs = document["paths"]["/api/v1/runs/{run_id}/logs"]["get"]
     assert "204" in logs["responses"]
-    assert {"last-event-id", "resumeAfter"} <= {one["name"] for one in logs["parameters"]}
+    assert {"Last-Event-ID", "resumeAfter"} <= {one["name"] for one in logs["parameters"]}
 
 
 def test_it_says_how_a_caller_is_known(document: dict[str, Any]) -> None:
