@@ -97,7 +97,8 @@ async def list_backfills(
     """A page of backfills, newest first."""
     del caller
     size = paging.size(request.page_size)
-    after = paging.read_token("backfills", request.page_token)
+    listing = paging.listing("backfills", request)
+    after = paging.read_token(listing, request.page_token)
     job_id = None
     if request.job:
         found = await stored_jobs.find(services, request.namespace, request.job)
@@ -112,9 +113,7 @@ async def list_backfills(
     last = page[-1] if rows[size:] else None
     return job_service_pb2.ListBackfillsResponse(
         backfills=[views.backfill_message(row) for row in page],
-        next_page_token=paging.token("backfills", last.created_at, last.backfill_id)
-        if last
-        else "",
+        next_page_token=paging.token(listing, last.created_at, last.backfill_id) if last else "",
     )
 
 

@@ -86,10 +86,11 @@ async def list_calendars(
     """A page of calendars, by name."""
     del caller
     size = paging.size(request.page_size)
-    after = paging.read_name_token("calendars", request.page_token)
+    listing = paging.listing("calendars", request)
+    after = paging.read_name_token(listing, request.page_token)
     namespace = stored_jobs.namespace_of(request.namespace)
     rows = await services.calendars.list(namespace, after, size + 1)
-    token = paging.name_token("calendars", rows[size - 1].name) if rows[size:] else ""
+    token = paging.name_token(listing, rows[size - 1].name) if rows[size:] else ""
     return calendar_service_pb2.ListCalendarsResponse(
         calendars=[_message(row) for row in rows[:size]], next_page_token=token
     )

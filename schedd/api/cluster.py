@@ -141,12 +141,12 @@ async def list_audit(
 ) -> wire.ListAuditResponse:
     """A page of the audit, newest first; a short one, where its lines say much."""
     del caller
-    size = paging.size(request.page_size)
+    size, listing = paging.size(request.page_size), paging.listing("audit", request)
     rows = await services.store.list_audit(
         request.action or None,
         request.object or None,
         RunId(id_of("run_id", request.run_id)) if request.run_id else None,
-        paging.read_number_token("audit", request.page_token),
+        paging.read_number_token(listing, request.page_token),
         size + 1,
     )
     answer = wire.ListAuditResponse()
@@ -155,7 +155,7 @@ async def list_audit(
         message = views.audit_message(entry)
         held += message.ByteSize()
         if place and (place == size or held > AUDIT_BYTES):
-            answer.next_page_token = paging.number_token("audit", rows[place - 1][0])
+            answer.next_page_token = paging.number_token(listing, rows[place - 1][0])
             break
         answer.entries.append(message)
     return answer

@@ -56,7 +56,8 @@ async def list_dead_letters(
     """A page of the runs that failed for good, newest first."""
     del caller
     size = paging.size(request.page_size)
-    after = paging.read_token("dead letters", request.page_token)
+    listing = paging.listing("dead letters", request)
+    after = paging.read_token(listing, request.page_token)
     rows = await services.dead_letters.listed(
         _choice(request.namespace, request.job, request.fingerprint),
         _redrive_id(request.redrive_id) if request.redrive_id else None,
@@ -68,9 +69,7 @@ async def list_dead_letters(
     last = page[-1].run.run.key if rows[size:] else None
     return wire.ListDeadLettersResponse(
         dead_letters=[views.dead_letter_message(row) for row in page],
-        next_page_token=paging.token("dead letters", last.scheduled_at, last.run_id)
-        if last
-        else "",
+        next_page_token=paging.token(listing, last.scheduled_at, last.run_id) if last else "",
     )
 
 
@@ -216,7 +215,8 @@ async def list_redrives(
     """A page of redrives, newest first."""
     del caller
     size = paging.size(request.page_size)
-    after = paging.read_token("redrives", request.page_token)
+    listing = paging.listing("redrives", request)
+    after = paging.read_token(listing, request.page_token)
     rows = await services.dead_letters.redrives(
         stored_jobs.namespace_of(request.namespace),
         (after[0], RedriveId(after[1])) if after else None,
@@ -226,7 +226,7 @@ async def list_redrives(
     last = page[-1] if rows[size:] else None
     return wire.ListRedrivesResponse(
         redrives=[views.redrive_message(row) for row in page],
-        next_page_token=paging.token("redrives", last.created_at, last.redrive_id) if last else "",
+        next_page_token=paging.token(listing, last.created_at, last.redrive_id) if last else "",
     )
 
 

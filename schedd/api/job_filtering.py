@@ -14,7 +14,6 @@ looks for how they are written in it, and `holds` judges.
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -81,11 +80,6 @@ def read(text: str) -> Filter:
     if wrong:
         raise _refusal(wrong)
     return wanted
-
-
-def listing(text: str) -> str:
-    """The name of the list that a page token is of: with another filter it is another list."""
-    return f"jobs/{hashlib.sha256(text.encode()).hexdigest()[:16]}" if text else "jobs"
 
 
 def _words(text: str) -> list[str]:

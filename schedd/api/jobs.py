@@ -63,7 +63,7 @@ async def list_jobs(
 ) -> job_service_pb2.ListJobsResponse:
     """A page of jobs, newest first."""
     del caller
-    wanted, listing = job_filtering.read(request.filter), job_filtering.listing(request.filter)
+    wanted, listing = job_filtering.read(request.filter), paging.listing("jobs", request)
     size = paging.size(request.page_size)
     token = paging.read_token(listing, request.page_token)
     after = (token[0], JobId(token[1])) if token else None
@@ -143,7 +143,7 @@ async def update_job(
     if request.validate_only:
         due = reckoning.due_after(record, timer)
         return views.job_message(replace(record, definition=edited, due_at=due))
-    audit = caller.audit("update", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    audit = stored_jobs.audited(caller, "update", stored, request.request_id)
     before, after = noted.differences(old, spec)
     audit = replace(audit, before=before, after=after)
     async with settling.kept(services, stored.name):
@@ -169,9 +169,8 @@ async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -
     stored = record.definition
     if request.job.job_id and request.job.job_id.lower() != str(stored.job_id):
         raise stored_jobs.another_job(stored.name, request.job.job_id)
-    seen = {request.etag, request.job.etag} - {""}
-    if seen - {views.etag(stored.job_id, stored.generation)}:
-        raise stored_jobs.edited_meanwhile(stored.name)
+    for etags in (request.etag, request.job.etag):
+        stored_jobs.check_seen(stored, etags)
     return record
 
 
@@ -220,9 +219,8 @@ async def delete_job(
     validation.check_note(request.note, "note")
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
-    if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
-        raise stored_jobs.edited_meanwhile(stored.name)
-    audit = caller.audit("delete", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    stored_jobs.check_seen(stored, request.etag)
+    audit = stored_jobs.audited(caller, "delete", stored, request.request_id)
     if request.note:
         audit = replace(audit, after=compact({"note": request.note}))
     async with settling.kept(services, stored.name):

@@ -1,10 +1,17 @@
-"""Page tokens: where a list goes on, opaque to the caller, never an offset."""
+"""Page tokens: where a list goes on, opaque to the caller, never an offset.
+
+Invariant: a token goes with the question that it was given for, whatever the size of its pages;
+with another one it is refused.
+"""
 
 import base64
+import hashlib
 import json
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
+
+from google.protobuf.message import Message
 
 from schedd.api.bounds import COMING, MOST_COMING, MOST_ROWS, NUMBERS, ROWS
 from schedd.api.errors import InvalidArgument, Violation
@@ -37,6 +44,18 @@ def coming(asked: int) -> int:
     return asked or COMING
 
 
+def listing(name: str, request: Message) -> str:
+    """The list that a request asks for: with other filters, or of another namespace, it is another
+    one of the same name.
+    """
+    asked: Message = type(request)()
+    asked.CopyFrom(request)
+    for field in ("page_size", "page_token"):
+        asked.ClearField(field)
+    said = asked.SerializeToString(deterministic=True)
+    return f"{name}/{hashlib.sha256(said).hexdigest()[:16]}" if said else name
+
+
 def token(listing: str, at: datetime, row: UUID) -> str:
     """The token of the page of `listing` that goes on past this row."""
     return _encode([listing, at.isoformat(), str(row)])
@@ -48,12 +67,17 @@ def read_token(listing: str, text: str) -> tuple[datetime, UUID] | None:
         return None
     try:
         of, at, row = _decode(text)
-        instant, number = datetime.fromisoformat(at), UUID(row)
-    except (ValueError, TypeError, AttributeError) as wrong:
+        instant, number = _instant(at), UUID(row)
+    except (ValueError, TypeError, AttributeError, OverflowError) as wrong:
         raise _bad_token() from wrong
     if of != listing:
         raise _of_another(of, listing)
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC), number
+    return instant, number
+
+
+def reached(text: str) -> datetime | None:
+    """How far back the page has come that was given this token; None: to the end."""
+    return _instant(_decode(text)[1]) if text else None
 
 
 def number_token(listing: str, number: int) -> str:
@@ -87,13 +111,22 @@ def read_name_token(listing: str, text: str) -> str:
         return ""
     try:
         of, name = _decode(text)
-    except (ValueError, TypeError) as wrong:
+        name.encode()
+    except (ValueError, TypeError, AttributeError) as wrong:
         raise _bad_token() from wrong
     if of != listing:
         raise _of_another(of, listing)
-    if not isinstance(name, str):
+    if not isinstance(name, str) or "\0" in name:
         raise _bad_token()
     return name
+
+
+def _instant(text: str) -> datetime:
+    """In UTC, whatever offset it names. Raises ValueError, and OverflowError for what would be no
+    instant of the years 1 to 9999 there.
+    """
+    at = datetime.fromisoformat(text)
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def _encode(parts: list[str | int]) -> str:
@@ -112,8 +145,8 @@ def _bad_token() -> InvalidArgument:
 
 
 def _of_another(of: object, listing: str) -> InvalidArgument:
-    """The refusal for a token of another list. What is past the slash is what the list is asked by
-    (`job_filtering`).
+    """The refusal for a token of another list. What is past the slash is what the list is asked
+    by.
     """
     if isinstance(of, str) and of.partition("/")[0] == listing.partition("/")[0]:
         problem = "goes with the filter that it was given for, and this one is another"

@@ -1,11 +1,12 @@
 """Pausing and resuming a job. While it is paused nothing of it fires; triggers still work."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from schedd.api import definitions, reckoning, settling, stored_jobs, validation, views
 from schedd.api.errors import InvalidArgument, Violation
-from schedd.api.services import Caller, Services
+from schedd.api.services import Caller, Services, compact
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.records import Conflict
 from schedproto.v1 import job_pb2, job_service_pb2
@@ -30,15 +31,13 @@ async def pause_job(
         )
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
-    if request.etag and request.etag != views.etag(stored.job_id, stored.generation):
-        raise stored_jobs.edited_meanwhile(stored.name)
+    stored_jobs.check_seen(stored, request.etag)
     note = request.note or record.pause_note  # who pauses anew says what is to be another
-    audit = caller.changed(
-        "pause",
-        f"job/{stored.namespace}/{stored.name}",
-        standing(stored.paused, record.paused_by, record.pause_note, record.paused_until),
-        standing(True, caller.actor, note, until),
-        request.request_id,
+    before = standing(stored.paused, record.paused_by, record.pause_note, record.paused_until)
+    audit = replace(
+        stored_jobs.audited(caller, "pause", stored, request.request_id),
+        before=compact(before),
+        after=compact(standing(True, caller.actor, note, until)),
     )
     async with settling.kept(services, stored.name):
         paused = await services.store.pause_job(
@@ -71,7 +70,7 @@ async def resume_job(
             stored.job_id,
             timer,
             skipped,
-            caller.audit("resume", f"job/{stored.namespace}/{stored.name}", request.request_id),
+            stored_jobs.audited(caller, "resume", stored, request.request_id),
             stored.generation,
         )
         if not isinstance(resumed, Conflict):

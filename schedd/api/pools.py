@@ -66,10 +66,11 @@ async def list_pools(
     """A page of pools, by name."""
     del caller
     size = paging.size(request.page_size)
-    after = paging.read_name_token("pools", request.page_token)
+    listing = paging.listing("pools", request)
+    after = paging.read_name_token(listing, request.page_token)
     namespace = stored_jobs.namespace_of(request.namespace)
     rows = await services.pools.list(namespace, after, size + 1)
-    token = paging.name_token("pools", rows[size - 1][0].name) if rows[size:] else ""
+    token = paging.name_token(listing, rows[size - 1][0].name) if rows[size:] else ""
     return pool_service_pb2.ListPoolsResponse(
         pools=[_message(*row) for row in rows[:size]], next_page_token=token
     )

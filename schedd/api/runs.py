@@ -52,7 +52,8 @@ async def list_runs(
     """
     del caller
     size = paging.size(request.page_size)
-    after = paging.read_token("runs", request.page_token)
+    listing = paging.listing("runs", request)
+    after = paging.read_token(listing, request.page_token)
     rows, end = await services.store.list_runs(
         namespace_of(request.namespace),
         (after[0], RunId(after[1])) if after else None,
@@ -64,7 +65,7 @@ async def list_runs(
         end = page[-1].run.key.scheduled_at, page[-1].run.key.run_id
     return run_service_pb2.ListRunsResponse(
         runs=[views.run_message(row, services.advances.of(row.run)) for row in page],
-        next_page_token=paging.token("runs", *end) if end else "",
+        next_page_token=paging.token(listing, *end) if end else "",
     )
 
 

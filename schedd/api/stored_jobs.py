@@ -3,11 +3,12 @@ refusals that every call on them shares.
 """
 
 import hashlib
+from dataclasses import replace
 from datetime import datetime
 
 from google.protobuf.message import Message
 
-from schedd.api import definitions, validation
+from schedd.api import definitions, validation, views
 from schedd.api.errors import (
     Aborted,
     AlreadyExists,
@@ -18,8 +19,8 @@ from schedd.api.errors import (
     refuse,
 )
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
-from schedd.core.ids import JobId
-from schedd.core.model import Definition
+from schedd.core.ids import JobId, RunId
+from schedd.core.model import AuditEntry, Definition
 from schedd.core.partition import shard_of_job
 from schedd.core.records import Conflict, Idempotency, JobRecord, PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule
@@ -118,6 +119,16 @@ def first_timer(
     return (first.due, first.nominal) if first else (None, None)
 
 
+def audited(caller: Caller, action: str, stored: StoredDefinition, request_id: str) -> AuditEntry:
+    """The audit's line for a change of a job; of one-time work, which has no name of its own, it
+    names the run.
+    """
+    if not stored.ephemeral:
+        return caller.audit(action, f"job/{stored.namespace}/{stored.name}", request_id)
+    entry = caller.audit(action, f"run/{stored.job_id}", request_id)
+    return replace(entry, run_id=RunId(stored.job_id))
+
+
 def unknown(job: str) -> NotFound:
     """The refusal for a job that isn't there."""
     return NotFound(
@@ -135,6 +146,15 @@ def another_job(name: str, job_id: str) -> InvalidArgument:
         remedy="leave the id out, or name the job that it belongs to; nothing was stored",
         violations=[Violation("job.job_id", f"isn't the id of job {cut(name)!r}")],
     )
+
+
+def check_seen(stored: StoredDefinition, etags: str) -> None:
+    """Raise Aborted unless this is what the caller has seen: its etag, or one of several with
+    commas between, as `If-Match` has them; empty: it doesn't matter.
+    """
+    seen = {one.strip() for one in etags.split(",")}
+    if etags and views.etag(stored.job_id, stored.generation) not in seen:
+        raise edited_meanwhile(stored.name)
 
 
 def edited_meanwhile(name: str) -> Aborted:

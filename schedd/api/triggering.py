@@ -24,7 +24,7 @@ async def trigger_job(
     now = services.clock.now()
     definition = stored_jobs.definition(stored)
     run = NewRun(RunKey(now, RunId(uuid4())), now + request.delay.ToTimedelta())
-    audit = caller.audit("trigger", f"job/{stored.namespace}/{stored.name}", request.request_id)
+    audit = stored_jobs.audited(caller, "trigger", stored, request.request_id)
     inserted = await services.store.insert_run(
         stored.job_id,
         run,

@@ -5,7 +5,8 @@
     POST   /api/tasks {taskName, …}        → SubmitRun         → {job_id, run_id}
     DELETE /api/v1/jobs/{id}               is as the table has it: {deleted: true}
 
-These alone answer in snake_case; what is wrong is told as everywhere, by the keys that were sent.
+These alone answer in snake_case; what is wrong is told as everywhere, by the keys that were sent,
+which are taken in lowerCamelCase and in snake_case.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from schedproto.v1 import common_pb2, job_pb2, run_pb2, run_service_pb2
 M = TypeVar("M", bound=Message)
 
 CALLBACK: Final = "callback_url"
+CALLBACKS: Final = (CALLBACK, "callbackUrl")
+UNTAKEN: Final = ("If-Match", "If-None-Match", "Last-Event-ID")
+"""Headers that ask for what a task can't give."""
 
 PRIORITIES: Final = {
     1: common_pb2.PRIORITY_HIGH,
@@ -47,8 +51,8 @@ STANDS_AT: Final = {
     "idempotency_key": "customJobId",
 }
 """A field of the submit → the key of a task that it was made of."""
-OF_CALLBACK: Final = {"job.http.url": CALLBACK, "http.url": CALLBACK}
-"""The same for a job with a callback."""
+OF_CALLBACK: Final = ("job.http.url", "http.url")
+"""Where the callback of a job stands."""
 
 CAME_TO_WORK: Final = (
     common_pb2.RUN_STATE_PENDING,
@@ -156,26 +160,35 @@ OPERATIONS: Final[Mapping[str, Any]] = {
 # -- a job with a callback
 
 
-def as_job(body: Mapping[str, Any]) -> dict[str, Any]:
+def callback_of(body: Mapping[str, Any]) -> str:
+    """The key that a job's callback is sent by; empty: it has none."""
+    return next((key for key in CALLBACKS if key in body), "")
+
+
+def as_job(body: Mapping[str, Any], callback: str) -> dict[str, Any]:
     """The job that is meant: what is due is posted to the callback, with the payload as its body.
 
     Raises:
-        CallError: it names another action, too, or the callback is no text.
+        CallError: it names another action, too, or the callback is no text, or is given twice.
     """
-    job = {key: value for key, value in body.items() if key != CALLBACK}
-    if not isinstance(body[CALLBACK], str) or not body[CALLBACK]:
-        _refuse([Violation(CALLBACK, "must be an http or https URL")])
+    job = {key: value for key, value in body.items() if key != callback}
+    if other := callback_of(job):
+        _refuse([_twice(other, callback)])
+    if not isinstance(body[callback], str) or not body[callback]:
+        _refuse([Violation(callback, "must be an http or https URL")])
     if "http" in job:
-        _refuse([Violation(CALLBACK, "says what `http` says, too; one of them is enough")])
-    return job | {"http": {"method": "POST", "url": body[CALLBACK]}}
+        _refuse([Violation(callback, "says what `http` says, too; one of them is enough")])
+    return job | {"http": {"method": "POST", "url": body[callback]}}
 
 
-async def create(services: Services, caller: Caller, request: Message) -> job_pb2.Job:
-    """Store it. Raises CallError, by the keys of the document."""
+async def create(
+    services: Services, caller: Caller, request: Message, callback: str
+) -> job_pb2.Job:
+    """Store it. Raises CallError, by the keys that were sent."""
     try:
         return await _call("JobService.CreateJob", job_pb2.Job, services, caller, request)
     except CallError as error:
-        field_names.rename(error, partial(_told_as, OF_CALLBACK))
+        field_names.rename(error, partial(_told_as, dict.fromkeys(OF_CALLBACK, callback)))
         raise
 
 
@@ -198,6 +211,8 @@ async def status(services: Services, caller: Caller, request: Message) -> dict[s
     coming, now = [_instant(found, "next_run_at")], services.clock.now()
     newest, began, ended = None, None, None
     async for run in _runs(services, caller, found):
+        if run.HasField("retry_at") and run.retry_at.ToDatetime(tzinfo=UTC) > now:
+            coming.append(_instant(run, "retry_at"))
         began = await _began(services, caller, run)
         if began is not None:
             newest = newest or run
@@ -259,48 +274,69 @@ async def submit(
     Raises:
         CallError: by the keys of the task.
     """
-    request = as_submit(body)
+    request, stands_at = as_submit(body), _stands_at(body)
     if key is not None and request.idempotency_key not in ("", key):
-        _refuse([Violation("customJobId", "differs from the header Idempotency-Key")])
+        differs = "differs from the header Idempotency-Key"
+        _refuse([Violation(stands_at["idempotency_key"], differs)])
     if key is not None:
         request.idempotency_key = key
+        stands_at["idempotency_key"] = "Idempotency-Key"
     try:
         run = await _call("RunService.SubmitRun", run_pb2.Run, services, caller, request)
     except CallError as error:
-        field_names.rename(error, partial(_told_as, STANDS_AT))
+        field_names.rename(error, partial(_told_as, stands_at))
         raise
     return {"job_id": run.run_id, "run_id": run.run_id}
 
 
 def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
     """The submit that is meant. Raises InvalidArgument with all that is wrong. Pure."""
+    sent = _sent(body)
     wrong = [
         Violation(key, f"unknown key; a task has {', '.join(_TASK)}")
+        if key not in _SPELT
+        else _twice(key, sent[_SPELT[key]])
         for key in body
-        if key not in _TASK
+        if sent.get(_SPELT.get(key, "")) != key
     ]
     form: dict[str, Any] = {"spec": {}}
     for key, read in _TASK.items():
-        value = body.get(key)
+        value = body.get(sent.get(key, key))
         if value is None and key != "taskName":
             continue
         try:
             read(form, value)
         except ValueError as problem:
-            wrong.append(Violation(key, str(problem)))
+            wrong.append(Violation(sent.get(key, key), str(problem)))
     if wrong:
         _refuse(wrong)
     try:
         return from_json(form, run_service_pb2.SubmitRunRequest)
     except FormErrors as errors:
-        told = ((_told_as(STANDS_AT, one.where), one.what) for one in errors.problems)
+        stands_at = _stands_at(body)
+        told = ((_told_as(stands_at, one.where), one.what) for one in errors.problems)
         _refuse([Violation(*one) for one in told])
         raise
 
 
+def _sent(body: Mapping[str, Any]) -> dict[str, str]:
+    """Key of a task → how it was spelt, the first time."""
+    sent: dict[str, str] = {}
+    for key in body:
+        if key in _SPELT:
+            sent.setdefault(_SPELT[key], key)
+    return sent
+
+
+def _stands_at(body: Mapping[str, Any]) -> dict[str, str]:
+    """Field of the submit → the key that it was sent by."""
+    sent = _sent(body)
+    return {field: sent.get(key, key) for field, key in STANDS_AT.items()}
+
+
 def unasked(key: str) -> str:
     """What is wrong with a parameter in a task's address."""
-    return "belongs into the body" if key in _TASK else "unknown parameter"
+    return "belongs into the body" if key in _SPELT else "unknown parameter"
 
 
 def _task_name(form: dict[str, Any], value: Any) -> None:
@@ -347,6 +383,10 @@ _TASK: Final = {
     "customJobId": _custom_id,
     "namespace": _namespace,
 }
+_SPELT: Final = {
+    spelt: key for key in _TASK for spelt in (key, re.sub("([A-Z])", r"_\1", key).lower())
+}
+"""As a key of a task may be written → the key."""
 
 
 def _is_whole(value: Any) -> bool:
@@ -359,6 +399,10 @@ def _told_as(keys: Mapping[str, str], path: str) -> str:
         if path == field or path.startswith((f"{field}.", f"{field}[")):
             return key + path.removeprefix(field)
     return path
+
+
+def _twice(key: str, other: str) -> Violation:
+    return Violation(key, f"is given twice, as {other} too")
 
 
 def _refuse(wrong: list[Violation]) -> None:

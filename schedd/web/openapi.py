@@ -167,7 +167,7 @@ class _Schemas:
             return self.ref(field.message_type, written=written)
         if field.enum_type is not None:
             return _enum(field.enum_type)
-        return scalar(field)
+        return scalar(field, written=written)
 
 
 def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) -> dict[str, Any]:
@@ -223,7 +223,8 @@ def _parameters(route: Route) -> Iterator[dict[str, Any]]:
         }
     for header, field in HEADERS.items():
         if field in request.fields_by_name:
-            yield {"name": header, "in": "header", "schema": TEXT}
+            schema = {**TEXT, "minLength": 1} if field == "etag" else TEXT
+            yield {"name": header, "in": "header", "schema": schema}
     if route.body == WHOLE:
         return
     taken = {route.body, *route.variables}

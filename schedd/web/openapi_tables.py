@@ -40,7 +40,9 @@ SPECIAL: Final[Mapping[str, Schema]] = {
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 NAMESPACE: Final[Schema] = {"type": "string", "pattern": f"^({NAME.pattern})?$"}
 ANSWERED_IDS: Final = frozenset({"job_id"})
-"""Fields that hold an id where it is told, and aren't asked by."""
+"""Fields that hold an id where it is told. Where they are sent they are looked at by an edit alone:
+a job is made with whatever stands there, as with all else that the cluster sets.
+"""
 
 
 def whole(low: int, high: int) -> Schema:
@@ -61,11 +63,12 @@ SCALARS: Final[Mapping[int, Schema]] = {
 }
 
 
-def scalar(field: FieldDescriptor) -> Schema:
-    """Of a field that holds a text, a number or the like."""
+def scalar(field: FieldDescriptor, *, written: bool) -> Schema:
+    """Of a field that holds a text, a number or the like; `written`: as it may be sent."""
     if field.name in TOKENS:
         return TOKEN
-    return UUID if field.name in IDS or field.name in ANSWERED_IDS else SCALARS[field.type]
+    holds_id = field.name in IDS or (field.name in ANSWERED_IDS and not written)
+    return UUID if holds_id else SCALARS[field.type]
 
 
 def asked_by(field: FieldDescriptor) -> Schema:
@@ -74,7 +77,7 @@ def asked_by(field: FieldDescriptor) -> Schema:
         return NAMESPACE
     if (number := NUMBERS.get(field.name)) is not None:
         return whole(number.low, number.high) | {"description": number.meaning}
-    return scalar(field)
+    return scalar(field, written=True)
 
 
 WAYS_TO_WRITE: Final[Mapping[str, Schema]] = {

@@ -7,10 +7,12 @@
 
 Invariants
 - Every key, parameter and body either reaches the message or is refused by name.
+- `If-Match` is a list of entity tags, or `*`; an edit isn't made though it can't be read, nor where
+  `If-None-Match` stands beside it, which no call that changes something knows.
 - A field that is named twice (in the path and in the body, say) must say the same; of where a
   stream goes on the header is the newer word.
 - A PATCH without `updateMask` changes the fields that its body names; one that names none is
-  refused.
+  refused. With one it changes those that the mask names, and its body names no other.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.requests import Request
@@ -48,15 +50,20 @@ AROUND: Final = 5
 """Levels of a body around a payload, at most."""
 
 HEADERS: Final = {
-    "if-match": "etag",
-    "idempotency-key": "idempotency_key",
-    "last-event-id": "resume_after",
+    "If-Match": "etag",
+    "Idempotency-Key": "idempotency_key",
+    "Last-Event-ID": "resume_after",
 }
 """Header → the field of the request that it stands for."""
 NEWEST: Final = "resume_after"
 """The field whose header goes before the query: a browser that comes back to a stream asks by the
 address that it first asked by, and the header says how far it has got since.
 """
+
+UNTAKEN: Final = "If-None-Match"
+_TAG: Final = r'(?:W/)?"[!#-~\x80-\xff]*"'
+_TAGS: Final = re.compile(rf"[ \t,]*{_TAG}(?:[ \t]*,(?:[ \t]*{_TAG})?)*[ \t]*")
+"""Entity tags, of which a list may have empty places (RFC 9110, 5.6.1)."""
 
 MASK: Final = "update_mask"
 IDENTITY: Final = frozenset({"name", "namespace", "job_id", "etag"})
@@ -70,13 +77,29 @@ def read(request: Request, found: Found, body: Mapping[str, Any] | None) -> Mess
         Refusal: it can't be one; the body says all that is wrong.
     """
     try:
-        return message_of(found, list(request.query_params.multi_items()), body, request.headers)
+        query, headers = list(request.query_params.multi_items()), _whole(request)
+        return message_of(found, query, body, headers)
     except FormErrors as errors:
         raise Refusal(problems.of_form(errors)) from errors
     except UnicodeError as error:
         raise _wrong("the request holds half a surrogate pair: it is no text") from error
     except RecursionError as error:
         raise _wrong("the body is nested too deeply") from error
+
+
+def _whole(request: Request) -> dict[str, str]:
+    """Those of its headers that are read, by their names in lower case, and of several lines the
+    list that they are.
+    """
+    lines = request.headers
+    read = (name.lower() for name in (*HEADERS, UNTAKEN) if name in lines)
+    return {name: ", ".join(lines.getlist(name)) for name in read}
+
+
+def named(headers: Mapping[str, str], path: str) -> str:
+    """A field of the request by what it was given by: its header, where it came in one."""
+    names = (name for name, field in HEADERS.items() if field == path and headers.get(name.lower()))
+    return next(names, path)
 
 
 def message_of(
@@ -90,7 +113,7 @@ def message_of(
     message = _of_body(cls, found, body)
     _put(message, _of_query(cls, found, query), "query")
     _put(message, _of_path(cls, found), "path")
-    headed = _of_headers(cls, headers)
+    headed = _of_headers(cls, found, headers)
     if any(field.name == NEWEST for field, _ in headed.ListFields()):
         message.ClearField(NEWEST)
     _put(message, headed, "header")
@@ -170,14 +193,36 @@ def _of_path(cls: type[Message], found: Found) -> Message:
     return from_json(form, cls, strings=True)
 
 
-def _of_headers(cls: type[Message], headers: Mapping[str, str]) -> Message:
-    given = {field: headers[header] for header, field in HEADERS.items() if header in headers}
-    for field in given:
+def _of_headers(cls: type[Message], found: Found, headers: Mapping[str, str]) -> Message:
+    form: dict[str, str] = {}
+    for header, field in HEADERS.items():
+        given = headers.get(header.lower())
+        if given is None:
+            continue
         if field not in cls.DESCRIPTOR.fields_by_name:
-            raise _wrong(f"this call takes no {field}; leave its header out")
-    if given.get("etag") == "*":
-        del given["etag"]
-    return from_json(given, cls)
+            raise _untaken(header)
+        if field != "etag" or _demands(given):
+            form[field] = given
+    if UNTAKEN.lower() in headers and found.route.verb != "GET":
+        raise _untaken(UNTAKEN)
+    return from_json(form, cls)
+
+
+def _demands(tags: str) -> bool:
+    """Whether an `If-Match` asks for one of the tags that it names, not for any (`*`). Raises
+    Refusal.
+    """
+    if tags.strip() == "*":
+        return False
+    if not _TAGS.fullmatch(tags):
+        problem = "is empty" if not tags.strip() else "is no list of entity tags, and not *"
+        raise _wrong(f"If-Match: {problem}", violations=[Violation("If-Match", problem)])
+    return True
+
+
+def _untaken(header: str) -> Refusal:
+    problem = "this call takes none; leave it out"
+    return _wrong(f"{header}: {problem}", violations=[Violation(header, problem)])
 
 
 def _put(message: Message, part: Message, whence: str) -> None:
@@ -202,12 +247,48 @@ def _agree(message: Message, part: Message, whence: str, at: str = "") -> None:
 def _set_mask(message: Message, found: Found, body: Mapping[str, Any] | None) -> None:
     if found.route.verb != "PATCH" or body is None or MASK not in message.DESCRIPTOR.fields_by_name:
         return
-    mask = getattr(message, MASK)
+    mask, kind = getattr(message, MASK), type(getattr(message, found.route.body))
+    if mask.paths and "*" not in mask.paths:
+        mask.paths.extend(_beside_overlap(body, mask.paths))
+        told = _unmasked(body, kind.DESCRIPTOR, frozenset(mask.paths))
+        if unmasked := [Violation(key, "isn't named by updateMask") for key in told]:
+            detail = "; ".join(f"{one.field}: {one.problem}" for one in unmasked)
+            raise _wrong(detail, violations=unmasked)
     if not mask.paths:
-        named = named_fields(body, type(getattr(message, found.route.body)))
+        named = named_fields(body, kind)
         mask.paths.extend(name for name in named if name not in IDENTITY)
     if not mask.paths:
         raise _wrong("the body names no field to change", reason="BAD_UPDATE_MASK")
+
+
+def _beside_overlap(body: Mapping[str, Any], paths: Collection[str]) -> list[str]:
+    """`{"overlap": {"allow": 3}}` says two fields in one."""
+    both = isinstance(body.get("overlap"), Mapping) and "overlap" in paths
+    return ["overlap_limit"] if both and "overlap_limit" not in paths else []
+
+
+def _unmasked(
+    body: Mapping[str, Any],
+    message: Descriptor,
+    paths: Collection[str],
+    at: str = "",
+    path: str = "",
+) -> Iterator[str]:
+    """Where the body, read as this message before, names what these paths don't: by its own keys.
+    `at` and `path`: where it lies, by those and by the names of fields.
+    """
+    fields = {name: one for one in message.fields for name in (one.name, one.json_name)}
+    for key, value in body.items():
+        field = fields.get(key)  # none of what stands in a payload
+        here = f"{path}{field.name}" if field is not None else ""
+        if here in paths or (not path and here in IDENTITY):
+            continue
+        of = None if field is None or field.is_repeated else field.message_type
+        within = any(one.startswith(f"{here}.") for one in paths)
+        if within and isinstance(value, Mapping) and of is not None:
+            yield from _unmasked(value, of, paths, f"{at}{key}.", f"{here}.")
+        else:
+            yield f"{at}{key}"
 
 
 async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | None:

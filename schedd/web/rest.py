@@ -106,6 +106,7 @@ class Rest:
         try:
             return await self._call(request, found, body)
         except CallError as error:
+            field_names.rename(error, partial(requests.named, request.headers))
             field_names.rename(error, partial(field_names.within, found.route.body))
             raise
 
@@ -114,9 +115,9 @@ class Rest:
     ) -> ASGIApp:
         """What the call of the table says to this request."""
         name = found.route.method.full_name
-        if name == CREATE and body is not None and documents.CALLBACK in body:
-            message = requests.read(request, found, documents.as_job(body))
-            job = await documents.create(self._services, caller_of(request), message)
+        if name == CREATE and body is not None and (callback := documents.callback_of(body)):
+            message = requests.read(request, found, documents.as_job(body, callback))
+            job = await documents.create(self._services, caller_of(request), message, callback)
             return _told(documents.made(job), 201, _headers(job, 201))
         message = requests.read(request, found, body)
         if name in STREAMING:
@@ -135,7 +136,7 @@ class Rest:
         caller = caller_of(request)
         with ExitStack() as place:
             place.enter_context(self._places.taken(caller.source.removeprefix("http:")))
-            answers = STREAMING[name](self._services, caller, message)
+            answers = _told_of(STREAMING[name](self._services, caller, message), request.headers)
             stream = await _streamed(
                 answers, self._closing, getattr(message, requests.NEWEST, None)
             )
@@ -157,10 +158,15 @@ class Rest:
         _only(request, "POST")
         body = await requests.body_of(request, expected=True) or {}
         _without_query(request)
-        if "if-match" in request.headers:
-            refuse(
-                [Violation("If-Match", "this call takes none")], "INVALID_REQUEST", "leave it out"
-            )
+        refuse(
+            [
+                Violation(header, "this call takes none")
+                for header in documents.UNTAKEN
+                if header in request.headers
+            ],
+            "INVALID_REQUEST",
+            "leave it out",
+        )
         key = request.headers.get("idempotency-key")
         return _told(await documents.submit(self._services, caller_of(request), body, key), 202)
 
@@ -199,7 +205,7 @@ class Described:
     def answer(self, request: Request) -> Response:
         """The document, or that it hasn't changed."""
         headers = {"etag": self._etag, "cache-control": "no-cache"}
-        known = request.headers.get("if-none-match", "").replace("W/", "").split(",")
+        known = ",".join(request.headers.getlist("if-none-match")).replace("W/", "").split(",")
         if {self._etag, "*"} & {one.strip() for one in known}:
             return Response(status_code=304, headers=headers)
         return Response(self._content, headers=headers, media_type="application/json")
@@ -304,6 +310,18 @@ def _run_event(written: bytes) -> Event:
     bare = not (answer.HasField("run") or answer.HasField("gap"))
     name = "gap" if answer.HasField("gap") else ""
     return Event("" if bare else _json(to_json(answer)), name, answer.cursor)
+
+
+async def _told_of(
+    answers: AsyncIterator[Message], headers: Mapping[str, str]
+) -> AsyncIterator[Message]:
+    """The same; what is wrong is told by the headers that it came in, however late."""
+    try:
+        async for answer in answers:
+            yield answer
+    except CallError as error:
+        field_names.rename(error, partial(requests.named, headers))
+        raise
 
 
 async def _first(answers: AsyncIterator[Message]) -> Message | None:

@@ -142,6 +142,24 @@ def test_a_job_that_fails_tells_how_often_it_was_tried_again(curl: Curl) -> None
     del curl.transcript[1:-2]
 
 
+def test_of_a_run_that_waits_to_be_tried_again_it_is_told_when(curl: Curl) -> None:
+    asked = {
+        "name": "tried-again",
+        "onDemand": True,
+        "callback_url": "http://127.0.0.1:9/nobody",
+        "retry": {"maxAttempts": 2, "backoff": "1h"},
+    }
+    _, made = curl("POST", "/api/v1/jobs", asked)
+    _, run = curl("POST", f"/api/v1/jobs/{made['job_id']}:trigger", {})
+    path = f"/api/v1/jobs/{made['job_id']}/status"
+    wait_until(lambda: curl("GET", path)[1]["status"] == "RETRYING", PATIENCE, "its first failure")
+    _, run = curl("GET", f"/api/v1/runs/{run['runId']}")
+    assert run["retryAt"] is not None
+    assert curl("GET", path)[1]["next_run"] == run["retryAt"]
+    curl("DELETE", f"/api/v1/jobs/{made['job_id']}")
+    curl.transcript.clear()
+
+
 def test_a_task_runs_once_after_its_delay_however_often_it_is_sent(
     curl: Curl, cluster: DevCluster
 ) -> None:

@@ -141,6 +141,9 @@ async def test_the_least_number_is_the_highest_priority(
         ({"customJobId": "x" * 5000}, "customJobId"),
         ({"payload": "x" * 300_000}, "payload"),
         ({"taskname": "twice"}, "taskname"),
+        ({"task_name": "twice"}, "task_name"),
+        ({"delay_ms": 1}, "delay_ms"),
+        ({"custom_job_id": "mail-1"}, "custom_job_id"),
     ],
 )
 async def test_what_is_wrong_with_a_task_is_told_by_its_own_keys(
@@ -152,6 +155,33 @@ async def test_what_is_wrong_with_a_task_is_told_by_its_own_keys(
     assert (await web.get("/api/v1/runs")).json["runs"] == []
 
 
+async def test_a_task_may_be_written_in_snake_case(web: Web) -> None:
+    snake = {"task_name": "sendEmail", "delay_ms": 3_600_000, "custom_job_id": "mail-1"}
+    same = {key: TASK[key] for key in ("payload", "priority")}
+    taken = await web.post("/api/tasks", same | snake)
+    assert taken.status == 202, taken.text
+    assert (await web.post("/api/tasks", TASK)).json == taken.json
+    for wrong in ({"task_name": ""}, {"delay_ms": -1}, {"custom_job_id": "x" * 5000}):
+        answer = await web.post("/api/tasks", same | snake | wrong)
+        assert answer.status == 400
+        assert [one["field"] for one in answer.json["violations"]] == [*wrong], answer.text
+    unasked = await web.ask("POST", "/api/tasks?delay_ms=3", json=snake)
+    assert unasked.json["violations"] == [{"field": "delay_ms", "problem": "belongs into the body"}]
+
+
+async def test_a_callback_may_be_written_in_camel_case(web: Web) -> None:
+    camel = {key: value for key, value in DAILY.items() if key != "callback_url"}
+    made = await web.post("/api/v1/jobs", camel | {"callbackUrl": DAILY["callback_url"]})
+    assert (made.status, made.json.keys()) == (201, {"job_id", "next_fire_time"}), made.text
+    both = await web.post("/api/v1/jobs", DAILY | {"callbackUrl": DAILY["callback_url"]})
+    assert (both.status, both.json["violations"][0]["field"]) == (400, "callbackUrl")
+    for url in ("", "ftp://example.com"):
+        answer = await web.post("/api/v1/jobs", camel | {"name": "b", "callbackUrl": url})
+        assert answer.status == 400
+        assert answer.json["violations"][0]["field"] == "callbackUrl", answer.text
+        assert answer.json["detail"].startswith("callbackUrl: ")
+
+
 async def test_the_header_is_a_tasks_key_too(web: Web) -> None:
     key = {"Idempotency-Key": "k"}
     first = await web.post("/api/tasks", {"taskName": "t"}, headers=key)
@@ -160,6 +190,8 @@ async def test_the_header_is_a_tasks_key_too(web: Web) -> None:
     assert (both.status, both.json["violations"][0]["field"]) == (400, "customJobId")
     matched = await web.post("/api/tasks", {"taskName": "t"}, headers={"If-Match": "x"})
     assert (matched.status, matched.json["violations"][0]["field"]) == (400, "If-Match")
+    none = await web.post("/api/tasks", {"taskName": "t"}, headers={"If-None-Match": "*"})
+    assert (none.status, none.json["violations"][0]["field"]) == (400, "If-None-Match")
 
 
 async def test_a_task_that_ended_before_it_could_start_is_told_as_it_ended(web: Web) -> None:
@@ -167,6 +199,18 @@ async def test_a_task_that_ended_before_it_could_start_is_told_as_it_ended(web: 
     await web.post(f"/api/v1/runs/{taken['run_id']}:cancel", {})
     status = (await web.get(f"/api/v1/jobs/{taken['job_id']}/status")).json
     assert (status["status"], status["last_run"], status["next_run"]) == ("CANCELLED", None, None)
+
+
+@pytest.mark.parametrize("name", ["", "nightly"])
+async def test_the_audit_says_which_task_was_deleted(web: Web, name: str) -> None:
+    body = {"name": name, "spec": {"shell": {"argv": ["true"]}}, "delay": "1h"}
+    run = (await web.post("/api/v1/runs", body)).json["runId"] if name else ""
+    run = run or (await web.post("/api/tasks", TASK)).json["job_id"]
+    assert (await web.ask("DELETE", f"/api/v1/jobs/{run}")).json == {"deleted": True}
+    [entry] = (await web.get("/api/v1/audit?action=delete")).json["entries"]
+    assert (entry["object"], entry["runId"]) == (f"run/{run}", run)
+    found = (await web.get(f"/api/v1/audit?runId={run}")).json["entries"]
+    assert {one["action"] for one in found} == {"submit", "delete"}
 
 
 async def test_the_next_run_is_the_soonest(web: Web) -> None:

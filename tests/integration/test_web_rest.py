@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import re
 import signal
@@ -112,6 +113,34 @@ async def test_a_calendar_is_put_used_and_kept_while_it_is(web: Web) -> None:
     assert (await web.ask("DELETE", "/api/v1/calendars/off")).json == {"deleted": True}
 
 
+async def test_what_was_read_of_a_job_makes_another_one(web: Web) -> None:
+    """What the cluster sets is ignored then, whatever it says."""
+    await web.ask("PATCH", f"/api/v1/jobs/{(await made(web))['jobId']}", json={"slots": 2})
+    job = (await web.get("/api/v1/jobs/etl")).json
+    assert job["generation"] == 2
+    for given, name in ((job["jobId"], "a"), ("x", "b"), ("", "c")):
+        sent = job | {"name": name, "jobId": given, "createdBy": "nobody", "runsMade": 7}
+        alone = await web.post("/api/v1/jobs", sent)
+        batch = {"requests": [{"job": sent | {"name": f"{name}-2"}}]}
+        [many] = (await web.post("/api/v1/jobs:batchCreate", batch)).json["results"]
+        for new in (alone.json, many["job"]):
+            assert new["jobId"] not in (job["jobId"], given)
+            assert (new["slots"], new["generation"], new["runsMade"]) == (2, 1, 0)
+            assert new["createdBy"] == job["createdBy"]
+
+
+async def test_what_the_cluster_sets_may_stand_in_an_edit_of_all_fields_alone(web: Web) -> None:
+    job = await made(web)
+    whole = await web.ask("PATCH", "/api/v1/jobs/etl?updateMask=*", json=job | {"slots": 3})
+    assert (whole.status, whole.json["slots"]) == (200, 3), whole.text
+    for given in ("x", str(uuid4())):
+        answer = await web.ask("PATCH", "/api/v1/jobs/etl", json={"jobId": given, "slots": 2})
+        assert (answer.status, answer.json["reason"]) == (400, "JOB_ID_MISMATCH")
+    for field in ("generation", "createdBy", "nextRunAt", "pausedBy", "runsMade"):
+        answer = await web.ask("PATCH", "/api/v1/jobs/etl", json={field: job[field]})
+        assert (answer.status, answer.json["reason"]) == (400, "BAD_UPDATE_MASK"), field
+
+
 async def test_an_edit_changes_the_job_of_its_path_or_none(web: Web) -> None:
     await made(web)
     other = await made(web, name="other")
@@ -148,6 +177,16 @@ async def test_what_is_to_be_done_is_told_in_the_words_of_rest(web: Web) -> None
     assert "_" not in answer.json["remedy"]
 
 
+async def test_an_edit_says_nothing_beside_its_mask(web: Web) -> None:
+    await made(web, priority="high")
+    path = "/api/v1/jobs/etl?updateMask=priority"
+    beside = await web.ask("PATCH", path, json={"cron": "5 5 * * *"})
+    assert (beside.status, beside.json["violations"][0]["field"]) == (400, "cron"), beside.text
+    assert (await web.get("/api/v1/jobs/etl")).json["priority"] == "HIGH"
+    reset = await web.ask("PATCH", path, json={})
+    assert (reset.status, reset.json["priority"]) == (200, None)
+
+
 async def test_if_match_keeps_an_edit_from_going_over_another(web: Web) -> None:
     seen = (await made(web))["etag"]
     headers = {"If-Match": seen}
@@ -156,6 +195,59 @@ async def test_if_match_keeps_an_edit_from_going_over_another(web: Web) -> None:
     second = await web.ask("PATCH", "/api/v1/jobs/etl", json={"timeout": "2m"}, headers=headers)
     assert (second.status, second.json["reason"]) == (412, "ETAG_MISMATCH")
     assert (await web.get("/api/v1/jobs/etl")).json["timeout"] == "60s"
+
+
+async def test_if_match_holds_where_one_of_its_tags_does(web: Web) -> None:
+    seen = (await made(web))["etag"]
+    for etags, status in (
+        (f'"a", {seen}', 200),
+        (f'"a",{seen} , "b"', 200),
+        ("*", 200),
+        ('"a", "b"', 412),
+        (f"W/{seen}", 412),
+        (f'W/{seen}, "b"', 412),
+        ("", 400),
+        (seen.strip('"'), 400),
+    ):
+        path, headers = "/api/v1/jobs/etl?validateOnly=true", {"If-Match": etags}
+        answer = await web.ask("PATCH", path, json={"slots": 2}, headers=headers)
+        assert answer.status == status, (etags, answer.text)
+    headers = {"If-Match": f'"a", {seen}'}
+    paused = await web.post("/api/v1/jobs/etl:pause", {}, headers=headers)
+    assert (paused.status, paused.json["paused"]) == (200, True)
+    seen = paused.json["etag"]
+    lines = [("If-Match", '"a"'), ("If-Match", seen)]
+    async with web.session.delete(f"{web.url}/api/v1/jobs/etl", headers=lines) as gone:
+        assert gone.status == 200, await gone.text()
+
+
+async def test_a_document_is_known_by_one_of_many_tags_weak_or_strong(web: Web) -> None:
+    etag = (await web.get("/api/v1/openapi.json")).headers["etag"]
+    for known, status in (
+        (f'"a", {etag}', 304),
+        (f'"a",W/{etag}', 304),
+        ("*", 304),
+        ('"a", "b"', 200),
+        ("", 200),
+    ):
+        answer = await web.get("/api/v1/openapi.json", headers={"If-None-Match": known})
+        assert answer.status == status, known
+    lines = [("If-None-Match", '"a"'), ("If-None-Match", etag)]
+    async with web.session.get(f"{web.url}/api/v1/openapi.json", headers=lines) as answer:
+        assert answer.status == 304
+
+
+async def test_what_a_header_says_is_told_by_its_name(web: Web) -> None:
+    await made(web)
+    long = {"Idempotency-Key": "x" * 300}
+    for path, body in (
+        ("/api/v1/jobs", ETL | {"name": "other"}),
+        ("/api/v1/jobs/etl:trigger", {}),
+        ("/api/tasks", {"taskName": "t"}),
+    ):
+        answer = await web.post(path, body, headers=long)
+        assert (answer.status, answer.json["violations"][0]["field"]) == (400, "Idempotency-Key")
+        assert answer.json["detail"].startswith("Idempotency-Key: has 300 characters")
 
 
 async def test_the_same_idempotency_key_makes_one_job(web: Web) -> None:
@@ -253,6 +345,89 @@ async def test_pages_go_on_where_the_last_one_ended(web: Web) -> None:
     rest = await web.get("/api/v1/jobs", params={"pageToken": first["nextPageToken"]})
     assert [job["name"] for job in rest.json["jobs"]] == ["a1"]
     assert rest.json["nextPageToken"] is None
+
+
+async def test_a_page_goes_on_with_the_question_that_it_began_with_alone(web: Web) -> None:
+    for _ in range(2):
+        for name in ("h1", "h7"):
+            await made(web, name=f"{name}-{uuid4()}")
+        await web.post("/api/v1/runs", SUBMITTED)
+    await web.ask("PUT", "/api/v1/pools/a1", json={"limit": 1})
+    await web.ask("PUT", "/api/v1/pools/b2", json={"limit": 1})
+    for path, mine, other in (
+        ("jobs", {"filter": "h1"}, {"filter": "h7"}),
+        ("runs", {"states": "PENDING"}, {"states": "FAILED"}),
+        ("runs", {}, {"namespace": "billing"}),
+        ("audit", {"action": "create"}, {"action": "submit"}),
+        ("pools", {}, {"namespace": "billing"}),
+    ):
+        first = await web.get(f"/api/v1/{path}", params=mine | {"pageSize": "1"})
+        token = {"pageToken": first.json["nextPageToken"]}
+        assert (await web.get(f"/api/v1/{path}", params=mine | token)).status == 200, path
+        refused = await web.get(f"/api/v1/{path}", params=other | token)
+        assert (refused.status, refused.json["reason"]) == (400, "BAD_PAGE_TOKEN"), path
+        assert "goes with the filter that it was given for" in refused.json["detail"]
+
+
+AT_THE_ENDS_OF_TIME = ("9999-12-31T23:59:59-23:00", "0001-01-01T00:00:00+23:00")
+
+
+async def test_a_page_token_that_nobody_was_given_is_refused_by_every_list(web: Web) -> None:
+    lists = {
+        "jobs": "jobs",
+        "runs": "runs",
+        "dead-letters": "dead letters",
+        "redrives": "redrives",
+        "backfills": "backfills",
+        "tokens": "tokens",
+    }
+    for path, listing in lists.items():
+        for at in AT_THE_ENDS_OF_TIME:
+            token = token_of(listing, at, str(uuid4()))
+            answer = await web.get(f"/api/v1/{path}", params={"pageToken": token})
+            assert (answer.status, answer.json["reason"]) == (400, "BAD_PAGE_TOKEN"), path
+    for path in ("pools", "calendars"):
+        for name in ("a\0b", "\ud800"):
+            token = token_of(path, name)
+            answer = await web.get(f"/api/v1/{path}", params={"pageToken": token})
+            assert (answer.status, answer.json["reason"]) == (400, "BAD_PAGE_TOKEN"), path
+    for page in ("jobs", "runs"):
+        shown = await web.get(f"/{page}", params={"page": token_of(page, AT_THE_ENDS_OF_TIME[0])})
+        assert shown.status == 400, page
+
+
+@pytest.mark.parametrize(
+    "at", [*AT_THE_ENDS_OF_TIME, "9999-12-31T23:59:59.999999Z", "0001-01-01T00:00:00Z"]
+)
+async def test_no_instant_in_a_page_token_is_a_bug_of_ours(web: Web, at: str) -> None:
+    for name in ("a1", "b2"):
+        await made(web, name=name)
+        await web.post("/api/v1/runs", SUBMITTED)
+    for path in ("/api/v1/jobs", "/api/v1/runs"):
+        given = (await web.get(f"{path}?pageSize=1")).json["nextPageToken"]
+        listing, _, row = json.loads(base64.urlsafe_b64decode(given))
+        params = {"pageSize": "1", "pageToken": token_of(listing, at, row)}
+        answer = await web.get(path, params=params)
+        assert answer.status == (400 if at in AT_THE_ENDS_OF_TIME else 200), answer.text
+
+
+def token_of(*parts: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode()
+
+
+@pytest.mark.parametrize("at", AT_THE_ENDS_OF_TIME)
+async def test_no_instant_or_place_to_go_on_from_is_a_bug_of_ours(web: Web, at: str) -> None:
+    await made(web)
+    for path, name in (("runs", "scheduledAfter"), ("jobs/etl/next", "after")):
+        answer = await web.get(f"/api/v1/{path}", params={name: at})
+        assert answer.status == 400, answer.text
+    for last in ("ffffffff-ffffffffffffffff", "0-0"):
+        async with web.session.get(
+            f"{web.url}/api/v1/events", headers={"Last-Event-ID": last}
+        ) as stream:
+            first = await stream.content.readany()
+            assert stream.status in (200, 400), (last, first)
+            assert b"event: error" not in first
 
 
 async def test_pause_and_resume_take_an_empty_body(web: Web) -> None:
@@ -362,6 +537,9 @@ async def test_what_no_stream_has_told_is_no_place_to_go_on_from(web: Web) -> No
         asked = f"/api/v1/runs/{path}".replace("/:", ":")
         answer = await web.get(asked, headers={"Last-Event-ID": last})
         assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR"), (path, last)
+        assert answer.json["violations"][0]["field"] == "Last-Event-ID"
+        assert answer.json["detail"].startswith(f"Last-Event-ID: '{last[:20]}")
+        answer = await web.get(asked + ("&" if "?" in asked else "?") + f"resumeAfter={last}")
         assert answer.json["violations"][0]["field"] == "resumeAfter"
 
 
@@ -374,7 +552,7 @@ async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web)
     assert (answer.status, answer.json["reason"]) == (404, "NO_SUCH_JOB")
     answer = await web.get("/api/v1/events", headers={"Last-Event-ID": "yesterday"})
     assert (answer.status, answer.json["reason"]) == (400, "BAD_CURSOR")
-    assert "'yesterday' isn't the id of an event" in answer.json["detail"]
+    assert answer.json["detail"].startswith("Last-Event-ID: 'yesterday' isn't the id of an event")
 
 
 async def test_events_begin_with_the_runs_that_live_and_say_where_to_go_on(web: Web) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from schedd.api import job_filtering, paging
+from schedd.api import paging
 from schedd.api.runs import newest_states
 from schedd.core.lifecycle import State
 from schedd.web.pages import job_actions, new_job
@@ -70,13 +70,12 @@ async def _read(asked: Asked) -> Shown:
     shown = [job.job_id for job in listed.jobs]
     states = await asked.read(newest_states, asked.services, shown, RESULTS)
     rows = tuple(row_of(job, states[job.job_id]) for job in listed.jobs)
-    goes_on = paging.read_token(job_filtering.listing(words), listed.next_page_token)
     seen = Jobs(
         rows,
         words,
         listed.next_page_token,
         later=bool(asked.query.get("page")),
-        looked_to=goes_on[0] if goes_on and len(rows) < ROWS else None,
+        looked_to=paging.reached(listed.next_page_token) if len(rows) < ROWS else None,
     )
     return Shown("Jobs", seen)
 

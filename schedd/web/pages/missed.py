@@ -56,8 +56,7 @@ async def missed(asked: Asked) -> Missed:
 
     async def look() -> Missed:
         listed = await asked.call("RunService.ListRuns", request, wire.ListRunsResponse)
-        goes_on = paging.read_token("runs", listed.next_page_token)
-        return Missed(tuple(_told_at(listed.runs)), goes_on[0] if goes_on else None)
+        return Missed(tuple(_told_at(listed.runs)), paging.reached(listed.next_page_token))
 
     request = wire.ListRunsRequest(
         namespace=asked.namespace, states=[common_pb2.RUN_STATE_MISSED], page_size=MOST

@@ -51,14 +51,13 @@ async def _read(asked: Asked) -> Shown:
     request.namespace, request.page_size = asked.namespace, ROWS
     request.page_token = asked.query.get("page", "")
     listed = await asked.call("RunService.ListRuns", request, run_service_pb2.ListRunsResponse)
-    goes_on = paging.read_token("runs", listed.next_page_token)
     seen = Runs(
         runs=tuple(run_line(run) for run in listed.runs),
         words=words,
         choices=tuple(choices(words)),
         next=listed.next_page_token,
         later=bool(request.page_token),
-        looked_to=goes_on[0] if goes_on and len(listed.runs) < ROWS else None,
+        looked_to=paging.reached(listed.next_page_token) if len(listed.runs) < ROWS else None,
     )
     return Shown("Runs", seen)
 

@@ -74,9 +74,3 @@ def test_what_means_nothing_is_refused_with_what_may_have_been_meant(text: str, 
         job_filtering.read(text)
     assert told in refused.value.message
     assert {one.field for one in refused.value.violations} == {"filter"}
-
-
-def test_a_page_goes_on_with_the_filter_that_it_began_with_alone() -> None:
-    lists = {job_filtering.listing(text) for text in ("", "a", "a b", "paused:true")}
-    assert len(lists) == 4
-    assert "jobs" in lists, "tokens that were given before there were filters"

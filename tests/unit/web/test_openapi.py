@@ -140,10 +140,18 @@ def test_numbers_ids_and_namespaces_are_bounded_as_calls_bound_them(
     assert ids["format"] == "uuid"
 
 
+def test_of_an_id_that_is_sent_no_more_is_said_than_calls_ask(document: dict[str, Any]) -> None:
+    """A job is made with whatever stands there, so what was read of one can make another."""
+    sent = document["components"]["schemas"]["Job.Input"]["properties"]
+    assert sent["jobId"] == {"type": ["string", "null"]}
+    ids = document["components"]["schemas"]["DiscardDeadLettersRequest.Input"]["properties"]
+    assert ids["runIds"]["items"]["format"] == "uuid"
+
+
 def test_a_stream_that_is_gone_on_with_may_have_nothing_more(document: dict[str, Any]) -> None:
     logs = document["paths"]["/api/v1/runs/{run_id}/logs"]["get"]
     assert "204" in logs["responses"]
-    assert {"last-event-id", "resumeAfter"} <= {one["name"] for one in logs["parameters"]}
+    assert {"Last-Event-ID", "resumeAfter"} <= {one["name"] for one in logs["parameters"]}
 
 
 def test_it_says_how_a_caller_is_known(document: dict[str, Any]) -> None:

@@ -131,6 +131,47 @@ def test_a_patch_may_name_its_fields_itself() -> None:
     assert list(request.update_mask.paths) == ["retry.max_attempts", "timeout"]
 
 
+@pytest.mark.parametrize(
+    ("mask", "body", "told"),
+    [
+        ("priority", {"cron": "5 5 * * *"}, ["cron"]),
+        ("priority", {"cron": None, "time_zone": None, "priority": "high"}, ["cron", "time_zone"]),
+        ("retry.maxAttempts", {"retry": {"maxAttempts": 3, "max": "1m"}}, ["retry.max"]),
+        ("retry.maxAttempts", {"retry": None}, ["retry"]),
+        ("labels", {"labels": {"a": "b"}, "createdBy": "me"}, ["createdBy"]),
+        ("labels.a", {"labels": {"a": "b"}}, ["labels"]),
+        ("payload.json", {"payload": {"a": 1}}, ["payload.a"]),
+    ],
+)
+def test_a_body_that_names_what_its_mask_does_not_is_refused(
+    mask: str, body: dict[str, Any], told: list[str]
+) -> None:
+    with pytest.raises(Refusal, match="isn't named by updateMask") as refused:
+        message("PATCH", "/api/v1/jobs/etl", [("updateMask", mask)], body)
+    assert [one["field"] for one in refused.value.body["violations"]] == told
+    assert refused.value.body["status"] == 400
+
+
+@pytest.mark.parametrize(
+    ("mask", "body", "paths"),
+    [
+        ("retry", {"retry": {"maxAttempts": 3}}, ["retry"]),
+        ("retry.maxAttempts,timeout", {"name": "etl", "jobId": "x"}, None),
+        ("labels", {"labels": {"retry": "x"}, "etag": '"a"'}, None),
+        ("env", {}, None),
+        ("overlap", {"overlap": {"allow": 3}}, ["overlap", "overlap_limit"]),
+        ("overlap", {"overlap": "skip"}, ["overlap"]),
+        ("*", {"cron": "5 5 * * *", "createdBy": "me"}, ["*"]),
+    ],
+)
+def test_a_mask_may_name_more_than_its_body(
+    mask: str, body: dict[str, Any], paths: list[str] | None
+) -> None:
+    request = message("PATCH", "/api/v1/jobs/etl", [("updateMask", mask)], body)
+    if paths:
+        assert list(request.update_mask.paths) == paths
+
+
 @pytest.mark.parametrize("body", [{}, {"name": "etl"}])
 def test_a_patch_that_names_no_field_is_told_so_in_words_of_rest(body: dict[str, str]) -> None:
     with pytest.raises(Refusal, match="the body names no field to change") as refused:
@@ -154,8 +195,32 @@ def test_if_match_is_the_etag_and_a_star_matches_any() -> None:
 
 
 def test_a_header_that_the_call_has_no_use_for_is_refused() -> None:
-    with pytest.raises(Refusal, match="takes no etag"):
+    with pytest.raises(Refusal, match="If-Match: this call takes none"):
         message("POST", "/api/v1/jobs/etl:resume", body={}, headers={"if-match": '"a"'})
+
+
+@pytest.mark.parametrize("given", ["", " ", ",", "abc-1", '"abc', '*, "abc-1"', 'w/"abc-1"'])
+def test_an_if_match_that_names_no_tag_changes_nothing(given: str) -> None:
+    with pytest.raises(Refusal, match="If-Match: is ") as refused:
+        message("DELETE", "/api/v1/jobs/etl", headers={"if-match": given})
+    assert refused.value.body["violations"][0]["field"] == "If-Match"
+
+
+@pytest.mark.parametrize(
+    "given", ['"a", "abc-1"', '"a","abc-1"', ', "a" ,, "abc-1" ,', 'W/"a","b"']
+)
+def test_an_if_match_may_name_several_tags(given: str) -> None:
+    headers = {"if-match": given}
+    assert message("DELETE", "/api/v1/jobs/etl", headers=headers).etag == given
+
+
+@pytest.mark.parametrize("given", ["*", '"abc-1"', ""])
+def test_no_call_that_changes_something_passes_over_if_none_match(given: str) -> None:
+    headers = {"if-none-match": given}
+    for verb, path in (("DELETE", "/api/v1/jobs/etl"), ("PUT", "/api/v1/calendars/off")):
+        with pytest.raises(Refusal, match="If-None-Match: this call takes none"):
+            message(verb, path, body={} if verb == "PUT" else None, headers=headers)
+    assert message("GET", "/api/v1/jobs/etl", headers=headers).job == "etl"
 
 
 def test_an_idempotency_key_may_come_as_a_header() -> None:
