@@ -2,6 +2,7 @@
 
 import re
 import socket
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import Final, Literal
 
 from schedd.core import early, retention
 from schedd.core.late import LateLimits
+from schedd.core.rights import Kind, identity_of, uri_of
 from schedkit.channel import TLS, check_plaintext
+from schedkit.clock import utcnow
 from schedkit.config import secret
+from schedkit.credentials import Bearer, problems
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL, open_objects
 from schedkit.proxies import Proxies
@@ -248,17 +252,46 @@ class Config:
         if not self.name or "/" in self.name:
             raise ValueError("name must not be empty and has no '/'")
 
-    def check(self) -> None:
-        """What a single field can't tell. Raises Misconfigured."""
+    def check(self, *, certificate: bool = True) -> None:
+        """What a single field can't tell, all at once; and, where `certificate`, whether this
+        member can be known and called by the files of TLS. Raises Misconfigured.
+        """
+        told = [*self._faults()]
+        if certificate and (tls := self.tls.files()) is not None:
+            told += map(str, problems(tls, self._bearer(), utcnow()))
+        if told:
+            raise Misconfigured("\n".join(told))
+
+    def _faults(self) -> Iterator[str]:
         if not self.postgres.dsn:
-            raise Misconfigured("postgres.dsn is missing: give SCHEDD_POSTGRES__DSN or the file")
-        open_objects(self.results.url, self.results.options)
+            yield "postgres.dsn is missing: give SCHEDD_POSTGRES__DSN or the file"
+        try:
+            open_objects(self.results.url, self.results.options)
+        except Misconfigured as error:
+            yield str(error)
         if self.tls.files() is not None:
             return
         for address in (self.listen.grpc, self.listen.http):
-            check_plaintext(address, self.listen.insecure, section="listen")
+            try:
+                check_plaintext(address, self.listen.insecure, section="listen")
+            except Misconfigured as error:
+                yield str(error)
         if self.listen.grpc_tokens:
-            raise Misconfigured("listen.grpc_tokens is for TLS: give tls (ca, cert, key)")
+            yield "listen.grpc_tokens is for TLS: give tls (ca, cert, key)"
+
+    def _bearer(self) -> Bearer:
+        def is_named(uris: Sequence[str]) -> bool:
+            who = identity_of(uris)
+            return who is not None and (who.kind, who.name) == (Kind.MEMBER, self.name)
+
+        return Bearer(
+            "member",
+            self.name,
+            uri_of(Kind.MEMBER, self.name),
+            is_named,
+            f"schedctl auth issue member {self.name} --host …",
+            serves=True,
+        )
 
     @property
     def call_deadline(self) -> float:

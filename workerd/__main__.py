@@ -50,6 +50,7 @@ def _run(given: argparse.Namespace) -> int:
             prefix="WORKERD",
             flags=flags,
         )
+        config.check()
     except Misconfigured as error:
         sys.stderr.write(f"{error}\n")
         return MISCONFIGURED

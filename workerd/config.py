@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Sequence
 from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
 from schedkit.channel import TLS, check_plaintext, split_address
+from schedkit.clock import utcnow
+from schedkit.config import ConfigErrors
+from schedkit.credentials import Bearer, problems
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL
 from schedkit.records import dataclass
@@ -93,6 +97,8 @@ class Config:
     def __post_init__(self) -> None:
         if not self.endpoints:
             raise ValueError("endpoints names no member")
+        if self.tls is not None and self.tls.cert is None:
+            raise ValueError("tls: give ca, cert and key together, or none of them")
         if self.spool_mib < 1:
             raise ValueError(f"spool_mib must be at least 1, not {self.spool_mib}")
         if not 1 <= self.slots <= MOST_SLOTS:
@@ -114,3 +120,40 @@ class Config:
                 raise ValueError(f"secrets: {folder} isn't an absolute path")
         if self.spool.exists() and not os.access(self.spool, os.W_OK):
             raise ValueError(f"spool {self.spool} can't be written")
+
+    def check(self) -> None:
+        """Whether members can know this worker by the files of TLS. Raises Misconfigured."""
+        if self.tls is None:
+            return
+        told = problems(self.tls, self._bearer(), utcnow())
+        if told:
+            raise ConfigErrors(told)
+
+    def _bearer(self) -> Bearer:
+        return Bearer(
+            "worker",
+            self.name,
+            f"{_WORKER}{self.name}",
+            lambda uris: names_worker(self.name, uris),
+            f"schedctl auth issue worker {self.name} [--in NAMESPACE]",
+            serves=False,
+        )
+
+
+_SCHEME: Final = "schedd://"
+_WORKER: Final = f"{_SCHEME}worker/"
+
+
+def names_worker(name: str, uris: Sequence[str]) -> bool:
+    """Whether members take who shows a certificate with these URIs for the worker of this name:
+    its name once, or once for each namespace that it works for.
+    """
+    ours = [uri for uri in uris if uri.startswith(_SCHEME)]
+    whole = f"{_WORKER}{name}"
+    return ours == [whole] or (
+        bool(ours)
+        and all(
+            uri.startswith(f"{whole}/") and _NAME.fullmatch(uri.removeprefix(f"{whole}/"))
+            for uri in ours
+        )
+    )

@@ -31,7 +31,7 @@ class Access:
         deadline: float | None = None,
     ) -> NewToken:
         """Make one for somebody: `viewer`, `operator` or `admin` of these namespaces, of all if
-        none is named. For 30 days, if nothing else is said.
+        none is named. For 30 days, if nothing else is said; from a minute to 366 days.
         """
         request = wire.CreateTokenRequest(
             name=name,

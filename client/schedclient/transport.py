@@ -41,7 +41,7 @@ from schedkit.channel import (
     split_address,
 )
 from schedkit.errors import Misconfigured
-from schedkit.handshake import why_not
+from schedkit.handshake import is_tls, why_not
 
 Req = TypeVar("Req", bound=Message)
 Res = TypeVar("Res", bound=Message)
@@ -262,14 +262,30 @@ class Transport:
     async def _explained(self, error: ClusterUnavailable) -> ClusterUnavailable:
         """The failure; where a handshake is what fails, with its own words."""
         if self.settings.tls is None:
-            return error
+            return await self._unspoken(error)
         for endpoint in self.settings.endpoints:
             why = await asyncio.to_thread(why_not, endpoint, self.settings.tls)
-            if why:
+            if why is not None:
                 return ClusterUnavailable(
-                    f"no TLS with {endpoint}: {why}",
-                    reason="TLS_REFUSED",
-                    remedy="check ca, cert and key, and the hosts of the member's certificate",
+                    f"no TLS with {endpoint}: {why.what}", reason="TLS_REFUSED", remedy=why.remedy
+                )
+        return error
+
+    async def _unspoken(self, error: ClusterUnavailable) -> ClusterUnavailable:
+        """The failure of who talks in the clear, perhaps to members that talk TLS."""
+        if error.reason != "NO_ENDPOINT":
+            return error
+        looks = (asyncio.to_thread(is_tls, endpoint) for endpoint in self.settings.endpoints)
+        for endpoint, speaks in zip(
+            self.settings.endpoints, await asyncio.gather(*looks), strict=True
+        ):
+            if speaks:
+                return ClusterUnavailable(
+                    f"{endpoint} answers by TLS, and we talk in the clear",
+                    reason="TLS_WANTED",
+                    remedy="give tls (ca, with cert and key or a token); for schedctl:"
+                    f" schedctl config set NAME --at {endpoint} --ca FILE --cert FILE --key FILE,"
+                    " or --ca FILE --token-file FILE at the port for tokens",
                 )
         return error
 

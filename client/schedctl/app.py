@@ -12,7 +12,7 @@ import click
 
 from schedclient import ApiError, Misconfigured, NotFound
 from schedctl import failure
-from schedctl.failure import Failure, Trouble, untold
+from schedctl.failure import Failure, Trouble, Unfit, untold
 from schedctl.flags import Group, with_globals
 from schedctl.session import Session
 from schedkit.jsonform.problems import did_you_mean
@@ -93,6 +93,9 @@ def run(arguments: Sequence[str]) -> int:
         return failure.show(_usage(error))
     except Failure as error:
         return failure.show(_with_help(error.trouble, session))
+    except Unfit as error:
+        told = Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), error.remedy)
+        return failure.show(told)
     except Misconfigured as error:
         remedy = "schedctl config contexts shows what is configured"
         return failure.show(Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), remedy))

@@ -26,9 +26,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from schedctl.failure import Unfit
 from schedkit.channel import TLS
 from schedkit.clock import utcnow
-from schedkit.errors import Misconfigured
 
 OF_AUTHORITY: Final = timedelta(days=3650)
 SKEW: Final = timedelta(minutes=5)
@@ -55,11 +55,15 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path) -> Authority:
-        """A new one. Raises Misconfigured where there is one already."""
+        """A new one. Raises Unfit where there is one already."""
         found = cls(folder)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if found.certificate.exists():
-            raise Misconfigured(f"{folder} has an authority already: {found.certificate}")
+            raise Unfit(
+                f"{folder} has an authority already: {found.certificate}",
+                "sign by it: schedctl auth issue; or give another folder: --ca-dir DIR;"
+                " how one in use is replaced: docs/security.md, Changing certificates",
+            )
         key = ec.generate_private_key(ec.SECP256R1())
         name = _named("schedd authority")
         made = (
@@ -81,14 +85,17 @@ class Authority:
         that is there stays, for it may hold others, too.
 
         Raises:
-            Misconfigured: there is no authority here, or none that can be read; or `out` trusts
+            Unfit: there is no authority here, or none that can be read; or `out` trusts
                 others alone.
         """
         ca, ca_key = self._read()
         trusted = out / "ca.pem"
         if trusted.exists() and ca not in _certificates(trusted.read_bytes()):
-            what = f"{trusted} is of another authority: add {self.certificate} to it"
-            raise Misconfigured(f"{what}, or choose another --out")
+            raise Unfit(
+                f"{trusted} is of another authority",
+                f"add {self.certificate} to it, or choose another --out, or the authority that it"
+                " is of: --ca-dir DIR",
+            )
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if subject.hosts:
@@ -121,11 +128,16 @@ class Authority:
             ca = x509.load_pem_x509_certificate(self.certificate.read_bytes())
             key = serialization.load_pem_private_key(self._key_file.read_bytes(), None)
         except (OSError, ValueError) as error:
-            raise Misconfigured(
-                f"no authority in {self.folder}: {error}; `schedctl auth init` makes one"
+            raise Unfit(
+                f"no authority in {self.folder}: {error}",
+                "make one: schedctl auth init; or say where it is: --ca-dir DIR",
             ) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise Misconfigured(f"{self._key_file} isn't one of `schedctl auth init`")
+            raise Unfit(
+                f"{self._key_file} isn't one of `schedctl auth init`",
+                "say where such a one is: --ca-dir DIR; or sign by the program that made it,"
+                " with the URIs of docs/security.md",
+            )
         return ca, key
 
 

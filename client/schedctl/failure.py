@@ -17,7 +17,7 @@ from typing import Final, TextIO
 
 import click
 
-from schedclient import ApiError
+from schedclient import ApiError, Misconfigured
 
 EXIT_CODES: Final = {
     "OK": 0,
@@ -100,6 +100,14 @@ class Failure(Exception):
     ) -> None:
         super().__init__(what)
         self.trouble = Trouble(what, status, reason, tuple(details), remedy)
+
+
+class Unfit(Misconfigured):
+    """What was set up otherwise than a command needs it, outside the contexts."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.remedy = remedy
 
 
 def of_manifest(error: ApiError, where: str, name: str, remedy: str = "") -> Failure:

@@ -9,6 +9,7 @@
     config    file, environment and flags into frozen dataclasses, all errors at once
     endpoints what a gRPC job calls, as its definition writes it
     channel   gRPC channels and listeners, TLS, the loopback rule
+    credentials  whether a daemon can live by the files of its TLS
     failpoints  places where a test breaks a daemon; nothing unless armed
     service   a daemon's life under a service manager (notify: what it tells it)
     jsonform  messages of the wire as JSON, one way everywhere

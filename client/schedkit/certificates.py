@@ -1,22 +1,55 @@
-"""When a certificate ends: the one field of X.509 that we read, without a library for the rest.
+"""What a certificate says of its time and its names: the fields of X.509 that we read, without a
+library for the rest.
 
     Certificate ::= SEQUENCE { tbsCertificate SEQUENCE {
-        [0] version?, serialNumber, signature, issuer, validity SEQUENCE { notBefore, notAfter } …
+        [0] version?, serialNumber, signature, issuer, validity SEQUENCE { notBefore, notAfter },
+        subject, subjectPublicKeyInfo, …, [3] SEQUENCE OF { OID, critical?, OCTET STRING }? …
 
-Source: RFC 5280, 4.1; times in 4.1.2.5; DER lengths in X.690, 8.1.3.
+Source: RFC 5280, 4.1; times in 4.1.2.5; alternative names in 4.2.1.6; DER lengths in X.690, 8.1.3.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeAlias, TypeVar
+
+MOST_NAMES: Final = 4
+"""Names of a certificate that are told; a right one of a worker may have more."""
+LONGEST_NAME: Final = 140
+
+T = TypeVar("T")
+_Fields: TypeAlias = list[tuple[int, bytes]]
+"""Of a certificate, from its serial number on: tag and content each."""
 
 _VERSION: Final = 0xA0
+_EXTENSIONS: Final = 0xA3
+_URI: Final = 0x86
 _UTC_TIME: Final = 0x17
+_ALTERNATIVE_NAMES: Final = bytes((0x55, 0x1D, 0x11))
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """When it is good, and the URIs among its alternative names."""
+
+    not_before: datetime
+    not_after: datetime
+    uris: tuple[str, ...]
+
+
+def first_of(pem: bytes) -> Certificate:
+    """The first certificate in this PEM.
+
+    Raises:
+        ValueError: there is none that can be read.
+    """
+    return _read(pem, lambda fields: Certificate(*_validity(fields), tuple(_uris(fields))))
 
 
 def not_after(pem: bytes) -> datetime:
@@ -25,17 +58,63 @@ def not_after(pem: bytes) -> datetime:
     Raises:
         ValueError: there is none that can be read.
     """
+    return _read(pem, lambda fields: _validity(fields)[1])
+
+
+def names_told(uris: Sequence[str]) -> str:
+    """URIs of a certificate as a message repeats them: however many there are, however long."""
+    cut = (uri if len(uri) <= LONGEST_NAME else f"{uri[:LONGEST_NAME]}…" for uri in uris)
+    told = ", ".join(repr(each) for each, _ in zip(cut, range(MOST_NAMES), strict=False))
+    more = f" and {len(uris) - MOST_NAMES} more" if len(uris) > MOST_NAMES else ""
+    return f"{told}{more}" if told else "no URI at all"
+
+
+def unfit(cert: Path, key: Path) -> str:
+    """Why these two PEM files can't be used together, in words; empty: they can."""
     try:
-        text = pem.decode("ascii")
-        first = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, "")  # asks nobody
+    except ssl.SSLError as error:
+        if "MISMATCH" in (why := error.reason or str(error)):
+            return f"{key} is the key of another certificate than {cert}"
+        return f"{key} and {cert} can't be used: {why.lower().replace('_', ' ')}"
+    except (OSError, ValueError) as error:
+        return f"{key} and {cert} can't be used: {error}"
+    return ""
+
+
+def _read(pem: bytes, reading: Callable[[_Fields], T]) -> T:
+    try:
+        text = pem.decode("latin-1")  # what stands around it may be in any language
+        start = text.index(_BEGIN)
+        first = text[start : text.index(_END, start) + len(_END)]
         ((_, certificate),) = _parts(ssl.PEM_cert_to_DER_cert(first))
         body = next(_parts(certificate))[1]
-        fields = [part for part in _parts(body) if part[0] != _VERSION]
-        _, (kind, ends) = _parts(fields[3][1])
-        form = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
-        return datetime.strptime(ends.decode("ascii"), form).replace(tzinfo=UTC)
+        return reading([part for part in _parts(body) if part[0] != _VERSION])
     except (ValueError, IndexError, StopIteration) as error:
         raise ValueError(f"no certificate that can be read: {error!r}") from error
+
+
+def _validity(fields: _Fields) -> tuple[datetime, datetime]:
+    begins, ends = _parts(fields[3][1])
+    return _instant(begins), _instant(ends)
+
+
+def _instant(time: tuple[int, bytes]) -> datetime:
+    kind, written = time
+    form = "%y%m%d%H%M%SZ" if kind == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    return datetime.strptime(written.decode("ascii"), form).replace(tzinfo=UTC)
+
+
+def _uris(fields: _Fields) -> Iterator[str]:
+    for tag, content in fields:
+        if tag != _EXTENSIONS:
+            continue
+        ((_, extensions),) = _parts(content)
+        for _, extension in _parts(extensions):
+            (_, identifier), *_, (_, value) = _parts(extension)
+            if identifier == _ALTERNATIVE_NAMES:
+                ((_, names),) = _parts(value)
+                yield from (name.decode("latin-1") for kind, name in _parts(names) if kind == _URI)
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -22,6 +22,7 @@ from typing import Final, cast
 import grpc
 import grpc.aio
 
+from schedkit.certificates import unfit
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured
 
@@ -210,6 +211,8 @@ def listen(
 
 def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
     last = tls.read()
+    if why := _unfit(tls):
+        raise Misconfigured(why)
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
         """Called by gRPC at each handshake; None keeps the certificate in use."""
@@ -221,6 +224,9 @@ def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
             return None
         if now == last:
             return None
+        if why := _unfit(tls):
+            log.warning("keeping the certificate in use: %s", why)
+            return None
         last = now
         log.info("certificate changed on disk: using %s from now on", tls.cert)
         return _configuration(*now)
@@ -229,6 +235,11 @@ def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(
         _configuration(*last), fetch, require_client_authentication=certificates
     )
+
+
+def _unfit(tls: TLS) -> str:
+    """Why gRPC would keep what it has, unsaid, or tell of a port that can't be had."""
+    return unfit(tls.cert, tls.key) if tls.cert and tls.key else ""
 
 
 def _configuration(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from dataclasses import dataclass
 from typing import Final
 
 from schedkit.certificates import not_after
@@ -20,28 +21,63 @@ WITHIN: Final = 2.0
 """Seconds for connecting and for the handshake each."""
 REFUSED_WITHIN: Final = 0.5
 """Seconds in which a member that refuses our certificate says so."""
+LOOKS_WITHIN: Final = 1.0
+"""Seconds for connecting and for the handshake each, of who talks in the clear."""
+_ASKED: Final = "it asks for a certificate, and we have none"
 _HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 
-def why_not(endpoint: str, tls: TLS) -> str:
-    """What keeps TLS with `host:port` from standing; empty: nothing of TLS. Blocks for seconds."""
+FILES: Final = "check ca, cert and key, and the hosts of the member's certificate"
+NONE_OF_OURS: Final = (
+    "a token goes to the port of the members' listen.grpc_tokens, such as host:7423 (ask who runs"
+    " them); this one takes a certificate: give cert and key"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What keeps TLS from standing, and what to do."""
+
+    what: str
+    remedy: str = FILES
+
+
+def why_not(endpoint: str, tls: TLS) -> Why | None:
+    """What keeps TLS with `host:port` from standing; None: nothing of TLS. Blocks for seconds."""
     try:
         _, cert, _ = tls.read()
         if cert is not None and (ended := not_after(cert)) <= utcnow():
-            return f"our certificate {tls.cert} ended at {ended:%Y-%m-%d %H:%M} UTC"
+            return Why(f"our certificate {tls.cert} ended at {ended:%Y-%m-%d %H:%M} UTC")
         context = ssl.create_default_context(cafile=tls.ca)
         context.set_alpn_protocols(["h2"])
         if tls.cert is not None:
             context.load_cert_chain(tls.cert, tls.key)
     except (Misconfigured, ValueError, OSError) as error:
-        return str(error)
+        return Why(str(error))
     host, port = split_address(endpoint)
     try:
         plain = socket.create_connection((host, port), WITHIN)
     except OSError:
-        return ""
+        return None
     with plain:
-        return _tried(context, plain, host)
+        return _tried(context, plain, host, ours=tls.cert is not None)
+
+
+def is_tls(endpoint: str) -> bool:
+    """Whether TLS is spoken at `host:port`, by whomever. Blocks for seconds."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent, and nothing believed
+    context.set_alpn_protocols(["h2"])
+    host, port = split_address(endpoint)
+    try:
+        with socket.create_connection((host, port), LOOKS_WITHIN) as plain:
+            context.wrap_socket(plain, server_hostname=host).close()
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # in TLS 1.2 who has no certificate is told so here
+    except OSError:
+        return False
+    return True
 
 
 def in_words(error: ssl.SSLError) -> str:
@@ -51,7 +87,8 @@ def in_words(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).lower().replace("_", " ")
 
 
-def _tried(context: ssl.SSLContext, plain: socket.socket, host: str) -> str:
+def _tried(context: ssl.SSLContext, plain: socket.socket, host: str, *, ours: bool) -> Why | None:
+    """`ours`: whether we have a certificate."""
     try:
         with context.wrap_socket(plain, server_hostname=host) as secure:
             secure.sendall(_HELLO)
@@ -59,11 +96,16 @@ def _tried(context: ssl.SSLContext, plain: socket.socket, host: str) -> str:
             while secure.recv(4096):
                 continue
     except TimeoutError:
-        return ""
+        return None
     except ssl.SSLCertVerificationError as error:
-        return f"the member's certificate isn't one for us: {in_words(error)}"
+        return Why(f"the member's certificate isn't one for us: {in_words(error)}")
     except ssl.SSLError as error:
-        return f"the member refuses ours: {in_words(error)}"
+        if not ours and "CERTIFICATE" in (error.reason or ""):
+            return Why(_ASKED, NONE_OF_OURS)
+        return Why(f"the member refuses ours: {in_words(error)}")
     except OSError:
-        return "the member ended the handshake"
-    return "the member ended the connection after the handshake: our certificate isn't one for it"
+        return Why("the member ended the handshake")
+    ended = "the member ended the connection after the handshake"
+    if not ours:
+        return Why(f"{ended}: {_ASKED}", NONE_OF_OURS)
+    return Why(f"{ended}: our certificate isn't one for it")

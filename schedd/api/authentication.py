@@ -18,17 +18,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from schedd.api.errors import Unauthenticated
 from schedd.api.readers import TICK, Readers
 from schedd.core.access_tokens import AccessToken, read
 from schedd.core.ids import AccessTokenId
-from schedd.core.rights import ANONYMOUS, Identity, identity_of
+from schedd.core.rights import ANONYMOUS, SCHEME, Identity, identity_of
 from schedd.ports import AccessTokenStore, ClusterClock
-from schedkit.certificates import not_after
+from schedkit.certificates import names_told, not_after
 from schedkit.clock import boottime
 from schedkit.tasks import Loop
 
@@ -43,6 +43,20 @@ BEARER: Final = "bearer "
 HOW: Final = (
     "show a certificate (`schedctl auth issue`) or send a token (`schedctl auth token create`)"
 )
+NAMED: Final = (
+    f"show one with the URI {SCHEME}user/NAME/ROLE/NAMESPACE, {SCHEME}worker/NAME or"
+    f" {SCHEME}member/NAME, and of one subject alone (`schedctl auth issue`), or send a token"
+)
+NAMES_NOBODY: Final = "CERTIFICATE_NAMES_NOBODY"
+"""Why somebody is refused whose certificate is good, and says nothing that schedd understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nobody:
+    """Whom a certificate names that is good, and says nothing that schedd understands."""
+
+    uris: str
+    """As they are told."""
 
 
 class Authentication:
@@ -54,7 +68,7 @@ class Authentication:
         self._looks = asyncio.Semaphore(LOOKS)
         self._rows: OrderedDict[AccessTokenId, tuple[float, AccessToken | None]] = OrderedDict()
         self._revoked_at = -math.inf
-        self._certificates: OrderedDict[bytes, Identity | None] = OrderedDict()
+        self._certificates: OrderedDict[bytes, Identity | Nobody] = OrderedDict()
         self._readers = Readers(self._over, self._refresh)
 
     @property
@@ -63,7 +77,7 @@ class Authentication:
         return self._readers.loops
 
     async def of(
-        self, authorization: str | None, certificate: Callable[[], Identity | None]
+        self, authorization: str | None, certificate: Callable[[], Identity | Nobody | None]
     ) -> Identity:
         """Who sent this header, or else showed this certificate.
 
@@ -77,6 +91,9 @@ class Authentication:
         who = certificate()
         if who is None:
             raise _unknown("it isn't known who calls", "NO_CREDENTIALS")
+        if isinstance(who, Nobody):
+            what = f"a certificate was shown, but it names nobody that schedd knows: {who.uris}"
+            raise Unauthenticated(what, reason=NAMES_NOBODY, remedy=NAMED)
         if who.ended(self._clock.now()):
             raise _unknown("the certificate has ended", "CERTIFICATE_EXPIRED")
         return who
@@ -108,11 +125,13 @@ class Authentication:
         """
         return self._readers.until_over(who, items)
 
-    def of_certificate(self, pem: bytes, uris: Iterable[str]) -> Identity | None:
-        """Whom a certificate that was verified names; None: nobody. Remembered by its bytes."""
+    def of_certificate(self, pem: bytes, uris: Sequence[str]) -> Identity | Nobody:
+        """Whom a certificate that was verified names. Remembered by its bytes."""
         if pem not in self._certificates:
             who = identity_of(uris)
-            self._certificates[pem] = who and replace(who, until=not_after(pem))
+            self._certificates[pem] = (
+                Nobody(names_told(uris)) if who is None else replace(who, until=not_after(pem))
+            )
             while len(self._certificates) > MOST:
                 self._certificates.popitem(last=False)
         return self._certificates[pem]

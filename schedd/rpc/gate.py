@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from schedd.api.authentication import Authentication
+from schedd.api.authentication import Authentication, Nobody
 from schedd.api.authorising import admitted
 from schedd.api.errors import CallError, of_world
 from schedd.api.policy import OPEN, POLICY
@@ -73,7 +73,7 @@ class Gate:
             told = (method, peer, refusal.message, refused)
             log.info("%s of %s: %s (of %d that were refused since the last line)", *told)
 
-    def _certified(self, context: Context) -> Identity | None:
+    def _certified(self, context: Context) -> Identity | Nobody | None:
         """Whom the certificate of the connection names."""
         assert self._authentication is not None
         told = context.auth_context()

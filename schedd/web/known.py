@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schedd.api.authentication import BEARER, Authentication
+from schedd.api.authentication import BEARER, Authentication, Nobody
 from schedd.api.errors import CallError, PermissionDenied, Unauthenticated
 from schedd.api.services import Caller
 from schedd.core.rights import EVERY, Identity, Role
@@ -33,6 +33,7 @@ from schedd.web import problems, refusals, ways
 from schedd.web.refusals import Way
 from schedkit.errors import Unavailable
 from schedkit.https import CERTIFICATE
+from schedkit.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Known:
     def __init__(self, app: ASGIApp, authentication: Authentication) -> None:
         self._app = app
         self._authentication = authentication
+        self._lines = Seldom()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or refuse."""
@@ -68,6 +70,7 @@ class Known:
             if not path.startswith(refusals.CALLS) and path not in {LOGIN, LOGOUT}:
                 _check_page(who)
         except (CallError, Unavailable) as error:
+            self._tell(scope, error)
             if path != LOGIN:
                 await _answer(scope, error)(scope, receive, send)
                 return
@@ -81,11 +84,19 @@ class Known:
             try:
                 return await self._authentication.of(f"{BEARER}{login}", shown)
             except Unauthenticated:
-                if shown() is None:
+                if not isinstance(shown(), Identity):
                     raise
         return await self._authentication.of(sent, shown)
 
-    def _certified(self, scope: Scope) -> Identity | None:
+    def _tell(self, scope: Scope, error: CallError | Unavailable) -> None:
+        """In the log, of who shows a certificate: who shows none is told all that there is."""
+        if not isinstance(error, Unauthenticated) or not scope.get(CERTIFICATE):
+            return
+        if refused := self._lines.due():
+            told = (scope["method"], scope["path"], scope.get("client"), error.message, refused)
+            log.info("%s %r of %s: %s (of %d that were refused since the last line)", *told)
+
+    def _certified(self, scope: Scope) -> Identity | Nobody | None:
         shown: Mapping[str, Any] | None = scope.get(CERTIFICATE)
         if not shown:
             return None

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
+import grpc
 import pytest
 
 from acceptance.conftest import SHORT_LEASES
@@ -20,6 +22,8 @@ from schedclient import TLS, ApiError, Run, SyncClient
 from schedctl.dev.certificates import issue
 from schedctl.dev.records import Folder, Kind
 from schedkit.channel import LOOK_EVERY, split_address
+from schedproto.v1 import worker_service_pb2 as pb
+from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from support.cluster import DevCluster, dev_cluster
 from support.probe import Probe
 from support.wait import PATIENCE, wait_until
@@ -139,22 +143,45 @@ def test_what_schedctl_and_workers_do_over_tls_is_named_in_the_audit(cluster: De
 
 
 def test_a_workers_certificate_is_no_other_workers_and_no_persons(cluster: DevCluster) -> None:
-    """w1's files under w2's name, on a spool of their own: refused, and told why."""
+    """w1's files in the hands of who calls itself w2: refused, and told why."""
     folder = cluster.directory / "tls"
     stolen = TLS(folder / "ca.pem", folder / "w1.pem", folder / "w1.key")
     with SyncClient(cluster.endpoints, tls=stolen, timeout=5) as client:
         with pytest.raises(ApiError) as refused:
             client.cluster.status()
         assert refused.value.reason == "WRONG_KIND"
-    config = (cluster.directory / "w2.toml").read_text()
-    cluster.terminate("w2")
-    try:
-        wrong = config.replace("w2.pem", "w1.pem").replace("w2.key", "w1.key")
-        with worker_with(cluster, wrong) as said:
-            wait_until(lambda: any("hello of" in line for line in said), PATIENCE, "a refusal")
-        assert "the certificate is of worker/w1, and the hello of worker/w2" in "".join(said)
-    finally:
-        cluster.up()
+    credentials = grpc.ssl_channel_credentials(
+        stolen.ca.read_bytes(),
+        (folder / "w1.key").read_bytes(),
+        (folder / "w1.pem").read_bytes(),
+    )
+    hello = pb.Hello(worker="w2", spool_id="stolen", incarnation=str(uuid4()), slots=1)
+    with grpc.secure_channel(cluster.entry("m1")["grpc"], credentials) as channel:
+        attach = WorkerServiceStub(channel).Attach
+        with pytest.raises(grpc.RpcError) as turned:
+            next(iter(attach(iter([pb.WorkerFrame(hello=hello)]), timeout=PATIENCE)))
+    assert turned.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    told = "the certificate is of worker/w1, and the hello of worker/w2"
+    assert told in (turned.value.details() or "")
+
+
+def test_a_worker_and_a_member_with_anothers_certificate_don_t_start(
+    cluster: DevCluster,
+) -> None:
+    for module, name, other in (("workerd", "w2", "w1"), ("schedd", "m2", "m1")):
+        file = cluster.directory / "tls" / "wrong.toml"
+        config = (cluster.directory / f"{name}.toml").read_text()
+        for end in ("pem", "key"):
+            config = config.replace(f"{name}.{end}", f"{other}.{end}")
+        file.write_text(config)
+        for flags in ([], ["--check-config"]):
+            command = [sys.executable, "-P", "-m", module, "--config", str(file), *flags]
+            ended = subprocess.run(
+                command, capture_output=True, text=True, env=cluster.env, check=False, timeout=60
+            )
+            assert ended.returncode == 2, ended.stderr
+            assert f"{other}.pem names 'schedd://" in ended.stderr
+            assert f"is '{name}'" in ended.stderr
 
 
 def test_a_worker_whose_certificate_is_for_one_namespace_gets_runs_of_no_other(

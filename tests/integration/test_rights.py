@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -248,6 +249,21 @@ async def test_nobody_is_served_but_with_health(place: Place) -> None:
                 code = await place.code_on(channel, method, request_of(method, OWN))
                 assert code is UNKNOWN, method.name
             await channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=5)
+
+
+async def test_who_shows_a_certificate_that_names_nobody_is_told_what_it_has_and_the_log_is(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    twins = place.certificate("schedd://worker/w1", "schedd://worker/w2")
+    with caplog.at_level(logging.INFO):
+        async with connect(place.mutual, tls=twins, use=uuid4().hex) as channel:
+            listing = channel.unary_unary("/schedd.v1.JobService/ListJobs", _bytes)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await listing(jobs.ListJobsRequest(), timeout=5)
+    assert refused.value.code() is UNKNOWN
+    said = "names nobody that schedd knows: 'schedd://worker/w1', 'schedd://worker/w2'"
+    assert said in (refused.value.details() or "")
+    assert f"{said} (of 1 that were refused since the last line)" in caplog.text
 
 
 async def test_a_certificate_of_another_authority_an_expired_one_and_none_are_refused(

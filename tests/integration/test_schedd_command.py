@@ -6,9 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+
+from schedctl.authority import Authority, Subject
+from schedd.core.rights import Kind, uri_of, uris_of_worker
+from schedkit.channel import TLS
 
 FILE = """
 name = "m9"
@@ -27,9 +32,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def check(*flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return command(*flags, "--check-config", **environ)
+
+
+def command(*flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
     plain = {key: value for key, value in os.environ.items() if not key.startswith("SCHEDD_")}
     return subprocess.run(
-        [sys.executable, "-m", "schedd", *flags, "--check-config"],
+        [sys.executable, "-m", "schedd", *flags],
         env=plain | environ,
         capture_output=True,
         text=True,
@@ -69,3 +78,61 @@ def test_failpoints_are_looked_at_too(file: Path) -> None:
     told = check("--config", str(file), SCHEDD_FAILPOINTS="fire.nowhere=kill")
     assert told.returncode == 2
     assert "fire.nowhere" in told.stderr
+
+
+WRONG = {
+    "a worker's": "names 'schedd://worker/w1', and this member is 'm9'",
+    "another member's": "names 'schedd://member/m1', and this member is 'm9'",
+    "another's key": "is the key of another certificate than",
+    "no authority": "tls.ca: ",
+    "another authority's": "isn't signed by an authority of",
+    "ended": "m9.pem ended at",
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TLS]:
+    """By what is wrong with them; nothing with those of `""`."""
+    folder, day = tmp_path_factory.mktemp("tls"), timedelta(days=1)
+    authority = Authority.create(folder / "ca")
+
+    def member(name: str, lifetime: timedelta = day, by: Authority = authority) -> TLS:
+        subject = Subject(name, [uri_of(Kind.MEMBER, name)], ["127.0.0.1"])
+        return by.issue(subject, folder / f"{len([*folder.iterdir()])}", lifetime)
+
+    right, m1 = member("m9"), member("m1")
+    stranger = member("m9", by=Authority.create(folder / "other"))
+    return {
+        "": right,
+        "a worker's": authority.issue(Subject("w1", uris_of_worker("w1")), folder / "w", day),
+        "another member's": m1,
+        "another's key": TLS(right.ca, right.cert, m1.key),
+        "no authority": TLS(folder / "none.pem", right.cert, right.key),
+        "another authority's": TLS(right.ca, stranger.cert, stranger.key),
+        "ended": member("m9", timedelta(minutes=-1)),
+    }
+
+
+def with_tls(file: Path, tls: TLS) -> str:
+    file.write_text(f'{FILE}[tls]\nca = "{tls.ca}"\ncert = "{tls.cert}"\nkey = "{tls.key}"\n')
+    return str(file)
+
+
+def test_a_certificate_of_its_own_is_taken(file: Path, files: dict[str, TLS]) -> None:
+    shown = check("--config", with_tls(file, files[""]))
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_files_by_which_nobody_could_call_it_are_refused_by_the_check_and_by_the_start(
+    file: Path, files: dict[str, TLS], what: str
+) -> None:
+    written = with_tls(file, files[what])
+    told = check("--config", written)
+    assert told.returncode == 2
+    assert WRONG[what] in told.stderr
+    started = command("--config", written)
+    assert (started.returncode, started.stdout) == (2, "")
+    assert WRONG[what] in started.stderr
+    assert "can't listen" not in started.stderr
+    assert command("migrate", "--config", written).stderr.count("tls.") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import ssl
 from collections.abc import AsyncIterator
@@ -380,6 +381,33 @@ async def test_a_new_login_ends_the_one_that_its_browser_had_before_and_no_other
     assert (await web.get("/metrics", headers=first)).json["reason"] == "TOKEN_REVOKED"
     for good in (elsewhere, bearer(text)):
         assert (await web.get("/metrics", headers=good)).status == 200
+
+
+async def test_a_certificate_that_names_nobody_is_told_from_none_and_the_log_says_whose(
+    web: Web, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority.create(tmp_path)
+    tls = authority.issue("m1", san="IP:127.0.0.1")
+    nobody = authority.issue("bob", san="URI:SCHEDD://user/bob/viewer/*")
+    mine = ssl.create_default_context(cafile=tls.ca)
+    mine.load_cert_chain(str(nobody.cert), nobody.key)
+    _, text = await token(web, auth.ROLE_VIEWER)
+    login = {"cookie": cookie_of(await log_in(web, text))}
+    async with bound("127.0.0.1:0") as http, asyncio.TaskGroup() as group:
+        server = group.create_task(http.serve(web.app, tls=context_of(tls)))
+        secure = replace(web, url=f"https://{http.address}")
+        with caplog.at_level(logging.INFO):
+            answer = await secure.get("/api/v1/jobs", ssl=mine)
+        assert (answer.status, answer.json["reason"]) == (401, "CERTIFICATE_NAMES_NOBODY")
+        assert "'SCHEDD://user/bob/viewer/*'" in answer.json["detail"]
+        [line] = [each for each in caplog.messages if "names nobody" in each]
+        assert line.startswith("GET '/api/v1/jobs' of ('127.0.0.1', ")
+        assert "'SCHEDD://user/bob/viewer/*' (of 1 that were refused" in line
+        assert (await secure.get("/workers", headers=login, ssl=mine)).status == 200
+        await web.ask("POST", "/logout", headers=login, allow_redirects=False)
+        over = await secure.get("/workers", headers=login, ssl=mine)
+        assert over.json["reason"] == "TOKEN_REVOKED"
+        server.cancel()
 
 
 async def test_a_login_isn_t_taken_from_another_sites_page(web: Web) -> None:

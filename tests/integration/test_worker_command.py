@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from schedkit.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
 from support.certs import Authority
 from support.fake_member import FakeMember
@@ -76,11 +79,53 @@ def test_a_missing_extra_is_named_with_the_remedy() -> None:
     assert "pip install 'schedd[worker]'" in told.stderr
 
 
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("schedd://worker/wx", "names 'schedd://worker/wx', and this worker is 'w2'"),
+        ("schedd://member/w2", "names 'schedd://member/w2', and this worker is 'w2'"),
+        ("SCHEDD://worker/w2", "names 'SCHEDD://worker/w2', and this worker is 'w2'"),
+    ],
+)
+def test_a_certificate_that_doesn_t_name_it_is_refused_by_the_check_and_by_the_start(
+    tmp_path: Path, uri: str, said: str
+) -> None:
+    mine = Authority.create(tmp_path / "ca").issue("w", san=f"URI:{uri}")
+    for told in asked(tmp_path, mine):
+        assert told.returncode == 2
+        assert said in told.stderr
+        assert "issue it: schedctl auth issue worker w2" in told.stderr
+
+
+def test_files_of_tls_by_which_nobody_knows_it_are_all_told(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    mine = authority.issue("w", san="URI:schedd://worker/w1")
+    other = authority.issue("other")
+    for told in asked(tmp_path, TLS(tmp_path / "none.pem", mine.cert, other.key)):
+        assert told.returncode == 2
+        [ca, name, key] = told.stderr.splitlines()
+        assert ca.startswith("tls.ca: ")
+        assert "this worker is 'w2'" in name
+        assert "is the key of another certificate" in key
+
+
+def asked(tmp_path: Path, tls: TLS) -> list[subprocess.CompletedProcess[str]]:
+    """What w2 says with these files: to be checked, and to be started."""
+    file = tmp_path / "workerd.toml"
+    file.write_text(
+        f'name = "w2"\nendpoints = ["127.0.0.1:1"]\nspool = "{tmp_path / "spool"}"\n'
+        f'[listen]\nhttp = "127.0.0.1:0"\n'
+        f'[tls]\nca = "{tls.ca}"\ncert = "{tls.cert}"\nkey = "{tls.key}"\n'
+    )
+    told = ["--config", str(file)]
+    return [run(*told, "--check-config", environ={}), run(*told, environ={})]
+
+
 async def test_a_worker_attaches_over_mutual_tls(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path / "ca")
     member = FakeMember()
     member.tls = authority.issue("member")
-    mine = authority.issue("worker")
+    mine = authority.issue("worker", san="URI:schedd://worker/w1")
     async with member:
         worker = WorkerProcess(tmp_path, [member.address])
         worker.config = f'[tls]\nca = "{mine.ca}"\ncert = "{mine.cert}"\nkey = "{mine.key}"\n'

@@ -11,6 +11,7 @@ import pytest
 from schedd.app.configured import reach, tell_who_is_asked
 from schedd.config import Config, Listen, Postgres, Results, Tls
 from schedkit.errors import Misconfigured
+from support.certs import Authority
 
 HERE = Config(postgres=Postgres(dsn="postgresql://x"))
 ANYWHERE = Listen(grpc="0.0.0.0:7420", http="0.0.0.0:7421")
@@ -30,11 +31,27 @@ def test_nothing_is_served_to_other_hosts_in_the_clear(where: str) -> None:
         replace(HERE, listen=listen).check()
 
 
-def test_but_by_who_asked_for_it_by_name_or_with_tls() -> None:
+def test_but_by_who_asked_for_it_by_name_or_with_tls(tmp_path: Path) -> None:
     HERE.check()
     replace(HERE, listen=replace(ANYWHERE, insecure=True)).check()
     tokens = replace(ANYWHERE, grpc_tokens="0.0.0.0:7423")
-    replace(HERE, listen=tokens, tls=SECURE).check()
+    files = Authority.create(tmp_path).issue("m1", san="URI:schedd://member/m1")
+    with_tls = Tls(files.ca, files.cert, files.key)
+    replace(HERE, name="m1", listen=tokens, tls=with_tls).check()
+
+
+def test_all_that_no_field_can_tell_by_itself_is_told_at_once() -> None:
+    with pytest.raises(Misconfigured) as told:
+        replace(HERE, postgres=Postgres(), tls=SECURE).check()
+    said = str(told.value).splitlines()
+    starts = ["postgres.dsn is missing", "tls.ca: /ca", "tls.cert: /cert", "tls.key: /key"]
+    assert len(said) == len(starts)
+    assert all(map(str.startswith, said, starts)), said
+    replace(HERE, tls=SECURE).check(certificate=False)
+    listen = replace(ANYWHERE, grpc_tokens="0.0.0.0:7423")
+    with pytest.raises(Misconfigured) as told:
+        replace(HERE, listen=listen).check()
+    assert len(str(told.value).splitlines()) == 3
 
 
 def test_a_port_for_tokens_takes_tls() -> None:

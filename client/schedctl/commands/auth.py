@@ -138,7 +138,7 @@ def token() -> None:
 @click.argument("name")
 @click.option("--role", type=ROLES, required=True, help="What it is good for.")
 @click.option("--in", "namespaces", multiple=True, help="Where.  [default: everywhere]")
-@click.option("--lifetime", metavar="30d", help="At most 366 days.  [default: 30d]")
+@click.option("--lifetime", metavar="30d", help="From 1m to 366d.  [default: 30d]")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -136,6 +136,34 @@ async def test_without_a_token_the_certificate_counts_until_it_ends() -> None:
         await place.authentication.of(None, lambda: None)
 
 
+@pytest.mark.parametrize(
+    ("uris", "said"),
+    [
+        ((), "no URI at all"),
+        (("SCHEDD://user/bob/admin/*",), "'SCHEDD://user/bob/admin/*'"),
+        (("schedd://user/bob/owner/*",), "'schedd://user/bob/owner/*'"),
+        (
+            ("schedd://worker/w1", "schedd://worker/w2"),
+            "'schedd://worker/w1', 'schedd://worker/w2'",
+        ),
+        (("schedd://" + "x" * 9_999,) * 9, " and 5 more"),
+    ],
+)
+async def test_a_certificate_that_names_nobody_is_told_from_none(
+    uris: tuple[str, ...], said: str
+) -> None:
+    authentication = Place().authentication
+    with pytest.raises(Unauthenticated) as refusal:
+        await authentication.of(None, lambda: authentication.of_certificate(b"pem", uris))
+    assert refusal.value.reason == "CERTIFICATE_NAMES_NOBODY"
+    assert "a certificate was shown, but it names nobody that schedd knows" in refusal.value.message
+    assert said in refusal.value.message
+    assert len(refusal.value.message) < 1_000
+    for right in ("schedd://user/NAME/ROLE/NAMESPACE", "schedd://worker/NAME", "one subject"):
+        assert right in refusal.value.remedy
+    assert "show a certificate" not in refusal.value.remedy
+
+
 async def test_who_isn_t_asked_is_anonymous() -> None:
     place = Place(demanded=False)
     assert await place.authentication.of("Bearer wrong", lambda: None) is ANONYMOUS

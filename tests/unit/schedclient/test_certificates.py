@@ -19,10 +19,12 @@ from schedctl.authority import Authority, Subject
 from schedd.core.rights import Kind, Role, uri_of, uris_of_user
 from schedkit import channel
 from schedkit.channel import SERVER_OPTIONS, listen
+from schedkit.handshake import is_tls
 from schedproto.v1 import auth_service_pb2 as auth
 from support.wait import PATIENCE, wait_until_async
 
 DAY = timedelta(days=1)
+NOBODY = "127.0.0.1:1"
 ALICE = Subject("alice", uris_of_user("alice", Role.VIEWER, ["*"]))
 
 
@@ -119,3 +121,47 @@ async def test_a_member_of_another_authority_is_told_as_one(
     ):
         with pytest.raises(ClusterUnavailable, match="member's certificate isn't one for us"):
             await client.access.identity()
+
+
+@pytest.mark.parametrize("secret", [None, "schedd_x"])
+async def test_who_has_no_certificate_is_told_so_and_of_the_port_for_tokens(
+    authority: Authority, tmp_path: Path, secret: str | None
+) -> None:
+    member = member_files(authority, tmp_path)
+    async with (
+        serving(member) as (address, _),
+        Client(address, tls=TLS(member.ca), token=secret, timeout=2) as client,
+    ):
+        with pytest.raises(ClusterUnavailable) as told:
+            await client.access.identity()
+    assert told.value.reason == "TLS_REFUSED"
+    assert "it asks for a certificate, and we have none" in told.value.what
+    assert "our certificate" not in told.value.what
+    assert "listen.grpc_tokens" in told.value.remedy
+
+
+async def test_who_talks_in_the_clear_is_told_that_the_member_talks_tls(
+    authority: Authority, tmp_path: Path
+) -> None:
+    async with (
+        serving(member_files(authority, tmp_path)) as (address, _),
+        Client([NOBODY, address], timeout=2) as client,
+    ):
+        for ask in (client.access.identity(), client.jobs.get("etl")):
+            with pytest.raises(ClusterUnavailable) as told:
+                await ask
+            assert told.value.reason == "TLS_WANTED"
+            assert f"{address} answers by TLS, and we talk in the clear" in told.value.what
+            assert f"schedctl config set NAME --at {address} --ca FILE" in told.value.remedy
+
+
+async def test_what_talks_no_tls_isn_t_taken_for_it() -> None:
+    quiet = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    rude = await asyncio.start_server(
+        lambda _reader, writer: writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "127.0.0.1", 0
+    )
+    async with quiet, rude:
+        for server in (quiet, rude):
+            port = server.sockets[0].getsockname()[1]
+            assert not await asyncio.to_thread(is_tls, f"127.0.0.1:{port}")
+    assert not is_tls(NOBODY)

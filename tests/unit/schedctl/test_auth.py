@@ -103,6 +103,15 @@ def test_an_authority_is_made_and_signs(offline: Any, home: Any) -> None:
     again = offline("auth", "init")
     assert again.code == 2
     assert "has an authority already" in again.err
+    assert "try: sign by it: schedctl auth issue; or give another folder: --ca-dir" in again.err
+    assert "config contexts" not in again.err
+    other = offline("auth", "init", "--ca-dir", str(home / "other"))
+    assert other.code == 0
+    told = ("--role", "admin", "--out", str(home), "--ca-dir", str(home / "other"))
+    mixed = offline("auth", "issue", "user", "bob", *told)
+    assert mixed.code == 2
+    assert f"{home / 'ca.pem'} is of another authority" in mixed.err
+    assert f"try: add {home / 'other' / 'ca.pem'} to it, or choose another --out" in mixed.err
 
 
 @pytest.mark.parametrize(
@@ -134,7 +143,13 @@ def test_what_can_t_be_meant_is_refused_before_anything_is_signed(
 def test_without_an_authority_nothing_is_signed(offline: Any, home: Any) -> None:
     ended = offline("auth", "issue", "worker", "w1", "--out", str(home))
     assert ended.code == 2
-    assert "schedctl auth init" in ended.err
+    assert "no authority in" in ended.err
+    assert "try: make one: schedctl auth init; or say where it is: --ca-dir" in ended.err
+    assert "config contexts" not in ended.err
+
+
+def test_how_long_a_token_may_live_is_told_with_its_flag(offline: Any) -> None:
+    assert "From 1m to 366d." in offline("auth", "token", "create", "--help").out
 
 
 def test_a_context_with_a_token_needs_the_authority_alone(offline: Any, home: Any) -> None:

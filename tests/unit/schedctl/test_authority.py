@@ -11,10 +11,10 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from schedctl.authority import Authority, Subject
+from schedctl.failure import Unfit
 from schedd.core.rights import Kind, identity_of, uri_of
 from schedkit.certificates import not_after
 from schedkit.clock import utcnow
-from schedkit.errors import Misconfigured
 
 DAY = timedelta(days=1)
 
@@ -78,12 +78,12 @@ def test_an_authority_signs_no_other_authority(authority: Authority) -> None:
 
 
 def test_there_is_one_authority_in_a_folder(authority: Authority) -> None:
-    with pytest.raises(Misconfigured, match="has an authority already"):
+    with pytest.raises(Unfit, match="has an authority already"):
         Authority.create(authority.folder)
 
 
 def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match="schedctl auth init"):
+    with pytest.raises(Unfit, match="no authority in"):
         Authority(tmp_path).issue(Subject("w1", []), tmp_path, DAY)
 
 
@@ -93,7 +93,7 @@ def test_a_file_of_several_authorities_stays_and_one_of_another_alone_is_refused
     other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
     worker = Subject("w1", [uri_of(Kind.WORKER, "w1")])
     other.issue(worker, out, DAY)
-    with pytest.raises(Misconfigured, match="is of another authority: add"):
+    with pytest.raises(Unfit, match="is of another authority"):
         authority.issue(worker, out, DAY)
     both = other.certificate.read_bytes() + authority.certificate.read_bytes()
     (out / "ca.pem").write_bytes(both)

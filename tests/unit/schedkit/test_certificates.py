@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.certificates import not_after
+from schedkit.certificates import first_of, not_after
 from support.certs import Authority
 
 
@@ -31,6 +31,17 @@ def test_it_is_what_openssl_says(tmp_path: Path) -> None:
     ).stdout.removeprefix("notAfter=")
     expected = datetime.strptime(said.strip(), "%b %d %H:%M:%S %Y GMT").replace(tzinfo=UTC)
     assert not_after(tls.cert.read_bytes()) == expected
+
+
+def test_its_beginning_and_its_uris_are_what_openssl_was_given(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path / "ca")
+    san = "IP:127.0.0.1,URI:schedd://member/m1,DNS:m1.example.com,URI:https://elsewhere/"
+    tls = authority.issue("m1", san=san)
+    found = first_of("# für m1\n".encode() + tls.cert.read_bytes())
+    assert found.uris == ("schedd://member/m1", "https://elsewhere/")
+    assert timedelta(0) <= datetime.now(UTC) - found.not_before < timedelta(minutes=5)
+    assert found.not_after == not_after(tls.cert.read_bytes())
+    assert first_of(authority.issue("plain").cert.read_bytes()).uris == ()
 
 
 def test_years_past_2049_are_written_otherwise_and_read_as_well(tmp_path: Path) -> None:

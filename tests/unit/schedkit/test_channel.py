@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import socket
 import ssl
@@ -212,6 +213,36 @@ async def test_files_that_cannot_be_read_leave_the_certificate_in_use(
     async with echo_server(TLS(source.ca, cert, source.key)) as endpoint:
         cert.unlink()
         assert await call(endpoint, worker) == b"hello"
+
+
+@old_versions
+async def test_a_key_that_doesn_t_fit_leaves_the_certificate_in_use_and_is_told(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, source = authority.issue("worker"), authority.issue("member")
+    files = TLS(source.ca, tmp_path / "m.pem", tmp_path / "m.key")
+    shutil.copy(source.cert, files.cert)
+    shutil.copy(source.key, files.key)
+    newest = ssl.TLSVersion.TLSv1_3
+    with caplog.at_level(logging.INFO):
+        async with echo_server(files) as endpoint:
+            shutil.copy(worker.key, files.key)
+            _, shown = await asyncio.to_thread(_handshake, endpoint, worker, newest)
+            assert shown == ssl.PEM_cert_to_DER_cert(source.cert.read_text())
+            assert "keeping the certificate in use: " in caplog.text
+            assert "m.key is the key of another certificate than" in caplog.text
+            assert "using" not in caplog.text
+            shutil.copy(worker.cert, files.cert)
+            _, shown = await asyncio.to_thread(_handshake, endpoint, worker, newest)
+            assert shown == ssl.PEM_cert_to_DER_cert(worker.cert.read_text())
+
+
+async def test_a_key_that_doesn_t_fit_is_no_port_in_use(authority: Authority) -> None:
+    member, other = authority.issue("member"), authority.issue("other")
+    with pytest.raises(Misconfigured, match="is the key of another certificate than") as told:
+        async with echo_server(TLS(member.ca, member.cert, other.key)):
+            pass
+    assert "can't listen" not in str(told.value)
 
 
 def test_a_tls_file_that_is_missing_is_told(tmp_path: Path) -> None:
