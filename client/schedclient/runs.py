@@ -22,7 +22,7 @@ from schedclient.naming import run_of
 from schedclient.reading import value_of
 from schedclient.run_values import Attempt, Explanation, LogPiece, Result, Run
 from schedclient.specs import When, payload_message, when_message
-from schedclient.transport import Transport
+from schedclient.transport import NOBODY, Transport
 from schedkit.backoff import Backoff
 from schedkit.jsonform import FormErrors, from_json
 from schedproto.v1 import run_pb2
@@ -201,7 +201,7 @@ class Runs:
                         piece.data, piece.offset = piece.data[seen - piece.offset :], seen
                     yield value_of(LogPiece, piece)
             except ClusterUnavailable as failure:
-                if failure.reason == "NO_ENDPOINT":
+                if failure.reason in NOBODY:
                     raise
                 await asyncio.sleep(backoff.next())
             else:

@@ -46,6 +46,8 @@ from schedkit.handshake import is_tls, why_not
 Req = TypeVar("Req", bound=Message)
 Res = TypeVar("Res", bound=Message)
 
+NOBODY: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
+"""Why a call was never sent: in all its time none of the endpoints spoke with us."""
 SILENT: Final = "DATABASE_SILENT"
 """Why a read ended without PostgreSQL's answer."""
 ENOUGH: Final = 1.0

@@ -19,7 +19,7 @@ from schedclient.errors import ClusterUnavailable, DeadlineExceeded, NotFound
 from schedclient.event_values import RunEvent
 from schedclient.reading import value_of
 from schedclient.run_values import Run
-from schedclient.transport import Transport
+from schedclient.transport import NOBODY, Transport
 from schedkit.backoff import Backoff
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
@@ -80,7 +80,7 @@ async def _read(transport: Transport, run_id: str) -> run_pb2.Run | None:
         except NotFound:
             return None
         except (ClusterUnavailable, DeadlineExceeded) as failure:
-            if failure.reason == "NO_ENDPOINT":
+            if failure.reason in NOBODY:
                 raise
         await asyncio.sleep(backoff.next())
 
@@ -99,7 +99,7 @@ async def _events(
                 if event.HasField("run") or event.HasField("gap"):
                     yield event
         except ClusterUnavailable as failure:
-            if failure.reason == "NO_ENDPOINT":
+            if failure.reason in NOBODY:
                 raise
         else:
             yield None

@@ -147,9 +147,11 @@ async def test_who_talks_in_the_clear_is_told_that_the_member_talks_tls(
         serving(member_files(authority, tmp_path)) as (address, _),
         Client([NOBODY, address], timeout=2) as client,
     ):
-        for ask in (client.access.identity(), client.jobs.get("etl")):
+        asked = client.access.identity(), client.jobs.get("etl"), client.runs.wait("r")
+        for ask in (*asked, anext(client.runs.events()), anext(client.runs.watch("r"))):
             with pytest.raises(ClusterUnavailable) as told:
-                await ask
+                async with asyncio.timeout(PATIENCE):  # it isn't tried for ever
+                    await ask
             assert told.value.reason == "TLS_WANTED"
             assert f"{address} answers by TLS, and we talk in the clear" in told.value.what
             assert f"schedctl config set NAME --at {address} --ca FILE" in told.value.remedy
