@@ -37,7 +37,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     options = _parser().parse_args(argv)
     from schedd import config as settings
     from schedkit import config, failpoints, logs
-    from schedkit.errors import ScheddError
+    from schedkit.errors import NotNow, ScheddError
 
     file = options.config or (settings.DEFAULT_FILE if settings.DEFAULT_FILE.exists() else None)
     flags = {
@@ -72,6 +72,9 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
         if options.command == "recover":
             print("\n".join(recover(found)))
             return 0
+    except NotNow as error:
+        sys.stderr.write(f"schedd: {error}\n")
+        return NotNow.EXIT_CODE
     except ScheddError as error:
         sys.stderr.write(f"schedd: {error}\n")
         return 2

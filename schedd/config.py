@@ -14,7 +14,7 @@ from schedd.core.rights import Kind, identity_of, uri_of
 from schedkit.channel import TLS, check_plaintext
 from schedkit.clock import utcnow
 from schedkit.config import secret
-from schedkit.credentials import Bearer, problems
+from schedkit.credentials import Bearer, problems, refusal
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL, open_objects
 from schedkit.proxies import Proxies
@@ -256,11 +256,11 @@ class Config:
         """What a single field can't tell, all at once; and, where `certificate`, whether this
         member can be known and called by the files of TLS. Raises Misconfigured.
         """
-        told = [*self._faults()]
-        if certificate and (tls := self.tls.files()) is not None:
-            told += map(str, problems(tls, self._bearer(), utcnow()))
-        if told:
-            raise Misconfigured("\n".join(told))
+        faults = [*self._faults()]
+        tls = self.tls.files() if certificate else None
+        told = problems(tls, self._bearer(), utcnow()) if tls is not None else []
+        if faults or told:
+            raise refusal(told, *faults)
 
     def _faults(self) -> Iterator[str]:
         if not self.postgres.dsn:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from schedkit import config as settings
 from schedkit import failpoints, logs
-from schedkit.errors import Misconfigured
+from schedkit.errors import Misconfigured, NotNow
 from schedkit.service import MISCONFIGURED, OK, Daemon, run_daemon
 
 _NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
@@ -51,6 +51,9 @@ def _run(given: argparse.Namespace) -> int:
             flags=flags,
         )
         config.check()
+    except NotNow as error:
+        sys.stderr.write(f"{error}\n")
+        return NotNow.EXIT_CODE
     except Misconfigured as error:
         sys.stderr.write(f"{error}\n")
         return MISCONFIGURED

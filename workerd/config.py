@@ -13,8 +13,7 @@ from typing import Final, Literal
 
 from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.clock import utcnow
-from schedkit.config import ConfigErrors
-from schedkit.credentials import Bearer, problems
+from schedkit.credentials import Bearer, problems, refusal
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL
 from schedkit.records import dataclass
@@ -127,7 +126,7 @@ class Config:
             return
         told = problems(self.tls, self._bearer(), utcnow())
         if told:
-            raise ConfigErrors(told)
+            raise refusal(told)
 
     def _bearer(self) -> Bearer:
         return Bearer(

@@ -18,6 +18,7 @@ from typing import Final
 from schedkit.certificates import Certificate, first_of, names_told, unfit
 from schedkit.channel import TLS
 from schedkit.config import Problem
+from schedkit.errors import Misconfigured, NotNow
 from schedkit.handshake import in_words
 
 _NOT_YET, _ENDED, _PURPOSE = 9, 10, 26
@@ -38,6 +39,18 @@ class Bearer:
     """The command that issues one."""
     serves: bool
     """Whether others connect to it, too."""
+
+
+class Untimely(Problem):
+    """One that is there by this host's clock alone."""
+
+
+def refusal(told: Sequence[Problem], *others: str) -> Misconfigured:
+    """What to raise for these, and for whatever else is wrong."""
+    text = "\n".join([*others, *map(str, told)])
+    if not others and all(isinstance(one, Untimely) for one in told):
+        return NotNow(text)
+    return Misconfigured(text)
 
 
 def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[Problem]:
@@ -94,10 +107,10 @@ def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[Problem]:
     found = first_of(file.read_bytes())
     fresh = f"issue a fresh one: {bearer.issue}"
     if found.not_after <= now:
-        yield Problem("tls.cert", f"{file} ended at {_minute(found.not_after)}; {fresh}")
+        yield Untimely("tls.cert", f"{file} ended at {_minute(found.not_after)}; {fresh}")
     if now < found.not_before:
         begins = f"{file} isn't good before {_minute(found.not_before)}, and it is {_minute(now)}"
-        yield Problem("tls.cert", f"{begins}: set this host's clock right, or {fresh}")
+        yield Untimely("tls.cert", f"{begins}: set this host's clock right, or {fresh}")
     if not bearer.is_named(found.uris):
         likes = bearer.uri.removesuffix(bearer.name)
         another = any(uri.startswith(likes) for uri in found.uris)
@@ -156,7 +169,7 @@ def _against(
     if error.verify_code in (_NOT_YET, _ENDED):
         if not found.not_before <= now < found.not_after:
             return None  # told already
-        return Problem("tls.ca", f"an authority of {tls.cert} is out of its time: {why}")
+        return Untimely("tls.ca", f"an authority of {tls.cert} is out of its time: {why}")
     if error.verify_code == _PURPOSE:
         what = f"{tls.cert} isn't one by which a {bearer.kind} may {purpose} (its key usage)"
         return Problem("tls.cert", f"{what}; issue it: {bearer.issue}")

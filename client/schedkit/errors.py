@@ -5,6 +5,7 @@
     │   ├── OutcomeUnknown   a write without an answer: read back before acting on it
     │   └── TookTooLong      done by nobody in the time it has: ask for less, or later
     ├── Misconfigured   the operator: told all at once (`config.ConfigErrors`), exit code 2
+    │   └── NotNow      the calendar: may be right later, exit code 75
     └── Fault           ourselves: a bug. Nobody catches it; the process restarts clean
 
 Invariants
@@ -13,6 +14,8 @@ Invariants
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 
 class ScheddError(Exception):
@@ -42,6 +45,14 @@ class TookTooLong(Unavailable):
 
 class Misconfigured(ScheddError):
     """The operator asked for something that can't be. The message says what to change."""
+
+
+class NotNow(Misconfigured):
+    """It can't be by this host's clock, and nothing else is wrong. Who ends by it may be started
+    again: a clock is set right after a start, and certificates are renewed.
+    """
+
+    EXIT_CODE: Final = 75  # EX_TEMPFAIL
 
 
 class Fault(ScheddError):

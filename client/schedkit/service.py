@@ -5,7 +5,7 @@
                       └SIGHUP: reload, then ready┘
 
 Exit codes: 0 ended as asked · 1 a bug, logged with its traceback · 2 the configuration is wrong ·
-128 + signal when the same signal came twice.
+75 it is so by this host's clock alone · 128 + signal when the same signal came twice.
 
 Invariants
 - A signal only sets an event; what it means is decided in `main`, on the loop.

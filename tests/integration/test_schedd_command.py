@@ -129,10 +129,11 @@ def test_files_by_which_nobody_could_call_it_are_refused_by_the_check_and_by_the
 ) -> None:
     written = with_tls(file, files[what])
     told = check("--config", written)
-    assert told.returncode == 2
+    again = 75 if what == "ended" else 2  # a clock may be set right, so that is tried again
+    assert told.returncode == again
     assert WRONG[what] in told.stderr
     started = command("--config", written)
-    assert (started.returncode, started.stdout) == (2, "")
+    assert (started.returncode, started.stdout) == (again, "")
     assert WRONG[what] in started.stderr
     assert "can't listen" not in started.stderr
     assert command("migrate", "--config", written).stderr.count("tls.") == 0

@@ -15,7 +15,8 @@ from schedd.core.rights import Kind, identity_of, uri_of, uris_of_worker
 from schedkit.certificates import MOST_NAMES, names_told
 from schedkit.channel import TLS
 from schedkit.clock import utcnow
-from schedkit.credentials import Bearer, problems
+from schedkit.credentials import Bearer, problems, refusal
+from schedkit.errors import NotNow
 from support import certs
 from workerd.config import names_worker
 
@@ -223,3 +224,15 @@ def test_names_are_told_however_many_and_long_they_are() -> None:
 )
 def test_a_worker_knows_its_names_as_members_do(uris: list[str]) -> None:
     assert names_worker("w1", uris) == W1.is_named(uris)
+
+
+def test_what_is_of_this_host_s_clock_alone_is_to_be_tried_again(
+    authority: Authority, tmp_path: Path
+) -> None:
+    ended = authority.issue(MEMBER, tmp_path / "m", timedelta(minutes=-1))
+    time = problems(ended, M1, utcnow())
+    assert isinstance(refusal(time), NotNow)
+    both = problems(ended, bearer("m3", serves=True), utcnow())
+    assert len(both) == 2
+    assert not isinstance(refusal(both), NotNow)
+    assert not isinstance(refusal(time, "postgres.dsn is missing"), NotNow)
