@@ -548,13 +548,14 @@ async def test_runs_are_found_by_what_made_them(past: Past) -> None:
 async def test_backfills_are_listed_newest_first_a_page_at_a_time(past: Past) -> None:
     made = [(await past.backfill(n, n)).backfill.backfill_id for n in range(3)]
 
-    first = await past.api("ListBackfills", wire.ListBackfillsRequest(page_size=2))
-    second = await past.api(
-        "ListBackfills", wire.ListBackfillsRequest(job="j", page_token=first.next_page_token)
-    )
+    first = await past.api("ListBackfills", wire.ListBackfillsRequest(job="j", page_size=2))
+    token = first.next_page_token
+    second = await past.api("ListBackfills", wire.ListBackfillsRequest(job="j", page_token=token))
 
     assert [one.backfill_id for one in (*first.backfills, *second.backfills)] == made[::-1]
     assert second.next_page_token == ""
+    with pytest.raises(InvalidArgument, match="another"):
+        await past.api("ListBackfills", wire.ListBackfillsRequest(page_token=token))
     with pytest.raises(NotFound):
         await past.api("ListBackfills", wire.ListBackfillsRequest(job="nobody"))
 
