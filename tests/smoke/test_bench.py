@@ -51,7 +51,7 @@ def test_a_cell_for_each_number_of_members_and_workers() -> None:
 
 
 def test_each_page_answers_over_stored_jobs_and_runs() -> None:
-    small = ("--idle", 200, "--hot", 60, "--requests", 2, "--settles", 1, "--quiet", 2)
+    small = ("--idle", 200, "--hot", 60, "--requests", 10, "--settles", 1, "--quiet", 2)
     *pages, stored = bench("pages", *small, "--within", 10_000)
     assert [line["page"] for line in pages] == list(PAGES)
     assert all(line["wrong"] == 0 and line["p95_ms"] > 0 for line in pages)
