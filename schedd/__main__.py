@@ -45,7 +45,8 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
         for key, value in vars(options).items()
         if key not in {"config", "check_config", "command"}
     }
-    try:
+
+    def read() -> settings.Config:
         found = config.load(
             settings.Config,
             file=file,
@@ -56,6 +57,10 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
         )
         # What makes a schema speaks to PostgreSQL alone, and may be run where no certificate is.
         found.check(certificate=options.command is None)
+        return found
+
+    try:
+        found = read()
         if not options.check_config or os.environ.get(failpoints.VARIABLE):
             import_module("schedd.app")  # with it all the places that may be named
         failpoints.check(lambda name: not name.startswith("worker."))
@@ -63,6 +68,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
             print(json.dumps(config.masked(found), indent=2, default=str))
             return 0
         from schedd.app import Daemon, migrate, recover
+        from schedkit.reloading import Reload
         from schedkit.service import run_daemon
 
         logs.configure(found.log_level, found.log_format, "schedd")
@@ -78,7 +84,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     except ScheddError as error:
         sys.stderr.write(f"schedd: {error}\n")
         return 2
-    return partial(run_daemon, Daemon(found).run)
+    return partial(run_daemon, Daemon(found).run, Reload(found, read, "schedd"))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,6 +12,7 @@ from pathlib import Path
 from schedkit import config as settings
 from schedkit import failpoints, logs
 from schedkit.errors import Misconfigured, NotNow
+from schedkit.reloading import Reload
 from schedkit.service import MISCONFIGURED, OK, Daemon, run_daemon
 
 _NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
@@ -42,15 +43,20 @@ def _run(given: argparse.Namespace) -> int:
     flags = {name: getattr(given, name) for name in _FLAGS}
     flags["listen.http"] = given.listen_http
     default = DEFAULT_FILE if DEFAULT_FILE.exists() else None
-    try:
-        config = settings.load(
+
+    def read() -> Config:
+        found = settings.load(
             Config,
             file=given.config or default,
             environ=os.environ,
             prefix="WORKERD",
             flags=flags,
         )
-        config.check()
+        found.check()
+        return found
+
+    try:
+        config = read()
     except NotNow as error:
         sys.stderr.write(f"{error}\n")
         return NotNow.EXIT_CODE
@@ -73,7 +79,7 @@ def _run(given: argparse.Namespace) -> int:
     async def life(daemon: Daemon) -> None:
         await serve(config, daemon)
 
-    return run_daemon(life)
+    return run_daemon(life, Reload(config, read, "workerd"))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -41,11 +41,13 @@ REST_WITHIN: Final = 2.0
 class Daemon:
     """What `main` is given: the events it waits for, and the ear of the service manager."""
 
-    def __init__(self, notifier: Notifier) -> None:
+    def __init__(self, notifier: Notifier, reload: Callable[[], None] = lambda: None) -> None:
+        """`reload` takes what it can of the settings as they are now."""
+        self.take_settings = reload
         self.draining = asyncio.Event()
         """Set once by SIGTERM or SIGINT: hand over, finish, return from `main`."""
         self.reload = asyncio.Event()
-        """Set by SIGHUP. `main` clears it, reloads what it can, and calls `ready` again."""
+        """Set by SIGHUP. `main` clears it, takes the settings, and calls `ready` again."""
         self._notifier = notifier
         self._heard: set[signal.Signals] = set()
 
@@ -91,23 +93,26 @@ class Daemon:
 
 
 async def answer_reloads(daemon: Daemon, serving: str) -> NoReturn:
-    """Answer SIGHUP: the service manager waits for it, though nothing can be reloaded yet."""
+    """Answer SIGHUP: take the settings, and say so to the service manager, which waits for it."""
     while True:
         await daemon.reload.wait()
         daemon.reload.clear()
-        log.warning("nothing can be reloaded yet: restart to read the configuration anew")
+        daemon.take_settings()
         if not daemon.draining.is_set():
             daemon.ready(serving)
 
 
-def run_daemon(main: Callable[[Daemon], Awaitable[None]]) -> int:
+def run_daemon(
+    main: Callable[[Daemon], Awaitable[None]], reload: Callable[[], None] = lambda: None
+) -> int:
     """Run `main` on a new event loop until it returns; the exit code for `sys.exit`.
 
     `main` calls `daemon.ready` when it serves, and returns soon after `daemon.draining` is set.
     Before it is called nothing has been logged: it sets up logging itself, or has done so.
+    `reload` is `Daemon.take_settings`.
     """
     runner = asyncio.Runner()
-    code = _run(runner, main)
+    code = _run(runner, main, reload)
     if not runner.run(_rest_ended()):
         log.warning("what was left behind doesn't end: leaving without it")
         sys.stdout.flush()
@@ -117,9 +122,13 @@ def run_daemon(main: Callable[[Daemon], Awaitable[None]]) -> int:
     return code
 
 
-def _run(runner: asyncio.Runner, main: Callable[[Daemon], Awaitable[None]]) -> int:
+def _run(
+    runner: asyncio.Runner,
+    main: Callable[[Daemon], Awaitable[None]],
+    reload: Callable[[], None],
+) -> int:
     try:
-        runner.run(_live(main))
+        runner.run(_live(main, reload))
     except Exception as error:
         causes = [*_leaves(error)]
         if all(isinstance(cause, Misconfigured) for cause in causes):
@@ -140,9 +149,9 @@ async def _rest_ended() -> bool:
     return not rest or not (await asyncio.wait(rest, timeout=REST_WITHIN))[1]
 
 
-async def _live(main: Callable[[Daemon], Awaitable[None]]) -> None:
+async def _live(main: Callable[[Daemon], Awaitable[None]], reload: Callable[[], None]) -> None:
     notifier = Notifier.take(os.environ)
-    daemon = Daemon(notifier)
+    daemon = Daemon(notifier, reload)
     daemon.hear(asyncio.get_running_loop())
     feeder = asyncio.create_task(_feed(daemon, notifier.watchdog), name="watchdog")
     try:

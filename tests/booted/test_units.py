@@ -143,7 +143,7 @@ def test_a_restart_under_load_loses_and_doubles_nothing(machine: Machine) -> Non
     for unit in UNITS:
         machine.must(f"systemctl reload {unit}")
         wait_until(
-            lambda at=unit: "nothing can be reloaded" in machine.tell(f"journalctl -u {at} -n 50"),
+            lambda at=unit: "no setting has changed" in machine.tell(f"journalctl -u {at} -n 50"),
             PATIENCE,
             f"{unit} to hear of it",
         )

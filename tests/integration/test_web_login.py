@@ -8,6 +8,7 @@ import logging
 import re
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -315,25 +316,34 @@ async def test_a_token_that_was_mistyped_leads_on_to_the_page_all_the_same(web: 
     assert entered.headers["location"] == "/runs?q=state:failed"
 
 
+@asynccontextmanager
+async def over_tls(
+    web: Web, tmp_path: Path, uri: str = ""
+) -> AsyncIterator[tuple[Web, ssl.SSLContext]]:
+    """The same by TLS, and what its client goes by: a certificate of this URI, if one is given."""
+    authority = Authority.create(tmp_path)
+    tls = authority.issue("m1", san="IP:127.0.0.1")
+    mine = ssl.create_default_context(cafile=tls.ca)
+    if uri:
+        bob = authority.issue("bob", san=f"URI:{uri}")
+        mine.load_cert_chain(str(bob.cert), bob.key)
+    async with bound("127.0.0.1:0") as http, asyncio.TaskGroup() as group:
+        server = group.create_task(http.serve(web.app, tls=context_of(tls)))
+        yield replace(web, url=f"https://{http.address}"), mine
+        server.cancel()
+
+
 async def test_a_login_that_is_over_is_as_none_where_there_is_a_certificate(
     web: Web, tmp_path: Path
 ) -> None:
-    authority = Authority.create(tmp_path)
-    tls = authority.issue("m1", san="IP:127.0.0.1")
-    bob = authority.issue("bob", san="URI:schedd://user/bob/viewer/*")
-    mine = ssl.create_default_context(cafile=tls.ca)
-    mine.load_cert_chain(str(bob.cert), bob.key)
     _, text = await token(web, auth.ROLE_VIEWER)
     login = {"cookie": cookie_of(await log_in(web, text))}
-    async with bound("127.0.0.1:0") as http, asyncio.TaskGroup() as group:
-        server = group.create_task(http.serve(web.app, tls=context_of(tls)))
-        secure = replace(web, url=f"https://{http.address}")
+    async with over_tls(web, tmp_path, "schedd://user/bob/viewer/*") as (secure, mine):
         assert "user/alice" in (await secure.get("/workers", headers=login, ssl=mine)).text
         await web.ask("POST", "/logout", headers=login, allow_redirects=False)
         assert "user/bob" in (await secure.get("/workers", headers=login, ssl=mine)).text
         sent = bearer("schedd_x")
         assert (await secure.get("/workers", headers=login | sent, ssl=mine)).status == 401
-        server.cancel()
     assert (await web.get("/workers", headers=login)).json["reason"] == "TOKEN_REVOKED"
 
 
@@ -386,16 +396,9 @@ async def test_a_new_login_ends_the_one_that_its_browser_had_before_and_no_other
 async def test_a_certificate_that_names_nobody_is_told_from_none_and_the_log_says_whose(
     web: Web, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    authority = Authority.create(tmp_path)
-    tls = authority.issue("m1", san="IP:127.0.0.1")
-    nobody = authority.issue("bob", san="URI:SCHEDD://user/bob/viewer/*")
-    mine = ssl.create_default_context(cafile=tls.ca)
-    mine.load_cert_chain(str(nobody.cert), nobody.key)
     _, text = await token(web, auth.ROLE_VIEWER)
     login = {"cookie": cookie_of(await log_in(web, text))}
-    async with bound("127.0.0.1:0") as http, asyncio.TaskGroup() as group:
-        server = group.create_task(http.serve(web.app, tls=context_of(tls)))
-        secure = replace(web, url=f"https://{http.address}")
+    async with over_tls(web, tmp_path, "SCHEDD://user/bob/viewer/*") as (secure, mine):
         with caplog.at_level(logging.INFO):
             answer = await secure.get("/api/v1/jobs", ssl=mine)
         assert (answer.status, answer.json["reason"]) == (401, "CERTIFICATE_NAMES_NOBODY")
@@ -407,7 +410,6 @@ async def test_a_certificate_that_names_nobody_is_told_from_none_and_the_log_say
         await web.ask("POST", "/logout", headers=login, allow_redirects=False)
         over = await secure.get("/workers", headers=login, ssl=mine)
         assert over.json["reason"] == "TOKEN_REVOKED"
-        server.cancel()
 
 
 async def test_a_login_isn_t_taken_from_another_sites_page(web: Web) -> None:
@@ -421,18 +423,13 @@ async def test_a_login_isn_t_taken_from_another_sites_page(web: Web) -> None:
 async def test_a_login_over_https_isn_t_taken_from_a_page_in_the_clear(
     web: Web, tmp_path: Path
 ) -> None:
-    tls = Authority.create(tmp_path).issue("m1", san="IP:127.0.0.1")
-    mine = ssl.create_default_context(cafile=tls.ca)
     _, text = await token(web, auth.ROLE_VIEWER)
-    async with bound("127.0.0.1:0") as http, asyncio.TaskGroup() as group:
-        server = group.create_task(http.serve(web.app, tls=context_of(tls)))
-        secure = replace(web, url=f"https://{http.address}")
+    async with over_tls(web, tmp_path) as (secure, mine):
         for scheme, status in (("http", 403), ("https", 303)):
             options: Any = {"data": {"token": text}, "allow_redirects": False, "ssl": mine}
-            headers = {"origin": f"{scheme}://{http.address}"}
+            headers = {"origin": secure.url.replace("https", scheme)}
             answer = await secure.ask("POST", "/login", headers=headers, **options)
             assert answer.status == status, scheme
-        server.cancel()
 
 
 async def test_where_nobody_is_asked_the_login_says_so(dsn: str) -> None:

@@ -101,11 +101,20 @@ def masked(config: Any) -> dict[str, object]:
     """A configuration for people and logs: dotted paths to values, secrets as `***`."""
     shown: dict[str, object] = {}
     for key in keys_of(type(config)):
-        value = config
-        for name in key.path:
-            value = None if value is None else getattr(value, name)
+        value = _of(config, key)
         shown[key.dotted] = "***" if key.secret and value else value
     return shown
+
+
+def changed(old: C, new: C) -> list[str]:
+    """The dotted paths of what differs between two configurations."""
+    return [key.dotted for key in keys_of(type(old)) if _of(old, key) != _of(new, key)]
+
+
+def _of(config: Any, key: Key) -> Any:
+    for name in key.path:
+        config = None if config is None else getattr(config, name)
+    return config
 
 
 @dataclass(frozen=True, slots=True)

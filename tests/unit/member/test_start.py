@@ -60,7 +60,8 @@ async def test_each_reload_is_answered(tmp_path: Path):
     """The service manager waits for READY, and says that the reload has failed if none comes."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
         manager.bind(address := str(tmp_path / "notify"))
-        daemon = Daemon(Notifier.take({"NOTIFY_SOCKET": address}))
+        taken: list[int] = []
+        daemon = Daemon(Notifier.take({"NOTIFY_SOCKET": address}), lambda: taken.append(1))
         answering = asyncio.create_task(answer_reloads(daemon, "serving"), name="reload")
         for _ in range(2):
             daemon.reload.set()
@@ -68,6 +69,7 @@ async def test_each_reload_is_answered(tmp_path: Path):
                 told = await asyncio.get_running_loop().sock_recv(manager, 4096)
             assert told == b"READY=1\nSTATUS=serving"
             assert not daemon.reload.is_set()
+        assert taken == [1, 1]
         daemon.draining.set()
         daemon.reload.set()
         await wait_until_async(lambda: not daemon.reload.is_set(), PATIENCE, "it to be heard")

@@ -1,0 +1,75 @@
+"""What a daemon takes of its settings while it runs, and what it says of the rest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from schedkit import logs
+from schedkit.errors import Misconfigured
+from schedkit.reloading import Reload
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    name: str = "w1"
+    log_level: str = "info"
+    log_format: logs.Format = "text"
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    held = (root.level, root.handlers[:])
+    yield
+    root.setLevel(held[0])
+    root.handlers[:] = held[1]
+
+
+def told(found: list[Settings | Misconfigured], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What it says at each reload, the settings being these then."""
+    rest = iter(found)
+
+    def read() -> Settings:
+        now = next(rest)
+        if isinstance(now, Misconfigured):
+            raise now
+        return now
+
+    logs.configure("info", "text", "schedd")
+    reload = Reload(Settings(), read, "schedd")
+    said = []
+    for _ in found:
+        reload()
+        said.append(capsys.readouterr().err)
+    return said
+
+
+def test_how_it_logs_is_taken_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    louder = Settings(log_level="debug", log_format="json")
+    [taken, again, back] = told([louder, louder, Settings()], capsys)
+    assert '"message": "reloaded: log_format, log_level"' in taken
+    assert "no setting has changed" in again
+    assert "INFO" in back
+    assert "reloaded: log_format, log_level" in back
+    assert logging.getLogger().level == logging.INFO
+
+
+def test_what_takes_a_restart_is_told_each_time(capsys: pytest.CaptureFixture[str]) -> None:
+    other = Settings(name="w2")
+    for said in told([other, other], capsys):
+        assert "WARNING" in said
+        assert "not reloaded, it takes a restart: name" in said
+    [both] = told([replace(other, log_level="debug")], capsys)
+    assert "reloaded: log_level" in both
+    assert "takes a restart: name" in both
+
+
+def test_of_wrong_settings_nothing_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    [said, after] = told([Misconfigured("slots: must be positive"), Settings()], capsys)
+    assert "ERROR" in said
+    assert "what was in force stays: slots: must be positive" in said
+    assert "no setting has changed" in after
