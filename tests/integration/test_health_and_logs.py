@@ -56,7 +56,7 @@ def serves(cluster: DevCluster, service: str) -> int:
 @pytest.mark.timeout(180)
 def test_what_is_away_is_named_and_grpc_says_the_same_until_it_is_back(cluster: DevCluster) -> None:
     assert reasons(cluster) == []
-    assert serves(cluster, "schedd.v1.JobService") == SERVING
+    wait_until(lambda: serves(cluster, "schedd.v1.JobService") == SERVING, WITHIN, "gRPC too")
 
     cluster.pause("etcd")
     try:

@@ -324,14 +324,17 @@ async def test_a_page_of_letters_of_nothing_is_refused_by_name(web: Web) -> None
 async def test_pages_take_no_more_of_the_database_than_they_may(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reading, most = 0, 0
+    reading, most, full = 0, 0, asyncio.Event()
 
     def slowly(call: Any) -> Any:
         async def slow(*asked: object) -> Any:
             nonlocal reading, most
             reading += 1
             most = max(most, reading)
-            await asyncio.sleep(0.05)
+            if reading == AT_A_TIME:
+                full.set()
+            await full.wait()
+            await asyncio.sleep(0.05)  # for one more to come, were there no end to them
             reading -= 1
             return await call(*asked)
 
@@ -340,7 +343,7 @@ async def test_pages_take_no_more_of_the_database_than_they_may(
     for name in ("ListShards", "ListMembers", "ListWorkers", "GetCluster"):
         call = f"schedd.v1.ClusterService.{name}"
         monkeypatch.setitem(UNARY, call, slowly(UNARY[call]))
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         for path in ("/", "/cluster", "/workers"):
             group.create_task(web.get(path), name=f"look at {path}")
     assert most == AT_A_TIME
