@@ -16,9 +16,9 @@ from schedd.api.services import Caller, Services
 from schedd.core.backfill import MOST_INSTANTS, MOST_PARALLEL, TOGETHER, Rerun, Wish
 from schedd.core.because import told
 from schedd.core.cron import ScheduleError
+from schedd.core.definition import Definition, Priority
 from schedd.core.ids import BackfillId
 from schedd.core.lifecycle import State
-from schedd.core.model import Definition, Priority
 from schedd.core.records import Conflict
 from schedd.core.schedule import CompiledSchedule
 from schedproto.v1 import job_service_pb2

@@ -18,11 +18,7 @@ from schedd.core import schedule
 from schedd.core.calendars import Calendar, Exclude, Roll, Rules, rules
 from schedd.core.chains import After, When
 from schedd.core.cron import DEBIAN, DIALECT, CronError, Dst, Gap, Pass, ScheduleError
-from schedd.core.failures import is_grpc_status, kind
-from schedd.core.ids import JobId
-from schedd.core.labels import Match
-from schedd.core.line_ids import LineId, line_id_of
-from schedd.core.model import (
+from schedd.core.definition import (
     CatchUp,
     CatchUpPolicy,
     Definition,
@@ -32,6 +28,10 @@ from schedd.core.model import (
     Priority,
     RetryPolicy,
 )
+from schedd.core.failures import is_grpc_status, kind
+from schedd.core.ids import JobId
+from schedd.core.labels import Match
+from schedd.core.line_ids import LineId, line_id_of
 from schedd.core.notifications import LATE_AFTER, Notice, Notices
 from schedd.core.pools import pool_key
 from schedd.core.records import PinnedCalendar, StoredDefinition

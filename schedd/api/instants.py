@@ -22,8 +22,9 @@ from schedd.api.why import ENDS, waits_late
 from schedd.core import because
 from schedd.core.catch_up import GRACE
 from schedd.core.cron import ScheduleError
+from schedd.core.definition import Delivery
 from schedd.core.lifecycle import LIVE, NEVER_RAN, Reason, State
-from schedd.core.model import Delivery, Trigger
+from schedd.core.model import Trigger
 from schedd.core.records import JobRecord
 from schedd.core.run_records import RunRecord
 from schedd.core.schedule import CompiledSchedule

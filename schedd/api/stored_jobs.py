@@ -19,8 +19,9 @@ from schedd.api.errors import (
     refuse,
 )
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
+from schedd.core.definition import Definition
 from schedd.core.ids import JobId, RunId
-from schedd.core.model import AuditEntry, Definition
+from schedd.core.model import AuditEntry
 from schedd.core.partition import shard_of_job
 from schedd.core.records import Conflict, Idempotency, JobRecord, PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule

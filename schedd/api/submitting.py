@@ -12,8 +12,9 @@ from schedd.api.errors import FailedPrecondition, Violation, refuse
 from schedd.api.masks import SCHEDULES
 from schedd.api.services import Caller, Services
 from schedd.api.stored_jobs import idempotency, namespace_of, new_record, taken
+from schedd.core.definition import Priority
 from schedd.core.ids import JobId, RunId
-from schedd.core.model import LiveRun, NewRun, Priority, RunKey
+from schedd.core.model import LiveRun, NewRun, RunKey
 from schedd.core.records import Conflict, Submit
 from schedd.core.run_records import RunRecord
 from schedkit.errors import Unavailable

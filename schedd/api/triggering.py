@@ -7,8 +7,9 @@ from schedd.api import definitions, pools, stored_jobs, validation, views
 from schedd.api.errors import Violation, refuse
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core.definition import Priority
 from schedd.core.ids import RunId
-from schedd.core.model import NewRun, Priority, RunKey, Trigger
+from schedd.core.model import NewRun, RunKey, Trigger
 from schedd.core.records import Conflict
 from schedproto.v1 import job_service_pb2, run_pb2
 

@@ -18,7 +18,8 @@ from typing import Final
 from schedd.api import definitions
 from schedd.api.cluster import living
 from schedd.api.services import Services
-from schedd.core.model import Definition, Incarnation
+from schedd.core.definition import Definition
+from schedd.core.model import Incarnation
 from schedd.core.overlap import BUFFERS
 from schedd.core.placement import able, asked_of_worker
 from schedd.core.records import StoredDefinition, Wait

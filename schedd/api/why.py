@@ -8,9 +8,10 @@ from schedd.api import broadcasts, definitions, standing, views
 from schedd.api.broadcasts import CHANGE, REFUSED
 from schedd.api.services import Services
 from schedd.core import labels
+from schedd.core.definition import CatchUpPolicy, Definition, Overlap
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId
 from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import CatchUpPolicy, Definition, LiveRun, Overlap
+from schedd.core.model import LiveRun
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.placement import able, need_of
 from schedd.core.records import WorkerView

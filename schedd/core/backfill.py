@@ -21,9 +21,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import BackfillId, RunId
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import Overlap, Priority
 from schedkit.records import dataclass
 
 MOST_INSTANTS: Final = 10_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from schedd.core.backfill import Plan
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import BackfillId, JobId, ShardId
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import Overlap, Priority
 from schedkit.records import dataclass
 
 

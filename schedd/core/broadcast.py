@@ -19,9 +19,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from schedd.core.definition import Definition
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Definition, Incarnation, LiveRun, RunKey
+from schedd.core.model import Incarnation, LiveRun, RunKey
 from schedd.core.notifications import Notices
 from schedd.core.placement import Need, able
 from schedkit.records import dataclass, replace

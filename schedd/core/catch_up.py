@@ -22,8 +22,8 @@ part in it.
 from datetime import datetime, timedelta
 from typing import Final
 
+from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import CatchUp, CatchUpPolicy
 from schedd.core.schedule import CompiledSchedule, Occurrence
 from schedkit.records import dataclass, replace
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
+from schedd.core.definition import Definition
 from schedd.core.ids import Hint, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Definition, LiveRun, RunKey
+from schedd.core.model import LiveRun, RunKey
 from schedd.core.notifications import Notices
 from schedkit.records import dataclass
 

@@ -26,9 +26,10 @@ from typing import Final, NamedTuple
 
 from schedd.core.catch_up import NOT_EARLY
 from schedd.core.deadlines import START_WITHIN
+from schedd.core.definition import Definition, Delivery, Overlap, Placement, Priority
 from schedd.core.ids import NO_TOKEN, RunId, ShardId, scheduled_run_id
 from schedd.core.lifecycle import State
-from schedd.core.model import Definition, Delivery, LiveRun, Overlap, Placement, Priority
+from schedd.core.model import LiveRun
 from schedd.core.overlap import LINED_UP, policy_of
 from schedd.core.placement import Need
 from schedd.core.pools import NO_POOL

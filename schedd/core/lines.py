@@ -19,9 +19,10 @@ import heapq
 from dataclasses import field
 from typing import Final
 
+from schedd.core.definition import Priority
 from schedd.core.ids import RunId
 from schedd.core.late import Room
-from schedd.core.model import LiveRun, Priority
+from schedd.core.model import LiveRun
 from schedd.core.placement import Need
 from schedd.core.pools import NO_POOL, PoolKey, Rooms
 from schedd.core.rank import Place, place_of

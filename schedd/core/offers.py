@@ -20,9 +20,10 @@ from dataclasses import field
 from itertools import groupby
 from typing import Final, TypeAlias
 
+from schedd.core.definition import Definition, Placement
 from schedd.core.ids import IncarnationId
 from schedd.core.labels import Match
-from schedd.core.model import Definition, Incarnation, Placement
+from schedd.core.model import Incarnation
 from schedd.core.placement import (
     NOTHING,
     Asked,

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from schedd.core.model import Definition, LiveRun, Overlap
+from schedd.core.definition import Definition, Overlap
+from schedd.core.model import LiveRun
 
 BUFFERS: Final = {Overlap.BUFFER_ONE: 1, Overlap.BUFFER_ALL: 1_000}
 """How many runs wait at most while another is admitted; past that they end (BUFFER_FULL)."""

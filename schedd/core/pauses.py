@@ -26,8 +26,8 @@ from typing import Final
 
 from schedd.core import because, catch_up
 from schedd.core.catch_up import NOT_EARLY, Plan
+from schedd.core.definition import CatchUp
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import CatchUp
 from schedd.core.schedule import CompiledSchedule, Occurrence
 from schedkit.records import dataclass
 

@@ -19,9 +19,10 @@ from dataclasses import field
 from math import inf
 from typing import Final, TypeAlias
 
+from schedd.core.definition import Definition, Placement
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match
-from schedd.core.model import Definition, Incarnation, LiveRun, Placement
+from schedd.core.model import Incarnation, LiveRun
 from schedd.core.pools import NO_POOL, PoolKey
 from schedkit.records import dataclass
 

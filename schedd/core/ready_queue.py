@@ -22,11 +22,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Final, TypeAlias
 
+from schedd.core.definition import Priority
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.late import Room
 from schedd.core.line_ids import PACED, needs_of
 from schedd.core.lines import MOST, Line
-from schedd.core.model import LiveRun, Priority
+from schedd.core.model import LiveRun
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey, Rooms
 from schedd.core.rank import CLASS_STEP

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from datetime import datetime, timedelta
 
+from schedd.core.definition import Priority
 from schedd.core.ids import (
     IncarnationId,
     JobId,
@@ -20,15 +21,7 @@ from schedd.core.ids import (
 )
 from schedd.core.line_ids import LineId
 from schedd.core.marks import Mark
-from schedd.core.model import (
-    Assigned,
-    AuditEntry,
-    Incarnation,
-    LiveRun,
-    NewRun,
-    Priority,
-    RunKey,
-)
+from schedd.core.model import Assigned, AuditEntry, Incarnation, LiveRun, NewRun, RunKey
 from schedd.core.redrive import Settled
 from schedd.core.run_records import RunRecord
 from schedkit.records import dataclass

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
+from schedd.core.definition import Definition, Overlap
 from schedd.core.ids import JobId, RedriveId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Definition, Overlap
 from schedd.core.overlap import REPLACES
 from schedkit.records import dataclass
 

@@ -17,10 +17,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from schedd.core.deadlines import ends_by
+from schedd.core.definition import Definition, Delivery, RetryPolicy
 from schedd.core.failures import Failure, tries_again
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Definition, Delivery, LiveRun, RetryPolicy
+from schedd.core.model import LiveRun
 from schedkit.records import dataclass
 
 MAX_LOSSES = 10

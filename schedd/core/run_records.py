@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from schedd.core.chains import Ended
+from schedd.core.definition import Overlap
 from schedd.core.ids import BackfillId, RunId, TenureId, Token
 from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Overlap, Trigger
+from schedd.core.model import LiveRun, Trigger
 from schedkit.records import dataclass
 
 

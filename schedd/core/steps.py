@@ -23,8 +23,8 @@ from typing import Final
 from schedd.core import catch_up, pauses
 from schedd.core.calendars import Group, groups
 from schedd.core.catch_up import NOT_EARLY, Fold, Plan
+from schedd.core.definition import CatchUp
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import CatchUp
 from schedd.core.pauses import NO_PAUSES, Pauses
 from schedd.core.schedule import CompiledSchedule, Occurrence
 from schedkit.records import replace

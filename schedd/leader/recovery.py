@@ -30,10 +30,11 @@ from google.protobuf.message import DecodeError
 
 from schedd.api.definitions import stored_definition
 from schedd.core.coordination import Get, Put
+from schedd.core.definition import Delivery
 from schedd.core.ids import JobId, Term
 from schedd.core.lifecycle import Reason
 from schedd.core.marks import EVERY, KEY, Gap, Mark, decode, encode, gap
-from schedd.core.model import AuditEntry, Delivery, RunKey
+from schedd.core.model import AuditEntry, RunKey
 from schedd.core.pauses import Pause, Pauses
 from schedd.core.records import StoredDefinition, WaitingRun
 from schedd.core.retry import fingerprint

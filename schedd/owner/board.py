@@ -24,12 +24,13 @@ from typing import Final
 
 from schedd.core.agenda import Agenda
 from schedd.core.catch_up import GRACE
+from schedd.core.definition import Priority
 from schedd.core.early import NEVER, Ahead, EarlyRuns, may_go_early
 from schedd.core.far import may_wait_in_its_row
 from schedd.core.held import HeldRuns
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import LiveRun, Priority, Timer
+from schedd.core.model import LiveRun, Timer
 from schedd.core.placement import Need
 from schedd.core.ready_queue import ReadyQueue
 from schedd.owner.ownership import Ownership

@@ -16,11 +16,12 @@ from typing import Final
 
 from schedd.core.broadcast import Closed, Closing, own, targets
 from schedd.core.deadlines import overdue
+from schedd.core.definition import Definition
 from schedd.core.events import DeadLettered, Emit, EndedUnreported, dead_run
 from schedd.core.ids import Hint
 from schedd.core.late import Room
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Definition, Incarnation, LiveRun
+from schedd.core.model import Incarnation, LiveRun
 from schedd.core.placement import Need, need_of
 from schedd.core.pools import Rooms
 from schedd.owner.board import Board

@@ -14,9 +14,10 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from schedd.core.definition import Definition, Placement, Priority
 from schedd.core.early import armable
 from schedd.core.ids import JobId
-from schedd.core.model import Definition, LiveRun, Placement, Priority
+from schedd.core.model import LiveRun
 from schedd.core.placement import Need, need_of
 from schedd.core.records import StoredDefinition
 from schedd.owner.wordings import ITSELF, Known, Wordings

@@ -16,8 +16,8 @@ from datetime import timedelta
 from typing import Final
 
 from schedd.core.chains import Ended, Join, Wanted
+from schedd.core.definition import Definition, Delivery
 from schedd.core.ids import JobId, RunId
-from schedd.core.model import Definition, Delivery
 from schedd.core.redrive import line_of
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue

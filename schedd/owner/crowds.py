@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from schedd.core.definition import Overlap
 from schedd.core.ids import NO_TOKEN, JobId
-from schedd.core.model import Crowd, LiveRun, Overlap
+from schedd.core.model import Crowd, LiveRun
 from schedd.core.overlap import LINED_UP, policy_of
 from schedd.core.records import Parted
 from schedd.owner.board import Board

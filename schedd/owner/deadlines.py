@@ -25,11 +25,12 @@ from typing import Final
 
 from schedd.core.broadcast import Away, own
 from schedd.core.deadlines import Ending, hurried
+from schedd.core.definition import Definition
 from schedd.core.events import DeadLettered, DeadRun, Emit, EndedUnreported, Missed
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import HURRIED
-from schedd.core.model import Definition, LiveRun
+from schedd.core.model import LiveRun
 from schedd.core.placement import need_of
 from schedd.core.retry import fingerprint
 from schedd.owner.board import Board

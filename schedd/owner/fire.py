@@ -33,11 +33,12 @@ from typing import Final
 
 from schedd.core import catch_up
 from schedd.core.batch_size import BatchSize
+from schedd.core.definition import Priority
 from schedd.core.events import Emit, Missed
 from schedd.core.events import Fired as FiredEvent
 from schedd.core.ids import Epoch, Hint, JobId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Claim, Firing, Priority, Timer
+from schedd.core.model import Claim, Firing, Timer
 from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
 from schedd.owner.board import Board

@@ -12,16 +12,9 @@ from datetime import datetime, timedelta
 
 from schedd.core import catch_up, steps
 from schedd.core.catch_up import NOT_EARLY, Plan
+from schedd.core.definition import CatchUpPolicy, Definition, Delivery
 from schedd.core.ids import JobId, scheduled_run_id
-from schedd.core.model import (
-    CatchUpPolicy,
-    Definition,
-    Delivery,
-    Firing,
-    NewRun,
-    RunKey,
-    Timer,
-)
+from schedd.core.model import Firing, NewRun, RunKey, Timer
 from schedd.core.pauses import Pauses
 from schedd.core.schedule import Occurrence
 from schedd.owner.wordings import Known

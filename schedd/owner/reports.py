@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from schedd.core.broadcast import own
+from schedd.core.definition import Delivery
 from schedd.core.failures import Failure
 from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Delivery, LiveRun, Report, RunKey
+from schedd.core.model import LiveRun, Report, RunKey
 from schedd.core.notifications import Notices
 from schedd.core.retry import Outcome, Sequel, after_attempt, fingerprint
 from schedd.owner.wordings import Known

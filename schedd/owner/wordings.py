@@ -16,10 +16,11 @@ from uuid import UUID
 
 from schedd.api.definitions import check_dialect, compiled, definition_of
 from schedd.core.deadlines import overdue
+from schedd.core.definition import Definition
 from schedd.core.early import edited_away
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason
-from schedd.core.model import Definition, LiveRun
+from schedd.core.model import LiveRun
 from schedd.core.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule
 from schedkit.records import dataclass, replace

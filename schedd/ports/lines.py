@@ -11,9 +11,7 @@ from schedd.core.ids import (
     RunId,
     ShardId,
 )
-from schedd.core.model import (
-    LiveRun,
-)
+from schedd.core.model import LiveRun
 from schedd.core.records import (
     WorkerView,
 )

@@ -10,11 +10,7 @@ from schedd.core.ids import (
     Term,
     Timeline,
 )
-from schedd.core.model import (
-    Claim,
-    ShardRow,
-    Tenure,
-)
+from schedd.core.model import Claim, ShardRow, Tenure
 from schedd.core.records import (
     Probe,
 )

@@ -16,17 +16,7 @@ from schedd.core.ids import (
     Token,
 )
 from schedd.core.lifecycle import State
-from schedd.core.model import (
-    Claim,
-    Crowd,
-    Draft,
-    Firing,
-    Incarnation,
-    LiveRun,
-    Loss,
-    RunKey,
-    Timer,
-)
+from schedd.core.model import Claim, Crowd, Draft, Firing, Incarnation, LiveRun, Loss, RunKey, Timer
 from schedd.core.pools import PoolKey, Standing
 from schedd.core.records import (
     Assignments,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import (
     JobId,
     RunId,
@@ -11,14 +12,7 @@ from schedd.core.ids import (
 )
 from schedd.core.job_filter import ALL_JOBS, JobFilter
 from schedd.core.lifecycle import State
-from schedd.core.model import (
-    AuditEntry,
-    LiveRun,
-    NewRun,
-    Overlap,
-    Priority,
-    Trigger,
-)
+from schedd.core.model import AuditEntry, LiveRun, NewRun, Trigger
 from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.records import (

@@ -10,14 +10,7 @@ from schedd.core.ids import (
     ShardId,
     Token,
 )
-from schedd.core.model import (
-    AuditEntry,
-    Incarnation,
-    LiveRun,
-    Report,
-    RunKey,
-    Verdict,
-)
+from schedd.core.model import AuditEntry, Incarnation, LiveRun, Report, RunKey, Verdict
 from schedd.core.records import Drain, Unstarted
 
 DrainAudit: TypeAlias = Callable[[Drain | None, Drain | None], AuditEntry]

@@ -33,9 +33,10 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, Token
 from schedd.core.lifecycle import State
-from schedd.core.model import Draft, LiveRun, Overlap, Priority, RunKey
+from schedd.core.model import Draft, LiveRun, RunKey
 from schedd.core.pools import PoolKey
 from schedd.store import arrays, broadcasting, pooling, turns
 from schedd.store.keys import RUNS, Locked, found_in, key_arguments, lock_runs, table_of

@@ -18,9 +18,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from schedd.core.backfill import Plan, Ran, Standing, Wish, plan
 from schedd.core.backfill_records import Backfilled, BackfillRecord
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import BackfillId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
-from schedd.core.model import AuditEntry, LiveRun, Overlap, Priority
+from schedd.core.model import AuditEntry, LiveRun
 from schedd.core.records import Conflict, Idempotency
 from schedd.store import arrays, audit, idempotency
 from schedd.store.arrays import clean

@@ -7,9 +7,10 @@ from uuid import UUID
 from sqlalchemy import Connection, func
 from sqlalchemy.dialects.postgresql import insert
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.lifecycle import TERMINAL
-from schedd.core.model import NewRun, Overlap, Priority, Trigger
+from schedd.core.model import NewRun, Trigger
 from schedd.store.arrays import clean
 from schedd.store.schema import live, runs
 

@@ -23,9 +23,10 @@ from sqlalchemy import (
     true,
 )
 
+from schedd.core.definition import Priority
 from schedd.core.ids import JobId, ShardId, TenureId
 from schedd.core.line_ids import LineId
-from schedd.core.model import NewRun, Priority, Trigger
+from schedd.core.model import NewRun, Trigger
 from schedd.core.records import JobRecord, StoredDefinition, TimerEdit
 from schedd.store import arrays, calendars
 from schedd.store.database import StartOver

@@ -21,9 +21,10 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from schedd.core.definition import Overlap
 from schedd.core.ids import TenureId
 from schedd.core.lifecycle import State
-from schedd.core.model import Crowd, Overlap, RunKey
+from schedd.core.model import Crowd, RunKey
 from schedd.core.overlap import BUFFERS, REPLACES
 from schedd.core.rank import CLASS_STEP
 from schedd.core.records import Parted

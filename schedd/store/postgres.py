@@ -12,16 +12,7 @@ from sqlalchemy import Connection
 from schedd.core.checkup.facts import DatabaseFacts
 from schedd.core.early import GUARD
 from schedd.core.ids import Epoch, IncarnationId, ShardId, TenureId, Term, Timeline, Token
-from schedd.core.model import (
-    Claim,
-    Incarnation,
-    LiveRun,
-    Report,
-    RunKey,
-    ShardRow,
-    Tenure,
-    Verdict,
-)
+from schedd.core.model import Claim, Incarnation, LiveRun, Report, RunKey, ShardRow, Tenure, Verdict
 from schedd.core.records import Drain, Probe, Unstarted
 from schedd.store import (
     access_tokens,

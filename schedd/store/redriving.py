@@ -23,8 +23,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, func, select
 
 from schedd.core.chains import OF_SCHEDULES
+from schedd.core.definition import Priority
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
-from schedd.core.model import AuditEntry, LiveRun, NewRun, Priority, RunKey, Trigger
+from schedd.core.model import AuditEntry, LiveRun, NewRun, RunKey, Trigger
 from schedd.core.records import Conflict
 from schedd.core.redrive import MOST_IN_LINE, Line, OpenRedrive, Settled, allowance
 from schedd.core.run_records import RunRecord

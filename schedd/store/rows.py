@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.lifecycle import State
 from schedd.core.line_ids import LineId
-from schedd.core.model import Incarnation, LiveRun, Overlap, Priority, RunKey, Timer
+from schedd.core.model import Incarnation, LiveRun, RunKey, Timer
 
 TIMER_COLUMNS = "t.job_id, t.shard, t.generation, t.due_at, t.nominal, t.paused, t.fired"
 

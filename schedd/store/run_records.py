@@ -20,9 +20,10 @@ from sqlalchemy import (
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from schedd.core.chains import Ended
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import BackfillId, JobId, RunId, TenureId, Token
 from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import LiveRun, Overlap, Priority, RunKey, Trigger
+from schedd.core.model import LiveRun, RunKey, Trigger
 from schedd.core.run_records import RunRecord
 from schedd.store.arrays import clean
 from schedd.store.schema import attempts, jobs, runs, tenures, timers

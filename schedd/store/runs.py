@@ -12,9 +12,10 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, true
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import AuditEntry, NewRun, Overlap, Priority, Trigger
+from schedd.core.model import AuditEntry, NewRun, Trigger
 from schedd.core.records import Conflict, Idempotency, JobRecord
 from schedd.core.run_records import AttemptRecord, RunRecord
 from schedd.store import audit, idempotency, pools

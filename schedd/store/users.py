@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
 from datetime import datetime
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import JobId, RunId, Token
 from schedd.core.job_filter import ALL_JOBS, JobFilter
 from schedd.core.lifecycle import State
-from schedd.core.model import AuditEntry, LiveRun, NewRun, Overlap, Priority, Trigger
+from schedd.core.model import AuditEntry, LiveRun, NewRun, Trigger
 from schedd.core.notifications import NOT_REDIRECTED, Redirected
 from schedd.core.records import (
     ChainRefused,

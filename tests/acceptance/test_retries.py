@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from schedclient import Attempt, Run, SyncClient
+from schedd.core.definition import RetryPolicy
 from schedd.core.ids import JobId, RunId
-from schedd.core.model import RetryPolicy
 from schedd.core.partition import shard_of
 from schedd.core.retry import wait
 from support.cluster import DevCluster

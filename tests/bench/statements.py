@@ -31,9 +31,10 @@ from sqlalchemy import Connection, Engine, create_engine, event
 
 from bench.numbers import from_zero, positive
 from bench.rig import note, run, tell
+from schedd.core.definition import Priority
 from schedd.core.early import GUARD
 from schedd.core.ids import IncarnationId, ShardId, token_of
-from schedd.core.model import Claim, Firing, Priority
+from schedd.core.model import Claim, Firing
 from schedd.store import assigning, casts, firing, migrate, results
 from schedd.store.database import CONNECTION, url_of
 from schedd.store.fence import lock_shards

@@ -13,8 +13,9 @@ import grpc.aio
 import pytest
 
 from schedd.core import schedule
+from schedd.core.definition import Definition
 from schedd.core.ids import SHARDS, JobId, RunId, ShardId
-from schedd.core.model import Assigned, Definition
+from schedd.core.model import Assigned
 from schedd.core.placement import Unable
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known

@@ -21,8 +21,8 @@ from schedd.core.calendars import Calendar, Exclude, WrongRules, rules
 from schedd.core.catch_up import Fold
 from schedd.core.cron import EPOCH, CronError, Dst, Gap, Pass
 from schedd.core.cron.days import DAY, of_seconds
+from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import CatchUp, CatchUpPolicy
 from schedd.core.schedule import Bounds, CompiledSchedule, CronSchedule, Occurrence
 
 HERE = "tests/properties/test_calendars.py"

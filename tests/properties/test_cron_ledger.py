@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from schedd.core import schedule
 from schedd.core.catch_up import GRACE, Plan, plan
+from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.lifecycle import State
-from schedd.core.model import CatchUp, CatchUpPolicy
 from schedd.core.schedule import (
     Bounds,
     CompiledSchedule,

@@ -10,9 +10,10 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from schedd.core.definition import Definition, Placement
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match
-from schedd.core.model import Definition, Incarnation, Placement
+from schedd.core.model import Incarnation
 from schedd.core.offers import Offers
 from schedd.core.placement import Need, Offer, Unable, able, need_of, refused, weight
 from support.runs import run, worker

@@ -20,7 +20,8 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey
+from schedd.core.definition import Priority
+from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey
 from schedd.core.ready_queue import Head
 from schedd.owner.wordings import Known
 from schedd.rpc import frames

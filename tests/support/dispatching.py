@@ -16,21 +16,12 @@ from math import inf
 from typing import cast
 
 from schedd.core import schedule
+from schedd.core.definition import Definition, Overlap
 from schedd.core.early import NEVER, Ahead, armable
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.lifecycle import State
-from schedd.core.model import (
-    Assigned,
-    Claim,
-    Crowd,
-    Definition,
-    Draft,
-    Incarnation,
-    LiveRun,
-    Overlap,
-    RunKey,
-)
+from schedd.core.model import Assigned, Claim, Crowd, Draft, Incarnation, LiveRun, RunKey
 from schedd.core.placement import Need, need_of
 from schedd.core.pools import PoolKey, Standing
 from schedd.core.rank import last_rank

@@ -16,10 +16,11 @@ from uuid import UUID
 
 from schedd.core import schedule
 from schedd.core.calendars import Exclusion
+from schedd.core.definition import CatchUp, Definition, Priority
 from schedd.core.early import NEVER, Ahead
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
-from schedd.core.model import CatchUp, Claim, Definition, Firing, LiveRun, NewRun, Priority, Timer
+from schedd.core.model import Claim, Firing, LiveRun, NewRun, Timer
 from schedd.core.records import Fired
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake

@@ -109,7 +109,7 @@ def stored() -> dict[str, str]:
 def reckoned() -> dict[str, Any]:
     """What rows hold, and a member of another version reckons anew."""
     from schedd.core import ids, partition, retry, schedule
-    from schedd.core.model import RetryPolicy
+    from schedd.core.definition import RetryPolicy
 
     jobs = [
         UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128) for number in range(1, 9)

@@ -11,8 +11,8 @@ import asyncio
 import sys
 
 from schedd.core.chains import After, Wanted, When
+from schedd.core.definition import Priority
 from schedd.core.ids import ShardId
-from schedd.core.model import Priority
 from support.store import World
 
 

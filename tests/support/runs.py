@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from schedd.core.definition import Priority
 from schedd.core.ids import (
     NO_TOKEN,
     Epoch,
@@ -19,7 +20,7 @@ from schedd.core.ids import (
     Token,
 )
 from schedd.core.lifecycle import State
-from schedd.core.model import Assigned, Incarnation, LiveRun, Priority, RunKey, Trigger
+from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey, Trigger
 from schedd.core.ready_queue import Head
 from schedd.core.run_records import RunRecord
 from schedd.owner.ownership import Ownership

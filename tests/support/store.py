@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import (
     Epoch,
     IncarnationId,
@@ -40,8 +41,6 @@ from schedd.core.model import (
     Incarnation,
     LiveRun,
     NewRun,
-    Overlap,
-    Priority,
     Report,
     RunKey,
     Tenure,

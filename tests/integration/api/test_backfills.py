@@ -23,8 +23,9 @@ from schedd.api.errors import (
     NotFound,
 )
 from schedd.core.backfill_records import OpenBackfill
+from schedd.core.definition import Overlap
 from schedd.core.lifecycle import State
-from schedd.core.model import Crowd, LiveRun, Overlap
+from schedd.core.model import Crowd, LiveRun
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest

@@ -19,9 +19,10 @@ import pytest
 
 from schedd.api.dead_letters import greatest_groups
 from schedd.api.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from schedd.core.definition import Overlap
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import LiveRun, Overlap
+from schedd.core.model import LiveRun
 from schedd.core.redrive import MOST_IN_LINE, Line
 from schedkit.clock import boottime
 from schedproto.v1 import common_pb2, job_pb2, run_pb2

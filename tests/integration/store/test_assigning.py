@@ -11,10 +11,11 @@ from uuid import uuid4
 import pytest
 
 from schedd.core.deadlines import Ending
+from schedd.core.definition import Overlap, Priority
 from schedd.core.early import armed_until
 from schedd.core.ids import IncarnationId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Loss, Overlap, Priority, Trigger
+from schedd.core.model import LiveRun, Loss, Trigger
 from schedd.core.records import JobRecord, TimerEdit, Unstarted
 from schedd.core.run_filter import RunFilter
 from schedd.core.run_records import RunRecord

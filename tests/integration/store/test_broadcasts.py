@@ -12,9 +12,10 @@ from sqlalchemy import Connection
 
 from schedd.core.broadcast import Closed, Closing, targets
 from schedd.core.deadlines import Ending
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import NO_TOKEN, ShardId, child_run_id
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Draft, LiveRun, Loss, Overlap, Priority, RunKey, Trigger
+from schedd.core.model import Draft, LiveRun, Loss, RunKey, Trigger
 from schedd.core.partition import shard_of_pool
 from schedd.core.placement import Need
 from schedd.core.pools import pool_key

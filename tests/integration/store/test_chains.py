@@ -15,9 +15,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from schedd.core.chains import OF_SCHEDULES, After, Wanted, When
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import TenureId, chained_run_id, redriven_run_id
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Overlap, Priority, Trigger
+from schedd.core.model import LiveRun, Trigger
 from schedd.core.records import ChainRefused, JobRecord, TimerEdit
 from schedd.core.redrive import Line
 from schedd.core.run_filter import RunFilter

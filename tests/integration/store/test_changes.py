@@ -9,9 +9,10 @@ from uuid import uuid4
 from sqlalchemy import Connection
 
 from schedd.core.changes import Cursor, Scope
+from schedd.core.definition import Priority
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Priority, Trigger
+from schedd.core.model import LiveRun, Trigger
 from schedd.core.records import JobRecord
 from schedd.core.run_records import RunRecord
 from schedd.store import changes

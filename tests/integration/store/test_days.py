@@ -10,9 +10,10 @@ from itertools import pairwise
 
 from sqlalchemy import Connection, event
 
+from schedd.core.definition import Overlap
 from schedd.core.ids import ShardId
 from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Overlap, Verdict
+from schedd.core.model import LiveRun, Verdict
 from schedd.store.partitions import name_of
 from support.store import Member, World, draft, firing, report, wait_for_waiter
 

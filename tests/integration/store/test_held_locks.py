@@ -11,8 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, event
 
+from schedd.core.definition import Priority
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Loss, Priority, Trigger, Verdict
+from schedd.core.model import Loss, Trigger, Verdict
 from schedd.core.records import Unstarted
 from schedd.store import assigning, results
 from schedd.store.database import Database

@@ -10,10 +10,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
+from schedd.core.definition import Priority
 from schedd.core.ids import JobId
 from schedd.core.job_filter import JobFilter
 from schedd.core.lifecycle import State
-from schedd.core.model import Priority, Trigger
+from schedd.core.model import Trigger
 from schedd.core.records import Conflict, Idempotency, JobRecord, TimerEdit, Unstarted
 from schedd.core.run_records import RunRecord
 from schedd.store import counting, jobs, runs

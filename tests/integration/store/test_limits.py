@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from schedd.core.definition import Priority
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import AuditEntry, Firing, LiveRun, Priority, Trigger
+from schedd.core.model import AuditEntry, Firing, LiveRun, Trigger
 from schedd.core.records import FailedTooOften, JobRecord, Resumption, TimerEdit
 from support.store import (
     MINUTE,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from schedd.core.definition import Priority
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.line_ids import HURRIED, TOLD_LATE, LineId, line_id_of
-from schedd.core.model import Priority, Trigger
+from schedd.core.model import Trigger
 from schedd.core.records import Create, JobRecord, Submit, TimerEdit
 from schedd.store import creating, submitting
 from support.store import Member, World, job_record, manual_run, ok

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, Trigger
+from schedd.core.model import Crowd, LiveRun, Loss, Trigger
 from schedd.core.overlap import BUFFERS
 from schedd.core.records import Assignments, JobRecord, Parted, TimerEdit, Unstarted
 from schedd.core.run_records import RunRecord

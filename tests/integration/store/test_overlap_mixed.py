@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core.model import Crowd, LiveRun, Overlap, Priority, RunKey, Trigger
+from schedd.core.definition import Overlap, Priority
+from schedd.core.model import Crowd, LiveRun, RunKey, Trigger
 from schedd.core.rank import rank_of
 from schedd.core.records import JobRecord
 from schedd.core.run_records import RunRecord

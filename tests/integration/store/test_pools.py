@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import ShardId
 from schedd.core.lifecycle import State
-from schedd.core.model import Draft, LiveRun, Loss, Overlap, Priority, Trigger
+from schedd.core.model import Draft, LiveRun, Loss, Trigger
 from schedd.core.partition import shard_of, shard_of_pool
 from schedd.core.pools import NO_POOL, PoolKey, PoolRecord, PoolUser, Rate, pool_key
 from schedd.core.records import Conflict, JobRecord, TimerEdit, Unstarted

@@ -14,9 +14,10 @@ from sqlalchemy import Connection, event
 from schedd.core.backfill import Rerun, Wish
 from schedd.core.changes import Scope
 from schedd.core.deadlines import Ending
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import BackfillId, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, RunKey
+from schedd.core.model import Crowd, LiveRun, Loss, RunKey
 from schedd.core.records import Unstarted
 from schedd.core.redrive import Choice, Line
 from schedd.store.changes import PostgresChangeStore

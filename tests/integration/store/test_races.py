@@ -13,9 +13,10 @@ from datetime import timedelta
 
 import pytest
 
+from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import Crowd, LiveRun, Loss, Overlap, Priority, RunKey, Trigger, Verdict
+from schedd.core.model import Crowd, LiveRun, Loss, RunKey, Trigger, Verdict
 from schedd.core.records import JobRecord, TimerEdit, Unstarted
 from schedkit.errors import Unavailable
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report

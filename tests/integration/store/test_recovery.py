@@ -13,10 +13,11 @@ from sqlalchemy import Connection, create_engine
 
 from schedd.core.backfill import Rerun, Wish
 from schedd.core.broadcast import Closing
+from schedd.core.definition import Priority
 from schedd.core.ids import BackfillId, RedriveId, Term, child_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.marks import DOUBT, gap
-from schedd.core.model import AuditEntry, LiveRun, Priority, Verdict
+from schedd.core.model import AuditEntry, LiveRun, Verdict
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.records import JobRecord, Unstarted
 from schedd.core.redrive import Choice

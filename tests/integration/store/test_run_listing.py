@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from schedd.core.definition import Overlap
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Overlap, Trigger
+from schedd.core.model import Trigger
 from schedd.core.run_filter import RunFilter
 from schedd.store import run_listing
 from support.store import MINUTE, START, Member, World, draft, firing, new_run, report

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from schedd.core.definition import Priority
 from schedd.core.ids import JobId, RunId
-from schedd.core.model import Priority
 from schedd.core.records import Conflict, Idempotency, Submit
 from schedd.core.run_records import RunRecord
 from schedd.store import submitting

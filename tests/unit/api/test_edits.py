@@ -18,9 +18,9 @@ from schedd.api.errors import InvalidArgument
 from schedd.api.jobs import update_job
 from schedd.api.services import Caller, Services
 from schedd.core.cron import DIALECT
+from schedd.core.definition import Definition
 from schedd.core.events import unheard
 from schedd.core.ids import JobId
-from schedd.core.model import Definition
 from schedd.core.records import JobRecord
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.callers import TESTER

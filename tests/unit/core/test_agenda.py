@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from schedd.core.agenda import Agenda
-from schedd.core.model import Priority
+from schedd.core.definition import Priority
 from schedd.core.rank import CLASS_STEP
 from support.runs import NOW
 

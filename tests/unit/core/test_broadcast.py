@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from schedd.core.broadcast import WORKER_AWAY, Away, Child, End, end_of, own, targets
+from schedd.core.definition import Definition, Placement
 from schedd.core.ids import IncarnationId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Definition, Placement
 from schedd.core.notifications import Notice, Notices
 from schedd.core.placement import need_of
 from support.dispatching import SHELL

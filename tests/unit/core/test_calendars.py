@@ -19,7 +19,7 @@ from schedd.core.calendars import (
 )
 from schedd.core.catch_up import Fire, Fold
 from schedd.core.cron import CronError, Dst, Gap
-from schedd.core.model import CatchUp, CatchUpPolicy
+from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.pauses import Pause, Pauses
 from schedd.core.schedule import (
     AtSchedule,

@@ -8,9 +8,10 @@ from datetime import timedelta
 import pytest
 
 from schedd.core.deadlines import ends_by, hurried, overdue, starts_by, time_left
+from schedd.core.definition import Definition
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Definition, LiveRun
+from schedd.core.model import LiveRun
 from support.runs import NOW, run
 
 PLAIN = Definition(JobId(run(1).job_id), 1, "default", "j")

@@ -10,6 +10,7 @@ import pytest
 
 from schedd.core import schedule
 from schedd.core.calendars import Exclude
+from schedd.core.definition import Definition, Delivery, Overlap, Placement, Priority
 from schedd.core.early import (
     Ahead,
     EarlyRuns,
@@ -21,7 +22,7 @@ from schedd.core.early import (
 )
 from schedd.core.ids import JobId, RunId, Token, scheduled_run_id
 from schedd.core.lifecycle import State
-from schedd.core.model import Definition, Delivery, LiveRun, Overlap, Placement, Priority, RunKey
+from schedd.core.model import LiveRun, RunKey
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey
 from schedd.core.rank import rank_of

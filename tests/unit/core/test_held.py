@@ -3,9 +3,10 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from schedd.core.definition import Priority
 from schedd.core.held import Held
 from schedd.core.ids import ShardId
-from schedd.core.model import LiveRun, Priority
+from schedd.core.model import LiveRun
 from support.runs import NOW, run
 
 

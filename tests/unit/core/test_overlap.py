@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from schedd.core.model import Definition, Overlap
+from schedd.core.definition import Definition, Overlap
 from schedd.core.overlap import BUFFERS, LINED_UP, REPLACES, limit_of, policy_of
 from support.runs import run
 

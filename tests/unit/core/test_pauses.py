@@ -7,8 +7,8 @@ import pytest
 
 from schedd.core import catch_up, schedule
 from schedd.core.catch_up import Fire, Plan
+from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import CatchUp, CatchUpPolicy
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses, plan
 from schedd.core.schedule import Bounds, CompiledSchedule, CronSchedule, EverySchedule
 

@@ -6,9 +6,10 @@ from uuid import UUID
 
 import pytest
 
+from schedd.core.definition import Definition, Placement
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.labels import Match, told
-from schedd.core.model import Definition, Incarnation, Placement
+from schedd.core.model import Incarnation
 from schedd.core.offers import Offers
 from schedd.core.placement import NOTHING, Asked, Offer, Unable, able, need_of, skill_of
 from support.runs import run, worker

@@ -7,11 +7,12 @@ from uuid import UUID
 
 import pytest
 
+from schedd.core.definition import Priority
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.late import Room
 from schedd.core.lifecycle import State
 from schedd.core.line_ids import LineId, line_id_of, line_of
-from schedd.core.model import LiveRun, Priority, RunKey
+from schedd.core.model import LiveRun, RunKey
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey, Rooms
 from schedd.core.rank import CLASS_STEP

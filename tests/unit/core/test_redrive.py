@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from schedd.core.definition import Overlap
 from schedd.core.ids import RunId, redriven_run_id
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Overlap
 from schedd.core.redrive import MOST_IN_LINE, again, allowance, line_of
 from support.dispatching import SHELL
 

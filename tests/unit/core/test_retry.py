@@ -6,10 +6,11 @@ from uuid import UUID
 
 import pytest
 
+from schedd.core.definition import Definition, Delivery, Priority, RetryPolicy
 from schedd.core.failures import Failure
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Definition, Delivery, LiveRun, Priority, RetryPolicy, RunKey
+from schedd.core.model import LiveRun, RunKey
 from schedd.core.retry import (
     MAX_LOSSES,
     Outcome,

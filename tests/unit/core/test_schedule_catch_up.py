@@ -8,8 +8,8 @@ import pytest
 
 from schedd.core import schedule
 from schedd.core.catch_up import Fire, Fold, Plan, plan, settle
+from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import CatchUp, CatchUpPolicy
 from schedd.core.schedule import (
     AtSchedule,
     Bounds,

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from schedd.core.batch_size import LEAST
+from schedd.core.definition import Overlap, Priority
 from schedd.core.early import Ahead
 from schedd.core.ids import Epoch, JobId, ShardId, Token, scheduled_run_id
 from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Overlap, Priority, RunKey
+from schedd.core.model import LiveRun, RunKey
 from schedd.core.ready_queue import Head
 from schedd.core.schedule import EverySchedule
 from schedd.owner import dispatch

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from datetime import timedelta
 
+from schedd.core.definition import Priority
 from schedd.core.far import FAR
 from schedd.core.ids import Epoch, JobId, ShardId, Token
 from schedd.core.lifecycle import State
 from schedd.core.line_ids import HURRIED, LineId
-from schedd.core.model import Priority, Timer
+from schedd.core.model import Timer
 from schedd.owner.board import HERD, Board
 from support.runs import NOW, owning, run, running, worker
 

@@ -9,9 +9,10 @@ from uuid import UUID
 
 import pytest
 
+from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.ids import Epoch, JobId, ShardId
 from schedd.core.lifecycle import State
-from schedd.core.model import CatchUp, CatchUpPolicy, Claim, Firing, LiveRun, NewRun, Timer
+from schedd.core.model import Claim, Firing, LiveRun, NewRun, Timer
 from schedd.core.records import Fired
 from schedd.owner import fire
 from schedkit.errors import Unavailable

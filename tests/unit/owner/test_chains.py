@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 
 from schedd.core.chains import OF_SCHEDULES, After, Cycle, Ended, Join, Wanted, When
+from schedd.core.definition import Priority
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.lifecycle import State
-from schedd.core.model import Claim, LiveRun, Priority
+from schedd.core.model import Claim, LiveRun
 from schedd.core.records import ChainRefused
 from schedd.owner.board import Board
 from schedd.owner.chains import LOOK_EVERY, MOST_RESULTS, MOST_TRIES, STUCK_FOR, WHILE_FED, Chains

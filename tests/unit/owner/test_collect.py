@@ -11,10 +11,11 @@ from uuid import uuid4
 import pytest
 
 from schedd.core import schedule
+from schedd.core.definition import Definition
 from schedd.core.events import DeadLettered, Ended, GreaterTokenSeen, dead_run
 from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
 from schedd.core.lifecycle import State
-from schedd.core.model import Definition, LiveRun, Report, RunKey, Verdict
+from schedd.core.model import LiveRun, Report, RunKey, Verdict
 from schedd.core.placement import Unable
 from schedd.core.records import Unstarted
 from schedd.core.retry import Outcome

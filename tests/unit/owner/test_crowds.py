@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from schedd.core.definition import Overlap
 from schedd.core.ids import Token
 from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Overlap
+from schedd.core.model import LiveRun
 from schedd.core.overlap import LINED_UP
 from schedd.core.records import Parted
 from schedd.owner.crowds import crowded

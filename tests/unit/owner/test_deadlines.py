@@ -12,11 +12,12 @@ import pytest
 
 from schedd.core.broadcast import WORKER_AWAY
 from schedd.core.deadlines import Ending
+from schedd.core.definition import Definition, Placement
 from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, Missed
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import line_id_of
-from schedd.core.model import Claim, Definition, LiveRun, Placement, RunKey
+from schedd.core.model import Claim, LiveRun, RunKey
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.owner import deadlines
 from schedd.owner.attached import Attached

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from schedd.core.definition import Placement, Priority
 from schedd.core.ids import JobId
 from schedd.core.labels import Match
 from schedd.core.lifecycle import State
-from schedd.core.model import Placement, Priority
 from schedd.core.pauses import NO_PAUSES, Pause, Pauses
 from schedd.core.placement import Unable
 from schedd.core.pools import PoolKey

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.ids import ShardId, Token
 from schedd.core.late import LateLimits
 from schedd.core.lifecycle import State
-from schedd.core.model import CatchUp, CatchUpPolicy, LiveRun
+from schedd.core.model import LiveRun
 from schedd.owner import late_runs
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, worker

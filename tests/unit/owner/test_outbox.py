@@ -1,7 +1,8 @@
 """What goes down a worker's stream: in frames that it can take."""
 
 from schedd.core import schedule
-from schedd.core.model import Assigned, Definition
+from schedd.core.definition import Definition
+from schedd.core.model import Assigned
 from schedd.owner.wordings import Known
 from schedd.rpc.outbox import BYTES_IN_FRAME, Outbox
 from schedproto.v1 import common_pb2, job_pb2

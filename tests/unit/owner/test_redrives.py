@@ -9,8 +9,9 @@ from uuid import UUID
 
 import pytest
 
+from schedd.core.definition import Overlap
 from schedd.core.ids import JobId, RedriveId, ShardId
-from schedd.core.model import Claim, LiveRun, Overlap
+from schedd.core.model import Claim, LiveRun
 from schedd.core.redrive import Line, OpenRedrive
 from schedd.owner.board import Board
 from schedd.owner.redrives import LOOK_EVERY, WHILE_FED, Redrives

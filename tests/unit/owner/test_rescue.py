@@ -13,21 +13,13 @@ import pytest
 from schedd.core import schedule
 from schedd.core.absence import Standing
 from schedd.core.changes import ChangedRuns, Cursor
+from schedd.core.definition import Definition, Overlap, Priority
 from schedd.core.early import Ahead
 from schedd.core.events import EndedUnreported, RunsRescued
 from schedd.core.ids import NO_TOKEN, Epoch, IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import line_id_of
-from schedd.core.model import (
-    Claim,
-    Crowd,
-    Definition,
-    LiveRun,
-    Loss,
-    Overlap,
-    Priority,
-    RunKey,
-)
+from schedd.core.model import Claim, Crowd, LiveRun, Loss, RunKey
 from schedd.core.placement import Need
 from schedd.core.ready_queue import ReadyQueue
 from schedd.core.records import Parted, Unstarted

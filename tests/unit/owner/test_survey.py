@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import cast
 
+from schedd.core.definition import Placement
 from schedd.core.events import Surveyed
 from schedd.core.ids import JobId, ShardId
 from schedd.core.labels import Match
-from schedd.core.model import Incarnation, Placement
+from schedd.core.model import Incarnation
 from schedd.core.placement import Need
 from schedd.core.pools import PoolKey, Standing
 from schedd.core.survey import PoolSurvey, Stock

@@ -9,8 +9,9 @@ from uuid import UUID
 import pytest
 
 from schedd.core import schedule
+from schedd.core.definition import Definition, Priority
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
-from schedd.core.model import Assigned, Definition, LiveRun, Priority
+from schedd.core.model import Assigned, LiveRun
 from schedd.core.placement import Asked
 from schedd.core.ready_queue import Head
 from schedd.owner.elsewhere import MOST_ASKED, Heard, Nowhere
