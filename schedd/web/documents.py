@@ -24,8 +24,6 @@ from schedd.api.calls import UNARY
 from schedd.api.errors import CallError, Violation, refuse
 from schedd.api.services import Caller, Services
 from schedd.web import field_names
-from schedd.web.openapi import answered, asked
-from schedd.web.openapi_tables import NAMESPACE
 from schedkit.jsonform import FormErrors, from_json, instant_text
 from schedkit.jsonform.scalars import enum_word
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, run_service_pb2
@@ -72,89 +70,6 @@ _STATES: Final = common_pb2.RunState.DESCRIPTOR
 
 STATUS_PATH: Final = re.compile(r"/api/v1/jobs/([^/:]+)/status")
 TASKS_PATH: Final = "/api/tasks"
-
-_TEXT: Final = {"type": "string", "minLength": 1}
-_INSTANT: Final = {"type": ["string", "null"], "format": "date-time"}
-
-
-def _object(**properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": [*properties]}
-
-
-OPERATIONS: Final[Mapping[str, Any]] = {
-    "/api/v1/jobs": {
-        "post": {
-            "requestBody": asked(
-                {
-                    "type": "object",
-                    "description": "A job that posts its payload to a URL; other fields of a job"
-                    " may stand beside these.",
-                    "properties": {
-                        "name": _TEXT,
-                        "cron": _TEXT,
-                        CALLBACK: {"type": "string", "format": "uri"},
-                        "priority": {"type": "string", "enum": ["LOW", "MEDIUM", "HIGH"]},
-                        "payload": {},
-                    },
-                    "required": ["name", "cron", CALLBACK],
-                }
-            ),
-            "responses": answered(201, _object(job_id=_TEXT, next_fire_time=_INSTANT)),
-        }
-    },
-    "/api/v1/jobs/{job}/status": {
-        "get": {
-            "operationId": "getJobStatus",
-            "tags": ["Job"],
-            "summary": "How a job stands",
-            "parameters": [
-                {"name": "job", "in": "path", "required": True, "schema": _TEXT},
-                {"name": "namespace", "in": "query", "schema": NAMESPACE},
-            ],
-            "responses": answered(
-                200,
-                _object(
-                    job_id=_TEXT,
-                    status=_TEXT,
-                    last_run=_INSTANT,
-                    next_run=_INSTANT,
-                    retry_count={"type": "integer", "minimum": 0},
-                ),
-            ),
-        }
-    },
-    TASKS_PATH: {
-        "post": {
-            "operationId": "submitTask",
-            "tags": ["Run"],
-            "summary": "Run a Python handler once",
-            "requestBody": asked(
-                {
-                    "type": "object",
-                    "properties": {
-                        "taskName": _TEXT,
-                        "payload": {},
-                        "delayMs": {
-                            "type": ["integer", "null"],
-                            "minimum": 0,
-                            "maximum": LONGEST_DELAY,
-                        },
-                        "priority": {
-                            "description": "1 HIGH, 2 MEDIUM, 3 LOW",
-                            "enum": [*PRIORITIES, None],
-                        },
-                        "customJobId": {**_TEXT, "type": ["string", "null"]},
-                        "namespace": {**_TEXT, "type": ["string", "null"]},
-                    },
-                    "required": ["taskName"],
-                    "additionalProperties": False,
-                }
-            ),
-            "responses": answered(202, _object(job_id=_TEXT, run_id=_TEXT)),
-        }
-    },
-}
-"""What is asked for here, as OpenAPI has it."""
 
 
 # -- a job with a callback

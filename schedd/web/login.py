@@ -24,9 +24,9 @@ from schedd.api.errors import CallError, of_world
 from schedd.api.services import Services
 from schedd.core.rights import Identity, Kind
 from schedd.web import problems, ways
+from schedd.web.bodies import content_of
 from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
 from schedd.web.problems import Refusal
-from schedd.web.requests import content_of
 from schedd.web.templating import render
 from schedkit.errors import Unavailable
 from schedkit.seldom import Seldom

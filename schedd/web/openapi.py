@@ -57,8 +57,8 @@ def document(
         version: of schedd.
         statuses: of calls whose success isn't 200, by full name.
         streaming: full names of calls that answer events.
-        words: paths and operations that no call has, by path and verb (`documents.OPERATIONS`);
-            beside a call's operation each adds its body and its answers.
+        words: paths and operations that no call has, by path and verb (those of
+            `openapi_documents`); beside a call's operation each adds its body and its answers.
     """
     schemas = _Schemas()
     streams, seen = frozenset(streaming), set[str]()

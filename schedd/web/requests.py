@@ -17,12 +17,8 @@ Invariants
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -32,22 +28,10 @@ from starlette.requests import Request
 
 from schedd.api.errors import Violation
 from schedd.web import problems
+from schedd.web.bodies import wrong
 from schedd.web.problems import Refusal
 from schedd.web.rules import WHOLE, Found
-from schedkit.jsonform import FormErrors, from_json, named_fields, standard
-
-MOST_BYTES: Final = 4 * 1024 * 1024
-
-BODY_WITHIN: Final = 30.0
-"""Seconds that a body may take to come."""
-
-MOST_DROPPED: Final = 16 * 1024 * 1024
-"""Bytes of a body that is too large, beyond those that it may have, that are taken and dropped."""
-DROPPED_WITHIN: Final = 5.0
-"""Seconds that these may take."""
-
-AROUND: Final = 5
-"""Levels of a body around a payload, at most."""
+from schedkit.jsonform import FormErrors, from_json, named_fields
 
 HEADERS: Final = {
     "If-Match": "etag",
@@ -82,9 +66,9 @@ def read(request: Request, found: Found, body: Mapping[str, Any] | None) -> Mess
     except FormErrors as errors:
         raise Refusal(problems.of_form(errors)) from errors
     except UnicodeError as error:
-        raise _wrong("the request holds half a surrogate pair: it is no text") from error
+        raise wrong("the request holds half a surrogate pair: it is no text") from error
     except RecursionError as error:
-        raise _wrong("the body is nested too deeply") from error
+        raise wrong("the body is nested too deeply") from error
 
 
 def _whole(request: Request) -> dict[str, str]:
@@ -146,9 +130,7 @@ def _of_query(cls: type[Message], found: Found, query: Iterable[tuple[str, str]]
         else:
             _enter(form, key, value, field)
     if unknown:
-        raise _wrong(
-            "; ".join(f"{one.field}: {one.problem}" for one in unknown), violations=unknown
-        )
+        raise wrong("; ".join(f"{one.field}: {one.problem}" for one in unknown), violations=unknown)
     return from_json(form, cls, strings=True)
 
 
@@ -165,7 +147,7 @@ def _enter(form: dict[str, Any], key: str, value: str, field: FieldDescriptor) -
     elif field.is_repeated:
         form.setdefault(key, []).append(value)
     elif not _nest(form, key.split("."), value):
-        raise _wrong(f"{key}: is given twice", violations=[Violation(key, "is given twice")])
+        raise wrong(f"{key}: is given twice", violations=[Violation(key, "is given twice")])
 
 
 def _snake(path: str) -> str:
@@ -216,13 +198,13 @@ def _demands(tags: str) -> bool:
         return False
     if not _TAGS.fullmatch(tags):
         problem = "is empty" if not tags.strip() else "is no list of entity tags, and not *"
-        raise _wrong(f"If-Match: {problem}", violations=[Violation("If-Match", problem)])
+        raise wrong(f"If-Match: {problem}", violations=[Violation("If-Match", problem)])
     return True
 
 
 def _untaken(header: str) -> Refusal:
     problem = "this call takes none; leave it out"
-    return _wrong(f"{header}: {problem}", violations=[Violation(header, problem)])
+    return wrong(f"{header}: {problem}", violations=[Violation(header, problem)])
 
 
 def _put(message: Message, part: Message, whence: str) -> None:
@@ -238,7 +220,7 @@ def _agree(message: Message, part: Message, whence: str, at: str = "") -> None:
         if field.message_type is not None and not field.is_repeated:
             _agree(own, value, whence, here)
         elif not field.is_repeated and own and own != value:
-            raise _wrong(
+            raise wrong(
                 f"{here}: the {whence} says {value!r}, another part of the request {own!r}",
                 violations=[Violation(here, f"differs from the {whence}")],
             )
@@ -253,12 +235,12 @@ def _set_mask(message: Message, found: Found, body: Mapping[str, Any] | None) ->
         told = _unmasked(body, kind.DESCRIPTOR, frozenset(mask.paths))
         if unmasked := [Violation(key, "isn't named by updateMask") for key in told]:
             detail = "; ".join(f"{one.field}: {one.problem}" for one in unmasked)
-            raise _wrong(detail, violations=unmasked)
+            raise wrong(detail, violations=unmasked)
     if not mask.paths:
         named = named_fields(body, kind)
         mask.paths.extend(name for name in named if name not in IDENTITY)
     if not mask.paths:
-        raise _wrong("the body names no field to change", reason="BAD_UPDATE_MASK")
+        raise wrong("the body names no field to change", reason="BAD_UPDATE_MASK")
 
 
 def _beside_overlap(body: Mapping[str, Any], paths: Collection[str]) -> list[str]:
@@ -289,115 +271,3 @@ def _unmasked(
             yield from _unmasked(value, of, paths, f"{at}{key}.", f"{here}.")
         else:
             yield f"{at}{key}"
-
-
-async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | None:
-    """The body as an object; None when there is none.
-
-    Raises:
-        Refusal: it is no JSON object, too large, too slow, or not `expected`.
-    """
-    content = await content_of(request)
-    if not content.strip():
-        return {} if expected else None
-    if not expected:
-        raise _wrong("this call takes no body")
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise Refusal(
-            problems.problem(
-                "UNSUPPORTED_MEDIA_TYPE",
-                f"content-type is {kind or 'missing'}",
-                reason="NOT_JSON",
-                remedy="send JSON with content-type: application/json",
-            )
-        )
-    return parsed(content)
-
-
-async def content_of(request: Request) -> bytes:
-    """All bytes of the body. Raises Refusal: they are too many, or come too slowly."""
-    content = bytearray()
-    pieces = request.stream()
-    try:
-        async with asyncio.timeout(BODY_WITHIN):
-            async for piece in pieces:
-                content += piece
-                if len(content) > MOST_BYTES:
-                    content.clear()
-                    await _dropped(pieces)
-                    raise _too_large()
-    except TimeoutError:
-        raise _too_slow() from None
-    return bytes(content)
-
-
-async def _dropped(pieces: AsyncIterator[bytes]) -> None:
-    """Take what is left of a body, within bounds: who is cut off while sending reads no answer."""
-    left = MOST_DROPPED
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DROPPED_WITHIN):
-            async for piece in pieces:
-                left -= len(piece)
-                if left < 0:
-                    return
-
-
-def _too_large() -> Refusal:
-    return Refusal(
-        problems.problem(
-            "CONTENT_TOO_LARGE",
-            f"the body has more than {MOST_BYTES:,} bytes",
-            reason="REQUEST_TOO_LARGE",
-            remedy="store large payloads elsewhere and hand on where they are",
-        ),
-        {"connection": "close"},
-    )
-
-
-def _too_slow() -> Refusal:
-    return Refusal(
-        problems.problem(
-            "REQUEST_TIMEOUT",
-            f"the body wasn't there after {BODY_WITHIN:.0f} s",
-            reason="REQUEST_TOO_SLOW",
-            remedy="send it faster",
-        ),
-        {"connection": "close"},
-    )
-
-
-def parsed(content: bytes) -> Mapping[str, Any]:
-    """The JSON object that a body is. Raises Refusal. Pure."""
-    try:
-        found = standard.loads(content, levels=standard.MOST_NESTED + AROUND, pairs=_once)
-    except (standard.TooDeep, standard.TooMany) as beyond:
-        raise _wrong(f"the body {beyond}") from beyond
-    except ValueError as error:
-        raise _wrong(f"the body is no JSON: {error}", reason="MALFORMED_JSON") from error
-    if not isinstance(found, Mapping):
-        raise _wrong(f"the body must be an object, not {json.dumps(found)[:40]}")
-    return found
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        times = Counter(key for key, _ in pairs)
-        twice = next(key for key in found if times[key] > 1)
-        raise ValueError(f"{twice!r} is given twice")
-    return found
-
-
-def _wrong(
-    detail: str, *, reason: str = "INVALID_REQUEST", violations: Iterable[Violation] = ()
-) -> Refusal:
-    return Refusal(
-        problems.problem(
-            "INVALID_ARGUMENT",
-            detail,
-            reason=reason,
-            remedy="mend the request and send it again; nothing was stored",
-            violations=violations,
-        )
-    )

@@ -29,7 +29,15 @@ from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
 from schedd.api.places import Places
 from schedd.api.positions import BEGINNING
 from schedd.api.services import DEFAULT_NAMESPACE, Services
-from schedd.web import documents, field_names, openapi, problems, requests
+from schedd.web import (
+    bodies,
+    documents,
+    field_names,
+    openapi,
+    openapi_documents,
+    problems,
+    requests,
+)
 from schedd.web.known import caller_of
 from schedd.web.problems import Refusal
 from schedd.web.rules import Found, Routes
@@ -102,7 +110,7 @@ class Rest:
         name = found.route.method.full_name
         if name not in UNARY and name not in STREAMING:
             raise Unbuilt(found.route.method.name)
-        body = await requests.body_of(request, expected=bool(found.route.body))
+        body = await bodies.body_of(request, expected=bool(found.route.body))
         try:
             return await self._call(request, found, body)
         except CallError as error:
@@ -150,13 +158,13 @@ class Rest:
     async def _status(self, request: Request, job: str) -> Response:
         """Of the job that this path, raw as it came, would name to who asks for it."""
         _only(request, "GET")
-        await requests.body_of(request, expected=False)
+        await bodies.body_of(request, expected=False)
         wanted = requests.read(request, self._find(request, f"/api/v1/jobs/{job}"), None)
         return _told(await documents.status(self._services, caller_of(request), wanted), 200)
 
     async def _task(self, request: Request) -> Response:
         _only(request, "POST")
-        body = await requests.body_of(request, expected=True) or {}
+        body = await bodies.body_of(request, expected=True) or {}
         _without_query(request)
         refuse(
             [
@@ -190,7 +198,7 @@ def _described(routes: Routes, version: str) -> bytes:
     """The OpenAPI document of all that there is."""
     there = [one for one in routes.all if one.method.full_name in {**UNARY, **STREAMING}]
     made = openapi.document(
-        there, version, statuses=STATUSES, streaming=STREAMING, words=documents.OPERATIONS
+        there, version, statuses=STATUSES, streaming=STREAMING, words=openapi_documents.OPERATIONS
     )
     return _json(made).encode()
 

@@ -18,7 +18,7 @@ import pytest
 
 from schedd.api import calls, unbuilt
 from schedd.store import migrate
-from schedd.web.requests import MOST_BYTES
+from schedd.web.bodies import MOST_BYTES
 from schedd.web.rest import STREAMS_OF_ONE_HOST
 from schedd.web.rules import routes_of
 from schedd.web.server import GRACE

@@ -9,8 +9,8 @@ from starlette.requests import Request
 
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.web import problems
+from schedd.web.bodies import content_of
 from schedd.web.problems import Refusal
-from schedd.web.requests import content_of
 
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
 MOST_FIELDS: Final = 100

@@ -10,7 +10,7 @@ import pytest
 
 from schedd.api.bounds import MOST_COMING
 from schedd.api.calls import STREAMING, UNARY, methods
-from schedd.web import documents, openapi
+from schedd.web import openapi, openapi_documents
 from schedd.web.rest import STATUSES
 from schedd.web.rules import Routes
 from schedkit.jsonform import to_json
@@ -23,7 +23,7 @@ THERE = {**UNARY, **STREAMING}
 def document() -> dict[str, Any]:
     routes = [one for one in Routes(methods()).all if one.method.full_name in THERE]
     made = openapi.document(
-        routes, "1.2", statuses=STATUSES, streaming=STREAMING, words=documents.OPERATIONS
+        routes, "1.2", statuses=STATUSES, streaming=STREAMING, words=openapi_documents.OPERATIONS
     )
     return dict(json.loads(json.dumps(made)))
 

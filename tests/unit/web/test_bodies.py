@@ -1,0 +1,84 @@
+"""The body of a request: what is no JSON object, and what is too large."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from faults.hostile import garbage
+from schedd.api import validation
+from schedd.api.errors import CallError
+from schedd.web import bodies
+from schedd.web.bodies import parsed
+from schedd.web.problems import Refusal
+from schedkit.jsonform import FormErrors, from_json
+from schedproto.v1 import job_pb2
+
+BODIES = dict(garbage.bodies())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"{", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b'{"a": NaN}', "NaN is no JSON"),
+        (b'{"a": 1, "a": 2}', "'a' is given twice"),
+        (b"[1]", "must be an object"),
+        (b"[" * 100_000, "nested too deeply: at most 100 levels"),
+        (b'{"payload": 1e400}', "larger than any reader can hold"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "no JSON"),
+    ],
+)
+def test_a_malformed_body_is_told_in_words(content: bytes, said: str) -> None:
+    with pytest.raises(Refusal, match=said) as refused:
+        parsed(content)
+    assert refused.value.body["status"] == 400
+
+
+@pytest.mark.parametrize("name", [*BODIES])
+def test_a_body_that_is_no_request_is_refused_in_no_time(name: str) -> None:
+    content = BODIES[name]
+    began = time.process_time()
+    with pytest.raises((Refusal, FormErrors, CallError, UnicodeError)) as refused:
+        validation.check(from_json(parsed(content), job_pb2.Job), datetime.now(UTC))
+    assert time.process_time() - began < 3
+    assert len(str(refused.value)) < 10_000
+
+
+class Sender:
+    """Sends pieces of a MiB, so many of them, and then nothing more; `sent`: the bytes."""
+
+    def __init__(self, pieces: int) -> None:
+        self.sent, self._pieces = 0, pieces
+
+    async def receive(self) -> dict[str, Any]:
+        if self.sent == self._pieces << 20:
+            await asyncio.Event().wait()
+        self.sent += 1 << 20
+        return {"type": "http.request", "body": bytes(1 << 20), "more_body": True}
+
+    async def refused(self) -> Any:
+        """The status of what it hears."""
+        request = Request({"type": "http", "headers": []}, self.receive)
+        with pytest.raises(Refusal) as refusal:
+            await bodies.content_of(request)
+        return refusal.value.body["status"]
+
+
+async def test_of_a_body_that_is_too_large_a_bounded_rest_is_taken() -> None:
+    sender = Sender(1 << 10)
+    assert await sender.refused() == 413
+    most = bodies.MOST_BYTES + bodies.MOST_DROPPED
+    assert most < sender.sent <= most + (2 << 20)
+
+
+async def test_a_rest_that_doesn_t_come_isn_t_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "DROPPED_WITHIN", 0.05)
+    async with asyncio.timeout(5):
+        assert await Sender(5).refused() == 413
