@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -112,7 +113,14 @@ async def test_the_audit_keeps_the_reasons_of_forms_that_destroy_or_do_again(web
     await web.post("/api/v1/jobs/etl:trigger", {})
     await web.store.database.call(lambda c: c.exec_driver_sql(BURY))
     assert (await web.get("/dead-letters")).text.count('name="reason"') == 2
-    await sent(web, "/dead-letters/redrive", job="etl", rate="10", reason="the mail is back")
+    await sent(
+        web,
+        "/dead-letters/redrive",
+        job="etl",
+        fingerprint="f",
+        rate="10",
+        reason="the mail is back",
+    )
     assert 'name="reason"' in (await web.get("/jobs/etl")).text.partition('id="delete"')[2]
     await sent(web, "/jobs/etl/delete", name="etl", reason="nobody reads it")
     entries = (await web.get("/api/v1/audit")).json["entries"]
@@ -313,6 +321,63 @@ async def test_dead_letters_are_chosen_by_a_job_or_by_a_kind_of_error_alone(web:
     none = (await web.get("/dead-letters?job=report&fingerprint=f")).text
     assert "none of these waits" in none
     assert "/dead-letters/redrive" not in none
+
+
+async def buried(web: Web) -> None:
+    """Dead letters of a kind: 3 of a job, 2 submitted, 1 submitted by its name."""
+    await web.post("/api/v1/jobs", JOB)
+    for _ in range(3):
+        await web.post("/api/v1/jobs/etl:trigger", {})
+    for named in ({}, {}, {"name": "etl"}):
+        made = await web.post("/api/v1/runs", named | {"spec": {"shell": {"argv": ["true"]}}})
+        assert made.status == 202, made.text
+    await web.store.database.call(lambda c: c.exec_driver_sql(BURY))
+
+
+ROWS = {  # of `buried`: what a row says, and what is left when its letters are dealt with
+    "submitted runs": ("All 2 dead letters of submitted runs without a name", [("", 2)]),
+    "etl": ("All 3 dead letters of etl with", [("etl", 3)]),
+    "etl, submitted": ("The 1 dead letter of submitted runs named etl", [("etl", 1)]),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("action", ["discard", "redrive"])
+async def test_a_row_of_dead_letters_deals_with_what_it_says_and_no_more(
+    web: Web, row: str, action: str
+) -> None:
+    said, dealt_with = ROWS[row]
+    await buried(web)
+    [shown] = [
+        each
+        for each in (await web.get("/dead-letters")).text.split("<tr data-key=")
+        if f"data-row>{row}</a>" in each
+    ]
+    form = shown.partition(f'action="/dead-letters/{action}"')[2].partition("</form>")[0]
+    assert said in form
+    names = re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', form)
+    await sent(web, f"/dead-letters/{action}", **dict(names), rate="10")
+    groups = (await web.get("/api/v1/dead-letters:groups")).json["groups"]
+    if action == "redrive":
+        gone = [(one["job"] or "", int(one["promised"])) for one in groups]
+        assert [one for one in gone if one[1]] == dealt_with
+    else:
+        left = {(one["job"] or "", int(one["count"])) for one in groups}
+        assert {("etl", 3), ("etl", 1), ("", 2)} - left == set(dealt_with)
+
+
+async def test_a_dialog_of_dead_letters_is_the_same_wherever_its_group_stands(web: Web) -> None:
+    await buried(web)
+    before = re.findall(r'popover id="([^"]*)"', (await web.get("/dead-letters")).text)
+    more = "UPDATE dead_letters SET settled = 'DISCARDED' WHERE run_id IN (SELECT run_id FROM runs"
+    await web.store.database.call(
+        lambda c: c.exec_driver_sql(f"{more} WHERE trigger = 'MANUAL' LIMIT 2)")
+    )
+    text = (await web.get("/dead-letters?fingerprint=f")).text  # what is looked at anew
+    after = re.findall(r'popover id="([^"]*)"', text)
+    assert len(set(before)) == 6
+    assert sorted(before) == sorted(after)
+    assert before != after
 
 
 async def test_a_page_of_letters_of_nothing_is_refused_by_name(web: Web) -> None:
