@@ -179,6 +179,37 @@ async def test_namespaces_go_with_every_link(web: Web) -> None:
     assert 'href="/runs?namespace=team-a"' in page.text
 
 
+async def test_a_run_s_page_leads_to_what_is_of_the_run_s_own_namespace(web: Web) -> None:
+    made = {}
+    for namespace in ("default", "team-a"):
+        await web.post("/api/v1/jobs", JOB | {"namespace": namespace})
+        asked = {"namespace": namespace}
+        made[namespace] = (await web.post("/api/v1/jobs/etl:trigger", asked)).json["runId"]
+    for namespace, page_s, links in (
+        ("team-a", "", "?namespace=team-a"),
+        ("team-a", "?namespace=team-a", "?namespace=team-a"),
+        ("default", "?namespace=team-a", "?namespace=default"),
+        ("default", "?namespace=default", "?namespace=default"),
+        ("default", "", ""),
+    ):
+        run = made[namespace]
+        text = (await web.get(f"/runs/{run}{page_s}")).text.partition('<div id="body"')[2]
+        body = text.partition("<footer>")[0]
+        assert f'href="/jobs/etl{links}"' in body, (namespace, page_s)
+        assert f'action="/runs/{run}/cancel{links}"' in body, (namespace, page_s)
+        others = page_s.removeprefix("?namespace=") or "default"
+        assert (f"namespace {namespace}</span>" in body) is (namespace != others)
+
+
+async def test_the_name_of_a_submitted_run_leads_to_the_runs_of_that_name(web: Web) -> None:
+    asked = {"name": "once", "spec": {"shell": {"argv": ["true"]}}}
+    run = (await web.post("/api/v1/runs", asked)).json["runId"]
+    text = (await web.get(f"/runs/{run}")).text
+    assert 'href="/jobs/once"' not in text
+    [there] = re.findall(r'<h1><a href="([^"]*)">once</a>', text)
+    assert run in (await web.get(there)).text
+
+
 async def test_what_a_page_cant_show_is_told_in_its_stream_too(web: Web) -> None:
     async with web.events("/live/jobs/etl") as events:
         assert "There is no job" in (await anext(events)).data
@@ -194,6 +225,12 @@ async def test_jobs_come_in_pages_and_are_found_by_name(web: Web) -> None:
     older = first[first.index('rel="next"') :].split('href="')[1].split('"')[0]
     second = (await web.get(older.replace("&amp;", "&"))).text
     assert second.count("data-row") == 5
+    rows = second.partition("<tbody>")[2].partition("</tbody>")[0]
+    backs = set(re.findall(r'name="back" value="([^"]*)"', rows))
+    assert backs == {older}
+    paused = await sent(web, "/jobs/job-34/pause", back=older.replace("&amp;", "&"))
+    assert paused.headers["location"] == older.replace("&amp;", "&")
+    assert 'href="/jobs">Newest</a>' in second
     assert (await web.get("/jobs?filter=job-07")).text.count("data-row") == 1
     assert "No job is found by" in (await web.get("/jobs?filter=job-99")).text
     assert (await web.get("/jobs?page=nonsense")).status == 400
