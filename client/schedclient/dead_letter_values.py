@@ -30,7 +30,8 @@ class DeadLetter(Value):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterGroup(Value):
     """Dead letters of one job with one kind of error, that wait; `promised` of them to a redrive.
-    `run_id` is the newest, and `error` its own. `job` is None for submitted runs.
+    `run_id` is the newest, and `error` its own. `job` of what was `submitted` is the name that
+    it was given, if any.
     """
 
     fingerprint: str
@@ -44,6 +45,7 @@ class DeadLetterGroup(Value):
     first_died_at: datetime | None
     last_died_at: datetime | None
     run_id: str
+    submitted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

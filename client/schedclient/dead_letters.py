@@ -75,18 +75,20 @@ class DeadLetters:
         run_ids: Iterable[DeadLetter | Run | str] = (),
         job: str = "",
         fingerprint: str = "",
+        group: DeadLetterGroup | None = None,
         all: bool = False,  # noqa: A002 - as the wire says
         note: str = "",
         deadline: float | None = None,
     ) -> int:
         """Have them wait for nobody any more; how many. Either `run_ids`, or a job, a fingerprint
-        or both, or `all`. What a redrive is about to do again stays.
+        or both, or one of `groups()` alone, or `all`. What a redrive is about to do again stays.
         """
         request = wire.DiscardDeadLettersRequest(
             namespace=self._namespace,
             run_ids=[dead_letter_of(one) for one in run_ids],
             job=job,
             fingerprint=fingerprint,
+            group=_chosen(group),
             all=all,
             note=note,
         )
@@ -97,6 +99,7 @@ class DeadLetters:
         *,
         job: str = "",
         fingerprint: str = "",
+        group: DeadLetterGroup | None = None,
         all: bool = False,  # noqa: A002 - as the wire says
         rate: float = 0.0,
         payload: object = None,
@@ -105,8 +108,9 @@ class DeadLetters:
         idempotency_key: str | None = None,
         deadline: float | None = None,
     ) -> RedrivePlan:
-        """Do many again: those of a job, a fingerprint or both, or `all` that wait, at most `rate`
-        a second over the whole cluster (10 if 0), with `payload` instead of each run's own.
+        """Do many again: those of a job, a fingerprint or both, or one of `groups()` alone, or
+        `all` that wait, at most `rate` a second over the whole cluster (10 if 0), with `payload`
+        instead of each run's own.
 
         A dry run says how many. A key is made when none is given, as for `jobs.create`.
         """
@@ -114,6 +118,7 @@ class DeadLetters:
             namespace=self._namespace,
             job=job,
             fingerprint=fingerprint,
+            group=_chosen(group),
             all=all,
             rate=rate,
             payload=payload_message(payload),
@@ -122,6 +127,15 @@ class DeadLetters:
             idempotency_key="" if dry_run else idempotency_key or str(uuid4()),
         )
         return value_of(RedrivePlan, await self._call(methods.REDRIVE_DEAD, request, deadline))
+
+
+def _chosen(group: DeadLetterGroup | None) -> wire.ChosenGroup | None:
+    """That group, and nothing beside it."""
+    if group is None:
+        return None
+    return wire.ChosenGroup(
+        job=group.job or "", fingerprint=group.fingerprint, submitted=group.submitted
+    )
 
 
 class Redrives:

@@ -34,6 +34,7 @@ from schedd.core.redrive import (
     MOST_RATE,
     USUAL_RATE,
     Choice,
+    Group,
     RedriveRecord,
     Wish,
     again,
@@ -117,12 +118,11 @@ async def discard_dead_letters(
     if len(request.run_ids) > MOST_NAMED:
         raise _wrong("run_ids", f"has {len(request.run_ids):,}, at most {MOST_NAMED:,} are allowed")
     run_ids = tuple(_run_id(one, "run_ids") for one in request.run_ids)
-    filtered = request.job or request.fingerprint
     if not run_ids:
-        _check_all(filtered, request.all)
-    elif filtered or request.all:
-        raise _wrong("run_ids", "goes with neither job, fingerprint nor all")
-    choice = _choice(request.namespace, request.job, request.fingerprint, run_ids)
+        _check_chosen(request)
+    elif request.job or request.fingerprint or request.all or request.HasField("group"):
+        raise _wrong("run_ids", "goes with neither job, fingerprint, group nor all")
+    choice = _choice(request.namespace, request.job, request.fingerprint, run_ids, _group(request))
     what = _told(choice) | {"runs": [str(one) for one in run_ids], "note": request.note}
     entry = caller.changed("discard", "dead letters", {}, what, request.request_id)
     done = await services.dead_letters.discard(choice, caller.actor, request.note, entry)
@@ -171,8 +171,8 @@ async def redrive_dead_letters(
     rate = request.rate or USUAL_RATE
     if not math.isfinite(rate) or not LEAST_RATE <= rate <= MOST_RATE:
         raise _wrong("rate", f"is {rate:g} a second: from {LEAST_RATE} to {MOST_RATE:,.0f}")
-    _check_all(request.job or request.fingerprint, request.all)
-    choice = _choice(request.namespace, request.job, request.fingerprint)
+    _check_chosen(request)
+    choice = _choice(request.namespace, request.job, request.fingerprint, group=_group(request))
     if request.dry_run:
         planned = await services.dead_letters.planned(choice)
         if not planned:
@@ -267,8 +267,22 @@ async def _switched(
 # -- what is asked for --
 
 
-def _choice(namespace: str, job: str, fingerprint: str, run_ids: tuple[RunId, ...] = ()) -> Choice:
-    return Choice(stored_jobs.namespace_of(namespace), job, fingerprint, run_ids)
+def _choice(
+    namespace: str,
+    job: str,
+    fingerprint: str,
+    run_ids: tuple[RunId, ...] = (),
+    group: Group | None = None,
+) -> Choice:
+    return Choice(stored_jobs.namespace_of(namespace), job, fingerprint, run_ids, group)
+
+
+def _group(
+    request: wire.DiscardDeadLettersRequest | wire.RedriveDeadLettersRequest,
+) -> Group | None:
+    if not request.HasField("group"):
+        return None
+    return Group(request.group.job, request.group.fingerprint, request.group.submitted)
 
 
 async def _check_job(services: Services, choice: Choice) -> None:
@@ -282,17 +296,24 @@ async def _check_job(services: Services, choice: Choice) -> None:
 
 def _of(choice: Choice) -> str:
     """In words, after what is chosen."""
-    job = f" of job {cut(choice.job)!r}" if choice.job else ""
-    return job + (
-        f" with the fingerprint {cut(choice.fingerprint)!r}" if choice.fingerprint else ""
-    )
+    one = choice.group or choice
+    whose = "submitted runs" if choice.group and choice.group.submitted else "job"
+    named = f" {cut(one.job)!r}" if one.job else ""
+    of = f" of {whose}{named}" if named or choice.group else ""
+    return of + (f" with the fingerprint {cut(one.fingerprint)!r}" if one.fingerprint else "")
 
 
-def _check_all(filtered: str, everything: bool) -> None:
+def _check_chosen(
+    request: wire.DiscardDeadLettersRequest | wire.RedriveDeadLettersRequest,
+) -> None:
     """Nobody means all of them by saying nothing."""
-    if not filtered and not everything:
+    filtered = request.job or request.fingerprint
+    if request.HasField("group"):
+        if filtered or request.all:
+            raise _wrong("group", "goes with neither job, fingerprint nor all")
+    elif not filtered and not request.all:
         raise _wrong("all", "is missing: name a job, a fingerprint, or say that all are meant")
-    if filtered and everything:
+    elif filtered and request.all:
         raise _wrong("all", "goes with neither job nor fingerprint")
 
 
@@ -360,7 +381,11 @@ def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
 
 
 def _told(choice: Choice) -> dict[str, object]:
-    return {"job": choice.job, "fingerprint": choice.fingerprint}
+    """As the audit keeps it."""
+    if choice.group is None:
+        return {"job": choice.job, "fingerprint": choice.fingerprint}
+    one = choice.group
+    return {"job": one.job, "fingerprint": one.fingerprint, "submitted": one.submitted}
 
 
 def _run_id(text: str, field: str = "run_id") -> RunId:

@@ -249,6 +249,7 @@ def group_message(group: DeadLetterGroup) -> run_pb2.DeadLetterGroup:
         first_died_at=stamp(group.first_died_at),
         last_died_at=stamp(group.last_died_at),
         run_id=str(group.run_id),
+        submitted=group.submitted,
     )
 
 

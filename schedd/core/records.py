@@ -311,7 +311,7 @@ class DeadLetterRecord:
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
     """Those of one job with one kind of error, that wait. The newest of them, `run_id`, tells of
-    the error. `job` is empty for what was submitted.
+    the error. Of what was `submitted`, `job` is its name, which may be empty.
     """
 
     fingerprint: str
@@ -326,6 +326,7 @@ class DeadLetterGroup:
     reason: str | None
     exit_code: int | None
     error: str
+    submitted: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,17 @@ class Settled(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Of the letters that wait, those of one kind of error of one job, or of what was `submitted`
+    under one name. `job` is exactly that, be it empty.
+    """
+
+    job: str
+    fingerprint: str
+    submitted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Which of the letters that wait; what isn't said chooses all. `job`: id or name."""
 
@@ -49,6 +60,8 @@ class Choice:
     job: str = ""
     fingerprint: str = ""
     run_ids: tuple[RunId, ...] = ()
+    group: Group | None = None
+    """That alone."""
 
 
 @dataclass(frozen=True, slots=True)

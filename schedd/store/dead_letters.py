@@ -100,6 +100,7 @@ def groups(connection: Connection, choice: Choice, most: int) -> tuple[list[Dead
             row.reason,
             row.exit_code,
             row.error,
+            row.ephemeral,
         )
         for row in rows
     ]
@@ -137,6 +138,12 @@ def chosen(choice: Choice) -> ColumnElement[bool]:
         conditions.append(dead_letters.c.fingerprint == clean(choice.fingerprint))
     if choice.run_ids:
         conditions.append(dead_letters.c.run_id.in_(choice.run_ids))
+    if choice.group is not None:
+        conditions += [
+            jobs.c.name == clean(choice.group.job),
+            jobs.c.ephemeral.is_(choice.group.submitted),
+            dead_letters.c.fingerprint == clean(choice.group.fingerprint),
+        ]
     return and_(*conditions)
 
 
@@ -189,6 +196,7 @@ def _greatest(choice: Choice, most: int) -> Subquery:
         select(
             dead_letters.c.fingerprint,
             jobs.c.name,
+            jobs.c.ephemeral,
             func.count().label("how_many"),
             func.sum(func.count()).over().label("in_all"),
             func.count().filter(dead_letters.c.redrive.in_(_under_way())).label("promised"),

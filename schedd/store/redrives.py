@@ -62,6 +62,7 @@ def create(
     if earlier is not None:
         return get(connection, RedriveId(earlier))
     alone(connection)
+    chosen = wish.choice.group or wish.choice
     promised = connection.execute(
         dead_letters.update()
         .where(dead_letters.c.run_id.in_(locked(wish.choice)))
@@ -74,8 +75,8 @@ def create(
             redrive_id=wish.redrive_id,
             shard=wish.shard,
             namespace=clean(wish.choice.namespace),
-            job=clean(wish.choice.job),
-            fingerprint=clean(wish.choice.fingerprint),
+            job=clean(chosen.job),
+            fingerprint=clean(chosen.fingerprint),
             rate=wish.rate,
             payload=wish.payload,
             total=promised,

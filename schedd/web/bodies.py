@@ -12,11 +12,12 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
+from email.message import Message
 from typing import Any, Final
 
 from starlette.requests import Request
 
-from schedd.api.errors import Violation
+from schedd.api.errors import Violation, cut
 from schedd.web import problems
 from schedd.web.problems import Refusal
 from schedkit.jsonform import standard
@@ -56,7 +57,24 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
                 remedy="send JSON with content-type: application/json",
             )
         )
+    _check_charset(request.headers["content-type"])
     return parsed(content)
+
+
+def _check_charset(content_type: str) -> None:
+    """Raise Refusal for a body that says it is in anything but UTF-8 (RFC 8259)."""
+    told = Message()
+    told["content-type"] = content_type
+    charset = str(told.get_param("charset", "utf-8"))
+    if charset.strip().lower() not in {"utf-8", "utf8"}:
+        raise Refusal(
+            problems.problem(
+                "UNSUPPORTED_MEDIA_TYPE",
+                f"content-type says charset={cut(charset)}",
+                reason="NOT_UTF_8",
+                remedy="send JSON in UTF-8, which needs no charset",
+            )
+        )
 
 
 async def content_of(request: Request) -> bytes:

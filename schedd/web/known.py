@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schedd.api.authentication import BEARER, Authentication, Nobody
+from schedd.api.authentication import BEARER, NAMES_NOBODY, Authentication, Nobody
 from schedd.api.errors import CallError, PermissionDenied, Unauthenticated
 from schedd.api.services import Caller
 from schedd.core.rights import EVERY, Identity, Role
@@ -144,4 +144,7 @@ def _answer(scope: Scope, error: CallError | Unavailable) -> ASGIApp:
         asked = scope["path"] + (f"?{query}" if query else "")
         return RedirectResponse(login_before(asked), 303)
     form = ways.referred(scope, default=scope["path"])
-    return refusals.told(scope, problems.of(error), way=Way(login_before(form), "Log in"))
+    told = problems.of(error)
+    if refusals.reads_pages(scope) and error.reason != NAMES_NOBODY:
+        told["remedy"] = "log in, which leads back to where you were, and do it again"
+    return refusals.told(scope, told, way=Way(login_before(form), "Log in"))

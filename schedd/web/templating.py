@@ -76,6 +76,7 @@ def _capitalised(text: str) -> str:
 
 
 _environment.globals["asset"] = _asset
+_environment.globals["linker"] = linker
 _environment.globals["moment"] = _moment
 _environment.filters["span"] = _span
 _environment.filters["iso"] = words.iso

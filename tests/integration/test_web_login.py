@@ -268,8 +268,11 @@ async def test_a_form_that_is_sent_when_the_login_has_ended_leads_to_the_login_a
         refused = await web.ask("POST", "/jobs/etl/trigger", data={}, headers=headers)
         assert (refused.status, refused.headers["content-type"][:9]) == (401, "text/html")
         assert f'href="/login?next={back}">Log in</a>' in refused.text
+        assert "What to do: log in" in refused.text
+        assert "schedctl auth" not in refused.text
     program = await web.ask("POST", "/jobs/etl/trigger", data={})
     assert (program.status, program.json["reason"]) == (401, "NO_CREDENTIALS")
+    assert "schedctl auth token create" in program.json["remedy"]
 
 
 @pytest.mark.parametrize(

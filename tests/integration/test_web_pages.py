@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
@@ -112,7 +113,14 @@ async def test_the_audit_keeps_the_reasons_of_forms_that_destroy_or_do_again(web
     await web.post("/api/v1/jobs/etl:trigger", {})
     await web.store.database.call(lambda c: c.exec_driver_sql(BURY))
     assert (await web.get("/dead-letters")).text.count('name="reason"') == 2
-    await sent(web, "/dead-letters/redrive", job="etl", rate="10", reason="the mail is back")
+    await sent(
+        web,
+        "/dead-letters/redrive",
+        job="etl",
+        fingerprint="f",
+        rate="10",
+        reason="the mail is back",
+    )
     assert 'name="reason"' in (await web.get("/jobs/etl")).text.partition('id="delete"')[2]
     await sent(web, "/jobs/etl/delete", name="etl", reason="nobody reads it")
     entries = (await web.get("/api/v1/audit")).json["entries"]
@@ -171,6 +179,37 @@ async def test_namespaces_go_with_every_link(web: Web) -> None:
     assert 'href="/runs?namespace=team-a"' in page.text
 
 
+async def test_a_run_s_page_leads_to_what_is_of_the_run_s_own_namespace(web: Web) -> None:
+    made = {}
+    for namespace in ("default", "team-a"):
+        await web.post("/api/v1/jobs", JOB | {"namespace": namespace})
+        asked = {"namespace": namespace}
+        made[namespace] = (await web.post("/api/v1/jobs/etl:trigger", asked)).json["runId"]
+    for namespace, page_s, links in (
+        ("team-a", "", "?namespace=team-a"),
+        ("team-a", "?namespace=team-a", "?namespace=team-a"),
+        ("default", "?namespace=team-a", "?namespace=default"),
+        ("default", "?namespace=default", "?namespace=default"),
+        ("default", "", ""),
+    ):
+        run = made[namespace]
+        text = (await web.get(f"/runs/{run}{page_s}")).text.partition('<div id="body"')[2]
+        body = text.partition("<footer>")[0]
+        assert f'href="/jobs/etl{links}"' in body, (namespace, page_s)
+        assert f'action="/runs/{run}/cancel{links}"' in body, (namespace, page_s)
+        others = page_s.removeprefix("?namespace=") or "default"
+        assert (f"namespace {namespace}</span>" in body) is (namespace != others)
+
+
+async def test_the_name_of_a_submitted_run_leads_to_the_runs_of_that_name(web: Web) -> None:
+    asked = {"name": "once", "spec": {"shell": {"argv": ["true"]}}}
+    run = (await web.post("/api/v1/runs", asked)).json["runId"]
+    text = (await web.get(f"/runs/{run}")).text
+    assert 'href="/jobs/once"' not in text
+    [there] = re.findall(r'<h1><a href="([^"]*)">once</a>', text)
+    assert run in (await web.get(there)).text
+
+
 async def test_what_a_page_cant_show_is_told_in_its_stream_too(web: Web) -> None:
     async with web.events("/live/jobs/etl") as events:
         assert "There is no job" in (await anext(events)).data
@@ -186,6 +225,12 @@ async def test_jobs_come_in_pages_and_are_found_by_name(web: Web) -> None:
     older = first[first.index('rel="next"') :].split('href="')[1].split('"')[0]
     second = (await web.get(older.replace("&amp;", "&"))).text
     assert second.count("data-row") == 5
+    rows = second.partition("<tbody>")[2].partition("</tbody>")[0]
+    backs = set(re.findall(r'name="back" value="([^"]*)"', rows))
+    assert backs == {older}
+    paused = await sent(web, "/jobs/job-34/pause", back=older.replace("&amp;", "&"))
+    assert paused.headers["location"] == older.replace("&amp;", "&")
+    assert 'href="/jobs">Newest</a>' in second
     assert (await web.get("/jobs?filter=job-07")).text.count("data-row") == 1
     assert "No job is found by" in (await web.get("/jobs?filter=job-99")).text
     assert (await web.get("/jobs?page=nonsense")).status == 400
@@ -313,6 +358,63 @@ async def test_dead_letters_are_chosen_by_a_job_or_by_a_kind_of_error_alone(web:
     none = (await web.get("/dead-letters?job=report&fingerprint=f")).text
     assert "none of these waits" in none
     assert "/dead-letters/redrive" not in none
+
+
+async def buried(web: Web) -> None:
+    """Dead letters of a kind: 3 of a job, 2 submitted, 1 submitted by its name."""
+    await web.post("/api/v1/jobs", JOB)
+    for _ in range(3):
+        await web.post("/api/v1/jobs/etl:trigger", {})
+    for named in ({}, {}, {"name": "etl"}):
+        made = await web.post("/api/v1/runs", named | {"spec": {"shell": {"argv": ["true"]}}})
+        assert made.status == 202, made.text
+    await web.store.database.call(lambda c: c.exec_driver_sql(BURY))
+
+
+ROWS = {  # of `buried`: what a row says, and what is left when its letters are dealt with
+    "submitted runs": ("All 2 dead letters of submitted runs without a name", [("", 2)]),
+    "etl": ("All 3 dead letters of etl with", [("etl", 3)]),
+    "etl, submitted": ("The 1 dead letter of submitted runs named etl", [("etl", 1)]),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("action", ["discard", "redrive"])
+async def test_a_row_of_dead_letters_deals_with_what_it_says_and_no_more(
+    web: Web, row: str, action: str
+) -> None:
+    said, dealt_with = ROWS[row]
+    await buried(web)
+    [shown] = [
+        each
+        for each in (await web.get("/dead-letters")).text.split("<tr data-key=")
+        if f"data-row>{row}</a>" in each
+    ]
+    form = shown.partition(f'action="/dead-letters/{action}"')[2].partition("</form>")[0]
+    assert said in form
+    names = re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', form)
+    await sent(web, f"/dead-letters/{action}", **dict(names), rate="10")
+    groups = (await web.get("/api/v1/dead-letters:groups")).json["groups"]
+    if action == "redrive":
+        gone = [(one["job"] or "", int(one["promised"])) for one in groups]
+        assert [one for one in gone if one[1]] == dealt_with
+    else:
+        left = {(one["job"] or "", int(one["count"])) for one in groups}
+        assert {("etl", 3), ("etl", 1), ("", 2)} - left == set(dealt_with)
+
+
+async def test_a_dialog_of_dead_letters_is_the_same_wherever_its_group_stands(web: Web) -> None:
+    await buried(web)
+    before = re.findall(r'popover id="([^"]*)"', (await web.get("/dead-letters")).text)
+    more = "UPDATE dead_letters SET settled = 'DISCARDED' WHERE run_id IN (SELECT run_id FROM runs"
+    await web.store.database.call(
+        lambda c: c.exec_driver_sql(f"{more} WHERE trigger = 'MANUAL' LIMIT 2)")
+    )
+    text = (await web.get("/dead-letters?fingerprint=f")).text  # what is looked at anew
+    after = re.findall(r'popover id="([^"]*)"', text)
+    assert len(set(before)) == 6
+    assert sorted(before) == sorted(after)
+    assert before != after
 
 
 async def test_a_page_of_letters_of_nothing_is_refused_by_name(web: Web) -> None:

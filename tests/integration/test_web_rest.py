@@ -740,6 +740,34 @@ async def test_bad_bodies_are_refused_and_nothing_is_stored(
     assert (await web.get("/api/v1/jobs")).json["jobs"] == []
 
 
+@pytest.mark.parametrize(
+    ("charset", "status"),
+    [
+        ("utf-8", 201),
+        ("UTF-8", 201),
+        ('"utf-8"', 201),
+        ("utf8", 201),
+        ("utf-16", 415),
+        ("latin-1", 415),
+        ('"ISO-8859-1"', 415),
+        ('""', 415),
+        ("utf-8x", 415),
+    ],
+)
+async def test_a_body_that_says_it_isn_t_in_utf_8_is_refused_by_what_it_says(
+    web: Web, charset: str, status: int
+) -> None:
+    headers = {"content-type": f"application/json; Charset={charset}"}
+    body = json.dumps(ETL).encode()
+    answer = await web.ask("POST", "/api/v1/jobs", data=body, headers=headers)
+    assert answer.status == status, answer.text
+    if status == 415:
+        told = answer.json
+        assert told["reason"] == "NOT_UTF_8"
+        assert told["detail"] == "content-type says charset=" + charset.strip('"')
+        assert (await web.get("/api/v1/jobs")).json["jobs"] == []
+
+
 @pytest.mark.parametrize("size", [MOST_BYTES + 1, 5_000_000, 16 << 20])
 async def test_who_sends_too_much_to_its_end_reads_why_it_was_refused(web: Web, size: int) -> None:
     """As a plain client does: it reads nothing before all is sent."""

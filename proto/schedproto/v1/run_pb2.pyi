@@ -592,10 +592,11 @@ class DeadLetterGroup(google.protobuf.message.Message):
     FIRST_DIED_AT_FIELD_NUMBER: builtins.int
     LAST_DIED_AT_FIELD_NUMBER: builtins.int
     RUN_ID_FIELD_NUMBER: builtins.int
+    SUBMITTED_FIELD_NUMBER: builtins.int
     fingerprint: builtins.str
     namespace: builtins.str
     job: builtins.str
-    """Empty for submitted runs."""
+    """Of submitted runs the name that they were given, which may be empty."""
     reason: schedproto.v1.common_pb2.Reason.ValueType
     error: builtins.str
     """Of the newest."""
@@ -605,6 +606,8 @@ class DeadLetterGroup(google.protobuf.message.Message):
     """How many of them a redrive is to do again."""
     run_id: builtins.str
     """The newest."""
+    submitted: builtins.bool
+    """Of runs that were submitted: a job of the same name has a group of its own."""
     @property
     def first_died_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
@@ -623,9 +626,10 @@ class DeadLetterGroup(google.protobuf.message.Message):
         first_died_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         last_died_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         run_id: builtins.str = ...,
+        submitted: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code", "first_died_at", b"first_died_at", "last_died_at", b"last_died_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "count", b"count", "error", b"error", "exit_code", b"exit_code", "fingerprint", b"fingerprint", "first_died_at", b"first_died_at", "job", b"job", "last_died_at", b"last_died_at", "namespace", b"namespace", "promised", b"promised", "reason", b"reason", "run_id", b"run_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "count", b"count", "error", b"error", "exit_code", b"exit_code", "fingerprint", b"fingerprint", "first_died_at", b"first_died_at", "job", b"job", "last_died_at", b"last_died_at", "namespace", b"namespace", "promised", b"promised", "reason", b"reason", "run_id", b"run_id", "submitted", b"submitted"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
 
 global___DeadLetterGroup = DeadLetterGroup

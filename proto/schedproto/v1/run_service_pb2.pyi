@@ -592,8 +592,34 @@ class ListDeadLetterGroupsResponse(google.protobuf.message.Message):
 global___ListDeadLetterGroupsResponse = ListDeadLetterGroupsResponse
 
 @typing.final
+class ChosenGroup(google.protobuf.message.Message):
+    """A group as ListDeadLetterGroups tells of it, and nothing beside it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    FINGERPRINT_FIELD_NUMBER: builtins.int
+    SUBMITTED_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    """Empty: submitted runs without a name."""
+    fingerprint: builtins.str
+    submitted: builtins.bool
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        fingerprint: builtins.str = ...,
+        submitted: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["fingerprint", b"fingerprint", "job", b"job", "submitted", b"submitted"]) -> None: ...
+
+global___ChosenGroup = ChosenGroup
+
+@typing.final
 class DiscardDeadLettersRequest(google.protobuf.message.Message):
-    """Either run_ids, or what the others choose: those that wait and aren't promised to a redrive."""
+    """Either run_ids, or a group, or what the others choose: those that wait and aren't promised to a
+    redrive.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -604,6 +630,7 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
     ALL_FIELD_NUMBER: builtins.int
     NOTE_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     fingerprint: builtins.str
@@ -613,6 +640,10 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
     request_id: builtins.str
     @property
     def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def group(self) -> global___ChosenGroup:
+        """That alone, by its job and its fingerprint exactly: goes with none of the others."""
+
     def __init__(
         self,
         *,
@@ -623,8 +654,10 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
         all: builtins.bool = ...,
         note: builtins.str = ...,
         request_id: builtins.str = ...,
+        group: global___ChosenGroup | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["all", b"all", "fingerprint", b"fingerprint", "job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id", "run_ids", b"run_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["group", b"group"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["all", b"all", "fingerprint", b"fingerprint", "group", b"group", "job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id", "run_ids", b"run_ids"]) -> None: ...
 
 global___DiscardDeadLettersRequest = DiscardDeadLettersRequest
 
@@ -657,6 +690,7 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     NOTE_FIELD_NUMBER: builtins.int
+    GROUP_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     fingerprint: builtins.str
@@ -674,6 +708,10 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
     def payload(self) -> schedproto.v1.common_pb2.Payload:
         """Instead of that of each run."""
 
+    @property
+    def group(self) -> global___ChosenGroup:
+        """That alone, by its job and its fingerprint exactly: goes with neither job, fingerprint nor all."""
+
     def __init__(
         self,
         *,
@@ -687,9 +725,10 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
         idempotency_key: builtins.str = ...,
         request_id: builtins.str = ...,
         note: builtins.str = ...,
+        group: global___ChosenGroup | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all", b"all", "dry_run", b"dry_run", "fingerprint", b"fingerprint", "idempotency_key", b"idempotency_key", "job", b"job", "namespace", b"namespace", "note", b"note", "payload", b"payload", "rate", b"rate", "request_id", b"request_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["group", b"group", "payload", b"payload"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["all", b"all", "dry_run", b"dry_run", "fingerprint", b"fingerprint", "group", b"group", "idempotency_key", b"idempotency_key", "job", b"job", "namespace", b"namespace", "note", b"note", "payload", b"payload", "rate", b"rate", "request_id", b"request_id"]) -> None: ...
 
 global___RedriveDeadLettersRequest = RedriveDeadLettersRequest
 

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,9 +30,10 @@ REDRIVES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A kind of error of a job. `job` is empty for what was submitted."""
+    """A kind of error of a job, or of what was submitted: `job` is its name then, if it has one."""
 
     job: str
+    submitted: bool
     fingerprint: str
     why: str
     error: str
@@ -39,6 +42,28 @@ class Group:
     first: datetime
     last: datetime
     run_id: str
+
+    @property
+    def key(self) -> str:
+        """By which it is told from the others, wherever it stands among them; fit for an id."""
+        named = json.dumps([self.job, self.fingerprint, self.submitted])
+        return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+    @property
+    def whose(self) -> str:
+        """In words."""
+        if not self.submitted:
+            return self.job
+        return f"{self.job}, submitted" if self.job else "submitted runs"
+
+    @property
+    def all_free(self) -> str:
+        """Those that no redrive is to do again, in words that a verb for them begins after."""
+        count = self.count - self.promised
+        of = f"submitted runs named {self.job}" if self.job else "submitted runs without a name"
+        whose = of if self.submitted else self.job
+        letters = "The 1 dead letter" if count == 1 else f"All {count:,} dead letters"
+        return f"{letters} of {whose} with this error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +159,7 @@ def group_of(group: run_pb2.DeadLetterGroup) -> Group:
     """A group as a row. Pure."""
     return Group(
         job=group.job,
+        submitted=group.submitted,
         fingerprint=group.fingerprint,
         why=reason(group.reason, group.exit_code),
         error=group.error,
@@ -163,8 +189,7 @@ async def _redrive(asked: Asked) -> Done:
     fields = asked.fields
     request = run_service_pb2.RedriveDeadLettersRequest(
         namespace=asked.namespace,
-        job=fields.get("job", ""),
-        fingerprint=fields.get("fingerprint", ""),
+        group=_chosen(fields),
         rate=rate_of(fields),
         note=fields.get("reason", ""),
     )
@@ -177,8 +202,7 @@ async def _redrive(asked: Asked) -> Done:
 async def _discard(asked: Asked) -> Done:
     request = run_service_pb2.DiscardDeadLettersRequest(
         namespace=asked.namespace,
-        job=asked.fields.get("job", ""),
-        fingerprint=asked.fields.get("fingerprint", ""),
+        group=_chosen(asked.fields),
         note=asked.fields.get("reason", ""),
     )
     told = await asked.call(
@@ -197,6 +221,15 @@ async def _resume(asked: Asked) -> Done:
     request = run_service_pb2.ResumeRedriveRequest(redrive_id=asked.variables["redrive"])
     await asked.call("RunService.ResumeRedrive", request, run_pb2.Redrive)
     return Done("The redrive goes on.", asked.link("dead-letters"))
+
+
+def _chosen(fields: Mapping[str, str]) -> run_service_pb2.ChosenGroup:
+    """The group whose row was clicked, and nothing beside it."""
+    return run_service_pb2.ChosenGroup(
+        job=fields.get("job", ""),
+        fingerprint=fields.get("fingerprint", ""),
+        submitted=fields.get("submitted", "") == "yes",
+    )
 
 
 def rate_of(fields: Mapping[str, str]) -> float:

@@ -51,7 +51,8 @@ class Jobs:
     rows: tuple[JobRow, ...]
     filter: str
     next: str
-    later: bool
+    page: str
+    """The token of this one; empty: the first."""
     looked_to: datetime | None = None
 
 
@@ -74,7 +75,7 @@ async def _read(asked: Asked) -> Shown:
         rows,
         words,
         listed.next_page_token,
-        later=bool(asked.query.get("page")),
+        page=asked.query.get("page", ""),
         looked_to=paging.reached(listed.next_page_token) if len(rows) < ROWS else None,
     )
     return Shown("Jobs", seen)

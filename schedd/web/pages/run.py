@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.web.pages.lines import RunLine, run_line
 from schedd.web.pages.log import LogPart, kept, so_far
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
@@ -41,6 +42,11 @@ class RunSeen:
 
     run_id: str
     namespace: str
+    place: str
+    """The namespace as its links have it: empty where the page's own is `default`, unsaid, too."""
+    elsewhere: bool
+    """It is of another namespace than the page's."""
+    submitted: bool
     line: RunLine
     trigger: str
     fired_by: str
@@ -84,9 +90,13 @@ async def _read(asked: Asked) -> Shown:
             None if lives or run.children else all_.read("the log", asked.read(kept, asked, run_id))
         )
     told = attempts.result().attempts
+    elsewhere = run.namespace != (asked.namespace or DEFAULT_NAMESPACE)
     seen = RunSeen(
         run_id=run.run_id,
         namespace=run.namespace,
+        place=run.namespace if elsewhere else asked.namespace,
+        elsewhere=elsewhere,
+        submitted=not run.job_id,
         line=run_line(run),
         trigger=run_pb2.Run.Trigger.Name(run.trigger).removeprefix("TRIGGER_").lower(),
         fired_by=run.fired_by,

@@ -2,7 +2,8 @@
 
     state:failed,retrying job:etl worker:w3 trigger:manual after:2026-03-04 before:2026-03-05T12:00
 
-Each word narrows it; one without a colon is a job. Pure.
+Each word narrows it; one without a colon is a job. Of a field that takes one value a second word is
+refused: nothing is left out in silence. States are all those that are named. Pure.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ FIELDS: Final[dict[str, Callable[[Request, str, str], None]]] = {
 
 def request_of(words: str) -> Request:
     """What these words ask for. Raises InvalidArgument."""
-    request = Request()
+    request, given = Request(), set[str]()
     for word in words.split():
         field, colon, value = word.partition(":")
         if not colon:
@@ -77,6 +78,9 @@ def request_of(words: str) -> Request:
             raise wrong(field[:60], f"is no word to search by; they are {', '.join(FIELDS)}", MEND)
         if not value:
             raise wrong(field, "names nothing", MEND)
+        if field in given and field != "state":
+            raise wrong(field, "is given twice, and takes one value", "leave one of them out")
+        given.add(field)
         FIELDS[field](request, field, value)
     return request
 

@@ -37,6 +37,8 @@ function morphChildren(old, fresh) {
     if (known) {
       // what stands before it goes, rather than it moves: what is moved loses the focus
       while (at && at !== known && !(keyOf(at) && coming.has(keyOf(at)))) at = dropped(at);
+      // in whose dialog somebody writes stays where it is: what is moved closes, so the others move
+      while (at !== known && inUse(known)) at = putBehind(known, at);
       if (known === at) at = at.nextSibling;
       else old.insertBefore(known, at);
       morph(known, next);
@@ -47,6 +49,15 @@ function morphChildren(old, fresh) {
     } else old.insertBefore(next, at);
   }
   while (at) at = dropped(at);
+}
+
+const inUse = (node) =>
+  node.contains(document.activeElement) || node.querySelector("[popover]:popover-open");
+
+function putBehind(node, moved) {
+  const { nextSibling } = moved;
+  node.after(moved);
+  return nextSibling;
 }
 
 function dropped(node) {

@@ -328,6 +328,38 @@ async def test_what_was_submitted_is_one_group_a_kind_and_each_namespace_has_its
         assert (one.namespace, one.job, one.fingerprint, one.count) == (namespace, "", "a", 2)
 
 
+async def test_a_group_is_chosen_alone_be_it_of_a_job_or_submitted(dead: Dead) -> None:
+    """Though others are of its name, or of its kind of error."""
+    await dead.job()
+    await dead.many(3, kind="a")
+    await dead.many(1, kind="b")
+    for name in ("", "", "", "j"):
+        asked = wire.SubmitRunRequest(name=name, spec=job_pb2.Job(shell=SHELL))
+        await dead.api("SubmitRun", asked)
+    await dead.api.world.sql(
+        "WITH failed AS (UPDATE runs SET state = 'FAILED' WHERE trigger = 'SUBMIT' RETURNING *)"
+        " INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)"
+        " SELECT run_id, scheduled_at, job_id, 'a' FROM failed RETURNING 1"
+    )
+    found = await dead.api("ListDeadLetterGroups", wire.ListDeadLetterGroupsRequest())
+    groups = {(one.job, one.fingerprint, one.submitted): one.count for one in found.groups}
+    assert groups == {
+        ("j", "a", False): 3,
+        ("j", "b", False): 1,
+        ("j", "a", True): 1,
+        ("", "a", True): 3,
+    }
+    for (job, fingerprint, submitted), count in groups.items():
+        group = wire.ChosenGroup(job=job, fingerprint=fingerprint, submitted=submitted)
+        asked = wire.RedriveDeadLettersRequest(group=group, dry_run=True)
+        assert (await dead.api("RedriveDeadLetters", asked)).total == count
+        discard = wire.DiscardDeadLettersRequest(group=group)
+        assert (await dead.api("DiscardDeadLetters", discard)).discarded == count
+        with pytest.raises(FailedPrecondition, match="with the fingerprint"):
+            await dead.redrive(group=group)
+    assert await dead.letters() == []
+
+
 async def test_of_many_groups_the_greatest_are_told_and_all_letters_are_counted(dead: Dead) -> None:
     for number in range(4):
         await dead.job(f"j{number}")
@@ -376,6 +408,8 @@ async def test_the_discarded_wait_for_nobody_and_say_why(dead: Dead) -> None:
         ({}, "all: is missing"),
         ({"job": "j", "all": True}, "all: goes with neither"),
         ({"run_ids": [str(uuid4())], "job": "j"}, "run_ids: goes with neither"),
+        ({"run_ids": [str(uuid4())], "group": {}}, "run_ids: goes with neither"),
+        ({"group": {"job": "j"}, "all": True}, "group: goes with neither"),
         ({"run_ids": ["seven"]}, "isn't the id of a run"),
         ({"all": True, "note": "a\nb"}, "note"),
     ],
@@ -673,6 +707,7 @@ async def test_a_key_that_began_nothing_isnt_used_up(dead: Dead) -> None:
     [
         ({}, "all: is missing"),
         ({"fingerprint": "a", "all": True}, "all: goes with neither"),
+        ({"group": {"job": "j"}, "fingerprint": "a"}, "group: goes with neither"),
         ({"all": True, "rate": -1.0}, "rate: is -1 a second"),
         ({"all": True, "rate": float("nan")}, "rate: is nan a second"),
         ({"all": True, "rate": 1001.0}, "rate"),

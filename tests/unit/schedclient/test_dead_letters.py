@@ -91,11 +91,18 @@ async def test_discarded_are_those_that_are_named_or_chosen(client: Client, memb
     assert await client.dead_letters.discard(run_ids=["r", "s"], note="known") == 2
     await client.dead_letters.discard(job="etl", fingerprint="f")
     await client.dead_letters.discard(all=True)
+    group = run_pb2.DeadLetterGroup(fingerprint="f", submitted=True)
+    member.say("ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse(groups=[group]))
+    [found] = await client.dead_letters.groups()
+    await client.dead_letters.discard(group=found)
 
-    named, chosen, every = member.heard("DiscardDeadLetters")
+    named, chosen, every, alone = member.heard("DiscardDeadLetters")
     assert (list(named.run_ids), named.note, named.all) == (["r", "s"], "known", False)
     assert (chosen.job, chosen.fingerprint) == ("etl", "f")
     assert every.all
+    assert alone.group == runs.ChosenGroup(fingerprint="f", submitted=True)
+    assert alone.HasField("group")
+    assert not every.HasField("group")
 
 
 async def test_a_redrive_is_asked_for_once_whatever_gets_lost(client: Client, member: Scripted):

@@ -62,3 +62,30 @@ def test_a_word_is_put_in_the_place_of_its_like() -> None:
     assert with_word("state:failed job:etl", "state", "running") == "job:etl state:running"
     assert with_word("state:failed job:etl", "state", "") == "job:etl"
     assert with_word("", "state", "missed") == "state:missed"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "job:a job:b",
+        "a job:b",
+        "a b",
+        "worker:w1 state:failed worker:w2",
+        "trigger:manual trigger:chain",
+        "after:2026-03-04 after:2026-03-05",
+        "before:2026-03-04 before:2026-03-05",
+        "backfill:a backfill:b",
+        "parent:a parent:a",
+    ],
+)
+def test_a_word_that_takes_one_value_isn_t_given_twice(words: str) -> None:
+    with pytest.raises(InvalidArgument, match="is given twice") as refused:
+        request_of(words)
+    field = refused.value.violations[0].field
+    assert f"{field}:" in words or field == "job"
+
+
+def test_states_are_all_that_are_named_in_one_word_or_in_several() -> None:
+    one, several = request_of("state:failed,retrying"), request_of("state:failed state:retrying")
+    assert list(one.states) == list(several.states)
+    assert len(one.states) == 2
