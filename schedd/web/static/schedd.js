@@ -103,14 +103,12 @@ function say(state) {
 function follow() {
   events = new EventSource(body.dataset.live);
   heard();
-  events.onopen = () => {
-    heard();
-    say("live");
-  };
+  events.onopen = heard;
   events.onmessage = (event) => {
     heard();
     failures = 0;
     show(event.data);
+    say("live"); // no sooner: until then what stands here is of before
   };
   events.addEventListener("beat", heard);
   events.addEventListener("end", stop);
