@@ -263,6 +263,44 @@ function readLog(log) {
   });
 }
 
+// -- forms, sent once --
+
+const TWICE = 1000; // ms within which a second click is the end of a double click, or impatience
+const SPENT = 10_000; // ms after which who sends a form again means it, if its page is still here
+
+// What this drawing of the page sends with each form: the same twice is done once. The stream draws
+// forms without, so it is put in as one is sent.
+let stamp = "";
+let spent = 0; // the timer that ends it
+
+function restamp() {
+  clearTimeout(spent);
+  stamp = [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(36)).join("");
+}
+
+// the second click of two may meet the page that answers the first, where the same button is again
+function isSecond(action) {
+  const [at, last] = JSON.parse(sessionStorage.getItem("sent") ?? "[0, null]");
+  sessionStorage.setItem("sent", JSON.stringify([Date.now(), action]));
+  return last === action && Math.abs(Date.now() - at) < TWICE;
+}
+
+function sending(event) {
+  const form = event.target;
+  if (form.getAttribute("method") !== "post") return;
+  if (isSecond(form.getAttribute("action"))) return event.preventDefault();
+  const field = form.querySelector("input[name=request_id]");
+  if (field) field.value = stamp;
+  clearTimeout(spent);
+  spent = setTimeout(restamp, SPENT);
+}
+
+// as it was when it was left: its forms were sent
+function back() {
+  sessionStorage.removeItem("sent");
+  restamp();
+}
+
 // -- keys --
 
 const typing = (where) => where.closest?.("input, textarea, select, [contenteditable]");
@@ -288,6 +326,9 @@ function pressed(event) {
   event.preventDefault();
 }
 
+restamp();
+document.addEventListener("submit", sending);
+addEventListener("pageshow", ({ persisted }) => persisted && back());
 document.addEventListener("keydown", pressed);
 for (const log of document.querySelectorAll("[data-log]")) readLog(log);
 tick();
