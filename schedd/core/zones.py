@@ -19,7 +19,7 @@ apart (a unit test checks the segments against the transitions of the compiled f
 import difflib
 import zoneinfo
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Final
@@ -113,6 +113,22 @@ class Zone:
         delta = datetime.fromtimestamp(second, self.info).utcoffset()
         assert delta is not None
         return delta.days * 86400 + delta.seconds
+
+    def instants(self, local: datetime) -> list[datetime]:
+        """When its clocks show this local time, to the microsecond: once; not at all where they are
+        set ahead over it; twice, the earlier first, where they are set back.
+        """
+        shown = local.replace(tzinfo=UTC, microsecond=0)
+        second = int(shown.timestamp())
+        found = [
+            second - segment.offset
+            for segment in self.segments(second - NEAR, second + NEAR)
+            if segment.start <= second - segment.offset < segment.end
+        ]
+        return [
+            datetime.fromtimestamp(each, UTC).replace(microsecond=local.microsecond)
+            for each in found
+        ]
 
     def _cut(self, number: int) -> tuple[Segment, ...]:
         start, before, offset = self._border(number)

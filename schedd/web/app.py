@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -71,7 +71,7 @@ def build(
             Middleware(AtATime),
             *_own_host(services, reach),
             Middleware(SameOrigin),
-            Middleware(Known, services.authentication),
+            Middleware(Known, services.authentication, _forms()),
         ],
         exception_handlers={404: nowhere, 405: _other_method, Exception: _bug},
     )
@@ -87,6 +87,12 @@ def _daemon(telemetry: Telemetry, probes: Sequence[BaseRoute]) -> list[BaseRoute
         return Response(content, headers={"content-type": media_type, "cache-control": "no-store"})
 
     return [*probes, Route("/metrics", metrics)]
+
+
+def _forms() -> dict[str, Collection[str]]:
+    """Path of a form whose page its address may fill in → the fields that it takes."""
+    actions = [action for page in PAGES for action in page.actions]
+    return {action.path: action.again.asks for action in actions if action.again is not None}
 
 
 def _own_host(services: Services, reach: Reach) -> list[Middleware]:

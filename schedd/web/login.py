@@ -25,7 +25,7 @@ from schedd.api.services import Services
 from schedd.core.rights import Identity, Kind
 from schedd.web import problems, ways
 from schedd.web.bodies import content_of
-from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
+from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, LONGEST_WAY, caller_of, cookie_of
 from schedd.web.problems import Refusal
 from schedd.web.templating import render
 from schedkit.errors import Unavailable
@@ -33,8 +33,8 @@ from schedkit.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
-LARGEST: Final = 4096
-"""Bytes of the form."""
+LARGEST: Final = 2 * LONGEST_WAY
+"""Bytes of the form: a token, and the address that it leads to."""
 
 
 def routes(services: Services) -> list[BaseRoute]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache
@@ -20,6 +21,11 @@ from schedd.web import words
 HERE: Final = Path(__file__).parent
 STATIC: Final = HERE / "static"
 
+ONCE: Final = "request_id"
+"""The field of a form that tells one drawing of a page from all others."""
+_STAMP: Final = Markup('<input type="hidden" name="request_id" value="{}" autocomplete="off">')
+_UNSTAMPED: Final = _STAMP.format("")
+
 _environment: Final = Environment(
     loader=FileSystemLoader(HERE / "templates"),
     autoescape=True,
@@ -32,6 +38,13 @@ _environment: Final = Environment(
 def render(template: str, **values: Any) -> str:
     """A template of `templates/` with these values."""
     return _environment.get_template(template).render(**values)
+
+
+def stamped(html: str) -> str:
+    """A page for one reader: its forms know that they are of this drawing. What all readers share
+    has nothing of the kind; a script puts in its own where a stream has drawn a form.
+    """
+    return html.replace(_UNSTAMPED, _STAMP.format(secrets.token_hex(16)))
 
 
 def assets() -> list[BaseRoute]:
@@ -77,6 +90,7 @@ def _capitalised(text: str) -> str:
 
 _environment.globals["asset"] = _asset
 _environment.globals["linker"] = linker
+_environment.globals["once"] = _UNSTAMPED
 _environment.globals["moment"] = _moment
 _environment.filters["span"] = _span
 _environment.filters["iso"] = words.iso

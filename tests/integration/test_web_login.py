@@ -10,8 +10,10 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -273,6 +275,47 @@ async def test_a_form_that_is_sent_when_the_login_has_ended_leads_to_the_login_a
     program = await web.ask("POST", "/jobs/etl/trigger", data={})
     assert (program.status, program.json["reason"]) == (401, "NO_CREDENTIALS")
     assert "schedctl auth token create" in program.json["remedy"]
+
+
+async def refused_form(web: Web, **fields: str) -> str:
+    """Where the login leads after a form for a job that nobody who is known has sent."""
+    headers = PAGE | {"referer": f"{web.url}/new-job?namespace=team-a"}
+    refused = await web.ask("POST", "/new-job?namespace=team-a", data=fields, headers=headers)
+    assert refused.status == 401
+    login = re.search(r'href="/login\?next=([^"]+)">Log in', refused.text)
+    assert login is not None
+    return unquote(unescape(login[1]))
+
+
+async def test_a_form_for_a_job_comes_back_filled_in_after_the_login(web: Web) -> None:
+    payload = json.dumps({"of": ["Käse & Brot", "a+b=c", "#"]}, ensure_ascii=False)
+    fields = {"name": "by-form", "schedule": "every", "when": "1m", "payload": payload}
+    way = await refused_form(web, **fields, time_zone="", request_id="0123", made_up="x")
+    assert way.startswith("/new-job?namespace=team-a&name=by-form&")
+    assert "0123" not in way
+    assert "made_up" not in way
+    _, text = await token(web, auth.ROLE_ADMIN)
+    entered = await log_in(web, text, next=way)
+    assert (entered.status, entered.headers["location"]) == (303, way)
+    page = await web.get(way, headers={"cookie": cookie_of(entered)})
+    assert page.status == 200
+    assert 'value="by-form"' in page.text
+    assert f'spellcheck="false">{payload}</textarea>' in unescape(page.text)
+
+
+@pytest.mark.parametrize("payload", ['"' + "x" * 5_000 + '"', '"' + "\N{SNOWMAN}" * 400 + '"'])
+async def test_a_form_too_long_for_an_address_leads_back_to_its_page(
+    web: Web, payload: str
+) -> None:
+    way = await refused_form(web, name="by-form", payload=payload)
+    assert way == "/new-job?namespace=team-a"
+
+
+async def test_the_longest_way_back_still_goes_through_the_login(web: Web) -> None:
+    way = await refused_form(web, name="by-form", payload='"' + "x" * 3_900 + '"')
+    assert len(way) > 3_900
+    _, text = await token(web, auth.ROLE_ADMIN)
+    assert (await log_in(web, text, next=way)).headers["location"] == way
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,44 @@ async def test_a_job_is_made_by_a_form_or_the_form_comes_back(web: Web) -> None:
     assert again.status == 409
 
 
+def drawn(page: str) -> str:
+    """What tells the forms of this drawing of a page from those of any other."""
+    [told] = set(re.findall(r'name="request_id" value="(\w+)"', page))
+    return str(told)
+
+
+async def test_a_form_that_is_sent_twice_asks_once_and_one_drawn_anew_asks_again(web: Web) -> None:
+    await web.post("/api/v1/jobs", JOB)
+    await web.post("/api/v1/jobs", JOB | {"name": "other"})
+    first = drawn((await web.get("/jobs")).text)
+    once, twice, other = [
+        (await sent(web, f"/jobs/{job}/trigger", request_id=first)).headers["location"]
+        for job in ("etl", "etl", "other")
+    ]
+    assert once == twice != other
+    again = drawn((await web.get("/jobs")).text)  # the same look, drawn for somebody else
+    later = (await sent(web, "/jobs/etl/trigger", request_id=again)).headers["location"]
+    assert later != once
+    assert len((await web.get("/api/v1/runs")).json["runs"]) == 3
+
+
+async def test_what_a_stream_draws_anew_is_the_same_for_all_who_watch(web: Web) -> None:
+    await web.post("/api/v1/jobs", JOB)
+    async with web.events("/live/jobs") as events:
+        assert 'name="request_id" value=""' in (await anext(events)).data
+
+
+async def test_a_job_that_is_made_twice_by_one_form_is_made_once(web: Web) -> None:
+    fields = {"name": "one", "schedule": "on_demand", "action": "shell", "what": "true"}
+    fields["request_id"] = drawn((await web.get("/new-job")).text)
+    for _ in range(2):
+        answer = await sent(web, "/new-job", **fields)
+        assert (answer.status, answer.headers["location"]) == (303, "/jobs/one")
+    other = await sent(web, "/new-job", **fields | {"what": "false"})
+    assert (other.status, "There is a job &#39;one&#39; already" in other.text) == (409, True)
+    assert drawn(other.text) != fields["request_id"]
+
+
 async def test_namespaces_go_with_every_link(web: Web) -> None:
     fields = {"name": "deep", "schedule": "on_demand", "action": "shell", "what": "true"}
     answer = await sent(web, "/new-job?namespace=team-a", **fields)

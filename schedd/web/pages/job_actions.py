@@ -11,7 +11,9 @@ from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 
 async def _trigger(asked: Asked) -> Done:
     job = asked.variables["job"]
-    request = job_service_pb2.TriggerJobRequest(namespace=asked.namespace, job=job)
+    request = job_service_pb2.TriggerJobRequest(
+        namespace=asked.namespace, job=job, idempotency_key=asked.once
+    )
     run = await asked.call("JobService.TriggerJob", request, run_pb2.Run)
     return Done(f"{job} was triggered: run {run.run_id}.", asked.link("runs", run.run_id))
 

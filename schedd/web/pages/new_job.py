@@ -6,8 +6,10 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from schedd.core.zones import UnknownZone, zone
 from schedd.web.pages.forms import wrong
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedkit.jsonform import FormErrors, from_json
@@ -49,7 +51,7 @@ async def _read(asked: Asked) -> Shown:
 async def _create(asked: Asked) -> Done:
     job = job_of(asked.fields)
     job.namespace = asked.namespace
-    request = job_service_pb2.CreateJobRequest(job=job)
+    request = job_service_pb2.CreateJobRequest(job=job, idempotency_key=asked.once)
     made = await asked.call("JobService.CreateJob", request, job_pb2.Job)
     return Done(f"{made.name} was created.", asked.link("jobs", made.name))
 
@@ -72,17 +74,56 @@ def job_of(fields: Mapping[str, str]) -> job_pb2.Job:
 
 def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
     kind, when = fields.get("schedule", ""), fields.get("when", "")
+    time_zone = fields.get("time_zone", "")
     if kind == "on_demand":
+        _no_zone(time_zone, "a job on demand has no clock")
         return {"on_demand": True}
     if kind not in dict(SCHEDULES):
         raise wrong("schedule", "is missing: say when it runs")
     if not when:
         raise wrong(kind, "is missing: say when it runs")
-    if kind == "cron":
-        return {"cron": [when], "time_zone": fields.get("time_zone") or "UTC"}
-    if kind == "at" and when[-1:].isdigit():  # as a field for dates says it
-        when = f"{when}:00Z" if when.count(":") == 1 else f"{when}Z"
+    match kind:
+        case "cron":
+            return {"cron": [when], "time_zone": time_zone or "UTC"}
+        case "at":
+            return {"at": _instant(when, time_zone)}
+    _no_zone(time_zone, "an interval is the same in all of them")
     return {kind: when}
+
+
+def _instant(when: str, time_zone: str) -> str:
+    """An instant as calls take it: one that says no offset, as a field for dates doesn't, is what
+    the clocks of the zone show.
+    """
+    try:
+        told = datetime.fromisoformat(when)
+    except ValueError:
+        return when  # the call tells how it is written
+    if ":" not in when:
+        return when  # a date alone is no instant
+    if told.tzinfo is not None:
+        _no_zone(time_zone, f"{when} says its own offset")
+        return told.isoformat()
+    try:
+        place = zone(time_zone or "UTC")
+        found = [each.astimezone(place.info) for each in place.instants(told)]
+    except UnknownZone as error:
+        hint = f", did you mean {error.suggestion}?" if error.suggestion else ""
+        raise wrong("time_zone", f"{error}{hint}") from error
+    except (ValueError, OverflowError) as error:
+        raise wrong("at", f"{when} is too near to the end of time") from error
+    if not found:
+        raise wrong("at", f"{when} is skipped in {place.name}: the clocks are set ahead over it")
+    if len(found) > 1:
+        either = " or ".join(each.isoformat() for each in found)
+        raise wrong("at", f"{when} comes twice in {place.name}: write {either}, without a zone")
+    return found[0].astimezone(UTC).isoformat()
+
+
+def _no_zone(time_zone: str, why: str) -> None:
+    """Raise InvalidArgument where a zone would be taken and mean nothing."""
+    if time_zone:
+        raise wrong("time_zone", f"means nothing here: {why}", "leave it out; nothing was stored")
 
 
 def _action(fields: Mapping[str, str]) -> dict[str, Any]:

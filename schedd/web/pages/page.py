@@ -15,6 +15,8 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -38,7 +40,7 @@ from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
 from schedd.core.rights import EVERY as EVERYWHERE
 from schedd.core.rights import Role
 from schedd.web.pages.recent import Recent
-from schedd.web.templating import linker
+from schedd.web.templating import ONCE, linker
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
 Told = TypeVar("Told", bound=Message)
@@ -74,6 +76,16 @@ class Asked:
     def namespace(self) -> str:
         """Empty: `default`."""
         return self.query.get(NAMESPACE, "")
+
+    @property
+    def once(self) -> str:
+        """An idempotency key for what a form asks: the same when the same drawing of it is sent
+        again as it was, by a double click; another for each drawing. Empty where it has none.
+        """
+        if not self.fields.get(ONCE):
+            return ""
+        told = json.dumps([self.namespace, dict(self.variables), dict(self.fields)], sort_keys=True)
+        return f"form-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
     def link(self, *segments: str, **query: object) -> str:
         """An address of a page in the same namespace."""

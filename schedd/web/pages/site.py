@@ -5,7 +5,8 @@
     POST /jobs/etl/pause   an action; 303 to the page that tells what it did
 
 Invariants
-- What an action did, or why not, is told in words on a page; a reload does nothing twice.
+- What an action did, or why not, is told in words on a page; a reload does nothing twice, nor does
+  a form that is sent twice: each answer has its own stamp (`stamped`), which its forms send along.
 - A form goes back only to an address of this site.
 """
 
@@ -34,7 +35,7 @@ from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
 from schedd.web.pages.recent import Recent
 from schedd.web.problems import Refusal
 from schedd.web.streams import BEAT, BEAT_EVERY, Event, EventStream
-from schedd.web.templating import render
+from schedd.web.templating import render, stamped
 from schedd.web.ways import local, referred
 from schedkit.errors import Unavailable
 
@@ -212,7 +213,7 @@ class Site:
             query=asked.query,
             **{"live": "", "told": "", "back": "", "beside": None, **values},
         )
-        return HTMLResponse(html, body.status, headers={"cache-control": "no-store"})
+        return HTMLResponse(stamped(html), body.status, headers={"cache-control": "no-store"})
 
 
 def _read_told(cookie: str) -> str:

@@ -114,14 +114,12 @@ function say(state) {
 function follow() {
   events = new EventSource(body.dataset.live);
   heard();
-  events.onopen = () => {
-    heard();
-    say("live");
-  };
+  events.onopen = heard;
   events.onmessage = (event) => {
     heard();
     failures = 0;
     show(event.data);
+    say("live"); // no sooner: until then what stands here is of before
   };
   events.addEventListener("beat", heard);
   events.addEventListener("end", stop);
@@ -189,6 +187,7 @@ function watch() {
 // -- a run's log, as it is written --
 
 const MOST = 1 << 20; // characters that are kept on the page
+const PART = 1 << 14; // characters of what is drawn, and goes, as one
 
 // without what colours a terminal, also where that is split between two pieces
 function plain(known, text) {
@@ -197,28 +196,59 @@ function plain(known, text) {
   return told.slice(0, told.length - known.held.length).replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, "");
 }
 
+// the oldest parts go while there is enough without them; returns those
+function trim(kept, lengthOf) {
+  let gone = 0;
+  while (kept.size - lengthOf(kept.parts[gone]) >= MOST) kept.size -= lengthOf(kept.parts[gone++]);
+  return kept.parts.splice(0, gone);
+}
+
 function readLog(log) {
   const state = document.getElementById("log-state");
   const stream = new EventSource(log.dataset.log);
   const reached = new Map(); // attempt and stream → how far it was shown, and its decoder
   let token = null;
-  let begun = false; // until then what the page came with stands
+
+  // Pieces come far faster than a page can be laid out: they are gathered, and drawn once a frame.
+  // A tab that nobody sees draws none, so what is gathered is no more than a page would keep.
+  const shown = { parts: [], size: 0 }; // nodes, oldest first, and their characters
+  const gathered = { parts: [], size: 0 };
+  let drawing = false;
 
   function add(text, kind) {
-    const low = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
-    const part = document.createElement("span");
-    part.className = kind;
-    part.textContent = text;
-    log.append(part);
-    while (log.textContent.length > MOST) log.firstChild.remove();
+    if (!text) return;
+    const last = gathered.parts.at(-1);
+    if (last?.kind === kind && last.text.length + text.length <= PART) last.text += text;
+    else gathered.parts.push({ text, kind });
+    gathered.size += text.length;
+    trim(gathered, (part) => part.text.length);
+    if (!drawing) requestAnimationFrame(draw);
+    drawing = true;
+  }
+
+  function draw() {
+    drawing = false;
+    const first = !shown.parts.length; // what the page came with goes: the stream told all of it
+    const low = first || log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
+    if (first) log.replaceChildren();
+    const fresh = document.createDocumentFragment();
+    for (const { text, kind } of gathered.parts.splice(0)) {
+      const part = document.createElement("span");
+      part.className = kind;
+      part.append(text);
+      fresh.append(part);
+      shown.parts.push(part);
+    }
+    log.append(fresh);
+    shown.size += gathered.size;
+    gathered.size = 0;
+    for (const part of trim(shown, (part) => part.firstChild.length)) part.remove();
     if (low) log.scrollTop = log.scrollHeight;
   }
 
   stream.onopen = () => (state.textContent = "as it is written");
   stream.onmessage = ({ data }) => {
     const piece = JSON.parse(data);
-    if (!begun) log.replaceChildren(); // the stream tells all of it from the beginning
-    begun = true;
     if (token && piece.fencingToken && piece.fencingToken !== token) add("the next attempt\n", "about");
     token = piece.fencingToken ?? token;
     if (piece.note) add(`${piece.note}\n`, "about");
@@ -242,6 +272,44 @@ function readLog(log) {
     else state.textContent = "it isn't read any more: load the page again";
     stream.close();
   });
+}
+
+// -- forms, sent once --
+
+const TWICE = 1000; // ms within which a second click is the end of a double click, or impatience
+const SPENT = 10_000; // ms after which who sends a form again means it, if its page is still here
+
+// What this drawing of the page sends with each form: the same twice is done once. The stream draws
+// forms without, so it is put in as one is sent.
+let stamp = "";
+let spent = 0; // the timer that ends it
+
+function restamp() {
+  clearTimeout(spent);
+  stamp = [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(36)).join("");
+}
+
+// the second click of two may meet the page that answers the first, where the same button is again
+function isSecond(action) {
+  const [at, last] = JSON.parse(sessionStorage.getItem("sent") ?? "[0, null]");
+  sessionStorage.setItem("sent", JSON.stringify([Date.now(), action]));
+  return last === action && Math.abs(Date.now() - at) < TWICE;
+}
+
+function sending(event) {
+  const form = event.target;
+  if (form.getAttribute("method") !== "post") return;
+  if (isSecond(form.getAttribute("action"))) return event.preventDefault();
+  const field = form.querySelector("input[name=request_id]");
+  if (field) field.value = stamp;
+  clearTimeout(spent);
+  spent = setTimeout(restamp, SPENT);
+}
+
+// as it was when it was left: its forms were sent
+function back() {
+  sessionStorage.removeItem("sent");
+  restamp();
 }
 
 // -- keys --
@@ -269,6 +337,9 @@ function pressed(event) {
   event.preventDefault();
 }
 
+restamp();
+document.addEventListener("submit", sending);
+addEventListener("pageshow", ({ persisted }) => persisted && back());
 document.addEventListener("keydown", pressed);
 for (const log of document.querySelectorAll("[data-log]")) readLog(log);
 tick();

@@ -65,3 +65,30 @@ def test_a_page_says_that_its_member_is_frozen_and_comes_back_with_it(
     made = quiet.schedctl("job", "create", "newcomer", "--on-demand", "--", "true")
     assert made.returncode == 0, made.stderr
     expect(still.page.locator("#jobs")).to_contain_text("newcomer", timeout=BACK_WITHIN)
+
+
+TELL_WHEN_LIVE = """
+window.drawn = 0;
+window.drawn_when_live = [];
+window.EventSource = class extends EventSource {
+  constructor(...of) {
+    super(...of);
+    this.addEventListener("message", () => window.drawn++);
+  }
+};
+document.addEventListener("DOMContentLoaded", () => {
+  const live = document.getElementById("live");
+  new MutationObserver(() => {
+    if (live.dataset.state === "live") window.drawn_when_live.push(window.drawn);
+  }).observe(live, {attributes: true});
+});
+"""
+
+
+def test_a_page_is_live_when_it_has_been_drawn_anew_and_no_sooner(
+    browser: Browser, quiet: DevCluster
+) -> None:
+    with watched(browser, f"http://{quiet.record['members'][0]['http']}") as web:
+        web.page.add_init_script(TELL_WHEN_LIVE)
+        settled(web.open("/jobs"))
+        assert min(web.page.evaluate("window.drawn_when_live")) > 0

@@ -395,6 +395,48 @@ def test_a_form_knows_each_schedule_and_each_action() -> None:
 
 
 @pytest.mark.parametrize(
+    ("when", "zone", "instant"),
+    [
+        ("2026-12-24T09:00", "", "2026-12-24T09:00:00Z"),
+        ("2026-12-24T09:00", "Europe/Berlin", "2026-12-24T08:00:00Z"),
+        ("2026-07-24T09:00:30", "Europe/Berlin", "2026-07-24T07:00:30Z"),
+        ("2026-12-24T09:00:00+02:00", "", "2026-12-24T07:00:00Z"),
+        ("2026-12-24T09:00:00Z", "", "2026-12-24T09:00:00Z"),
+    ],
+)
+def test_once_is_by_the_clocks_of_the_zone_or_by_its_own_offset(
+    when: str, zone: str, instant: str
+) -> None:
+    made = form(schedule="at", when=when, time_zone=zone, what="x")
+    assert made.at.ToJsonString() == instant
+
+
+@pytest.mark.parametrize(
+    ("schedule", "when", "zone", "told"),
+    [
+        ("at", "2026-03-29T02:30", "Europe/Berlin", "at: .* is skipped in Europe/Berlin"),
+        (
+            *("at", "2026-10-25T02:30", "Europe/Berlin"),
+            r"write 2026-10-25T02:30:00\+02:00 or 2026-10-25T02:30:00\+01:00",
+        ),
+        ("at", "2026-12-24T09:00:00+02:00", "Europe/Berlin", "time_zone: .* says its own offset"),
+        ("at", "2026-12-24T09:00:00Z", "UTC", "time_zone: .* says its own offset"),
+        ("at", "2026-12-24T09:00", "Europe/Berln", "time_zone: .*, did you mean Europe/Berlin?"),
+        ("at", "soon", "", "at: .* is no instant"),
+        ("at", "2026-12-24", "Europe/Berlin", "at: .* is no instant"),
+        ("at", "0001-01-01T00:00", "Europe/Berlin", "at: .* end of time"),
+        ("every", "90s", "Europe/Berlin", "time_zone: means nothing here: an interval"),
+        ("on_demand", "", "Europe/Berlin", "time_zone: means nothing here: a job on demand"),
+    ],
+)
+def test_a_zone_that_cant_be_meant_or_an_instant_that_isnt_one_in_it_is_refused(
+    schedule: str, when: str, zone: str, told: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        form(schedule=schedule, when=when, time_zone=zone, what="x")
+
+
+@pytest.mark.parametrize(
     ("fields", "told"),
     [
         ({"what": "x"}, "cron: is missing"),

@@ -1,0 +1,93 @@
+"""What is clicked twice in a moment is done once; what is clicked again later is done again."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from faces.pages.browser import Watched
+from faces.pages.test_pages import settled
+from support.cluster import DevCluster
+
+BETWEEN = 60
+"""Milliseconds between the two clicks."""
+ANSWER_ELSEWHERE = """document.addEventListener(
+  "click", ({target}) => target.closest("form")?.setAttribute("target", "_blank"), true
+)"""
+"""As a click with Ctrl does."""
+
+
+def click_twice(page: Page, name: str) -> None:
+    """As who is used to double clicks does."""
+    place = page.get_by_role("button", name=name).bounding_box()
+    assert place is not None
+    at = (place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    with page.expect_navigation():
+        page.mouse.click(*at)
+        page.wait_for_timeout(BETWEEN)
+        page.mouse.click(*at)
+    page.wait_for_load_state()
+
+
+def made(cluster: DevCluster, name: str) -> None:
+    """A job on demand."""
+    done = cluster.schedctl("job", "create", name, "--on-demand", "--", "true")
+    assert done.returncode == 0, done.stderr
+
+
+def runs_of(cluster: DevCluster, name: str) -> int:
+    """How many there are."""
+    return len(cluster.json("run", "list", "--job", name))
+
+
+def test_a_double_click_triggers_once_and_the_next_click_again(
+    web: Watched, cluster: DevCluster
+) -> None:
+    made(cluster, "twice")
+    for times in (1, 2):
+        page = web.open("/jobs?filter=twice")
+        settled(page)
+        click_twice(page, "Trigger")
+        expect(page.locator(".told")).to_contain_text("twice was triggered")
+        assert runs_of(cluster, "twice") == times
+        assert len([one for one in web.requests if one.startswith("POST")]) == times
+
+
+def test_a_page_that_stays_asks_again_for_who_waited(web: Watched, cluster: DevCluster) -> None:
+    """It stays where the answer goes elsewhere: into a tab of its own."""
+    made(cluster, "elsewhere")
+    web.page.clock.install()
+    page = web.open("/jobs?filter=elsewhere")
+    settled(page)
+    page.evaluate(ANSWER_ELSEWHERE)
+    for wait, times in (("00:00", 1), ("00:03", 1), ("00:11", 2)):
+        page.clock.fast_forward(wait)
+        with page.context.expect_page() as opened:
+            page.get_by_role("button", name="Trigger").click()
+        opened.value.wait_for_load_state()
+        assert runs_of(cluster, "elsewhere") == times
+
+
+def test_a_double_click_makes_a_job_and_says_so(web: Watched, cluster: DevCluster) -> None:
+    page = web.open("/new-job")
+    page.get_by_label("Name", exact=True).fill("once-made")
+    page.get_by_label("Schedule").select_option("on_demand")
+    page.get_by_label("Program and arguments").fill("true")
+    click_twice(page, "Create it")
+    page.wait_for_url("**/jobs/once-made")
+    expect(page.locator(".told")).to_have_text("once-made was created.")
+    assert len([one for one in web.requests if one.startswith("POST")]) == 1
+
+
+def test_who_comes_back_to_a_page_as_it_was_left_asks_anew(
+    web: Watched, cluster: DevCluster
+) -> None:
+    made(cluster, "left")
+    page = web.open("/jobs?filter=left")
+    settled(page)
+    page.evaluate(ANSWER_ELSEWHERE)
+    for times in (1, 2):
+        with page.context.expect_page() as opened:
+            page.get_by_role("button", name="Trigger").click()
+        opened.value.wait_for_load_state()
+        assert runs_of(cluster, "left") == times
+        page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))")
