@@ -38,6 +38,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     from schedd import config as settings
     from schedkit import config, failpoints, logs
     from schedkit.errors import NotNow, ScheddError
+    from schedkit.streams import put_out
 
     file = options.config or (settings.DEFAULT_FILE if settings.DEFAULT_FILE.exists() else None)
     flags = {
@@ -65,7 +66,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
             import_module("schedd.app")  # with it all the places that may be named
         failpoints.check(lambda name: not name.startswith("worker."))
         if options.check_config:
-            print(json.dumps(config.masked(found), indent=2, default=str))
+            put_out(json.dumps(config.masked(found), indent=2, default=str))
             return 0
         from schedd.app import Daemon, migrate, recover
         from schedkit.reloading import Reload
@@ -73,10 +74,10 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
 
         logs.configure(found.log_level, found.log_format, "schedd")
         if options.command == "migrate":
-            print(f"schema: {migrate(found)}")
+            put_out(f"schema: {migrate(found)}")
             return 0
         if options.command == "recover":
-            print("\n".join(recover(found)))
+            put_out("\n".join(recover(found)))
             return 0
     except NotNow as error:
         sys.stderr.write(f"schedd: {error}\n")

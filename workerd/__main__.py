@@ -14,6 +14,7 @@ from schedkit import failpoints, logs
 from schedkit.errors import Misconfigured, NotNow
 from schedkit.reloading import Reload
 from schedkit.service import MISCONFIGURED, OK, Daemon, run_daemon
+from schedkit.streams import put_out
 
 _NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
 _FLAGS = ("name", "endpoints", "slots", "spool", "handlers", "drain_timeout", "log_level")
@@ -64,8 +65,7 @@ def _run(given: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return MISCONFIGURED
     if given.check_config:
-        for key, value in settings.masked(config).items():
-            sys.stdout.write(f"{key} = {value}\n")
+        put_out("\n".join(f"{key} = {value}" for key, value in settings.masked(config).items()))
         return OK
     from workerd.app import serve  # not for a check, which comes at once
 

@@ -14,6 +14,7 @@ import pytest
 from schedctl.authority import Authority, Subject
 from schedd.core.rights import Kind, uri_of, uris_of_worker
 from schedkit.channel import TLS
+from support.unread import unread
 
 FILE = """
 name = "m9"
@@ -72,6 +73,13 @@ def test_a_variable_that_means_nothing_is_told(file: Path) -> None:
     assert told.returncode == 0
     assert "SCHEDD_NAMES" in told.stderr
     assert "did you mean 'SCHEDD_NAME'?" in told.stderr
+
+
+def test_who_reads_no_further_is_no_fault(file: Path) -> None:
+    assert unread([sys.executable, "-m", "schedd", "--config", str(file), "--check-config"]) == (
+        0,
+        "",
+    )
 
 
 def test_failpoints_are_looked_at_too(file: Path) -> None:

@@ -12,6 +12,7 @@ from schedkit.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
 from support.certs import Authority
 from support.fake_member import FakeMember
+from support.unread import unread
 from support.worker_process import WorkerProcess
 
 
@@ -53,6 +54,11 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert "did you mean 'slots'" in told.stderr
     assert "drain_timeout" in told.stderr
     assert "spool: is missing" in told.stderr
+
+
+def test_who_reads_no_further_is_no_fault() -> None:
+    flags = ["--endpoints", "127.0.0.1:1", "--spool", "/tmp/x", "--check-config"]
+    assert unread([sys.executable, "-m", "workerd", *flags]) == (0, "")
 
 
 def test_plaintext_leaves_this_host_only_when_asked() -> None:
