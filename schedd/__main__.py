@@ -48,17 +48,16 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     }
 
     def read() -> settings.Config:
-        found = config.load(
+        return config.load(
             settings.Config,
             file=file,
             environ=os.environ,
             prefix=settings.PREFIX,
             flags=flags,
             foreign=config.JOB_VARIABLES | {failpoints.VARIABLE},
+            # What makes a schema speaks to PostgreSQL alone: it may be run where no certificate is.
+            also=lambda found: found.credentials() if options.command is None else (),
         )
-        # What makes a schema speaks to PostgreSQL alone, and may be run where no certificate is.
-        found.check(certificate=options.command is None)
-        return found
 
     try:
         found = read()

@@ -46,15 +46,14 @@ def _run(given: argparse.Namespace) -> int:
     default = DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
     def read() -> Config:
-        found = settings.load(
+        return settings.load(
             Config,
             file=given.config or default,
             environ=os.environ,
             prefix="WORKERD",
             flags=flags,
+            also=Config.credentials,
         )
-        found.check()
-        return found
 
     try:
         config = read()
