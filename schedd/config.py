@@ -118,13 +118,16 @@ class Etcd:
                 Access((endpoint,), tls=tls)
             except Misconfigured as error:
                 yield Problem("endpoints", str(error).removeprefix("etcd: "))
+
+    def unreadable(self) -> Iterator[Problem]:
+        """Which of its files can't be read, by key."""
         for key in ("ca", "cert", "key"):
             file = getattr(self, key)
             try:
                 if file is not None:
                     file.read_bytes()
             except OSError as error:
-                yield Problem(key, f"{file} can't be read: {error.strerror}")
+                yield Problem(f"etcd.{key}", f"{file} can't be read: {error.strerror}")
 
     def access(self) -> Access:
         """As the adapter takes it."""
@@ -363,10 +366,11 @@ class Config:
         """Whether it is wanted; that it lacks a file is told by itself."""
         return any((self.tls.ca, self.tls.cert, self.tls.key))
 
-    def credentials(self) -> Sequence[Problem]:
-        """Why this member can't be known and called by the files of TLS."""
-        tls = self.tls.files()
-        return problems(tls, self._bearer(), utcnow()) if tls is not None else ()
+    def credentials(self) -> Iterator[Problem]:
+        """Why this member can't be known, by etcd or by who calls it, by the files of TLS."""
+        yield from self.etcd.unreadable()
+        if (tls := self.tls.files()) is not None:
+            yield from problems(tls, self._bearer(), utcnow())
 
     def _bearer(self) -> Bearer:
         def is_named(uris: Sequence[str]) -> bool:

@@ -100,12 +100,17 @@ def test_two_listeners_have_no_one_port() -> None:
         (Etcd(user="u"), "user: user and password come together"),
         (Etcd(password="p"), "password: user and password come together"),
         (Etcd(cert=Path(__file__)), "cert: cert and key come together"),
-        (Etcd(ca=Path("/none")), "ca: /none can't be read: No such file"),
     ],
 )
 def test_what_etcd_cannot_be_reached_by_is_told(etcd: Etcd, said: str) -> None:
     [found] = map(str, etcd.faults())
     assert found.startswith(said)
+
+
+def test_a_file_for_etcd_that_is_not_there_is_told_with_the_certificate() -> None:
+    config = replace(HERE, etcd=Etcd(ca=Path("/none")))
+    assert [*config.faults()] == [], "nothing that a migration needs"
+    assert told(config) == ["etcd.ca: /none can't be read: No such file or directory"]
 
 
 @pytest.mark.parametrize("dsn", ["not a dsn", "mysql://u@h/d", "postgresql://u@h:port/d"])
