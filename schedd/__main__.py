@@ -38,6 +38,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     from schedd import config as settings
     from schedkit import config, failpoints, logs
     from schedkit.errors import NotNow, ScheddError
+    from schedkit.streams import put_out
 
     file = options.config or (settings.DEFAULT_FILE if settings.DEFAULT_FILE.exists() else None)
     flags = {
@@ -47,17 +48,16 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     }
 
     def read() -> settings.Config:
-        found = config.load(
+        return config.load(
             settings.Config,
             file=file,
             environ=os.environ,
             prefix=settings.PREFIX,
             flags=flags,
             foreign=config.JOB_VARIABLES | {failpoints.VARIABLE},
+            # What makes a schema speaks to PostgreSQL alone: it may be run where no certificate is.
+            also=lambda found: found.credentials() if options.command is None else (),
         )
-        # What makes a schema speaks to PostgreSQL alone, and may be run where no certificate is.
-        found.check(certificate=options.command is None)
-        return found
 
     try:
         found = read()
@@ -65,7 +65,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
             import_module("schedd.app")  # with it all the places that may be named
         failpoints.check(lambda name: not name.startswith("worker."))
         if options.check_config:
-            print(json.dumps(config.masked(found), indent=2, default=str))
+            put_out(json.dumps(config.masked(found), indent=2, default=str))
             return 0
         from schedd.app import Daemon, migrate, recover
         from schedkit.reloading import Reload
@@ -73,10 +73,10 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
 
         logs.configure(found.log_level, found.log_format, "schedd")
         if options.command == "migrate":
-            print(f"schema: {migrate(found)}")
+            put_out(f"schema: {migrate(found)}")
             return 0
         if options.command == "recover":
-            print("\n".join(recover(found)))
+            put_out("\n".join(recover(found)))
             return 0
     except NotNow as error:
         sys.stderr.write(f"schedd: {error}\n")

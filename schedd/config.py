@@ -11,10 +11,12 @@ from typing import Final, Literal
 from schedd.core import early, retention
 from schedd.core.late import LateLimits
 from schedd.core.rights import Kind, identity_of, uri_of
-from schedkit.channel import TLS, check_plaintext
+from schedd.etcd.access import Access
+from schedd.etcd.access import Tls as EtcdTls
+from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.clock import utcnow
-from schedkit.config import secret
-from schedkit.credentials import Bearer, problems, refusal
+from schedkit.config import Problem, secret
+from schedkit.credentials import Bearer, problems
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL, open_objects
 from schedkit.proxies import Proxies
@@ -42,20 +44,51 @@ class Listen:
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks of HTTP proxies whose `X-Forwarded-For` is believed."""
 
-    def __post_init__(self) -> None:
-        self.proxies()
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
+        try:
+            self.proxies()
+        except ValueError as error:
+            yield Problem("trusted_proxies", str(error))
         for name in self.host_names:
             if not _HOST_NAME.fullmatch(name):
-                raise ValueError(f"host_names: {name!r} is no name of a host")
+                yield Problem("host_names", f"{name!r} is no name of a host")
+        for key in ("advertise_grpc", "advertise_http"):
+            if getattr(self, key):
+                yield from _unread(key, getattr(self, key))
+        yield from self._shared()
+
+    def bound(self) -> dict[str, str]:
+        """The addresses that are listened at, by key."""
+        tokens = {"grpc_tokens": self.grpc_tokens} if self.grpc_tokens else {}
+        return {"grpc": self.grpc, "http": self.http, **tokens}
+
+    def _shared(self) -> Iterator[Problem]:
+        """Two that would have one port of one host."""
+        seen: list[tuple[str, str, int]] = []
+        for key, address in self.bound().items():
+            if [*_unread(key, address)]:
+                continue
+            host, port = split_address(address)
+            for other, its_host, its_port in seen:
+                if port and port == its_port and (host == its_host or {host, its_host} & _ALL):
+                    yield Problem(key, f"{address} is the port of listen.{other}, too")
+            seen.append((key, host, port))
 
     def proxies(self) -> Proxies:
         """Those that are trusted."""
-        try:
-            return Proxies.of(self.trusted_proxies)
-        except ValueError as error:
-            raise ValueError(f"trusted_proxies: {error}") from None
+        return Proxies.of(self.trusted_proxies)
 
 
+def _unread(key: str, address: str) -> Iterator[Problem]:
+    try:
+        split_address(address)
+    except ValueError as error:
+        yield Problem(key, str(error))
+
+
+_ALL: Final = {"0.0.0.0", "::"}  # noqa: S104 - nothing is bound here
+"""Hosts that stand for all addresses."""
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
@@ -71,6 +104,37 @@ class Etcd:
     cert: Path | None = None
     key: Path | None = None
 
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
+        if not self.endpoints:
+            yield Problem("endpoints", "no server is given; write host:port")
+        if bool(self.user) is not bool(self.password):
+            yield Problem("user" if self.user else "password", "user and password come together")
+        if (self.cert is None) is not (self.key is None):
+            yield Problem("key" if self.key else "cert", "cert and key come together")
+        tls = EtcdTls() if any((self.ca, self.cert, self.key)) else None
+        for endpoint in self.endpoints:
+            try:
+                Access((endpoint,), tls=tls)
+            except Misconfigured as error:
+                yield Problem("endpoints", str(error).removeprefix("etcd: "))
+
+    def unreadable(self) -> Iterator[Problem]:
+        """Which of its files can't be read, by key."""
+        for key in ("ca", "cert", "key"):
+            file = getattr(self, key)
+            try:
+                if file is not None:
+                    file.read_bytes()
+            except OSError as error:
+                yield Problem(f"etcd.{key}", f"{file} can't be read: {error.strerror}")
+
+    def access(self) -> Access:
+        """As the adapter takes it."""
+        files = (self.ca, self.cert, self.key)
+        tls = EtcdTls(*files) if any(files) else None
+        return Access(self.endpoints, tls, self.user or None, self.password or None)
+
 
 @dataclass(frozen=True, slots=True)
 class Postgres:
@@ -79,6 +143,24 @@ class Postgres:
     dsn: str = secret("")
     lanes: int = 1
     """Threads with a connection each for the owner's transactions. Each parts every batch anew."""
+
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
+        if self.dsn and not _is_url(self.dsn):
+            yield Problem("dsn", "must be a URL such as postgresql://USER@HOST/DATABASE")
+        if not 1 <= self.lanes <= 64:
+            yield Problem("lanes", "must be from 1 to 64")
+
+
+def _is_url(dsn: str) -> bool:
+    """Whether it is one that is connected by; nobody is asked."""
+    from schedd.store.database import url_of  # heavy: not for who reads settings alone
+
+    try:
+        url_of(dsn)
+    except Misconfigured:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +172,12 @@ class CatchUp:
     reserved_percent: int = 20
     """Of the workers' slots: what such runs leave to what is due now."""
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
         if not 1 <= self.release_rate <= 1_000_000:
-            raise ValueError("release_rate must be from 1 to 1000000")
+            yield Problem("release_rate", "must be from 1 to 1000000")
         if not 0 <= self.reserved_percent <= 99:
-            raise ValueError("reserved_percent must be from 0 to 99")
+            yield Problem("reserved_percent", "must be from 0 to 99")
 
     def limits(self) -> LateLimits:
         """As decisions take them."""
@@ -110,8 +193,12 @@ class Ahead:
     arm: timedelta = timedelta(seconds=1.5)
     """It takes a worker's free slot, and starts by the worker's own timer. At most `fire`."""
 
-    def __post_init__(self) -> None:
-        self.kept()
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong."""
+        try:
+            self.kept()
+        except ValueError as error:
+            yield Problem("", str(error))
 
     def kept(self) -> early.Ahead:
         """As decisions take it."""
@@ -129,10 +216,11 @@ class Notifications:
     allow_loopback: bool = False
     """Whether webhooks may call this very host."""
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
         for program in self.commands:
             if not Path(program).is_absolute():
-                raise ValueError(f"commands: {program!r} isn't an absolute path")
+                yield Problem("commands", f"{program!r} isn't an absolute path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +238,14 @@ class Smtp:
     ca: Path | None = None
     """PEM file of who may vouch for the server; the system's roots if not given."""
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
         if not 0 < self.port < 65_536:
-            raise ValueError("port must be from 1 to 65535")
+            yield Problem("port", "must be from 1 to 65535")
         if self.host and not _ADDRESS.fullmatch(self.mail_from):
-            raise ValueError(f"mail_from {self.mail_from!r} isn't a mail address")
+            yield Problem("mail_from", f"{self.mail_from!r} isn't a mail address")
         if self.user and self.security == "none":
-            raise ValueError("user and password go with starttls or tls alone")
+            yield Problem("user", "user and password go with starttls or tls alone")
 
 
 _ADDRESS: Final = re.compile(r"[^\s@<>,;:]+@[^\s@<>,;:]+")
@@ -183,10 +272,12 @@ class Retention:
     dead_letters: timedelta | None = None
     """Dead letters that wait; for ever if not given."""
 
-    def __post_init__(self) -> None:
-        for length in (self.runs, self.logs, self.dead_letters):
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
+        for key in ("runs", "logs", "dead_letters"):
+            length = getattr(self, key)
             if length is not None and not retention.LEAST <= length <= retention.MOST:
-                raise ValueError("runs, logs and dead_letters must be from 1s to 36500d")
+                yield Problem(key, "must be from 1s to 36500d")
 
     def kept(self) -> retention.Retention:
         """As decisions take it."""
@@ -203,10 +294,11 @@ class Tls:
     cert: Path | None = None
     key: Path | None = None
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong with which are given."""
         given = [self.ca, self.cert, self.key]
         if any(given) and not all(given):
-            raise ValueError("give ca, cert and key together, or none of them")
+            yield Problem("", "give ca, cert and key together, or none of them")
 
     def files(self) -> TLS | None:
         """The files; None: plaintext."""
@@ -239,45 +331,46 @@ class Config:
     retention: Retention = Retention()
     tls: Tls = Tls()
 
-    def __post_init__(self) -> None:
-        for ttl in (self.member_ttl, self.worker_ttl):
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key, but for what the sections say of themselves."""
+        for key in ("member_ttl", "worker_ttl"):
+            ttl = getattr(self, key)
             if ttl < SMALLEST_TTL:
-                raise ValueError("member_ttl and worker_ttl must be at least 3s")
+                yield Problem(key, f"must be at least {SMALLEST_TTL.seconds}s")
             if ttl % timedelta(seconds=1):
-                raise ValueError("member_ttl and worker_ttl must be whole seconds")
+                yield Problem(key, "must be whole seconds")
         if not 0 <= self.weight <= 10_000:
-            raise ValueError("weight must be from 0 to 10000")
-        if not 1 <= self.postgres.lanes <= 64:
-            raise ValueError("postgres.lanes must be from 1 to 64")
+            yield Problem("weight", "must be from 0 to 10000")
         if not self.name or "/" in self.name:
-            raise ValueError("name must not be empty and has no '/'")
-
-    def check(self, *, certificate: bool = True) -> None:
-        """What a single field can't tell, all at once; and, where `certificate`, whether this
-        member can be known and called by the files of TLS. Raises Misconfigured.
-        """
-        faults = [*self._faults()]
-        tls = self.tls.files() if certificate else None
-        told = problems(tls, self._bearer(), utcnow()) if tls is not None else []
-        if faults or told:
-            raise refusal(told, *faults)
-
-    def _faults(self) -> Iterator[str]:
+            yield Problem("name", "must not be empty and has no '/'")
         if not self.postgres.dsn:
-            yield "postgres.dsn is missing: give SCHEDD_POSTGRES__DSN or the file"
+            yield Problem("postgres.dsn", "is missing: give SCHEDD_POSTGRES__DSN or the file")
         try:
             open_objects(self.results.url, self.results.options)
         except Misconfigured as error:
-            yield str(error)
-        if self.tls.files() is not None:
-            return
-        for address in (self.listen.grpc, self.listen.http):
+            yield Problem("results.url", str(error))
+        yield from self._listening()
+
+    def _listening(self) -> Iterator[Problem]:
+        with_tls = self._begun_tls()
+        for key, address in self.listen.bound().items():
+            anywhere = self.listen.insecure or with_tls or key == "grpc_tokens"
             try:
-                check_plaintext(address, self.listen.insecure, section="listen")
-            except Misconfigured as error:
-                yield str(error)
-        if self.listen.grpc_tokens:
-            yield "listen.grpc_tokens is for TLS: give tls (ca, cert, key)"
+                check_plaintext(address, anywhere, section="listen")
+            except (Misconfigured, ValueError) as error:
+                yield Problem(f"listen.{key}", str(error))
+        if self.listen.grpc_tokens and not with_tls:
+            yield Problem("listen.grpc_tokens", "is for TLS: give tls (ca, cert, key)")
+
+    def _begun_tls(self) -> bool:
+        """Whether it is wanted; that it lacks a file is told by itself."""
+        return any((self.tls.ca, self.tls.cert, self.tls.key))
+
+    def credentials(self) -> Iterator[Problem]:
+        """Why this member can't be known, by etcd or by who calls it, by the files of TLS."""
+        yield from self.etcd.unreadable()
+        if (tls := self.tls.files()) is not None:
+            yield from problems(tls, self._bearer(), utcnow())
 
     def _bearer(self) -> Bearer:
         def is_named(uris: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ from schedkit import failpoints, logs
 from schedkit.errors import Misconfigured, NotNow
 from schedkit.reloading import Reload
 from schedkit.service import MISCONFIGURED, OK, Daemon, run_daemon
+from schedkit.streams import put_out
 
 _NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
 _FLAGS = ("name", "endpoints", "slots", "spool", "handlers", "drain_timeout", "log_level")
@@ -45,15 +46,14 @@ def _run(given: argparse.Namespace) -> int:
     default = DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
     def read() -> Config:
-        found = settings.load(
+        return settings.load(
             Config,
             file=given.config or default,
             environ=os.environ,
             prefix="WORKERD",
             flags=flags,
+            also=Config.credentials,
         )
-        found.check()
-        return found
 
     try:
         config = read()
@@ -64,8 +64,7 @@ def _run(given: argparse.Namespace) -> int:
         sys.stderr.write(f"{error}\n")
         return MISCONFIGURED
     if given.check_config:
-        for key, value in settings.masked(config).items():
-            sys.stdout.write(f"{key} = {value}\n")
+        put_out("\n".join(f"{key} = {value}" for key, value in settings.masked(config).items()))
         return OK
     from workerd.app import serve  # not for a check, which comes at once
 

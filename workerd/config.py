@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from schedkit.channel import TLS, check_plaintext, split_address
+from schedkit.channel import TLS, check_plaintext
 from schedkit.clock import utcnow
-from schedkit.credentials import Bearer, problems, refusal
+from schedkit.config import Problem
+from schedkit.credentials import Bearer, problems
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL
 from schedkit.records import dataclass
@@ -52,15 +53,16 @@ class Results:
     patience: timedelta = timedelta(seconds=30)
     """How long the end of a run is held back where the store is away."""
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
         if not 0 <= self.log_mib <= 65_536:
-            raise ValueError("log_mib must be from 0 to 65536")
+            yield Problem("log_mib", "must be from 0 to 65536")
         if not 0 <= self.result_mib <= 1024:
-            raise ValueError("result_mib must be from 0 to 1024")
+            yield Problem("result_mib", "must be from 0 to 1024")
         if self.spool_mib < 1:
-            raise ValueError("spool_mib must be at least 1")
+            yield Problem("spool_mib", "must be at least 1")
         if not timedelta(0) <= self.patience <= timedelta(minutes=10):
-            raise ValueError("patience must be from 0s to 10m")
+            yield Problem("patience", "must be from 0s to 10m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,40 +95,36 @@ class Config:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key, but for what the sections say of themselves."""
         if not self.endpoints:
-            raise ValueError("endpoints names no member")
+            yield Problem("endpoints", "no member is named; write host:port")
         if self.tls is not None and self.tls.cert is None:
-            raise ValueError("tls: give ca, cert and key together, or none of them")
+            yield Problem("tls", "give ca, cert and key together, or none of them")
         if self.spool_mib < 1:
-            raise ValueError(f"spool_mib must be at least 1, not {self.spool_mib}")
+            yield Problem("spool_mib", f"must be at least 1, not {self.spool_mib}")
         if not 1 <= self.slots <= MOST_SLOTS:
-            raise ValueError(
-                f"slots must be from 1 to {MOST_SLOTS}, not {self.slots}: each heartbeat lists what"
-                " is in hand; run several workers"
+            yield Problem(
+                "slots",
+                f"must be from 1 to {MOST_SLOTS}, not {self.slots}: each heartbeat lists what"
+                " is in hand; run several workers",
             )
         if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name {self.name!r} must match {_NAME.pattern}")
-        split_address(self.listen.http)
-        try:
-            for address in self.endpoints:
-                check_plaintext(address, self.insecure or self.tls is not None)
-            check_plaintext(self.listen.http, self.insecure)
-        except Misconfigured as error:
-            raise ValueError(str(error)) from error
+            yield Problem("name", f"{self.name!r} must match {_NAME.pattern}")
+        for address in self.endpoints:
+            yield from _plain("endpoints", address, self.insecure or self.tls is not None)
+        yield from _plain("listen.http", self.listen.http, self.insecure)
         for folder in self.secrets:
             if not Path(folder).is_absolute():
-                raise ValueError(f"secrets: {folder} isn't an absolute path")
+                yield Problem("secrets", f"{folder} isn't an absolute path")
         if self.spool.exists() and not os.access(self.spool, os.W_OK):
-            raise ValueError(f"spool {self.spool} can't be written")
+            yield Problem("spool", f"{self.spool} can't be written")
 
-    def check(self) -> None:
-        """Whether members can know this worker by the files of TLS. Raises Misconfigured."""
-        if self.tls is None:
-            return
-        told = problems(self.tls, self._bearer(), utcnow())
-        if told:
-            raise refusal(told)
+    def credentials(self) -> Sequence[Problem]:
+        """Why members can't know this worker by the files of TLS."""
+        if self.tls is None or self.tls.cert is None or self.tls.key is None:
+            return ()
+        return problems(self.tls, self._bearer(), utcnow())
 
     def _bearer(self) -> Bearer:
         return Bearer(
@@ -137,6 +135,13 @@ class Config:
             f"schedctl auth issue worker {self.name} [--in NAMESPACE]",
             serves=False,
         )
+
+
+def _plain(key: str, address: str, insecure: bool) -> Iterator[Problem]:
+    try:
+        check_plaintext(address, insecure)
+    except (Misconfigured, ValueError) as error:
+        yield Problem(key, str(error))
 
 
 _SCHEME: Final = "schedd://"

@@ -13,11 +13,12 @@ import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TextIO
+from typing import Final
 
 import click
 
 from schedclient import ApiError, Misconfigured
+from schedkit.streams import swallow
 
 EXIT_CODES: Final = {
     "OK": 0,
@@ -136,7 +137,7 @@ def show(trouble: Trouble) -> int:
         for line in trouble.lines():
             click.echo(line, err=True)
     except OSError:  # a full disk, or a reader who has gone: the exit code still tells
-        _swallow(sys.stderr)
+        swallow(sys.stderr)
     return trouble.exit_code
 
 
@@ -180,12 +181,7 @@ def is_full(error: OSError) -> bool:
 
 def close_stdout() -> None:
     """The reader of our output has gone: say nothing more to it, at exit either."""
-    _swallow(sys.stdout)
-
-
-def _swallow(stream: TextIO) -> None:
-    """Let it take all that comes, also what it still holds when the process ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    swallow(sys.stdout)
 
 
 def _line(text: str) -> str:

@@ -17,8 +17,7 @@ from typing import Final
 
 from schedkit.certificates import Certificate, first_of, names_told, unfit
 from schedkit.channel import TLS
-from schedkit.config import Problem
-from schedkit.errors import Misconfigured, NotNow
+from schedkit.config import Problem, Untimely
 from schedkit.handshake import in_words
 
 _NOT_YET, _ENDED, _PURPOSE = 9, 10, 26
@@ -39,18 +38,6 @@ class Bearer:
     """The command that issues one."""
     serves: bool
     """Whether others connect to it, too."""
-
-
-class Untimely(Problem):
-    """One that is there by this host's clock alone."""
-
-
-def refusal(told: Sequence[Problem], *others: str) -> Misconfigured:
-    """What to raise for these, and for whatever else is wrong."""
-    text = "\n".join([*others, *map(str, told)])
-    if not others and all(isinstance(one, Untimely) for one in told):
-        return NotNow(text)
-    return Misconfigured(text)
 
 
 def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[Problem]:

@@ -2,7 +2,9 @@
 
 file, environment, flags ──read, checked──▶ how it logs: taken at once
 │       └──▶ all else that differs: told, it takes a restart
-└─ wrong: told, and nothing is taken
+└─ wrong, or a bug in reading: told, and nothing is taken
+
+A reload ends no daemon: what runs goes on with what was in force.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ log = logging.getLogger(__name__)
 
 TAKEN: Final = frozenset({"log_level", "log_format"})
 """What a daemon that runs can take."""
+
+_REFUSED: Final = "nothing is reloaded, and what was in force stays"
 
 
 class Settings(Protocol):
@@ -43,21 +47,27 @@ class Reload(Generic[C]):
     def __call__(self) -> None:
         """Once. What waits for a restart is told each time, until there was one."""
         try:
-            self._take(self._read())
+            found = self._read()
         except Misconfigured as wrong:
-            self._refuse(wrong)
+            log.error("%s: %s", _REFUSED, wrong)  # noqa: TRY400 - the operator's, not a bug
+        except Exception:
+            log.exception("%s: a bug in reading the settings", _REFUSED)
+        else:
+            self._take(found)
 
     def _take(self, found: C) -> None:
         taken = TAKEN.intersection(config.changed(self._now, found))
         waiting = [key for key in config.changed(self._started, found) if key not in TAKEN]
         self._now = found
         if taken:
-            logs.configure(found.log_level, found.log_format, self._service)
-            log.info("reloaded: %s", ", ".join(sorted(taken)))
+            self._say_and_configure(found, ", ".join(sorted(taken)))
         if waiting:
             log.warning("not reloaded, it takes a restart: %s", ", ".join(waiting))
         if not taken and not waiting:
             log.info("reloaded: no setting has changed")
 
-    def _refuse(self, wrong: Misconfigured) -> None:
-        log.error("nothing is reloaded, and what was in force stays: %s", wrong)
+    def _say_and_configure(self, found: C, taken: str) -> None:
+        """Said at info between the two levels, for it may be seen under neither."""
+        logs.configure("info", found.log_format, self._service)
+        log.info("reloaded: %s", taken)
+        logs.configure(found.log_level, found.log_format, self._service)

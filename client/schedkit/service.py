@@ -10,7 +10,7 @@ Exit codes: 0 ended as asked · 1 a bug, logged with its traceback · 2 the conf
 Invariants
 - A signal only sets an event; what it means is decided in `main`, on the loop.
 - The watchdog is fed from the loop that does the work, so a daemon whose loop hangs is replaced.
-- This is the one place where every exception is caught, for it is where a process ends.
+- Every exception is caught here, where a process ends, and in `reloading`, where none may.
 """
 
 from __future__ import annotations

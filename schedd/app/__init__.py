@@ -69,7 +69,7 @@ class Daemon:
         """Serve until asked to drain, then hand over and end."""
         sys.setswitchinterval(SWITCH_EVERY)
         config = self._config
-        access, telemetry = configured.access(config), Telemetry()
+        access, telemetry = config.etcd.access(), Telemetry()
         async with AsyncExitStack() as stack:
             store = _store(config, telemetry)
             stack.callback(store.close)

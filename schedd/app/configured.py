@@ -1,4 +1,4 @@
-"""What the configuration says of this member and of etcd."""
+"""What the configuration says of this member."""
 
 import logging
 from importlib.metadata import version
@@ -6,7 +6,6 @@ from typing import Final
 
 from schedd.config import Config
 from schedd.core.zones import tzdata_version
-from schedd.etcd.access import Access, Tls
 from schedd.member import Identity
 from schedd.web.forwarded import Reach
 from schedkit.channel import split_address
@@ -14,14 +13,6 @@ from schedkit.channel import split_address
 log = logging.getLogger(__name__)
 
 VERSION: Final = version("schedd")
-
-
-def access(config: Config) -> Access:
-    """How etcd is reached."""
-    etcd = config.etcd
-    files = (etcd.ca, etcd.cert, etcd.key)
-    tls = Tls(*files) if any(files) else None
-    return Access(etcd.endpoints, tls=tls, user=etcd.user or None, password=etcd.password or None)
 
 
 def tell_who_is_asked(config: Config) -> None:

@@ -9,7 +9,6 @@ import asyncio
 from datetime import UTC
 from typing import Final
 
-from schedd.app import configured
 from schedd.config import Config
 from schedd.core.coordination import Delete
 from schedd.core.membership import MAP, MEMBERS, members_of
@@ -49,7 +48,7 @@ async def _recover(config: Config) -> list[str]:
 
 async def _forget_map(config: Config) -> list[str]:
     """Nobody is to follow the map of the database that was lost, nor to expect its timeline."""
-    access = configured.access(config)
+    access = config.etcd.access()
     try:
         async with etcd_client.connect(
             access, deadline=config.call_deadline, root=config.etcd.prefix

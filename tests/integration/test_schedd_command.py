@@ -14,6 +14,7 @@ import pytest
 from schedctl.authority import Authority, Subject
 from schedd.core.rights import Kind, uri_of, uris_of_worker
 from schedkit.channel import TLS
+from support.unread import unread
 
 FILE = """
 name = "m9"
@@ -67,11 +68,56 @@ def test_the_environment_alone_is_enough() -> None:
     assert shown.returncode == 0, shown.stderr
 
 
+def test_all_mistakes_are_told_at_once_by_the_check_and_by_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "schedd.toml"
+    file.write_text("""
+log_level = "loud"
+member_ttl = "1s"
+[listen]
+http = "nonsense"
+advertise_http = "nobody"
+[postgres]
+dsn = "not a dsn"
+lanes = 0
+[tls]
+ca = "/none/ca.pem"
+cert = "/none/cert.pem"
+key = "/none/key.pem"
+""")
+    for told in (
+        check("--config", str(file), SCHEDD_ETCD__ENDPOINTS=""),
+        command("--config", str(file), SCHEDD_ETCD__ENDPOINTS=""),
+    ):
+        assert (told.returncode, told.stdout) == (2, "")
+        said = told.stderr.removeprefix("schedd: ").replace(f"{file}", "FILE").splitlines()
+        starts = [
+            "FILE:2: log_level must be one of debug, info, warning, error, not 'loud'",
+            "FILE:6: listen.advertise_http: address 'nobody' is not host:port",
+            "SCHEDD_ETCD__ENDPOINTS: etcd.endpoints: no server is given",
+            "FILE:8: postgres.dsn: must be a URL",
+            "FILE:9: postgres.lanes: must be from 1 to 64",
+            "FILE:3: member_ttl: must be at least 3s",
+            "FILE:5: listen.http: address 'nonsense' is not host:port",
+            "FILE:11: tls.ca: /none/ca.pem can't be read",
+            "FILE:12: tls.cert: /none/cert.pem can't be read",
+            "FILE:13: tls.key: /none/key.pem can't be read",
+        ]
+        assert len(said) == len(starts), said
+        assert all(map(str.startswith, said, starts)), said
+
+
 def test_a_variable_that_means_nothing_is_told(file: Path) -> None:
     told = check("--config", str(file), SCHEDD_NAMES="m1")
     assert told.returncode == 0
     assert "SCHEDD_NAMES" in told.stderr
     assert "did you mean 'SCHEDD_NAME'?" in told.stderr
+
+
+def test_who_reads_no_further_is_no_fault(file: Path) -> None:
+    assert unread([sys.executable, "-m", "schedd", "--config", str(file), "--check-config"]) == (
+        0,
+        "",
+    )
 
 
 def test_failpoints_are_looked_at_too(file: Path) -> None:

@@ -12,6 +12,7 @@ from schedkit.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
 from support.certs import Authority
 from support.fake_member import FakeMember
+from support.unread import unread
 from support.worker_process import WorkerProcess
 
 
@@ -53,6 +54,50 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     assert "did you mean 'slots'" in told.stderr
     assert "drain_timeout" in told.stderr
     assert "spool: is missing" in told.stderr
+
+
+def test_what_cannot_be_is_told_with_what_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "workerd.toml"
+    file.write_text("""
+endpoints = ["nonsense"]
+log_level = "loud"
+slots = 0
+[listen]
+http = "::1"
+[results]
+result_mib = -1
+[tls]
+ca = "/none/ca.pem"
+cert = "/none/cert.pem"
+""")
+    told = run("--config", str(file), "--check-config", environ={"WORKERD_NAME": "UPPER"})
+    assert told.returncode == 2
+    assert told.stderr.replace(f"{file}", "FILE").splitlines() == [
+        "spool: is missing; set it in the file, by WORKERD_SPOOL or --spool",
+        "FILE:8: results.result_mib: must be from 0 to 1024",
+        "FILE:10: tls: tls: cert and key go together",
+        "FILE:3: log_level must be one of debug, info, warning, error, not 'loud'",
+        (
+            "FILE:4: slots: must be from 1 to 20000, not 0: "
+            "each heartbeat lists what is in hand; run several workers"
+        ),
+        "WORKERD_NAME: name: 'UPPER' must match [a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?",
+        "FILE:2: endpoints: address 'nonsense' is not host:port",
+        "FILE:6: listen.http: address '::1' is not host:port; write [v6 address]:port",
+    ]
+
+
+def test_an_empty_variable_that_unsets_what_the_file_gives_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "workerd.toml"
+    file.write_text(f'endpoints = ["127.0.0.1:1"]\nspool = "{tmp_path}"\n')
+    told = run("--config", str(file), "--check-config", environ={"WORKERD_ENDPOINTS": ""})
+    assert told.returncode == 2
+    assert told.stderr.startswith("WORKERD_ENDPOINTS: endpoints: no member is named")
+
+
+def test_who_reads_no_further_is_no_fault() -> None:
+    flags = ["--endpoints", "127.0.0.1:1", "--spool", "/tmp/x", "--check-config"]
+    assert unread([sys.executable, "-m", "workerd", *flags]) == (0, "")
 
 
 def test_plaintext_leaves_this_host_only_when_asked() -> None:
@@ -104,7 +149,7 @@ def test_files_of_tls_by_which_nobody_knows_it_are_all_told(tmp_path: Path) -> N
     for told in asked(tmp_path, TLS(tmp_path / "none.pem", mine.cert, other.key)):
         assert told.returncode == 2
         [ca, name, key] = told.stderr.splitlines()
-        assert ca.startswith("tls.ca: ")
+        assert ": tls.ca: " in ca
         assert "this worker is 'w2'" in name
         assert "is the key of another certificate" in key
 

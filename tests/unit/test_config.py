@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from schedd.app.configured import reach, tell_who_is_asked
-from schedd.config import Config, Listen, Postgres, Results, Tls
-from schedkit.errors import Misconfigured
+from schedd.config import Config, Etcd, Listen, Postgres, Results, Tls
 from support.certs import Authority
 
 HERE = Config(postgres=Postgres(dsn="postgresql://x"))
@@ -24,52 +24,113 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.HERE", replace(HERE, results=Results(url=url)))
 
 
+def told(config: Config) -> list[str]:
+    """What the whole and its certificate are refused for."""
+    return [str(each) for each in (*config.faults(), *config.credentials())]
+
+
 @pytest.mark.parametrize("where", ["grpc", "http"])
 def test_nothing_is_served_to_other_hosts_in_the_clear(where: str) -> None:
     listen = replace(Listen(), **{where: "0.0.0.0:7420"})
-    with pytest.raises(Misconfigured, match="not loopback and TLS is not set"):
-        replace(HERE, listen=listen).check()
+    [said] = told(replace(HERE, listen=listen))
+    assert said.startswith(f"listen.{where}: 0.0.0.0:7420 is not loopback and TLS is not set")
 
 
 def test_but_by_who_asked_for_it_by_name_or_with_tls(tmp_path: Path) -> None:
-    HERE.check()
-    replace(HERE, listen=replace(ANYWHERE, insecure=True)).check()
+    assert told(HERE) == []
+    assert told(replace(HERE, listen=replace(ANYWHERE, insecure=True))) == []
     tokens = replace(ANYWHERE, grpc_tokens="0.0.0.0:7423")
     files = Authority.create(tmp_path).issue("m1", san="URI:schedd://member/m1")
     with_tls = Tls(files.ca, files.cert, files.key)
-    replace(HERE, name="m1", listen=tokens, tls=with_tls).check()
+    assert told(replace(HERE, name="m1", listen=tokens, tls=with_tls)) == []
 
 
 def test_all_that_no_field_can_tell_by_itself_is_told_at_once() -> None:
-    with pytest.raises(Misconfigured) as told:
-        replace(HERE, postgres=Postgres(), tls=SECURE).check()
-    said = str(told.value).splitlines()
-    starts = ["postgres.dsn is missing", "tls.ca: /ca", "tls.cert: /cert", "tls.key: /key"]
+    said = told(replace(HERE, postgres=Postgres(), tls=SECURE))
+    starts = ["postgres.dsn: is missing", "tls.ca: /ca", "tls.cert: /cert", "tls.key: /key"]
     assert len(said) == len(starts)
     assert all(map(str.startswith, said, starts)), said
-    replace(HERE, tls=SECURE).check(certificate=False)
     listen = replace(ANYWHERE, grpc_tokens="0.0.0.0:7423")
-    with pytest.raises(Misconfigured) as told:
-        replace(HERE, listen=listen).check()
-    assert len(str(told.value).splitlines()) == 3
+    assert len(told(replace(HERE, listen=listen))) == 3
 
 
 def test_a_port_for_tokens_takes_tls() -> None:
     listen = Listen(grpc_tokens="127.0.0.1:7423")
-    with pytest.raises(Misconfigured, match=r"listen\.grpc_tokens is for TLS"):
-        replace(HERE, listen=listen).check()
+    [said] = told(replace(HERE, listen=listen))
+    assert said.startswith("listen.grpc_tokens: is for TLS")
+
+
+@pytest.mark.parametrize("tls", [Tls(), SECURE], ids=["in the clear", "with TLS"])
+@pytest.mark.parametrize("wrong", ["nonsense", "", "::1", "127.0.0.1:99999", ":7420"])
+@pytest.mark.parametrize("key", ["grpc", "http"])
+def test_what_is_no_address_is_told_by_its_key(key: str, wrong: str, tls: Tls) -> None:
+    config = replace(HERE, listen=replace(Listen(), **{key: wrong}), tls=tls)
+    [said] = map(str, config.faults())
+    assert said.startswith(f"listen.{key}: address {wrong!r} is not host:port")
+
+
+def test_an_address_for_tokens_is_read_with_tls() -> None:
+    config = replace(HERE, listen=Listen(grpc_tokens="zzz"), tls=SECURE)
+    [said] = map(str, config.faults())
+    assert said == "listen.grpc_tokens: address 'zzz' is not host:port"
+
+
+def test_addresses_that_others_are_told_are_read_too() -> None:
+    assert [*Listen(advertise_grpc="m1.example.com:7420", advertise_http="[::1]:1").faults()] == []
+    for key in ("advertise_grpc", "advertise_http"):
+        [said] = Listen(**{key: "nonsense"}).faults()  # type: ignore[arg-type]
+        assert (said.where, said.what) == (key, "address 'nonsense' is not host:port")
+
+
+def test_two_listeners_have_no_one_port() -> None:
+    for http in ("127.0.0.1:7420", "0.0.0.0:7420"):
+        [said] = Listen(http=http).faults()
+        assert str(said) == f"http: {http} is the port of listen.grpc, too"
+    assert len([*Listen(grpc_tokens="127.0.0.1:7421").faults()]) == 1
+    assert [*Listen(grpc="127.0.0.1:0", http="127.0.0.1:0").faults()] == []
+    assert [*Listen(grpc="127.0.0.1:7420", http="127.0.0.2:7420").faults()] == []
+
+
+@pytest.mark.parametrize(
+    ("etcd", "said"),
+    [
+        (Etcd(endpoints=()), "endpoints: no server is given; write host:port"),
+        (Etcd(endpoints=("a:1", "noport")), "endpoints: 'noport' has no port; write host:port"),
+        (Etcd(endpoints=("https://a:1",)), "endpoints: 'https://a:1' needs TLS"),
+        (Etcd(user="u"), "user: user and password come together"),
+        (Etcd(password="p"), "password: user and password come together"),
+        (Etcd(cert=Path(__file__)), "cert: cert and key come together"),
+    ],
+)
+def test_what_etcd_cannot_be_reached_by_is_told(etcd: Etcd, said: str) -> None:
+    [found] = map(str, etcd.faults())
+    assert found.startswith(said)
+
+
+def test_a_file_for_etcd_that_is_not_there_is_told_with_the_certificate() -> None:
+    config = replace(HERE, etcd=Etcd(ca=Path("/none")))
+    assert [*config.faults()] == [], "nothing that a migration needs"
+    assert told(config) == ["etcd.ca: /none can't be read: No such file or directory"]
+
+
+@pytest.mark.parametrize("dsn", ["not a dsn", "mysql://u@h/d", "postgresql://u@h:port/d"])
+def test_a_dsn_is_a_url_and_is_not_shown(dsn: str) -> None:
+    [said] = map(str, Postgres(dsn).faults())
+    assert said == "dsn: must be a URL such as postgresql://USER@HOST/DATABASE"
+    assert [*Postgres("postgresql+psycopg2://u@/d?host=a:5432&host=b:5432").faults()] == []
 
 
 def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:
     listen = Listen(trusted_proxies=("10.0.0.0/24",), host_names=("schedd.example.com", "box"))
+    assert [*listen.faults()] == []
     assert listen.proxies().trusts("10.0.0.7")
     assert not Listen().proxies().trusts("127.0.0.1"), "nobody by default"
     for wrong in ("everybody", "10.0.0.1/8", "0.0.0.0/0"):
-        with pytest.raises(ValueError, match=r"trusted_proxies: .*no address|.*is everybody"):
-            Listen(trusted_proxies=(wrong,))
+        [said] = map(str, Listen(trusted_proxies=(wrong,)).faults())
+        assert re.match(r"trusted_proxies: .*no address|.*is everybody", said)
     for wrong in ("*", "a.example.com:7421", "", "http://a"):
-        with pytest.raises(ValueError, match="is no name of a host"):
-            Listen(host_names=(wrong,))
+        [said] = map(str, Listen(host_names=(wrong,)).faults())
+        assert said.endswith("is no name of a host")
 
 
 def test_without_tls_other_hosts_are_served_by_who_asked_for_it_alone() -> None:

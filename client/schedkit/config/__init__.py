@@ -6,7 +6,9 @@ Invariants
 - The dataclasses are the only list of keys: nothing is accepted that they don't have. An unknown
   key or flag is an error with a suggestion; an unknown variable with the prefix only a warning,
   for an environment belongs to many.
-- All errors come at once, each with its place: `schedd.toml:7`, the variable, the flag.
+- All errors come at once, each with its place: `schedd.toml:7`, the variable, the flag. Where a
+  value is no good its default stands for it (or nothing of its type), for what else is wrong to be
+  found; of such a key nothing more is told.
 - Of two values for one key only the stronger is judged.
 - The value of a secret stands in no message.
 """
@@ -17,17 +19,27 @@ import difflib
 import logging
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path as File
 from typing import Any, Final, TypeVar
 
 from schedkit.config import values
 from schedkit.config.lines import Path, lines_of, nearest
 from schedkit.config.schema import Key, fields_of, flag_of, keys_of, secret, section
-from schedkit.errors import Misconfigured
+from schedkit.errors import Misconfigured, NotNow
 
-__all__ = ["JOB_VARIABLES", "ConfigErrors", "Problem", "load", "masked", "secret"]
+__all__ = [
+    "JOB_VARIABLES",
+    "ConfigErrors",
+    "Problem",
+    "Untimely",
+    "changed",
+    "load",
+    "masked",
+    "refusal",
+    "secret",
+]
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +66,24 @@ class Problem:
         return f"{self.where}: {self.what}"
 
 
+class Untimely(Problem):
+    """One that is there by this host's clock alone."""
+
+
 class ConfigErrors(Misconfigured):
     """Everything that is wrong with a configuration, one line each."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+def refusal(problems: Iterable[Problem]) -> Misconfigured:
+    """What to raise for these."""
+    told = [*problems]
+    if all(isinstance(one, Untimely) for one in told):
+        return NotNow("\n".join(map(str, told)))
+    return ConfigErrors(told)
 
 
 def load(
@@ -70,30 +94,35 @@ def load(
     prefix: str,
     flags: Mapping[str, str | None],
     foreign: Collection[str] = JOB_VARIABLES,
+    also: Callable[[C], Iterable[Problem]] = lambda _: (),
 ) -> C:
     """The configuration `cls` from all its sources.
 
     Args:
-        cls: a dataclass; nested dataclasses are sections. Its `__post_init__` may raise
-            ValueError for values that don't go together.
+        cls: a dataclass; nested dataclasses are sections. Each may say by a method `faults` what
+            is wrong with values that can be read: Problems whose `where` is the key in that very
+            section (of sections below it too), or empty for all of it. It is asked for a
+            section that is given, and for the whole.
         file: TOML; must exist when given.
         environ: variables, those of others among them.
         prefix: of ours, without the underscore: `SCHEDD`.
         flags: values by dotted path; None is a flag that wasn't given.
         foreign: variables with our prefix that are not ours.
+        also: what else is wrong, told as by `faults` of the whole.
 
     Raises:
         ConfigErrors: with every problem.
+        NotNow: each of them is Untimely.
     """
     sources = _Sources({key.path: key for key in keys_of(cls)}, prefix)
     if file is not None:
         sources.read_file(file)
     sources.read_environ(environ, foreign)
     sources.read_flags(flags)
-    config = _build(cls, (), sources)
+    config: C = _build(cls, (), sources)
+    sources.judge((), also(config))
     if sources.problems:
-        raise ConfigErrors(sources.problems)
-    assert isinstance(config, cls)
+        raise refusal(sources.problems)
     return config
 
 
@@ -134,6 +163,8 @@ class _Sources:
     prefix: str
     given: dict[Path, _Given] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    told: set[Path] = field(default_factory=set)
+    """Keys whose value is no good, or missing."""
 
     def problem(self, where: str, what: str) -> None:
         self.problems.append(Problem(where, what))
@@ -200,39 +231,76 @@ class _Sources:
         except ValueError as error:
             shown = "" if key.secret else f", not {given.value!r}"
             self.problem(given.where, f"{key.dotted} {error}{shown}")
+            self.told.add(key.path)
             return MISSING
+
+    def missing(self, key: Key) -> None:
+        """Nobody gave what must be given."""
+        hint = f"set it in the file, by {key.variable(self.prefix)} or {key.flag}"
+        self.problem(key.dotted, f"is missing; {hint}")
+        self.told.add(key.path)
+
+    def judge(self, at: Path, found: Iterable[Problem]) -> None:
+        """What the section there finds wrong with its values."""
+        for problem in found:
+            path = (*at, *problem.where.split(".")) if problem.where else at
+            if path not in self.told:
+                self.problems.append(self._placed(path, problem))
+
+    def _placed(self, path: Path, problem: Problem) -> Problem:
+        """With the place where it was given, if it was: of a section, where it begins."""
+        dotted = ".".join(path) or "configuration"
+        inside = (given for key, given in self.given.items() if path and _in(key, path))
+        given = self.given.get(path) or next(inside, None)
+        if given is None:
+            return replace(problem, where=dotted)
+        return replace(problem, where=given.where, what=f"{dotted}: {problem.what}")
 
 
 def _build(cls: type, at: Path, sources: _Sources) -> Any:
-    """The dataclass from its sources; None after a problem (which the sources then hold)."""
+    """The dataclass from its sources, which hold all problems then: with one it is a draft."""
     made: dict[str, Any] = {}
-    whole = True
     for each, kind in fields_of(cls):
         path = (*at, each.name)
         inner = section(kind)
         optional = each.default is not MISSING or each.default_factory is not MISSING
         if inner is not None:
-            if optional and not any(_in(given, path) for given in sources.given):
-                continue
-            made[each.name] = _build(inner, path, sources)
-            whole = whole and made[each.name] is not None
-        elif path in sources.given:
-            made[each.name] = sources.value(sources.keys[path])
-            whole = whole and made[each.name] is not MISSING
+            if not optional or any(_in(given, path) for given in sources.given):
+                made[each.name] = _build(inner, path, sources)
+            continue
+        key = sources.keys[path]
+        value = MISSING
+        if path in sources.given:
+            value = sources.value(key)
         elif not optional:
-            key = sources.keys[path]
-            hint = f"set it in the file, by {key.variable(sources.prefix)} or {key.flag}"
-            sources.problem(key.dotted, f"is missing; {hint}")
-            whole = False
-    return _made(cls, made, at, sources) if whole else None
+            sources.missing(key)
+        if value is MISSING and not optional:
+            value = values.nothing(key.kind)
+        if value is not MISSING:
+            made[each.name] = value
+    return _made(cls, made, at, sources)
 
 
 def _made(cls: type, made: dict[str, Any], at: Path, sources: _Sources) -> Any:
+    config: Any
     try:
-        return cls(**made)
-    except ValueError as error:
-        sources.problem(".".join(at) or "configuration", str(error))
-        return None
+        config = cls(**made)
+    except (ValueError, Misconfigured) as error:
+        sources.judge(at, [Problem("", str(error))])
+        config = _draft(cls, made)
+    if hasattr(config, "faults"):
+        sources.judge(at, config.faults())
+    return config
+
+
+def _draft(cls: type, made: dict[str, Any]) -> Any:
+    """One with these values that has not been judged by its own `__post_init__`."""
+    config: Any = object.__new__(cls)
+    for each in fields(cls):
+        factory = each.default_factory
+        default = each.default if factory is MISSING else factory()
+        object.__setattr__(config, each.name, made.get(each.name, default))
+    return config
 
 
 def _in(path: Path, at: Path) -> bool:

@@ -50,6 +50,11 @@ def shape(kind: Any) -> str:
     return SHAPES[kind]
 
 
+def nothing(kind: Any) -> Any:
+    """What stands for a value of this type that isn't there."""
+    return get_args(kind)[0] if get_origin(kind) is Literal else (get_origin(kind) or kind)()
+
+
 def from_toml(kind: Any, value: Any) -> Any:
     """The value of a field from a TOML value.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,13 +11,18 @@ from typing import Literal
 
 import pytest
 
-from schedkit.config import ConfigErrors, load, masked, secret
+from schedkit.config import ConfigErrors, Problem, Untimely, load, masked, secret
+from schedkit.errors import NotNow
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
     ca: Path
     cert: Path
+
+    def __post_init__(self) -> None:
+        if self.ca == self.cert:
+            raise ValueError("ca and cert are one file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,10 @@ class Etcd:
     timeout: timedelta = timedelta(seconds=1)
     password: str = secret("")
     tls: Files | None = None
+
+    def faults(self) -> Iterator[Problem]:
+        if not self.endpoints:
+            yield Problem("endpoints", "none is given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +52,13 @@ class Settings:
     spool: Path | None = None
     labels: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    def faults(self) -> Iterator[Problem]:
         if self.slots < 1:
-            raise ValueError("slots must be at least 1")
+            yield Problem("slots", "must be at least 1")
+        if self.insecure and not self.etcd.endpoints:
+            yield Problem("", "insecure with nobody")
+        if self.log.level == "info" and not self.slots:
+            yield Problem("log.level", "is too loud for no slots")
 
 
 class World:
@@ -55,12 +68,20 @@ class World:
         self.file = folder / "schedd.toml"
         self.environ: dict[str, str] = {}
         self.flags: dict[str, str | None] = {"etcd.endpoints": "a:1"}
+        self.also: list[Problem] = []
 
     def load(self, text: str | None = None) -> Settings:
         if text is not None:
             self.file.write_text(text)
         file = self.file if text is not None else None
-        return load(Settings, file=file, environ=self.environ, prefix="SCHEDD", flags=self.flags)
+        return load(
+            Settings,
+            file=file,
+            environ=self.environ,
+            prefix="SCHEDD",
+            flags=self.flags,
+            also=lambda found: self.also,
+        )
 
     def problems(self, text: str | None = None) -> list[str]:
         with pytest.raises(ConfigErrors) as caught:
@@ -180,8 +201,43 @@ def test_a_value_of_the_wrong_type_is_told_with_its_line(
     assert world.problems(text) == [f"schedd.toml:1: {problem}"]
 
 
-def test_values_that_do_not_go_together_are_told_by_their_section(world: World) -> None:
-    assert world.problems("slots = 0") == ["configuration: slots must be at least 1"]
+def test_what_sections_and_the_whole_find_wrong_is_told_with_what_cannot_be_read(
+    world: World,
+) -> None:
+    world.environ = {"SCHEDD_ETCD__ENDPOINTS": "", "SCHEDD_INSECURE": "yes"}
+    world.flags = {}
+    world.also = [Problem("spool", "is full"), Problem("share", "is too much")]
+    assert world.problems("""slots = 0
+share = "half"
+[log]
+level = "loud"
+[etcd.tls]
+ca = "/a"
+cert = "/a"
+""") == [
+        "schedd.toml:6: etcd.tls: ca and cert are one file",
+        "SCHEDD_ETCD__ENDPOINTS: etcd.endpoints: none is given",
+        "schedd.toml:4: log.level must be one of info, debug, not 'loud'",
+        "schedd.toml:2: share must be a number, not 'half'",
+        "schedd.toml:1: slots: must be at least 1",
+        "configuration: insecure with nobody",
+        "spool: is full",
+    ]
+
+
+def test_of_a_key_that_is_missing_nothing_more_is_told(world: World) -> None:
+    world.flags = {"slots": "0", "log.level": "debug"}
+    [missing, slots] = world.problems()
+    assert missing.startswith("etcd.endpoints: is missing")
+    assert slots == "--slots: slots: must be at least 1"
+
+
+def test_what_the_clock_alone_finds_wrong_is_to_be_tried_again(world: World) -> None:
+    world.also = [Untimely("spool", "is from tomorrow")]
+    with pytest.raises(NotNow, match="spool: is from tomorrow"):
+        world.load()
+    with pytest.raises(ConfigErrors):
+        world.load("slots = 0")
 
 
 def test_an_optional_section_is_wanted_whole_once_it_is_begun(world: World) -> None:

@@ -15,7 +15,8 @@ from schedd.core.rights import Kind, identity_of, uri_of, uris_of_worker
 from schedkit.certificates import MOST_NAMES, names_told
 from schedkit.channel import TLS
 from schedkit.clock import utcnow
-from schedkit.credentials import Bearer, problems, refusal
+from schedkit.config import Problem, refusal
+from schedkit.credentials import Bearer, problems
 from schedkit.errors import NotNow
 from support import certs
 from workerd.config import names_worker
@@ -235,4 +236,4 @@ def test_what_is_of_this_host_s_clock_alone_is_to_be_tried_again(
     both = problems(ended, bearer("m3", serves=True), utcnow())
     assert len(both) == 2
     assert not isinstance(refusal(both), NotNow)
-    assert not isinstance(refusal(time, "postgres.dsn is missing"), NotNow)
+    assert not isinstance(refusal([*time, Problem("postgres.dsn", "is missing")]), NotNow)

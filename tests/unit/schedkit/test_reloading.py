@@ -29,18 +29,22 @@ def own_logging() -> Iterator[None]:
     root.handlers[:] = held[1]
 
 
-def told(found: list[Settings | Misconfigured], capsys: pytest.CaptureFixture[str]) -> list[str]:
+def told(
+    found: list[Settings | Exception],
+    capsys: pytest.CaptureFixture[str],
+    running: Settings = Settings(),
+) -> list[str]:
     """What it says at each reload, the settings being these then."""
     rest = iter(found)
 
     def read() -> Settings:
         now = next(rest)
-        if isinstance(now, Misconfigured):
+        if isinstance(now, Exception):
             raise now
         return now
 
-    logs.configure("info", "text", "schedd")
-    reload = Reload(Settings(), read, "schedd")
+    logs.configure(running.log_level, running.log_format, "schedd")
+    reload = Reload(running, read, "schedd")
     said = []
     for _ in found:
         reload()
@@ -73,3 +77,27 @@ def test_of_wrong_settings_nothing_is_taken(capsys: pytest.CaptureFixture[str]) 
     assert "ERROR" in said
     assert "what was in force stays: slots: must be positive" in said
     assert "no setting has changed" in after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("debug", "warning"), ("info", "error"), ("warning", "error"), ("error", "warning")],
+)
+def test_that_a_quieter_level_was_taken_is_said(
+    before: str, after: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [said] = told([Settings(log_level=after)], capsys, Settings(log_level=before))
+    assert "INFO" in said
+    assert "reloaded: log_level" in said
+    assert logging.getLogger().level == logging.getLevelName(after.upper())
+
+
+def test_a_fault_in_reading_takes_nothing_and_is_told_with_its_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [said, after] = told([KeyError("ours"), Settings(log_level="debug")], capsys)
+    assert "ERROR" in said
+    assert "nothing is reloaded, and what was in force stays: a bug" in said
+    assert "KeyError: 'ours'" in said
+    assert "Traceback" in said
+    assert "reloaded: log_level" in after
