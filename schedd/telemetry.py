@@ -3,6 +3,7 @@
     loops ──emit(event)──▶ SEEN[type of event] ──▶ counters, histograms, gauges ──▶ /metrics
                                          └──────▶ a line of log, where somebody would act on it
     Cluster ──asked at each scrape──▶ leader, term, shards owned, members
+    why it isn't ready, what memory is behind with ──asked at each scrape──▶ as they say
 
 Invariants
 - One line of the table for each kind of event (a test compares them with `Event`).
@@ -12,7 +13,7 @@ Invariants
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
@@ -56,8 +57,10 @@ from schedd.core.events import (
     WorkerWent,
 )
 from schedd.core.lifecycle import Reason
+from schedd.core.readiness import Unready
+from schedd.core.survey import Behind
 from schedd.dead_run_lines import DeadRunLines
-from schedd.metrics import ClusterGauges, Metrics
+from schedd.metrics import ClusterGauges, Metrics, ReadinessGauges
 from schedd.ports import Cluster
 from schedd.pulse import Pulse
 from schedkit.momentary import Momentary
@@ -108,6 +111,16 @@ class Telemetry:
         """Ask these at each scrape: slots of the attached workers, and those that are free."""
         self._metrics.workers.slots.set_function(slots)
         self._metrics.workers.free.set_function(free)
+
+    def observe_readiness(self, reasons: Callable[[], Collection[Unready]]) -> None:
+        """Ask this at each scrape: why this member isn't ready; nothing: it is. Once."""
+        self.registry.register(ReadinessGauges(reasons))
+
+    def observe_behind(self, held: Callable[[], Behind]) -> None:
+        """Ask this, too, at each scrape: what the timers in memory are behind with. The database
+        says it only while it answers.
+        """
+        self._metrics.queue.held = held
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """All metrics as text in the form that the Accept header asks for, and its media type."""
@@ -244,8 +257,7 @@ def _shards_moved(metrics: Metrics, event: ShardsMoved) -> None:
 
 def _surveyed(metrics: Metrics, event: Surveyed) -> None:
     metrics.pools.saw(event.pools)
-    metrics.queue.overdue.set(event.overdue)
-    metrics.queue.behind.set(_seconds(event.behind))
+    metrics.queue.surveyed = Behind(event.overdue, event.behind)
     metrics.queue.backfilled.set(event.backfill)
 
 

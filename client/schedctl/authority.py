@@ -85,8 +85,8 @@ class Authority:
         that is there stays, for it may hold others, too.
 
         Raises:
-            Unfit: there is no authority here, or none that can be read; or `out` trusts
-                others alone.
+            Unfit: there is no authority here, or none that can be read, or its key is another's;
+                or `out` trusts others alone.
         """
         ca, ca_key = self._read()
         trusted = out / "ca.pem"
@@ -137,6 +137,13 @@ class Authority:
                 f"{self._key_file} isn't one of `schedctl auth init`",
                 "say where such a one is: --ca-dir DIR; or sign by the program that made it,"
                 " with the URIs of docs/security.md",
+            )
+        if key.public_key() != ca.public_key():
+            raise Unfit(
+                f"{self._key_file} isn't the key of {self.certificate}: nobody would trust what it"
+                " signs",
+                "put the authority's own key and certificate together there, or say where they are"
+                " together: --ca-dir DIR",
             )
         return ca, key
 

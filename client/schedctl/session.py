@@ -12,8 +12,9 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from schedclient import ApiError, Client, InvalidArgument, Misconfigured
+from schedclient import ApiError, Client, ClusterUnavailable, InvalidArgument, Misconfigured
 from schedclient.specs import when_message
+from schedclient.transport import split_endpoints
 from schedctl import contexts
 from schedctl.contexts import Context
 from schedkit import duration
@@ -96,7 +97,12 @@ class Session:
             async with self.client() as client:
                 return await work(client)
 
-        return asyncio.run(connected())
+        try:
+            return asyncio.run(connected())
+        except ClusterUnavailable as error:
+            if over := self._over_the_context():
+                error.remedy = f"{over}; {error.remedy}" if error.remedy else over
+            raise
 
     def collect(self, listing: Callable[[Client], AsyncIterator[T]]) -> list[T]:
         """Read a list to its end."""
@@ -138,6 +144,20 @@ class Session:
         if self._endpoints():
             return None  # endpoints alone: nothing of another cluster's settings
         return contexts.current()
+
+    def _over_the_context(self) -> str:
+        """What a variable does to the context's endpoints; empty: nothing."""
+        endpoints = self._endpoints()
+        if not endpoints or "endpoints" in self.typed:
+            return ""
+        name = self.given.get("context")
+        context = contexts.named(str(name)) if name else contexts.current()
+        if context is None or split_endpoints(endpoints) == context.endpoints:
+            return ""
+        return (
+            f'SCHEDCTL_ENDPOINTS goes over the endpoints of context "{context.name}": unset it,'
+            " if that one is meant"
+        )
 
     def _endpoints(self) -> str | None:
         """As given; a context that was typed goes over a variable."""

@@ -28,6 +28,12 @@ _HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 
 
 FILES: Final = "check ca, cert and key, and the hosts of the member's certificate"
+NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"})
+"""What OpenSSL says of an answer that is none of TLS."""
+IN_THE_CLEAR: Final = (
+    "ask a member that has [tls], or leave ca, cert and key out (for schedctl: a context without"
+    " them)"
+)
 NONE_OF_OURS: Final = (
     "a token goes to the port of the members' listen.grpc_tokens, such as host:7423 (ask who runs"
     " them); this one takes a certificate: give cert and key"
@@ -100,6 +106,8 @@ def _tried(context: ssl.SSLContext, plain: socket.socket, host: str, *, ours: bo
     except ssl.SSLCertVerificationError as error:
         return Why(f"the member's certificate isn't one for us: {in_words(error)}")
     except ssl.SSLError as error:
+        if error.reason in NO_TLS:
+            return Why("it talks in the clear, and we talk TLS", IN_THE_CLEAR)
         if not ours and "CERTIFICATE" in (error.reason or ""):
             return Why(_ASKED, NONE_OF_OURS)
         return Why(f"the member refuses ours: {in_words(error)}")

@@ -112,6 +112,12 @@ SHARDS = Row(
             stacked=True,
         ),
         lines(
+            "Not ready, and why",
+            "1 for each reason that a member has, as its /readyz says.",
+            "short",
+            Query(f"schedd_not_ready_reasons{{{MEMBER}}} == 1", "{{instance}} {{reason}}"),
+        ),
+        lines(
             "Trust",
             "1 while the member may act on its lease.",
             "short",

@@ -33,6 +33,13 @@ WELL = Row(
             NONE,
         ),
         number(
+            "Not ready",
+            "Members that refuse calls: /readyz of each says why.",
+            "short",
+            "count(schedd_ready == 0) or vector(0)",
+            NONE,
+        ),
+        number(
             "Leaders",
             "One leads. None: no shard moves, and what falls due may wait.",
             "short",
@@ -185,7 +192,7 @@ QUEUE = Row(
         ),
         lines(
             "How far behind",
-            "Since when the first of these timers is due.",
+            "Since when the first of these timers is due, also while the database is away.",
             "s",
             Query("max(schedd_catch_up_behind_seconds)", "the first"),
             steps=((None, GREEN), (300, RED)),

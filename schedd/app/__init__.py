@@ -98,7 +98,12 @@ class Daemon:
             stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
             telemetry.observe_etcd(etcd.away_for)
-            unready = readiness(parts.member, clock, etcd.away_for, daemon.draining.is_set)
+            judged = readiness(parts.member, clock, etcd.away_for, daemon.draining.is_set)
+            telemetry.observe_readiness(judged)
+
+            def unready() -> list[str]:
+                return list(judged().values())
+
             health = await serve(doors.grpc, parts, terms, unready, reflection=config.reflection)
             stack.push_async_callback(doors.grpc.stop, GRACE)
             sweeper = Sweeper()

@@ -105,6 +105,7 @@ def build(ground: Ground) -> Parts:
     owner = _owner(ground, sender, catalogue, workers, leases, collect, watchers, brake)
     nudges.move(owner)
     ground.telemetry.observe_slots(workers.slots, workers.free_slots)
+    ground.telemetry.observe_behind(owner.behind)
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
     tls = config.tls.files()

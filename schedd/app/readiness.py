@@ -1,4 +1,4 @@
-"""Whether a member is ready to serve: what `/readyz` answers, and gRPC's health service."""
+"""Whether a member is ready to serve: what `/readyz`, gRPC's health service and metrics say."""
 
 from collections.abc import Callable
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 from schedd.api.standing import TWIN
 from schedd.api.views import paused
 from schedd.cluster_clock import DatabaseClock
+from schedd.core.readiness import Unready
 from schedd.member import Member
 from schedd.owner.brake import Brake
 
@@ -18,27 +19,29 @@ def readiness(
     clock: DatabaseClock,
     etcd_away: Callable[[], float],
     leaving: Callable[[], bool],
-) -> Callable[[], list[str]]:
-    """Why this member isn't ready to serve; nothing: it is. `etcd_away`: for how many seconds
-    no call of etcd was answered. `leaving`: it was asked to end.
+) -> Callable[[], dict[Unready, str]]:
+    """Why this member isn't ready to serve, in words; nothing: it is. `etcd_away`: for how many
+    seconds no call of etcd was answered. `leaving`: it was asked to end.
     """
 
-    def reasons() -> list[str]:
-        found = ["it was asked to end, and hands over"] if leaving() else []
+    def reasons() -> dict[Unready, str]:
+        found: dict[Unready, str] = {}
+        if leaving():
+            found[Unready.LEAVING] = "it was asked to end, and hands over"
         cluster = member.cluster
         if cluster.twin:
-            found.append(TWIN.format(cluster.twin))
+            found[Unready.TWIN] = TWIN.format(cluster.twin)
         elif cluster.tenure is None:
-            found.append("it has no tenure")
+            found[Unready.NO_TENURE] = "it has no tenure"
         elif not cluster.trusted():
-            found.append("its lease in etcd is no longer trusted")
+            found[Unready.UNTRUSTED] = "its lease in etcd is no longer trusted"
         if not cluster.trusted() and (silent := etcd_away()):
-            found.append(f"etcd hasn't answered for {silent:.1f} s")
+            found[Unready.ETCD] = f"etcd hasn't answered for {silent:.1f} s"
         away = clock.away_for()
         if away > FRESH:
-            found.append(f"the database hasn't answered for {away:.1f} s")
+            found[Unready.DATABASE] = f"the database hasn't answered for {away:.1f} s"
         if cluster.view().leader is None:
-            found.append("the cluster has no leader")
+            found[Unready.NO_LEADER] = "the cluster has no leader"
         return found
 
     return reasons

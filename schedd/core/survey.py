@@ -7,13 +7,33 @@ of its jobs, as far as they were looked at. Of a pool without jobs it is that of
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Final
 
 from schedd.core.ids import JobId
 from schedd.core.model import Incarnation
 from schedd.core.placement import Need, able
 from schedd.core.pools import PoolKey
 from schedkit.records import dataclass
+
+LATE: Final = timedelta(seconds=2)
+"""By which a timer may be due without being behind."""
+MOST: Final = 10_000
+"""Timers that are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """So many timers should have fired, and for so long the first of them has been due."""
+
+    timers: int = 0
+    since: timedelta = timedelta(0)
+
+
+def behind(due: Iterable[datetime], now: datetime) -> Behind:
+    """Of timers that are due then. Those that are due just now aren't behind."""
+    late = [at for at in due if at < now - LATE]
+    return Behind(min(len(late), MOST), now - min(late)) if late else Behind()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@
               pools     what an owner reads of its pools, now and then
               process   the event loop, the lease
     Cluster   who leads, what is owned: asked of the view at each scrape
+    Readiness whether it is ready, and why not: asked as /readyz asks, at each scrape
 
 Invariants
 - Names by Prometheus' conventions; a label has few values, all known beforehand: never an id, a
@@ -28,6 +29,7 @@ from schedd.metrics.making import Maker
 from schedd.metrics.pools import Pools
 from schedd.metrics.process import Process
 from schedd.metrics.queue import Queue
+from schedd.metrics.readiness import ReadinessGauges as ReadinessGauges
 from schedd.metrics.runs import Runs
 from schedd.metrics.vitals import Vitals
 from schedd.metrics.workers import Workers

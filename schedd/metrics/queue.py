@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 
+from schedd.core.survey import Behind
 from schedd.metrics.making import Maker
 
 
@@ -31,14 +33,19 @@ class Queue:
         self.timers = make.gauge(
             "schedd_timers_held", "Timers held in memory, due within the horizon."
         )
-        self.overdue = make.gauge(
+        self.surveyed = Behind()
+        """As the rows said last."""
+        self.held: Callable[[], Behind] = Behind
+        """Asked at each scrape: as memory says, which is all there is without the database."""
+        make.gauge(
             "schedd_catch_up_timers",
-            "Timers of this member's shards whose instants should have been fired, up to 10,000.",
-        )
-        self.behind = make.gauge(
+            "Timers of this member's shards whose instants should have been fired, up to 10,000."
+            " Of the rows or of memory, whichever says more.",
+        ).set_function(lambda: max(self.surveyed.timers, self.held().timers))
+        make.gauge(
             "schedd_catch_up_behind_seconds",
             "For how long the first of these has been due; 0 where there is none.",
-        )
+        ).set_function(lambda: max(self.surveyed.since, self.held().since).total_seconds())
         self.backfilled = make.gauge(
             "schedd_backfill_instants_left",
             "Instants that the open backfills of this member's shards still look at.",

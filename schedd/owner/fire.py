@@ -29,6 +29,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Final
 
 from schedd.core import catch_up
@@ -41,6 +42,7 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Firing, Timer
 from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
+from schedd.core.survey import Behind, behind
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
@@ -105,6 +107,10 @@ class Fire:
         self._changed: set[JobId] = set()
         self._refused: dict[JobId, Timer] = {}
         self._near = near
+        self._open: dict[JobId, Timer] = {}
+        """Of these it isn't known that they were fired, and they aren't on the board: their batch
+        is under way, or their rows are to say what became of them.
+        """
         self._looked: dict[JobId, tuple[ShardId, int, datetime]] = {}
         """Of jobs that are catching up, each of this generation: when they were first looked at."""
         self._size = BatchSize(BATCH)
@@ -135,6 +141,7 @@ class Fire:
         if self._brake.on:
             self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
             self._looked.clear()
+            self._open.clear()
             return LOAD_EVERY.total_seconds()
         if self._changed:
             await self._reread()
@@ -178,6 +185,7 @@ class Fire:
             self._changed |= jobs
             raise
         self._near.known(jobs)
+        self._settled(jobs)
         for gone in jobs - {row.job_id for row in rows}:
             self._board.timers.discard(gone)
             self._looked.pop(gone, None)
@@ -199,6 +207,7 @@ class Fire:
     async def _fire(self, due: Sequence[Timer]) -> None:
         timers = {timer.job_id: timer for timer in due}
         began = {timer.shard: self._epoch(timer.shard) for timer in due}
+        self._open.update(timers)
         try:
             known = await self._catalogue.at_generations(
                 {timer.job_id: timer.generation for timer in due}
@@ -219,10 +228,12 @@ class Fire:
             answers = await self._transactor.by_lane(firings, write)
             await AFTER_COMMIT()
         except BaseException:
+            self._settled(timers)
             self._board.put_timers(due, now=self._clock.now())
             raise
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         in_doubt = {firing.job_id for answer in failed for firing in answer.items}
+        self._settled(timers.keys() - in_doubt)
         # What is of a shard that was dropped meanwhile may have been left out: who has it loads it.
         done = [
             firing
@@ -233,6 +244,18 @@ class Fire:
         if failed:
             self._changed |= in_doubt  # their rows say what happened
             raise failed[0].error
+
+    def behind(self) -> Behind:
+        """With what this owner is, as far as memory knows."""
+        if self._brake.on:
+            return Behind()
+        now, owned = self._clock.now(), self._board.ownership.epochs
+        held = chain(self._open.values(), self._board.timers.values())
+        return behind((t.due_at for t in held if t.due_at is not None and t.shard in owned), now)
+
+    def _settled(self, jobs: Iterable[JobId]) -> None:
+        for job in jobs:
+            self._open.pop(job, None)
 
     def _firing_of(
         self, timer: Timer, known: Known, now: datetime, reckoned: Pauses, most: int
@@ -299,6 +322,7 @@ class Fire:
         if refused:
             self._catalogue.forget(refused)
             self._refused = {job: timers[job] for job in refused}
+            self._open.update(self._refused)
             self.changed(refused)
             self._brake.look()
         lost = {shard for answer in answers for shard in answer.lost}

@@ -20,6 +20,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
 from schedd.core.retention import DEFAULTS as KEPT
 from schedd.core.retention import Retention
+from schedd.core.survey import Behind
 from schedd.owner.assign import Assign
 from schedd.owner.backfills import Backfills
 from schedd.owner.board import Board
@@ -251,6 +252,10 @@ class Owner:
             crowds,
             self._emit,
         )
+
+    def behind(self) -> Behind:
+        """With what this member is, as far as memory knows; nothing without a tenure."""
+        return Behind() if self._loops is None else self._loops.fire.behind()
 
     def on_cluster_changed(self, told: Callable[[], None]) -> None:
         """Have `told()` called when somebody says that the cluster has changed."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId
 from schedd.core.pools import PoolKey
-from schedd.core.survey import Stock
+from schedd.core.survey import LATE, MOST, Stock
 from schedd.store import arrays
 
 MOST_POOLS: Final = 200
@@ -17,9 +17,7 @@ OF_EACH: Final = 20
 """Jobs of a pool that are looked at. Of submitted work that has ended nothing is asked any more."""
 LOOKED_AT: Final = 200
 """Among so many: a pool may have had a million pieces of submitted work."""
-MOST_OVERDUE: Final = 10_000
-LATE: Final = "interval '2 s'"
-"""By which a timer may be due without being behind."""
+BEHIND: Final = f"interval '{LATE.total_seconds()} s'"
 
 POOLS = f"""
 SELECT p.namespace || '/' || p.name, ARRAY(
@@ -36,12 +34,12 @@ OVERDUE = f"""
 SELECT (SELECT count(*) FROM (
         SELECT FROM timers
         WHERE shard = ANY (%(shards)s::int[]) AND NOT paused
-          AND due_at < clock_timestamp() - {LATE}
-        LIMIT {MOST_OVERDUE}) overdue),
+          AND due_at < clock_timestamp() - {BEHIND}
+        LIMIT {MOST}) overdue),
     COALESCE(clock_timestamp() - min(first), interval '0')
 FROM unnest(%(shards)s::int[]) s(shard) LEFT JOIN LATERAL (
     SELECT due_at FROM timers t
-    WHERE t.shard = s.shard AND NOT paused AND due_at < clock_timestamp() - {LATE}
+    WHERE t.shard = s.shard AND NOT paused AND due_at < clock_timestamp() - {BEHIND}
     ORDER BY due_at LIMIT 1
 ) earliest(first) ON true
 """

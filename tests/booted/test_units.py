@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+import pytest
+
 from booted.machine import Machine
 from support.wait import PATIENCE, wait_until
 
@@ -59,6 +61,22 @@ def await_another(machine: Machine, unit: str, pid: int, within: float) -> None:
         return state == "active" and pid_of(machine, unit) not in (0, pid)
 
     wait_until(another, within, f"{unit} to be started again")
+
+
+def reloaded(machine: Machine, unit: str, said: str) -> None:
+    """Reload it: its journal says this anew, and the unit stays active."""
+
+    def told() -> int:
+        return machine.tell(f"journalctl -u {unit} -o cat --no-pager").count(said)
+
+    before = told()
+    machine.must(f"systemctl reload {unit}")
+    wait_until(lambda: told() > before, PATIENCE, f"{unit} to say: {said}")
+    wait_until(
+        lambda: machine.tell(f"systemctl is-active {unit}").strip() == "active",
+        PATIENCE,
+        f"{unit} to be done with it",
+    )
 
 
 def started(machine: Machine, job: str) -> Counter[str]:
@@ -140,21 +158,24 @@ def test_a_restart_under_load_loses_and_doubles_nothing(machine: Machine) -> Non
         pid = pid_of(machine, unit)
         machine.must(f"systemctl restart {unit}", timeout=100)
         assert pid_of(machine, unit) != pid
-    for unit in UNITS:
-        machine.must(f"systemctl reload {unit}")
-        wait_until(
-            lambda at=unit: "no setting has changed" in machine.tell(f"journalctl -u {at} -n 50"),
-            PATIENCE,
-            f"{unit} to hear of it",
-        )
-        wait_until(
-            lambda at=unit: machine.tell(f"systemctl is-active {at}").strip() == "active",
-            PATIENCE,
-            f"{unit} to be done with it",
-        )
     await_every_second(machine)
     assert doubled(machine) == {}
     assert unfinished(machine) == []
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_reload_takes_what_can_be_taken_and_tells_what_is_wrong(
+    machine: Machine, unit: str
+) -> None:
+    file, pid = f"/etc/schedd/{unit}.toml", pid_of(machine, unit)
+    reloaded(machine, unit, "reloaded: no setting has changed")
+    machine.must(f"sed -i '1i log_level = \"debug\"' {file}")
+    reloaded(machine, unit, "reloaded: log_level")
+    machine.must(f"sed -i '1s/debug/loud/' {file}")
+    reloaded(machine, unit, "nothing is reloaded, and what was in force stays")
+    machine.must(f"sed -i 1d {file}")
+    reloaded(machine, unit, "reloaded: log_level")
+    assert pid_of(machine, unit) == pid, "none of it took a restart"
 
 
 def test_a_worker_that_is_stopped_lets_its_programs_end(machine: Machine) -> None:

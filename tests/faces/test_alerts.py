@@ -30,8 +30,8 @@ def test_each_rule_fires_and_is_quiet_as_its_test_says(figure: Callable[[str], N
     figure("promtool test rules: " + " ".join(tried.stdout.split()))
 
 
-@pytest.mark.timeout(300)
-def test_missed_runs_dead_letters_a_pool_without_workers_and_a_lost_leader_are_told_of(
+@pytest.mark.timeout(420)
+def test_missed_runs_dead_letters_a_pool_without_workers_and_what_is_away_are_told_of(
     cluster: DevCluster, prometheus: Prometheus, figure: Callable[[str], None]
 ) -> None:
     wait_until(lambda: prometheus.value("sum(schedd_leader)") == 1, WITHIN, "what members export")
@@ -80,8 +80,22 @@ def test_missed_runs_dead_letters_a_pool_without_workers_and_a_lost_leader_are_t
     )
     cluster.up()
     wait_until(
-        lambda: not prometheus.firing() & {"ScheddNoLeader", "ScheddShardsWithoutOwner"},
+        lambda: (
+            not prometheus.firing()
+            & {"ScheddNoLeader", "ScheddShardsWithoutOwner", "ScheddNotReady"}
+        ),
         WITHIN,
+        "the alerts to end with the fault",
+    )
+
+    cluster.kill("postgres")
+    fires(prometheus, "ScheddNotReady", "PostgreSQL was killed", figure)
+    fires(prometheus, "ScheddDatabaseAway", "the same", figure)
+    assert "ScheddNoLeader" not in prometheus.firing(), "who leads still does"
+    cluster.up()
+    wait_until(
+        lambda: not prometheus.firing() & {"ScheddNotReady", "ScheddDatabaseAway"},
+        2 * WITHIN,
         "the alerts to end with the fault",
     )
 

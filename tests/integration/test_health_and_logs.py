@@ -53,6 +53,15 @@ def serves(cluster: DevCluster, service: str) -> int:
         return int(health_pb2_grpc.HealthStub(channel).Check(asked, timeout=10).status)
 
 
+def exported(cluster: DevCluster, series: str) -> float:
+    """What m1's metrics say now."""
+    answer = cluster.get("m1", "/metrics")
+    assert answer is not None
+    lines = answer.body.decode().splitlines()
+    [said] = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(f"{series} ")]
+    return float(said)
+
+
 @pytest.mark.timeout(180)
 def test_what_is_away_is_named_and_grpc_says_the_same_until_it_is_back(cluster: DevCluster) -> None:
     assert reasons(cluster) == []
@@ -73,11 +82,29 @@ def test_what_is_away_is_named_and_grpc_says_the_same_until_it_is_back(cluster: 
     wait_until(lambda: reasons(cluster) == [], WITHIN, "it to be ready again")
     wait_until(lambda: serves(cluster, "schedd.v1.JobService") == SERVING, WITHIN, "gRPC too")
 
+    assert exported(cluster, "schedd_ready") == 1
+    with SyncClient(cluster.endpoints) as client:
+        names = [f"each-second-{number}" for number in range(8)]
+        for name in names:
+            client.jobs.create(name, every="1s", shell={"argv": ["true"]})
+        wait_until(lambda: client.runs.list(job=names[-1], limit=1), WITHIN, "the first runs")
     cluster.kill("postgres")
     says(cluster, "the database hasn't answered")
     wait_until(lambda: serves(cluster, "schedd.v1.JobService") == NOT_SERVING, WITHIN, "gRPC")
+    wait_until(lambda: exported(cluster, "schedd_ready") == 0, WITHIN, "a scrape to say so")
+    assert exported(cluster, 'schedd_not_ready_reasons{reason="database"}') == 1
+    wait_until(
+        lambda: exported(cluster, "schedd_catch_up_behind_seconds") > 4, WITHIN, "what isn't fired"
+    )
+    assert exported(cluster, "schedd_catch_up_timers") >= 1
     cluster.up()
     wait_until(lambda: reasons(cluster) == [], WITHIN, "it to be ready again")
+    wait_until(
+        lambda: exported(cluster, "schedd_catch_up_behind_seconds") == 0, WITHIN, "it to catch up"
+    )
+    with SyncClient(cluster.endpoints) as client:
+        for name in names:
+            client.jobs.delete(name)
 
 
 @pytest.mark.timeout(180)

@@ -34,6 +34,7 @@ def exported() -> Exported:
     """Each series of a member and of a worker with its labels, also where it has no value yet."""
     telemetry = Telemetry()
     telemetry.observe(ToldCluster(), "0.1")
+    telemetry.observe_readiness(dict)
     telemetry.slack.renewed(boottime() + 3, 5.0)
     telemetry.emit(Surveyed((PoolSurvey(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
     telemetry.emit(DatabaseSeen(DatabaseVitals(timedelta(0), 0)))

@@ -49,7 +49,8 @@ from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.notifications import Way
 from schedd.core.pools import PoolKey
-from schedd.core.survey import PoolSurvey
+from schedd.core.readiness import Unready
+from schedd.core.survey import Behind, PoolSurvey
 from schedd.core.vitals import DatabaseVitals
 from schedd.metrics.pools import MOST
 from schedd.metrics.vitals import FRESH
@@ -233,6 +234,43 @@ def test_the_oldest_that_waits_grows_older_whether_or_not_anybody_looks() -> Non
     assert (value(telemetry, "schedd_queue_oldest_seconds") or 0) > first
     telemetry.emit(Waiting(0, 0, 0))
     assert value(telemetry, "schedd_queue_oldest_seconds") == 0
+
+
+def test_what_memory_is_behind_with_is_told_when_the_rows_cant_be_asked() -> None:
+    telemetry, held = telemetry_after(Surveyed()), Behind()
+    telemetry.observe_behind(lambda: held)
+
+    def told() -> tuple[float | None, float | None]:
+        names = "schedd_catch_up_timers", "schedd_catch_up_behind_seconds"
+        return value(telemetry, names[0]), value(telemetry, names[1])
+
+    assert told() == (0, 0)
+    held = Behind(2, timedelta(seconds=40))
+    assert told() == (2, 40)
+    telemetry.emit(Surveyed((), 11, timedelta(seconds=90)))
+    assert told() == (11, 90), "memory holds a part"
+    telemetry.emit(Surveyed())
+    held = Behind()
+    assert told() == (0, 0)
+
+
+def test_whether_it_is_ready_and_why_not_is_asked_at_each_scrape() -> None:
+    telemetry, why = Telemetry(), dict[Unready, str]()
+    telemetry.observe_readiness(lambda: why)
+
+    def reasons() -> dict[str, float]:
+        return {
+            sample.labels["reason"]: sample.value
+            for metric in telemetry.registry.collect()
+            for sample in metric.samples
+            if sample.name == "schedd_not_ready_reasons"
+        }
+
+    assert value(telemetry, "schedd_ready") == 1
+    assert reasons() == dict.fromkeys(map(str, Unready), 0)
+    why[Unready.DATABASE] = "the database hasn't answered for 9.0 s"
+    assert value(telemetry, "schedd_ready") == 0
+    assert reasons() == dict.fromkeys(map(str, Unready), 0) | {"database": 1}
 
 
 def test_attached_workers_are_counted_by_incarnation() -> None:

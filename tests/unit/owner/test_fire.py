@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
@@ -14,7 +15,9 @@ from schedd.core.early import Ahead
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
 from schedd.core.pauses import Pause, Pauses
+from schedd.core.survey import LATE, Behind
 from schedd.owner.fire import BATCH, ENOUGH, RESTS
+from schedd.owner.wordings import Known
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.firing import JOB, TIMER, Herd, Rows, World
 from support.runs import NOW
@@ -86,6 +89,50 @@ async def test_after_a_commit_in_doubt_the_rows_are_read_before_anything_else() 
 
     assert rows.calls == ["load", "fire", "reread"]
     assert world.board.timers.next_at() == NOW + timedelta(seconds=5)
+
+
+async def test_a_timer_whose_commit_is_in_doubt_is_behind_until_its_row_is_read() -> None:
+    rows = Rows(fails=[OutcomeUnknown("no answer to COMMIT")])
+    world = World(rows)
+    assert world.fire.behind() == Behind()
+
+    with pytest.raises(Unavailable):
+        await world.step()
+    world.clock.time += timedelta(seconds=9)
+    assert world.fire.behind() == Behind(1, timedelta(seconds=9)), "its row says what happened"
+    await world.step()
+    assert world.fire.behind() == Behind()
+
+
+async def test_a_timer_whose_batch_is_under_way_or_was_put_back_is_behind() -> None:
+    world = World(Rows(), trusted=False)
+    world.clock.time += timedelta(seconds=60)
+    seen: list[Behind] = []
+    read = world.definitions.newest
+
+    async def newest(jobs: Collection[JobId]) -> dict[JobId, Known]:
+        seen.append(world.fire.behind())
+        return await read(jobs)
+
+    world.definitions.newest = newest  # type: ignore[method-assign]
+    with pytest.raises(Unavailable, match="trust"):
+        await world.step()
+
+    minute = Behind(1, timedelta(minutes=1))
+    assert seen[-1] == minute, "asked while it hangs"
+    assert world.fire.behind() == minute
+    world.brake.pauses = Pauses(1, (Pause(NOW, "ops"),))
+    assert world.fire.behind() == Behind(), "who pauses wants it so"
+
+
+async def test_what_is_due_just_now_isnt_behind() -> None:
+    world = World(Rows(), trusted=False)
+    world.clock.time += LATE
+    with pytest.raises(Unavailable, match="trust"):
+        await world.step()
+    assert world.fire.behind() == Behind()
+    world.clock.time += timedelta(milliseconds=1)
+    assert world.fire.behind().timers == 1
 
 
 async def test_nothing_is_written_once_trust_has_passed() -> None:

@@ -44,7 +44,7 @@ class Member:
 
 
 @asynccontextmanager
-async def serving(tls: TLS) -> AsyncIterator[tuple[str, Member]]:
+async def serving(tls: TLS | None) -> AsyncIterator[tuple[str, Member]]:
     server, member = grpc.aio.server(options=SERVER_OPTIONS), Member()
     handler = grpc.unary_unary_rpc_method_handler(
         member.identity,
@@ -155,6 +155,22 @@ async def test_who_talks_in_the_clear_is_told_that_the_member_talks_tls(
             assert told.value.reason == "TLS_WANTED"
             assert f"{address} answers by TLS, and we talk in the clear" in told.value.what
             assert f"schedctl config set NAME --at {address} --ca FILE" in told.value.remedy
+
+
+async def test_who_talks_tls_is_told_that_the_member_talks_in_the_clear(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Nothing is wrong with the files."""
+    async with (
+        serving(None) as (address, _),
+        Client(address, tls=authority.issue(ALICE, tmp_path, DAY), timeout=2) as client,
+    ):
+        with pytest.raises(ClusterUnavailable) as told:
+            await client.access.identity()
+    assert told.value.reason == "TLS_REFUSED"
+    assert f"{address}: it talks in the clear" in told.value.what
+    assert "check ca, cert" not in told.value.remedy
+    assert "leave ca, cert and key out" in told.value.remedy
 
 
 async def test_what_talks_no_tls_isn_t_taken_for_it() -> None:

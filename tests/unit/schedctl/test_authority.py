@@ -87,6 +87,18 @@ def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
         Authority(tmp_path).issue(Subject("w1", []), tmp_path, DAY)
 
 
+def test_a_key_that_isnt_its_certificates_signs_nothing(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Nobody would trust what it signed."""
+    other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
+    (authority.folder / "ca.key").write_bytes((other.folder / "ca.key").read_bytes())
+    with pytest.raises(Unfit, match=r"ca\.key isn't the key of .*ca\.pem") as told:
+        authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), out, DAY)
+    assert "--ca-dir" in told.value.remedy
+    assert not out.exists()
+
+
 def test_a_file_of_several_authorities_stays_and_one_of_another_alone_is_refused(
     authority: Authority, tmp_path: Path
 ) -> None:

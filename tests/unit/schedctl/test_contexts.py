@@ -89,6 +89,22 @@ async def test_flags_go_over_variables_over_the_context(ctl, member, monkeypatch
     assert (await ctl("cluster", "status", "--endpoints", member.address)).code == 0
 
 
+async def test_a_variable_that_goes_over_the_contexts_endpoints_is_named_where_nobody_answers(
+    ctl, monkeypatch
+):
+    contexts.save("here", ["127.0.0.1:2"])
+    monkeypatch.setenv("SCHEDCTL_ENDPOINTS", "127.0.0.1:1")
+    short = "--timeout", "0.3", "cluster", "status"
+    said = 'SCHEDCTL_ENDPOINTS goes over the endpoints of context "here"'
+    assert said in (await ctl(*short)).err
+    monkeypatch.setenv("SCHEDCTL_CONTEXT", "here")
+    assert said in (await ctl(*short)).err
+    assert "SCHEDCTL_ENDPOINTS" not in (await ctl(*short, "--endpoints", "127.0.0.1:1")).err
+    assert "SCHEDCTL_ENDPOINTS" not in (await ctl(*short, "--context", "here")).err
+    monkeypatch.setenv("SCHEDCTL_ENDPOINTS", "127.0.0.1:2")
+    assert "SCHEDCTL_ENDPOINTS" not in (await ctl(*short)).err, "they are the same"
+
+
 async def test_variables_set_every_flag(ctl, member, monkeypatch):
     member.say("GetCluster", cluster.Cluster(leader="m1"))
     monkeypatch.setenv("SCHEDCTL_OUTPUT", "json")

@@ -1,0 +1,15 @@
+"""What may speak against a member's serving, in a word each."""
+
+from enum import StrEnum
+
+
+class Unready(StrEnum):
+    """A reason not to be ready."""
+
+    LEAVING = "leaving"
+    TWIN = "twin"
+    NO_TENURE = "no_tenure"
+    UNTRUSTED = "untrusted"
+    ETCD = "etcd"
+    DATABASE = "database"
+    NO_LEADER = "no_leader"
