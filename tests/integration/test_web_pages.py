@@ -441,6 +441,17 @@ async def test_a_row_of_dead_letters_deals_with_what_it_says_and_no_more(
         assert {("etl", 3), ("etl", 1), ("", 2)} - left == set(dealt_with)
 
 
+async def test_a_redrive_that_is_asked_for_twice_by_one_form_is_one(web: Web) -> None:
+    await buried(web)
+    page = (await web.get("/dead-letters")).text
+    form = page.partition('action="/dead-letters/redrive"')[2].partition("</form>")[0]
+    names = dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', form))
+    for _ in range(2):
+        answer = await sent(web, "/dead-letters/redrive", **names, rate="10")
+        assert answer.status == 303
+    assert len((await web.get("/api/v1/redrives")).json["redrives"]) == 1
+
+
 async def test_a_dialog_of_dead_letters_is_the_same_wherever_its_group_stands(web: Web) -> None:
     await buried(web)
     before = re.findall(r'popover id="([^"]*)"', (await web.get("/dead-letters")).text)

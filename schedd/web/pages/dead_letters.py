@@ -192,6 +192,7 @@ async def _redrive(asked: Asked) -> Done:
         group=_chosen(fields),
         rate=rate_of(fields),
         note=fields.get("reason", ""),
+        idempotency_key=asked.once,
     )
     told = await asked.call(
         "RunService.RedriveDeadLetters", request, run_service_pb2.RedriveDeadLettersResponse
