@@ -367,12 +367,14 @@ def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
 
 def _told(choice: Choice) -> dict[str, object]:
     """What was chosen, as the audit has it."""
-    said = {
+    said: dict[str, object] = {
         "job": choice.job,
         "fingerprint": choice.fingerprint,
         "runs": [str(one) for one in choice.run_ids],
     }
-    return {"namespace": choice.namespace} | (said if any(said.values()) else {"all": True})
+    if not any(said.values()):
+        said = {"all": True}
+    return {"namespace": choice.namespace, **said}
 
 
 def _counted(what: Mapping[str, object], name: str, count: int) -> str:

@@ -123,10 +123,12 @@ class UserStore(Protocol):
         skipped: NewRun | None,
         audit: AuditEntry,
         seen_generation: int | None = None,
+        noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | Conflict | None:
         """Resume with this timer; `skipped` accounts for the instants of the pause, and PENDING
         runs whose instant passed in it become SKIPPED (PAUSED). `Conflict`: the job's generation
-        isn't `seen_generation`, from which `timer` was reckoned.
+        isn't `seen_generation`, from which `timer` was reckoned. `noted`: what the audit has of how
+        the job stood.
         """
         ...
 

@@ -153,10 +153,13 @@ class PostgresUserStore:
         skipped: NewRun | None,
         audit: AuditEntry,
         seen_generation: int | None = None,
+        noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | Conflict | None:
         """Let it fire again, from this timer on."""
         return await self.database.call(
-            lambda c: pausing.resume_job(c, job_id, timer, skipped, audit, seen_generation)
+            lambda c: pausing.resume_job(
+                c, job_id, timer, skipped, audit, seen_generation, noted=noted
+            )
         )
 
     async def delete_job(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import ANY
 
 from schedproto.v1 import (
+    auth_service_pb2,
+    calendar_service_pb2,
     cluster_service_pb2,
     job_pb2,
     job_service_pb2,
+    pool_service_pb2,
 )
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -87,3 +91,76 @@ async def test_a_redrive_that_is_stopped_and_goes_on_says_so(api):
     assert await states(api, "stop") == (runs, stopped)
     await api("ResumeRedrive", wire.ResumeRedriveRequest(redrive_id=made.redrive_id))
     assert await states(api, "resume") == (stopped, runs)
+
+
+# -- Calendars --
+
+
+async def apply(api: Any, **says: Any) -> None:
+    calendar = calendar_service_pb2.Calendar(name="off", namespace="billing", **says)
+    await api("ApplyCalendar", calendar_service_pb2.ApplyCalendarRequest(calendar=calendar))
+
+
+async def test_a_calendar_has_what_was_set_what_differs_and_what_went(api):
+    await apply(api, dates=["2030-01-01"], weekdays=["sun"])
+    assert await states(api, "apply") == (None, {"dates": ["2030-01-01"], "weekdays": ["sun"]})
+    await apply(api, dates=["2030-01-02"], weekdays=["sun"])
+    assert await states(api, "apply") == ({"dates": ["2030-01-01"]}, {"dates": ["2030-01-02"]})
+    gone = calendar_service_pb2.DeleteCalendarRequest(calendar="off", namespace="billing")
+    await api("DeleteCalendar", gone)
+    assert await states(api, "delete") == ({"dates": ["2030-01-02"], "weekdays": ["sun"]}, None)
+    await apply(api, dates=["2030-01-03"])
+    assert await states(api, "apply") == (None, {"dates": ["2030-01-03"]})
+
+
+# -- Pools --
+
+
+async def test_a_pool_has_what_it_allowed_and_who_had_paused_it_why(api):
+    pool = pool_service_pb2.Pool(name="p", namespace="billing", limit=3)
+    await api("SetPool", pool_service_pb2.SetPoolRequest(pool=pool))
+    named = {"pool": "p", "namespace": "billing"}
+    await api("PausePool", pool_service_pb2.PausePoolRequest(note="disks", **named))
+    paused = {"paused": True, "by": "tester", "note": "disks"}
+    assert await states(api, "pause") == ({"paused": False}, paused)
+    await api("PausePool", pool_service_pb2.PausePoolRequest(note="more disks", **named))
+    anew = paused | {"note": "more disks"}
+    assert await states(api, "pause") == (paused, anew)
+    await api("ResumePool", pool_service_pb2.ResumePoolRequest(**named))
+    assert await states(api, "resume") == (anew, {"paused": False})
+    await api("PausePool", pool_service_pb2.PausePoolRequest(note="disks", **named))
+    await api("DeletePool", pool_service_pb2.DeletePoolRequest(**named))
+    assert await states(api, "delete") == ({"limit": 3, "rate": None} | paused, None)
+
+
+# -- Jobs --
+
+
+async def test_a_job_that_is_resumed_had_been_paused_by_somebody_for_a_reason(api):
+    job = job_pb2.Job(name="j", shell=SHELL, on_demand=True)
+    await api("CreateJob", job_service_pb2.CreateJobRequest(job=job))
+    await api("PauseJob", job_service_pb2.PauseJobRequest(job="j", note="disks"))
+    _, paused = await states(api, "pause")
+    await api("ResumeJob", job_service_pb2.ResumeJobRequest(job="j"))
+    assert paused == {"paused": True, "by": "tester", "note": "disks"}
+    assert await states(api, "resume") == (paused, {"paused": False})
+
+
+# -- Tokens --
+
+
+async def test_a_token_that_is_revoked_had_a_name_a_role_and_an_end(api):
+    asked = auth_service_pb2.CreateTokenRequest(
+        name="ci", role=auth_service_pb2.ROLE_OPERATOR, namespaces=["billing"]
+    )
+    made = await api("CreateToken", asked)
+    _, told = await states(api, "create")
+    await api("RevokeToken", auth_service_pb2.RevokeTokenRequest(token_id=made.token.token_id))
+    before, after = await states(api, "revoke")
+    assert (before, after) == (told, None)
+    assert before == {
+        "name": "ci",
+        "role": "operator",
+        "namespaces": ["billing"],
+        "expires_at": ANY,
+    }
