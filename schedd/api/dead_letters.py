@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 from uuid import uuid4
 
-from schedd.api import broadcasts, paging, pools, stored_jobs, validation, views
+from schedd.api import broadcasts, paging, pools, runs, stored_jobs, validation, views
 from schedd.api.bounds import id_of
 from schedd.api.definitions import stored_definition
 from schedd.api.errors import (
@@ -148,7 +149,11 @@ async def retry_run(
         )
     broadcasts.check_no_child(found)
     _check_again(found)
-    entry = caller.audit("retry", f"run/{run_id}", request.request_id)
+    told = {"runId": str(redriven_run_id(run_id))} | ({} if payload is None else {"payload": True})
+    entry = replace(
+        caller.changed("retry", f"run/{run_id}", runs.stood(found), told, request.request_id),
+        run_id=run_id,
+    )
     made: RunRecord | Conflict | None = None
     for _ in range(TRIES):
         stored = await services.store.definition(found.run.job_id)

@@ -3,6 +3,7 @@
     create ──▶ after:  {field: value, …}              what was set
     update ──▶ before: {field: value | null, …}       the fields that differ, as they were,
                after:  {field: value | null, …}       and as they are; null: not set
+    submit ──▶ after:  {namespace, name, field: value, …}
     delete ──▶ before: {field: value, …}
                after:  {note: why}                if it was said
 
@@ -17,13 +18,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 
 from schedd.api.definitions import SET_BY_CLUSTER
 from schedd.core.records import JobRecord
-from schedkit.jsonform import fields_to_json
+from schedkit.jsonform import fields_to_json, payload_value
 from schedproto.v1 import calendar_service_pb2, job_pb2
 
 Spec: TypeAlias = job_pb2.Job | calendar_service_pb2.Calendar
@@ -34,7 +36,26 @@ MOST: Final = 8 * 1024
 
 def definition(record: JobRecord) -> str:
     """All that is set."""
+    if record.definition.ephemeral:
+        return _work(record)
     return whole(job_pb2.Job.FromString(record.definition.spec))
+
+
+def _work(record: JobRecord) -> str:
+    """Of one-time work all that is set, and whose it is. Of many that differ in their payloads
+    alone, the rest is written once.
+    """
+    stored = record.definition
+    spec = job_pb2.Job.FromString(stored.spec)
+    own = {"namespace": stored.namespace} | ({"name": stored.name} if stored.name else {})
+    payload = spec.payload if spec.HasField("payload") else None
+    for field in ("payload", "on_demand"):
+        spec.ClearField(field)
+    rest = _rest(spec.SerializeToString(deterministic=True))
+    parts = [_compact(own)[1:-1], rest]
+    if payload is not None:
+        parts.append(f'"payload":{_payload(payload, MOST - len(rest))}')
+    return "{" + ",".join(filter(None, parts)) + "}"
 
 
 def whole(spec: Spec) -> str:
@@ -47,6 +68,18 @@ def differences(old: Spec, new: Spec) -> tuple[str, str]:
     was, now = _set(old), _set(new)
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     return _state(old, names), _state(new, names)
+
+
+@lru_cache(maxsize=256)
+def _rest(spec: bytes) -> str:
+    """All that is set, to be put among others."""
+    return whole(job_pb2.Job.FromString(spec))[1:-1]
+
+
+def _payload(payload: Message, left: int) -> str:
+    size = payload.ByteSize()
+    text = _compact(payload_value(payload)) if size <= max(0, left) else ""
+    return text if 0 < len(text) <= left else _compact({"$cut": size})
 
 
 def _set(spec: Spec) -> dict[str, Any]:

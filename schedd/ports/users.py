@@ -199,9 +199,14 @@ class UserStore(Protocol):
         """How the newest `count` runs of each of these jobs stand, newest first."""
         ...
 
-    async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
+    async def cancel_run(
+        self,
+        run_id: RunId,
+        audit: AuditEntry,
+        noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
+    ) -> RunRecord | None:
         """PENDING and RETRYING become CANCELLED (BY_USER); RUNNING is marked `cancelling` and its
-        worker must be told.
+        worker must be told. `noted`: what the audit has of it, before and after.
         """
         ...
 

@@ -235,9 +235,14 @@ class PostgresUserStore:
         """Of each of these jobs, newest first."""
         return await self.database.call(lambda c: runs.newest_states(c, job_ids, count))
 
-    async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
+    async def cancel_run(
+        self,
+        run_id: RunId,
+        audit: AuditEntry,
+        noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
+    ) -> RunRecord | None:
         """Cancel what waits, mark what runs."""
-        return await self.database.call(lambda c: runs.cancel_run(c, run_id, audit))
+        return await self.database.call(lambda c: runs.cancel_run(c, run_id, audit, noted))
 
     async def attempts(self, run_id: RunId) -> list[AttemptRecord]:
         """Every handing out, oldest first."""

@@ -109,5 +109,6 @@ def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[Step]:
         by = f"by {entry.actor}"
         why = f"{entry.outcome}: {entry.reason.lower()}" if entry.reason else entry.outcome
         what = f"{entry.action} {entry.outcome}" if refused else f"{entry.action} asked for"
-        detail = " · ".join(filter(None, (by, why if refused else "", in_words(entry.after))))
+        said = "" if entry.action == "submit" else in_words(entry.after)  # the page shows it
+        detail = " · ".join(filter(None, (by, why if refused else "", said)))
         yield Step(at, look, what, entry.fencing_token, detail, refused=refused)

@@ -6,10 +6,14 @@ import json
 from typing import Any
 from unittest.mock import ANY
 
+from google.protobuf.duration_pb2 import Duration
+
+from schedd.api.noted import MOST
 from schedproto.v1 import (
     auth_service_pb2,
     calendar_service_pb2,
     cluster_service_pb2,
+    common_pb2,
     job_pb2,
     job_service_pb2,
     pool_service_pb2,
@@ -164,3 +168,69 @@ async def test_a_token_that_is_revoked_had_a_name_a_role_and_an_end(api):
         "namespaces": ["billing"],
         "expires_at": ANY,
     }
+
+
+# -- Runs --
+
+
+def work(**changes: Any) -> wire.SubmitRunRequest:
+    spec = job_pb2.Job(shell=SHELL, timeout=Duration(seconds=9), **changes)
+    return wire.SubmitRunRequest(spec=spec, name="once", namespace="billing")
+
+
+async def test_one_time_work_has_what_was_run_and_where(api):
+    run = await api("SubmitRun", work())
+    said = {"namespace": "billing", "name": "once", "timeout": "9s", "shell": ANY}
+    before, after = await states(api, "submit")
+    assert (before, after) == (None, said)
+    assert after["shell"]["argv"] == ["true"]
+    await api("BatchSubmitRuns", wire.BatchSubmitRunsRequest(requests=[work(), work()]))
+    [one, other, alone] = await entries(api, action="submit")
+    assert one.after == other.after == alone.after
+    assert alone.run_id == run.run_id
+
+
+async def test_one_time_work_that_brings_much_is_cut(api):
+    await api("SubmitRun", work(payload=common_pb2.Payload(json=json.dumps("x" * 100_000))))
+    _, after = await states(api, "submit")
+    assert after["payload"] == {"$cut": ANY}
+    assert after["timeout"] == "9s"
+    assert len((await entries(api, action="submit"))[0].after) < MOST
+
+
+async def test_a_cancel_says_of_what_run_and_how_it_stood(api):
+    run = await api("SubmitRun", work())
+    cancel = wire.CancelRunRequest(run_id=run.run_id, reason="no longer wanted")
+    await api("CancelRun", cancel)
+    was = {"namespace": "billing", "job": "once", "state": "PENDING"}
+    now = {"state": "CANCELLED", "reason": "no longer wanted"}
+    assert await states(api, "cancel") == (was, now)
+    assert [one.action for one in await entries(api, run_id=run.run_id)] == ["cancel", "submit"]
+
+
+async def test_a_cancel_of_a_run_under_way_only_asks_for_its_end(api):
+    run = await api("SubmitRun", work())
+    await api.world.sql("UPDATE runs SET state = 'RUNNING' RETURNING 1")
+    await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
+    before, after = await states(api, "cancel")
+    assert (before["state"], after) == ("RUNNING", {"state": "RUNNING", "cancelling": True})
+
+
+async def test_a_retry_names_the_run_that_it_made(api):
+    run = await api("SubmitRun", work())
+    await api.world.sql(FAIL)
+    await api.world.sql(BURY)
+    made = await api("RetryRun", wire.RetryRunRequest(run_id=run.run_id))
+    was = {"namespace": "billing", "job": "once", "state": "FAILED"}
+    assert await states(api, "retry") == (was, {"runId": made.run_id})
+    [retry, _] = await entries(api, run_id=run.run_id)
+    assert (retry.action, retry.object) == ("retry", f"run/{run.run_id}")
+
+
+async def test_a_retry_with_another_payload_says_so(api):
+    run = await api("SubmitRun", work())
+    await api.world.sql(FAIL)
+    payload = common_pb2.Payload(json="{}")
+    made = await api("RetryRun", wire.RetryRunRequest(run_id=run.run_id, payload=payload))
+    _, after = await states(api, "retry")
+    assert after == {"runId": made.run_id, "payload": True}

@@ -96,11 +96,22 @@ def test_what_has_no_instant_isnt_told() -> None:
 
 def test_what_a_person_gave_as_a_reason_stands_in_it_in_words() -> None:
     entry = cluster_pb.AuditEntry(
-        actor="user/ann", action="cancel", outcome="ok", after='{"reason":"too late"}'
+        actor="user/ann",
+        action="cancel",
+        outcome="ok",
+        after='{"state":"CANCELLED","reason":"too late"}',
     )
     entry.at.FromDatetime(NOW + timedelta(seconds=9))
     *_, step = story(run_at(NOW), [], [entry])
     assert step.detail == "by user/ann · reason: too late"
+
+
+def test_the_story_of_a_submit_leaves_its_definition_to_the_page() -> None:
+    after = '{"namespace":"default","shell":{"argv":["true"]}}'
+    entry = cluster_pb.AuditEntry(actor="user/ann", action="submit", outcome="ok", after=after)
+    entry.at.FromDatetime(NOW + timedelta(seconds=9))
+    *_, step = story(run_at(NOW), [], [entry])
+    assert step.detail == "by user/ann"
 
 
 @pytest.mark.parametrize(
