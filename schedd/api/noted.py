@@ -113,5 +113,5 @@ def _state(spec: Spec, names: Collection[str]) -> str:
     return "{" + ",".join(written) + "}"
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+"""Made once: to put an encoder together costs more than to use it."""
