@@ -27,6 +27,7 @@ from schedclient import (
 )
 from schedctl.output import Column
 from schedkit import duration
+from schedkit.sources import actor_told
 
 
 def schedule_of(job: Job) -> str:
@@ -238,7 +239,7 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
 )
 AUDIT: Final[Sequence[Column[AuditEntry]]] = (
     Column("AT", lambda one: one.at),
-    Column("ACTOR", lambda one: one.actor),
+    Column("ACTOR", lambda one: actor_told(one.actor, one.source or "")),
     Column("ACTION", lambda one: one.action),
     Column("OBJECT", lambda one: one.object),
     Column("OUTCOME", lambda one: one.outcome),

@@ -51,7 +51,7 @@ async def create_token(
         )
     )
     entry = caller.audit("create", f"token/{token.id}", request.request_id)
-    await services.access_tokens.create(token, replace(entry, after=compact(_said(token))))
+    await services.access_tokens.create(token, replace(entry, after=_noted(token)))
     return wire.CreateTokenResponse(token=_message(token), secret=text)
 
 
@@ -80,7 +80,7 @@ async def revoke_token(
     """It is worth nothing any more."""
     token_id = AccessTokenId(id_of("token_id", request.token_id))
     entry = caller.audit("revoke", f"token/{token_id}", request.request_id)
-    revoked = await services.access_tokens.revoke(token_id, caller.actor, entry)
+    revoked = await services.access_tokens.revoke(token_id, caller.actor, entry, _noted)
     services.authentication.forget()
     if revoked is None:
         raise NotFound(
@@ -135,7 +135,7 @@ async def log_out(services: Services, caller: Caller) -> None:
     """The login that the caller came by is worth nothing any more."""
     if (token := caller.who.token) is not None:
         entry = caller.audit("logout", f"token/{token}")
-        await services.access_tokens.revoke(token, caller.actor, entry)
+        await services.access_tokens.revoke(token, caller.actor, entry, _noted)
         services.authentication.forget()
 
 
@@ -185,14 +185,16 @@ def _too_late(asked: timedelta | None, now: datetime, ends: datetime | None) -> 
         yield Violation("lifetime", f"goes beyond the token that makes it, which ends at {at}")
 
 
-def _said(token: AccessToken) -> dict[str, object]:
-    """As the audit has it."""
-    return {
-        "name": token.name,
-        "role": token.role.word,
-        "namespaces": [*token.namespaces],
-        "expires_at": token.expires_at.isoformat(timespec="seconds"),
-    }
+def _noted(token: AccessToken) -> str:
+    """As the audit has it: never what it is proven by."""
+    return compact(
+        {
+            "name": token.name,
+            "role": token.role.word,
+            "namespaces": [*token.namespaces],
+            "expires_at": token.expires_at.isoformat(timespec="seconds"),
+        }
+    )
 
 
 def _message(token: AccessToken) -> wire.Token:

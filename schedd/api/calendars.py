@@ -16,7 +16,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from schedd.api import definitions, excluding, paging, reckoning, stored_jobs, validation
+from schedd.api import definitions, excluding, noted, paging, reckoning, stored_jobs, validation
 from schedd.api.errors import (
     FailedPrecondition,
     NotFound,
@@ -62,7 +62,10 @@ async def apply_calendar(
     if request.validate_only:
         return await _as_it_would_be(services, namespace, calendar.name, spec, caller)
     audit = caller.audit("apply", f"calendar/{namespace}/{calendar.name}", request.request_id)
-    record = await services.calendars.apply(namespace, calendar.name, spec, caller.actor, audit)
+    told = partial(_differences, spec)
+    record = await services.calendars.apply(
+        namespace, calendar.name, spec, caller.actor, audit, told
+    )
     try:
         async with asyncio.timeout(caller.deadline):
             await _take_on(services, caller, record)
@@ -102,7 +105,7 @@ async def delete_calendar(
     """Delete it, unless a job uses it."""
     namespace, name = stored_jobs.namespace_of(request.namespace), request.calendar
     audit = caller.audit("delete", f"calendar/{namespace}/{name}", request.request_id)
-    answer = await services.calendars.delete(namespace, name, audit, MOST_USERS + 1)
+    answer = await services.calendars.delete(namespace, name, audit, MOST_USERS + 1, _whole)
     if isinstance(answer, list):
         raise _in_use(name, answer)
     if not answer:
@@ -191,6 +194,19 @@ def _spec(calendar: calendar_service_pb2.Calendar) -> bytes:
     for field in (*SET_BY_CLUSTER, "namespace", "name"):
         plain.ClearField(field)
     return plain.SerializeToString(deterministic=True)
+
+
+def _differences(spec: bytes, before: CalendarRecord | None) -> tuple[str, str]:
+    """What it was and what it is, as the audit has it."""
+    new = calendar_service_pb2.Calendar.FromString(spec)
+    if before is None:
+        return "", noted.whole(new)
+    return noted.differences(calendar_service_pb2.Calendar.FromString(before.spec), new)
+
+
+def _whole(record: CalendarRecord) -> str:
+    """What it was, as the audit has it."""
+    return noted.whole(calendar_service_pb2.Calendar.FromString(record.spec))
 
 
 def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[Violation]:

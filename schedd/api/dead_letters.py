@@ -9,10 +9,13 @@ discard                    nobody waits for them any more
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
-from schedd.api import broadcasts, paging, pools, stored_jobs, validation, views
+from schedd.api import broadcasts, paging, pools, runs, stored_jobs, validation, views
 from schedd.api.bounds import id_of
 from schedd.api.definitions import stored_definition
 from schedd.api.errors import (
@@ -24,7 +27,7 @@ from schedd.api.errors import (
     cut,
     refuse,
 )
-from schedd.api.services import Caller, Services
+from schedd.api.services import Caller, Services, compact
 from schedd.core.ids import JobId, RedriveId, RunId, redriven_run_id
 from schedd.core.lifecycle import LIVE, State
 from schedd.core.partition import shard_of
@@ -123,9 +126,11 @@ async def discard_dead_letters(
     elif request.job or request.fingerprint or request.all or request.HasField("group"):
         raise _wrong("run_ids", "goes with neither job, fingerprint, group nor all")
     choice = _choice(request.namespace, request.job, request.fingerprint, run_ids, _group(request))
-    what = _told(choice) | {"runs": [str(one) for one in run_ids], "note": request.note}
-    entry = caller.changed("discard", "dead letters", {}, what, request.request_id)
-    done = await services.dead_letters.discard(choice, caller.actor, request.note, entry)
+    what = _told(choice) | {"note": request.note}
+    entry = caller.audit("discard", "dead letters", request.request_id)
+    done = await services.dead_letters.discard(
+        choice, caller.actor, request.note, entry, partial(_counted, what, "discarded")
+    )
     return wire.DiscardDeadLettersResponse(discarded=len(done))
 
 
@@ -144,7 +149,11 @@ async def retry_run(
         )
     broadcasts.check_no_child(found)
     _check_again(found)
-    entry = caller.audit("retry", f"run/{run_id}", request.request_id)
+    told = {"runId": str(redriven_run_id(run_id))} | ({} if payload is None else {"payload": True})
+    entry = replace(
+        caller.changed("retry", f"run/{run_id}", runs.stood(found), told, request.request_id),
+        run_id=run_id,
+    )
     made: RunRecord | Conflict | None = None
     for _ in range(TRIES):
         stored = await services.store.definition(found.run.job_id)
@@ -181,12 +190,14 @@ async def redrive_dead_letters(
     redrive_id = RedriveId(uuid4())
     wish = Wish(redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor)
     what = _told(choice) | {"rate": rate, "payload": payload is not None, "note": request.note}
+    entry = caller.audit("redrive", f"redrive/{redrive_id}", request.request_id)
     made = await services.dead_letters.create(
         wish,
         stored_jobs.idempotency(
             choice.namespace, request.idempotency_key, "RedriveDeadLetters", request
         ),
-        caller.changed("redrive", f"redrive/{redrive_id}", {}, what, request.request_id),
+        entry,
+        partial(_counted, what, "total"),
     )
     if isinstance(made, Conflict):
         raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
@@ -254,7 +265,7 @@ async def _switched(
 ) -> run_pb2.Redrive:
     redrive_id = _redrive_id(request.redrive_id)
     entry = caller.audit(action, f"redrive/{redrive_id}", request.request_id)
-    done = await services.dead_letters.switch(redrive_id, caller.actor, entry, on=on)
+    done = await services.dead_letters.switch(redrive_id, caller.actor, entry, _stands, on=on)
     if done is not None and done.finished_at is not None:
         raise FailedPrecondition(
             "the redrive has made all its runs already",
@@ -381,11 +392,29 @@ def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
 
 
 def _told(choice: Choice) -> dict[str, object]:
-    """As the audit keeps it."""
-    if choice.group is None:
-        return {"job": choice.job, "fingerprint": choice.fingerprint}
-    one = choice.group
-    return {"job": one.job, "fingerprint": one.fingerprint, "submitted": one.submitted}
+    """What was chosen, as the audit has it."""
+    said: dict[str, object] = {
+        "job": choice.job,
+        "fingerprint": choice.fingerprint,
+        "runs": [str(one) for one in choice.run_ids],
+    }
+    if (group := choice.group) is not None:
+        chosen = {"job": group.job, "fingerprint": group.fingerprint}
+        said = {"group": chosen | {"submitted": group.submitted}}
+    elif not any(said.values()):
+        said = {"all": True}
+    return {"namespace": choice.namespace, **said}
+
+
+def _counted(what: Mapping[str, object], name: str, count: int) -> str:
+    """What was done with how many, as the audit has it."""
+    return compact({key: value for key, value in what.items() if value} | {name: count})
+
+
+def _stands(redrive: RedriveRecord) -> str:
+    """Whether it is stopped, as the audit has it."""
+    by = {} if redrive.open else {"by": redrive.stopped_by}
+    return compact({"namespace": redrive.namespace, "stopped": not redrive.open} | by)
 
 
 def _run_id(text: str, field: str = "run_id") -> RunId:

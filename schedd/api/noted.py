@@ -1,13 +1,15 @@
-"""Definitions of jobs as the audit has them: what is set, or what differs, within a bound.
+"""Definitions of jobs and calendars as the audit has them: what is set, or differs, in a bound.
 
     create ──▶ after:  {field: value, …}              what was set
     update ──▶ before: {field: value | null, …}       the fields that differ, as they were,
                after:  {field: value | null, …}       and as they are; null: not set
+    submit ──▶ after:  {namespace, name, field: value, …}
     delete ──▶ before: {field: value, …}
                after:  {note: why}                if it was said
 
 Invariants
-- Keys and values are those of `schedctl job get -o json`, without what the cluster sets.
+- Keys and values are those of `schedctl job get -o json`, without what the cluster sets; of a
+  calendar those of `schedctl calendar get`, of one-time work those of a job.
 - A state is valid JSON, however large the definition is: a field that has no room any more is
   `{"$cut": N}`, N characters or bytes being left out.
 """
@@ -16,14 +18,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 
 from schedd.api.definitions import SET_BY_CLUSTER
 from schedd.core.records import JobRecord
 from schedkit.jsonform import fields_to_json
-from schedproto.v1 import job_pb2
+from schedproto.v1 import calendar_service_pb2, job_pb2
+
+Spec: TypeAlias = job_pb2.Job | calendar_service_pb2.Calendar
 
 MOST: Final = 8 * 1024
 """Characters that the values of a state have together; 60 more a field that is cut, at most."""
@@ -31,18 +36,43 @@ MOST: Final = 8 * 1024
 
 def definition(record: JobRecord) -> str:
     """All that is set."""
-    spec = job_pb2.Job.FromString(record.definition.spec)
+    if record.definition.ephemeral:
+        return _work(record)
+    return whole(job_pb2.Job.FromString(record.definition.spec))
+
+
+def _work(record: JobRecord) -> str:
+    """Of one-time work what runs, and whose it is; what it is given stands with its run. Of many
+    that differ in that alone it is written once.
+    """
+    stored = record.definition
+    spec = job_pb2.Job.FromString(stored.spec)
+    for field in ("payload", "on_demand"):
+        spec.ClearField(field)
+    own = {"namespace": stored.namespace} | ({"name": stored.name} if stored.name else {})
+    parts = (_compact(own)[1:-1], _rest(spec.SerializeToString(deterministic=True)))
+    return "{" + ",".join(filter(None, parts)) + "}"
+
+
+def whole(spec: Spec) -> str:
+    """All that is set."""
     return _state(spec, _set(spec))
 
 
-def differences(old: job_pb2.Job, new: job_pb2.Job) -> tuple[str, str]:
+def differences(old: Spec, new: Spec) -> tuple[str, str]:
     """What differs: as it was, as it is."""
     was, now = _set(old), _set(new)
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     return _state(old, names), _state(new, names)
 
 
-def _set(spec: job_pb2.Job) -> dict[str, Any]:
+@lru_cache(maxsize=256)
+def _rest(spec: bytes) -> str:
+    """All that is set, to be put among others."""
+    return whole(job_pb2.Job.FromString(spec))[1:-1]
+
+
+def _set(spec: Spec) -> dict[str, Any]:
     """Its fields that say something, by their JSON names."""
     return {
         field.json_name: value
@@ -51,7 +81,7 @@ def _set(spec: job_pb2.Job) -> dict[str, Any]:
     }
 
 
-def _state(spec: job_pb2.Job, names: Collection[str]) -> str:
+def _state(spec: Spec, names: Collection[str]) -> str:
     """What each of these fields says, null where it isn't set. What is large isn't even written."""
     large = {
         field.json_name: value.ByteSize()
@@ -73,5 +103,5 @@ def _state(spec: job_pb2.Job, names: Collection[str]) -> str:
     return "{" + ",".join(written) + "}"
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+"""Made once: to put an encoder together costs more than to use it."""

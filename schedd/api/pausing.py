@@ -8,7 +8,7 @@ from schedd.api import definitions, reckoning, settling, stored_jobs, validation
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services, compact
 from schedd.api.unbuilt import refuse_unbuilt
-from schedd.core.records import Conflict
+from schedd.core.records import Conflict, JobRecord
 from schedproto.v1 import job_pb2, job_service_pb2
 
 RESUMED_AT_MOST: Final = 5
@@ -33,10 +33,9 @@ async def pause_job(
     stored = record.definition
     stored_jobs.check_seen(stored, request.etag)
     note = request.note or record.pause_note  # who pauses anew says what is to be another
-    before = standing(stored.paused, record.paused_by, record.pause_note, record.paused_until)
     audit = replace(
         stored_jobs.audited(caller, "pause", stored, request.request_id),
-        before=compact(before),
+        before=_stood(record),
         after=compact(standing(True, caller.actor, note, until)),
     )
     async with settling.kept(services, stored.name):
@@ -66,12 +65,14 @@ async def resume_job(
         if not stored.paused:
             return views.job_message(record)
         timer, skipped = reckoning.after_pause(record, services.clock.now())
+        audit = stored_jobs.audited(caller, "resume", stored, request.request_id)
         resumed = await services.store.resume_job(
             stored.job_id,
             timer,
             skipped,
-            stored_jobs.audited(caller, "resume", stored, request.request_id),
+            replace(audit, after=compact({"paused": False})),
             stored.generation,
+            _stood,
         )
         if not isinstance(resumed, Conflict):
             break  # else it was edited meanwhile, and the timer was reckoned from what it was
@@ -82,6 +83,10 @@ async def resume_job(
     services.nudges.jobs_changed([(stored.job_id, resumed.shard)])
     services.nudges.runs_ready([resumed.shard])
     return views.job_message(resumed)
+
+
+def _stood(job: JobRecord) -> str:
+    return compact(standing(job.definition.paused, job.paused_by, job.pause_note, job.paused_until))
 
 
 def standing(paused: bool, by: str, note: str, until: datetime | None) -> dict[str, object]:

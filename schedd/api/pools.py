@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from schedd.api import paging, settling, stored_jobs, validation
+from schedd.api import paging, pausing, settling, stored_jobs, validation
 from schedd.api.errors import (
     Aborted,
     FailedPrecondition,
@@ -14,7 +14,7 @@ from schedd.api.errors import (
     cut,
     refuse,
 )
-from schedd.api.services import Caller, Services
+from schedd.api.services import Caller, Services, compact
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.partition import shard_of_pool
 from schedd.core.pools import LEAST_PER, MOST_AT_ONCE, MOST_PER, PoolRecord, PoolUse, PoolUser, Rate
@@ -82,7 +82,7 @@ async def delete_pool(
     """Delete it, unless a job, or a submitted run that hasn't ended, uses it."""
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
     audit = caller.audit("delete", f"pool/{namespace}/{name}", request.request_id)
-    answer = await services.pools.delete(namespace, name, audit, MOST_USERS + 1)
+    answer = await services.pools.delete(namespace, name, audit, MOST_USERS + 1, _whole)
     if isinstance(answer, list):
         raise _in_use(name, answer)
     if not answer:
@@ -96,17 +96,11 @@ async def pause_pool(
     """Have nothing of it start: `ok` means that nothing that was handed out before can, either."""
     validation.check_note(request.note, "note")
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
-    audit = caller.changed(
-        "pause",
-        f"pool/{namespace}/{name}",
-        {},
-        {"paused": True, "by": caller.actor, "note": request.note},
-        request.request_id,
-    )
+    audit = caller.audit("pause", f"pool/{namespace}/{name}", request.request_id)
     what = f"pool {name}"
     async with settling.kept(services, what):
         paused = await services.pools.pause(
-            namespace, name, True, request.note, caller.actor, audit
+            namespace, name, True, request.note, caller.actor, audit, _paused
         )
         if paused is None:
             raise _unknown(name)
@@ -120,10 +114,8 @@ async def resume_pool(
 ) -> pool_service_pb2.Pool:
     """Let its runs start again."""
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
-    audit = caller.changed(
-        "resume", f"pool/{namespace}/{name}", {}, {"paused": False}, request.request_id
-    )
-    resumed = await services.pools.pause(namespace, name, False, "", caller.actor, audit)
+    audit = caller.audit("resume", f"pool/{namespace}/{name}", request.request_id)
+    resumed = await services.pools.pause(namespace, name, False, "", caller.actor, audit, _paused)
     if resumed is None:
         raise _unknown(name)
     services.nudges.runs_ready([shard_of_pool(namespace, name)])
@@ -210,6 +202,20 @@ def _said(limit: int | None, rate: Rate | None) -> dict[str, object]:
     """What it allows, as the audit has it."""
     told = None if rate is None else f"{rate.count}/{rate.per.total_seconds():g}s"
     return {"limit": limit, "rate": told}
+
+
+def _standing(pool: PoolRecord) -> dict[str, object]:
+    return pausing.standing(pool.paused, pool.paused_by, pool.pause_note, None)
+
+
+def _paused(pool: PoolRecord) -> str:
+    """Whether it is paused, by whom and why, as the audit has it."""
+    return compact(_standing(pool))
+
+
+def _whole(pool: PoolRecord) -> str:
+    """All of it, as the audit has it."""
+    return compact(_said(pool.limit, pool.rate) | (_standing(pool) if pool.paused else {}))
 
 
 async def _told(services: Services, namespace: str, name: str) -> pool_service_pb2.Pool:

@@ -5,6 +5,7 @@ tells of their changes.
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from schedd.api import (
@@ -108,9 +109,9 @@ async def cancel_run(
     record = await _find(services, request.run_id)
     run_id = record.run.key.run_id
     entry = caller.audit("cancel", f"run/{run_id}", request.request_id)
-    if request.reason:
-        entry = replace(entry, after=compact({"reason": request.reason}))
-    cancelled = await services.store.cancel_run(run_id, entry)
+    entry = replace(entry, run_id=run_id)
+    noted = partial(_cancelled, request.reason)
+    cancelled = await services.store.cancel_run(run_id, entry, noted)
     if cancelled is None:
         raise unknown(request.run_id)
     if cancelled.run.state not in LIVE and cancelled.run.state is not State.CANCELLED:
@@ -124,6 +125,18 @@ async def cancel_run(
     services.nudges.runs_changed([cancelled.run.hint])
     services.nudges.runs_ready([cancelled.run.shard])
     return views.run_message(cancelled)
+
+
+def stood(record: RunRecord) -> dict[str, object]:
+    """Whose run it is and how it stands, as the audit has it."""
+    return {"namespace": record.namespace, "job": record.job, "state": record.state.value}
+
+
+def _cancelled(why: str, was: RunRecord, now: RunRecord) -> tuple[str, str]:
+    after: dict[str, object] = {"state": now.state.value}
+    if now.run.cancelling and now.run.state in LIVE:
+        after["cancelling"] = True
+    return compact(stood(was)), compact(after | ({"reason": why} if why else {}))
 
 
 async def list_attempts(

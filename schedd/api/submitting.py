@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 from uuid import uuid4
 
-from schedd.api import batches, definitions, notices, pools, validation, views
+from schedd.api import batches, definitions, noted, notices, pools, validation, views
 from schedd.api.errors import FailedPrecondition, Violation, refuse
 from schedd.api.masks import SCHEDULES
 from schedd.api.services import Caller, Services
@@ -86,11 +86,12 @@ async def _judged(services: Services, caller: Caller, request: wire.SubmitRunReq
         _refuse("delay", "must not be negative")
     run_id = RunId(uuid4())
     audit = caller.audit("submit", f"run/{run_id}", request.request_id)
+    record = new_record(caller, spec, JobId(run_id), namespace, now, ephemeral=True)
     return Submit(
-        new_record(caller, spec, JobId(run_id), namespace, now, ephemeral=True),
+        record,
         NewRun(RunKey(now, run_id), now + delay),
         idempotency(namespace, request.idempotency_key, "SubmitRun", request),
-        replace(audit, run_id=run_id),
+        replace(audit, run_id=run_id, after=noted.definition(record)),
         Priority(spec.priority or Priority.MEDIUM),
     )
 

@@ -1,6 +1,6 @@
 """Access tokens, as they are stored."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -28,8 +28,14 @@ class AccessTokenStore(Protocol):
         """Newest first, past `after` (created_at, id); logins left out."""
         ...
 
-    async def revoke(self, token: AccessTokenId, by: str, audit: AuditEntry) -> AccessToken | None:
+    async def revoke(
+        self,
+        token: AccessTokenId,
+        by: str,
+        audit: AuditEntry,
+        noted: Callable[[AccessToken], str],
+    ) -> AccessToken | None:
         """From now on it, and what was made by it, is worth nothing; the first time stays. None:
-        there is none.
+        there is none. `noted`: what the audit has of what went.
         """
         ...

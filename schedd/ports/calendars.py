@@ -1,7 +1,7 @@
 """Calendars, and which jobs use them."""
 
 import builtins
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from schedd.core.ids import JobId
@@ -19,9 +19,17 @@ class CalendarStore(Protocol):
         ...
 
     async def apply(
-        self, namespace: str, name: str, spec: bytes, actor: str, audit: AuditEntry
+        self,
+        namespace: str,
+        name: str,
+        spec: bytes,
+        actor: str,
+        audit: AuditEntry,
+        noted: Callable[[CalendarRecord | None], tuple[str, str]] | None = None,
     ) -> CalendarRecord:
-        """Write its next version, unless the newest one says the same."""
+        """Write its next version, unless the newest one says the same. `noted`: what the audit has
+        of it, before and after, by the version before.
+        """
         ...
 
     async def get(self, namespace: str, name: str, version: int = 0) -> CalendarRecord | None:
@@ -39,7 +47,14 @@ class CalendarStore(Protocol):
         ...
 
     async def delete(
-        self, namespace: str, name: str, audit: AuditEntry, most: int
+        self,
+        namespace: str,
+        name: str,
+        audit: AuditEntry,
+        most: int,
+        noted: Callable[[CalendarRecord], str] | None = None,
     ) -> bool | builtins.list[str]:
-        """False: there is none. Names, `most` of them: these jobs use it, and it stays."""
+        """False: there is none. Names, `most` of them: these jobs use it, and it stays. `noted`:
+        what the audit has of what went.
+        """
         ...

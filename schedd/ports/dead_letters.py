@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -38,9 +38,11 @@ class DeadLetterStore(Protocol):
         ...
 
     async def discard(
-        self, choice: Choice, by: str, note: str, audit: AuditEntry
+        self, choice: Choice, by: str, note: str, audit: AuditEntry, noted: Callable[[int], str]
     ) -> Sequence[RunId]:
-        """Settle those that wait, but for what a redrive is about to do again; which."""
+        """Settle those that wait, but for what a redrive is about to do again; which. `noted`: what
+        the audit has of it, by how many they are.
+        """
         ...
 
     async def once_more(
@@ -62,10 +64,14 @@ class DeadLetterStore(Protocol):
         ...
 
     async def create(
-        self, wish: Wish, idempotency: Idempotency | None, audit: AuditEntry
+        self,
+        wish: Wish,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+        noted: Callable[[int], str],
     ) -> RedriveRecord | Conflict | None:
         """Store it with the letters that are chosen now; None: none is free. The same idempotency
-        key and digest give the one of then.
+        key and digest give the one of then. `noted` as in `discard`.
         """
         ...
 
@@ -77,7 +83,15 @@ class DeadLetterStore(Protocol):
         ...
 
     async def switch(
-        self, redrive_id: RedriveId, by: str, audit: AuditEntry, *, on: bool
+        self,
+        redrive_id: RedriveId,
+        by: str,
+        audit: AuditEntry,
+        noted: Callable[[RedriveRecord], str],
+        *,
+        on: bool,
     ) -> RedriveRecord | None:
-        """Stop it, or have it go on; one that is done, or so already, stays as it is."""
+        """Stop it, or have it go on; one that is done, or so already, stays as it is. `noted`: what
+        the audit has of how it stands.
+        """
         ...

@@ -1,7 +1,7 @@
 """Pools, and what is in them."""
 
 import builtins
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from schedd.core.model import AuditEntry
@@ -30,9 +30,18 @@ class PoolStore(Protocol):
         ...
 
     async def pause(
-        self, namespace: str, name: str, paused: bool, note: str, actor: str, audit: AuditEntry
+        self,
+        namespace: str,
+        name: str,
+        paused: bool,
+        note: str,
+        actor: str,
+        audit: AuditEntry,
+        noted: Callable[[PoolRecord], str] | None = None,
     ) -> PoolRecord | None:
-        """Have nothing of it start, or start again; None: there is none."""
+        """Have nothing of it start, or start again; None: there is none. `noted`: what the audit
+        has of how it stands.
+        """
         ...
 
     async def there(self, namespace: str, name: str) -> bool: ...
@@ -48,7 +57,14 @@ class PoolStore(Protocol):
         ...
 
     async def delete(
-        self, namespace: str, name: str, audit: AuditEntry, most: int
+        self,
+        namespace: str,
+        name: str,
+        audit: AuditEntry,
+        most: int,
+        noted: Callable[[PoolRecord], str] | None = None,
     ) -> bool | builtins.list[PoolUser]:
-        """False: there is none. Some, at most `most`: these use it, and it stays."""
+        """False: there is none. Some, at most `most`: these use it, and it stays. `noted`: what the
+        audit has of what went.
+        """
         ...

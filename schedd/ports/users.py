@@ -123,10 +123,12 @@ class UserStore(Protocol):
         skipped: NewRun | None,
         audit: AuditEntry,
         seen_generation: int | None = None,
+        noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | Conflict | None:
         """Resume with this timer; `skipped` accounts for the instants of the pause, and PENDING
         runs whose instant passed in it become SKIPPED (PAUSED). `Conflict`: the job's generation
-        isn't `seen_generation`, from which `timer` was reckoned.
+        isn't `seen_generation`, from which `timer` was reckoned. `noted`: what the audit has of how
+        the job stood.
         """
         ...
 
@@ -197,9 +199,14 @@ class UserStore(Protocol):
         """How the newest `count` runs of each of these jobs stand, newest first."""
         ...
 
-    async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
+    async def cancel_run(
+        self,
+        run_id: RunId,
+        audit: AuditEntry,
+        noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
+    ) -> RunRecord | None:
         """PENDING and RETRYING become CANCELLED (BY_USER); RUNNING is marked `cancelling` and its
-        worker must be told.
+        worker must be told. `noted`: what the audit has of it, before and after.
         """
         ...
 

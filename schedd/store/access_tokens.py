@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from schedd.store import audit
 from schedd.store.arrays import clean, ids
 from schedd.store.database import Database
 from schedd.store.schema import access_tokens as tokens
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 
 KEPT: Final = timedelta(days=30)
 """After its end: so long a list says that it was there."""
@@ -78,15 +78,21 @@ def list_tokens(
 
 
 def revoke(
-    connection: Connection, token: AccessTokenId, by: str, entry: AuditEntry
+    connection: Connection,
+    token: AccessTokenId,
+    by: str,
+    entry: AuditEntry,
+    noted: Callable[[AccessToken], str],
 ) -> AccessToken | None:
-    """It ends now; the first time stays."""
+    """It ends now; the first time stays. `noted`: what the audit has of what went."""
     mine = tokens.c.token_id == token
     ends = {"revoked_at": func.clock_timestamp(), "revoked_by": clean(by)}
     changed = tokens.update().where(mine, tokens.c.revoked_at.is_(None)).values(ends)
-    if connection.execute(changed).rowcount:
-        audit.write_all(connection, [entry])
-    return find(connection, token)
+    ended = connection.execute(changed).rowcount
+    found = find(connection, token)
+    if ended and found is not None:
+        audit.write_all(connection, [replace(entry, before=noted(found))])
+    return found
 
 
 def forget_ended(connection: Connection) -> None:
@@ -143,6 +149,12 @@ class PostgresAccessTokenStore:
         """Newest first, past `after`; logins left out."""
         return await self.database.call(lambda c: list_tokens(c, after, limit))
 
-    async def revoke(self, token: AccessTokenId, by: str, audit: AuditEntry) -> AccessToken | None:
+    async def revoke(
+        self,
+        token: AccessTokenId,
+        by: str,
+        audit: AuditEntry,
+        noted: Callable[[AccessToken], str],
+    ) -> AccessToken | None:
         """It ends now; None: there is none."""
-        return await self.database.call(lambda c: revoke(c, token, by, audit))
+        return await self.database.call(lambda c: revoke(c, token, by, audit, noted))

@@ -14,7 +14,7 @@ Invariants
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select, true
@@ -30,7 +30,7 @@ from schedd.store.calendar_schema import calendar_versions, calendars, job_calen
 from schedd.store.database import Database
 from schedd.store.operations import operations
 from schedd.store.schema import jobs
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 
 PINNED = """
 LEFT JOIN LATERAL (
@@ -128,9 +128,17 @@ def forget(connection: Connection, job_id: JobId) -> None:
 
 
 def apply_calendar(
-    connection: Connection, namespace: str, name: str, spec: bytes, actor: str, entry: AuditEntry
+    connection: Connection,
+    namespace: str,
+    name: str,
+    spec: bytes,
+    actor: str,
+    entry: AuditEntry,
+    noted: Callable[[CalendarRecord | None], tuple[str, str]] | None = None,
 ) -> CalendarRecord:
-    """Write its next version, unless the newest one says the same."""
+    """Write its next version, unless the newest one says the same. `noted`: what the audit has of
+    it, before and after, by the version before.
+    """
     connection.execute(
         insert(calendars)
         .values(
@@ -160,7 +168,8 @@ def apply_calendar(
             namespace=namespace, name=name, version=version, spec=spec, **changed
         )
     )
-    audit.write_all(connection, [entry])
+    was, now = (entry.before, entry.after) if noted is None else noted(before)
+    audit.write_all(connection, [replace(entry, before=was, after=now)])
     made = get_calendar(connection, namespace, name)
     assert made is not None, "it was written in this transaction"
     return made
@@ -210,9 +219,16 @@ def behind(
 
 
 def delete_calendar(
-    connection: Connection, namespace: str, name: str, entry: AuditEntry, most: int
+    connection: Connection,
+    namespace: str,
+    name: str,
+    entry: AuditEntry,
+    most: int,
+    noted: Callable[[CalendarRecord], str] | None = None,
 ) -> bool | list[str]:
-    """Delete it. False: there is none; names (`most` of them): these jobs use it, it stays."""
+    """Delete it. False: there is none; names (`most` of them): these jobs use it, it stays.
+    `noted`: what the audit has of what went.
+    """
     here = (calendars.c.namespace == clean(namespace)) & (calendars.c.name == clean(name))
     found = connection.execute(
         select(calendars.c.name).where(here, calendars.c.deleted_at.is_(None)).with_for_update()
@@ -222,8 +238,11 @@ def delete_calendar(
     users = connection.execute(_users(namespace, name).order_by(jobs.c.name).limit(most))
     if names := [row.name for row in users]:
         return names
+    gone = get_calendar(connection, namespace, name)
+    assert gone is not None, "its row is held"
     connection.execute(calendars.update().where(here).values(deleted_at=func.clock_timestamp()))
-    audit.write_all(connection, [entry])
+    before = entry.before if noted is None else noted(gone)
+    audit.write_all(connection, [replace(entry, before=before)])
     return True
 
 
@@ -296,11 +315,17 @@ class PostgresCalendarStore:
         return await self.database.call(lambda c: current(c, namespace, names))
 
     async def apply(
-        self, namespace: str, name: str, spec: bytes, actor: str, audit: AuditEntry
+        self,
+        namespace: str,
+        name: str,
+        spec: bytes,
+        actor: str,
+        audit: AuditEntry,
+        noted: Callable[[CalendarRecord | None], tuple[str, str]] | None = None,
     ) -> CalendarRecord:
         """Write its next version."""
         return await self.database.call(
-            lambda c: apply_calendar(c, namespace, name, spec, actor, audit)
+            lambda c: apply_calendar(c, namespace, name, spec, actor, audit, noted)
         )
 
     async def get(self, namespace: str, name: str, version: int = 0) -> CalendarRecord | None:
@@ -318,7 +343,14 @@ class PostgresCalendarStore:
         return await self.database.call(lambda c: behind(c, namespace, name, version, limit))
 
     async def delete(
-        self, namespace: str, name: str, audit: AuditEntry, most: int
+        self,
+        namespace: str,
+        name: str,
+        audit: AuditEntry,
+        most: int,
+        noted: Callable[[CalendarRecord], str] | None = None,
     ) -> bool | builtins.list[str]:
         """False: there is none; names: who uses it."""
-        return await self.database.call(lambda c: delete_calendar(c, namespace, name, audit, most))
+        return await self.database.call(
+            lambda c: delete_calendar(c, namespace, name, audit, most, noted)
+        )

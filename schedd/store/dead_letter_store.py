@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from schedd.core.ids import RedriveId, RunId
@@ -44,9 +45,13 @@ class PostgresDeadLetterStore:
         """Those that wait, by job and kind of error."""
         return await self.database.call(lambda c: dead_letters.groups(c, choice, most))
 
-    async def discard(self, choice: Choice, by: str, note: str, audit: AuditEntry) -> list[RunId]:
+    async def discard(
+        self, choice: Choice, by: str, note: str, audit: AuditEntry, noted: Callable[[int], str]
+    ) -> list[RunId]:
         """Settle those that wait."""
-        return await self.database.call(lambda c: dead_letters.discard(c, choice, by, note, audit))
+        return await self.database.call(
+            lambda c: dead_letters.discard(c, choice, by, note, audit, noted)
+        )
 
     async def once_more(
         self,
@@ -66,10 +71,16 @@ class PostgresDeadLetterStore:
         return await self.database.call(lambda c: redrives.planned(c, choice))
 
     async def create(
-        self, wish: Wish, idempotency: Idempotency | None, audit: AuditEntry
+        self,
+        wish: Wish,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+        noted: Callable[[int], str],
     ) -> RedriveRecord | Conflict | None:
         """Store it with the letters that are chosen now."""
-        return await self.database.call(lambda c: redrives.create(c, wish, idempotency, audit))
+        return await self.database.call(
+            lambda c: redrives.create(c, wish, idempotency, audit, noted)
+        )
 
     async def redrive(self, redrive_id: RedriveId) -> RedriveRecord | None:
         """One, with how its runs stand."""
@@ -82,7 +93,15 @@ class PostgresDeadLetterStore:
         return await self.database.call(lambda c: redrives.newest(c, namespace, after, limit))
 
     async def switch(
-        self, redrive_id: RedriveId, by: str, audit: AuditEntry, *, on: bool
+        self,
+        redrive_id: RedriveId,
+        by: str,
+        audit: AuditEntry,
+        noted: Callable[[RedriveRecord], str],
+        *,
+        on: bool,
     ) -> RedriveRecord | None:
         """Stop it, or have it go on."""
-        return await self.database.call(lambda c: redrives.switch(c, redrive_id, by, audit, on=on))
+        return await self.database.call(
+            lambda c: redrives.switch(c, redrive_id, by, audit, noted, on=on)
+        )

@@ -5,6 +5,7 @@ Invariant: a letter is settled once. Whoever settles it holds its row, and finds
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -33,6 +34,7 @@ from schedd.store.arrays import clean
 from schedd.store.fence import BY_INDEX
 from schedd.store.run_records import newest_first, of_job, record, records
 from schedd.store.schema import dead_letters, jobs, redrives, runs
+from schedkit.records import replace
 
 MOST_AT_ONCE = 50_000
 """Letters that one redrive promises, or one call discards."""
@@ -108,9 +110,16 @@ def groups(connection: Connection, choice: Choice, most: int) -> tuple[list[Dead
 
 
 def discard(
-    connection: Connection, choice: Choice, by: str, note: str, entry: AuditEntry
+    connection: Connection,
+    choice: Choice,
+    by: str,
+    note: str,
+    entry: AuditEntry,
+    noted: Callable[[int], str],
 ) -> list[RunId]:
-    """Settle those that wait, but for what a redrive that isn't stopped is to do again; which."""
+    """Settle those that wait, but for what a redrive that isn't stopped is to do again; which.
+    `noted`: what the audit has of it, by how many they are.
+    """
     alone(connection)
     changed = connection.execute(
         dead_letters.update()
@@ -125,7 +134,7 @@ def discard(
     )
     found = [RunId(one) for one in changed.scalars()]
     if found:
-        audit.write_all(connection, [entry])
+        audit.write_all(connection, [replace(entry, after=noted(len(found)))])
     return found
 
 

@@ -7,6 +7,7 @@ Invariant: what fell due in a pause is accounted for in the transaction that end
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from sqlalchemy import Connection, func
@@ -20,6 +21,7 @@ from schedd.store.arrays import clean
 from schedd.store.job_rows import account, change, lock_job, set_timer, stored
 from schedd.store.schema import jobs
 from schedd.store.waiting import skip_paused
+from schedkit.records import replace
 
 
 def pause_job(
@@ -62,10 +64,12 @@ def resume_job(
     until: datetime | None = None,
     *,
     tenure: TenureId | None = None,
+    noted: Callable[[JobRecord], str] | None = None,
 ) -> JobRecord | Conflict | None:
     """Let it fire again from `timer` on; what fell due in the pause is accounted for. A `Conflict`
     if the generation isn't the one that `timer` was reckoned from. `until`: the pause ended then.
-    `tenure`: whose owner does it; None: a person's call.
+    `tenure`: whose owner does it; None: a person's call. `noted`: what the audit has of how it
+    stood.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
@@ -80,5 +84,6 @@ def resume_job(
     change(connection, job_id, pause_note="", paused_by="", paused_at=None)
     set_timer(connection, job_id, timer, paused=False)
     standing.forget(connection, job_id)
-    audit.write_all(connection, [entry])
+    before = entry.before if noted is None else noted(was)
+    audit.write_all(connection, [replace(entry, before=before)])
     return stored(connection, job_id)

@@ -11,7 +11,7 @@ Invariants
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from schedd.store.database import Database
 from schedd.store.operations import operations
 from schedd.store.pool_schema import pool_turns, pools
 from schedd.store.schema import jobs, live
-from schedkit.records import dataclass
+from schedkit.records import dataclass, replace
 
 LOCK_SHARD: Final = "SELECT 1 FROM shards WHERE id = %s FOR NO KEY UPDATE"
 
@@ -95,8 +95,11 @@ def pause_pool(
     note: str,
     actor: str,
     entry: AuditEntry,
+    noted: Callable[[PoolRecord], str] | None = None,
 ) -> PoolRecord | None:
-    """Have nothing of it start, or start again. None: there is none."""
+    """Have nothing of it start, or start again. None: there is none. `noted`: what the audit has of
+    how it stands.
+    """
     connection.exec_driver_sql(LOCK_SHARD, (shard_of_pool(namespace, name),))
     before = _found(connection, namespace, name)
     if before is None:
@@ -115,17 +118,28 @@ def pause_pool(
             updated_by=clean(actor),
         )
     )
+    now = _stored(connection, namespace, name)
+    if noted is not None:
+        entry = replace(entry, before=noted(before), after=noted(now))
     audit.write_all(connection, [entry])
-    return _stored(connection, namespace, name)
+    return now
 
 
 def delete_pool(
-    connection: Connection, namespace: str, name: str, entry: AuditEntry, most: int
+    connection: Connection,
+    namespace: str,
+    name: str,
+    entry: AuditEntry,
+    most: int,
+    noted: Callable[[PoolRecord], str] | None = None,
 ) -> bool | list[PoolUser]:
-    """Delete it. False: there is none; some (at most `most`): these use it, and it stays."""
+    """Delete it. False: there is none; some (at most `most`): these use it, and it stays. `noted`:
+    what the audit has of what went.
+    """
     connection.exec_driver_sql(LOCK_SHARD, (shard_of_pool(namespace, name),))
-    held = select(pools.c.name).where(_is(namespace, name)).with_for_update()
-    if connection.execute(held).first() is None:
+    held = select(pools).where(_is(namespace, name)).with_for_update()
+    gone = connection.execute(held).first()
+    if gone is None:
         return False
     here = (jobs.c.namespace == clean(namespace)) & (jobs.c.pool == name)
     alive = (
@@ -148,7 +162,8 @@ def delete_pool(
     mine = pool_turns.c.pool == pool_key(namespace, name)
     connection.execute(pool_turns.delete().where(mine, pool_turns.c.ended))
     connection.execute(pools.delete().where(_is(namespace, name)))
-    audit.write_all(connection, [entry])
+    before = entry.before if noted is None else noted(_record(gone))
+    audit.write_all(connection, [replace(entry, before=before)])
     return True
 
 
@@ -242,10 +257,17 @@ class PostgresPoolStore:
         return await self.database.call(lambda c: set_pool(c, *wish))
 
     async def pause(
-        self, namespace: str, name: str, paused: bool, note: str, actor: str, audit: AuditEntry
+        self,
+        namespace: str,
+        name: str,
+        paused: bool,
+        note: str,
+        actor: str,
+        audit: AuditEntry,
+        noted: Callable[[PoolRecord], str] | None = None,
     ) -> PoolRecord | None:
         """Pause it, or resume it."""
-        wish = (namespace, name, paused, note, actor, audit)
+        wish = (namespace, name, paused, note, actor, audit, noted)
         return await self.database.call(lambda c: pause_pool(c, *wish))
 
     async def there(self, namespace: str, name: str) -> bool:
@@ -267,7 +289,14 @@ class PostgresPoolStore:
         return await self.database.call(lambda c: list_pools(c, namespace, after, limit))
 
     async def delete(
-        self, namespace: str, name: str, audit: AuditEntry, most: int
+        self,
+        namespace: str,
+        name: str,
+        audit: AuditEntry,
+        most: int,
+        noted: Callable[[PoolRecord], str] | None = None,
     ) -> bool | builtins.list[PoolUser]:
         """False: there is none; names: who uses it."""
-        return await self.database.call(lambda c: delete_pool(c, namespace, name, audit, most))
+        return await self.database.call(
+            lambda c: delete_pool(c, namespace, name, audit, most, noted)
+        )

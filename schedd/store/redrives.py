@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -53,10 +54,15 @@ def planned(connection: Connection, choice: Choice) -> int:
 
 
 def create(
-    connection: Connection, wish: Wish, wanted: Idempotency | None, entry: AuditEntry
+    connection: Connection,
+    wish: Wish,
+    wanted: Idempotency | None,
+    entry: AuditEntry,
+    noted: Callable[[int], str],
 ) -> RedriveRecord | None:
     """Store it with the letters that are chosen now; with a key used before, the one of then.
-    Ends the transaction with None when no letter is free.
+    Ends the transaction with None when no letter is free. `noted`: what the audit has of it, by how
+    many they are.
     """
     earlier = idempotency.claim(connection, wanted, wish.redrive_id)
     if earlier is not None:
@@ -87,7 +93,7 @@ def create(
             stopped_by="",
         )
     )
-    audit.write_all(connection, [entry])
+    audit.write_all(connection, [replace(entry, after=noted(promised))])
     return get(connection, wish.redrive_id)
 
 
@@ -123,22 +129,33 @@ def newest(
 
 
 def switch(
-    connection: Connection, redrive_id: RedriveId, by: str, entry: AuditEntry, *, on: bool
+    connection: Connection,
+    redrive_id: RedriveId,
+    by: str,
+    entry: AuditEntry,
+    noted: Callable[[RedriveRecord], str],
+    *,
+    on: bool,
 ) -> RedriveRecord | None:
     """Stop it, or have it go on; one that is done, or so already, stays as it is. None: there is
     none. Its rate begins anew. Told without how its runs stand: to stop it takes no more than that.
+    `noted`: what the audit has of how it stands.
     """
     mine = redrives.c.redrive_id == redrive_id
-    row = connection.execute(select(redrives).where(mine).with_for_update(key_share=True)).first()
-    if row is None:
+    connection.execute(select(redrives.c.redrive_id).where(mine).with_for_update(key_share=True))
+    was = _bare(connection, redrive_id)
+    if was is None:
         return None
-    if row.finished_at is None and row.open is not on:
+    if was.finished_at is None and was.open is not on:
         stopped: dict[str, Any] = {"stopped_at": None, "stopped_by": ""}
         if not on:
             stopped = {"stopped_at": func.clock_timestamp(), "stopped_by": clean(by)}
         connection.execute(redrives.update().where(mine).values(open=on, fed_until=None, **stopped))
-        audit.write_all(connection, [entry])
-    return _bare(connection, redrive_id)
+        now = _bare(connection, redrive_id)
+        assert now is not None, "its row is held"
+        audit.write_all(connection, [replace(entry, before=noted(was), after=noted(now))])
+        return now
+    return was
 
 
 def _records() -> Select[Any]:

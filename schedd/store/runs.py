@@ -7,7 +7,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, func, select, true
@@ -32,6 +32,7 @@ from schedd.store.schema import (
     runs,
     timers,
 )
+from schedkit.records import replace
 
 ATTEMPT = (
     attempts.c.attempt,
@@ -47,6 +48,7 @@ ATTEMPT = (
     attempts.c.error,
     attempts.c.digest,
 )
+
 """What an attempt is, whether it stands here or in the run's own row."""
 
 
@@ -143,14 +145,22 @@ def newest_states(
     return found
 
 
-def cancel_run(connection: Connection, run_id: RunId, entry: AuditEntry) -> RunRecord | None:
-    """Cancel it, or mark it; a run that has ended stays as it is."""
+def cancel_run(
+    connection: Connection,
+    run_id: RunId,
+    entry: AuditEntry,
+    noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
+) -> RunRecord | None:
+    """Cancel it, or mark it; a run that has ended stays as it is. `noted`: what the audit has of
+    it, before and after.
+    """
     row = connection.execute(
         select(runs.c.state, runs.c.cancelling)
         .where(runs.c.run_id == run_id)
         .with_for_update(key_share=True)
     ).first()
-    if row is None:
+    was = get_run(connection, run_id)
+    if row is None or was is None:
         return None
     if row.state in (State.PENDING, State.RETRYING):
         ended = connection.execute(
@@ -173,8 +183,12 @@ def cancel_run(connection: Connection, run_id: RunId, entry: AuditEntry) -> RunR
         )
     elif row.state == State.RUNNING:
         connection.execute(runs.update().where(runs.c.run_id == run_id).values(cancelling=True))
+    now = get_run(connection, run_id)
+    if noted is not None and now is not None:
+        before, after = noted(was, now)
+        entry = replace(entry, before=before, after=after)
     audit.write_all(connection, [entry])
-    return get_run(connection, run_id)
+    return now
 
 
 def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:

@@ -153,10 +153,13 @@ class PostgresUserStore:
         skipped: NewRun | None,
         audit: AuditEntry,
         seen_generation: int | None = None,
+        noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | Conflict | None:
         """Let it fire again, from this timer on."""
         return await self.database.call(
-            lambda c: pausing.resume_job(c, job_id, timer, skipped, audit, seen_generation)
+            lambda c: pausing.resume_job(
+                c, job_id, timer, skipped, audit, seen_generation, noted=noted
+            )
         )
 
     async def delete_job(
@@ -232,9 +235,14 @@ class PostgresUserStore:
         """Of each of these jobs, newest first."""
         return await self.database.call(lambda c: runs.newest_states(c, job_ids, count))
 
-    async def cancel_run(self, run_id: RunId, audit: AuditEntry) -> RunRecord | None:
+    async def cancel_run(
+        self,
+        run_id: RunId,
+        audit: AuditEntry,
+        noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
+    ) -> RunRecord | None:
         """Cancel what waits, mark what runs."""
-        return await self.database.call(lambda c: runs.cancel_run(c, run_id, audit))
+        return await self.database.call(lambda c: runs.cancel_run(c, run_id, audit, noted))
 
     async def attempts(self, run_id: RunId) -> list[AttemptRecord]:
         """Every handing out, oldest first."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-SAID: Final = frozenset({"paused", "by"})
+SAID: Final = frozenset({"paused", "by", "state"})
 """Told by the action, and by who did it."""
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 

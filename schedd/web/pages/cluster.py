@@ -17,6 +17,7 @@ from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.glance import COLOURS
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedd.web.pages.ring import ring
+from schedkit.sources import actor_told
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
 AUDIT_READ: Final = 10
@@ -128,7 +129,7 @@ def deeds(entries: Iterable[cluster_pb.AuditEntry]) -> list[Deed]:
         Deed(
             action=one.action.replace("-", " "),
             outcome=one.outcome,
-            actor=one.actor,
+            actor=actor_told(one.actor, one.source),
             told=" · ".join(filter(None, (refusal(one.reason), in_words(one.after)))),
             at=words.instant(one.at),
         )

@@ -18,6 +18,7 @@ from schedd.web import words
 from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.lines import look_of, moment, reason
 from schedd.web.words import LOOKS, Look
+from schedkit.sources import actor_told
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, run_pb2
 
@@ -106,8 +107,9 @@ def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[Step]:
             continue
         refused = entry.outcome == "refused"
         look = LOOKS[State.CANCELLED.value] if refused else WAITS
-        by = f"by {entry.actor}"
+        by = f"by {actor_told(entry.actor, entry.source)}"
         why = f"{entry.outcome}: {entry.reason.lower()}" if entry.reason else entry.outcome
         what = f"{entry.action} {entry.outcome}" if refused else f"{entry.action} asked for"
-        detail = " · ".join(filter(None, (by, why if refused else "", in_words(entry.after))))
+        said = "" if entry.action == "submit" else in_words(entry.after)  # the page shows it
+        detail = " · ".join(filter(None, (by, why if refused else "", said)))
         yield Step(at, look, what, entry.fencing_token, detail, refused=refused)

@@ -160,7 +160,8 @@ async def test_why_a_run_was_cancelled_stands_in_the_audit(api):
     run = await api("SubmitRun", submit())
     await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id, reason="no longer wanted"))
     page = await api("ListAudit", cluster_service_pb2.ListAuditRequest(action="cancel"))
-    assert [json.loads(entry.after) for entry in page.entries] == [{"reason": "no longer wanted"}]
+    after = {"state": "CANCELLED", "reason": "no longer wanted"}
+    assert [json.loads(entry.after) for entry in page.entries] == [after]
 
 
 async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):

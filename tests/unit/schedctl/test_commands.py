@@ -100,6 +100,15 @@ async def test_the_cluster_its_workers_audit_and_dead_letters(ctl, member):
     assert "f1" in (await ctl("dlq", "list")).out
 
 
+async def test_who_came_by_a_token_is_told_with_it_in_the_audit(ctl, member):
+    source = "ipv4:127.0.0.1:4711 token:0b7a58b2-5b8e-4f7c-8f0e-2f4d8a9c1e77"
+    entry = cluster.AuditEntry(actor="user/dev", action="pause", outcome="ok", source=source)
+    member.say("ListAudit", cluster.ListAuditResponse(entries=[entry]))
+    assert "user/dev (token 0b7a58b2)" in (await ctl("audit", "list")).out
+    [told] = (await ctl("audit", "list", "-o", "json")).data
+    assert (told["actor"], told["source"]) == ("user/dev", source)
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [

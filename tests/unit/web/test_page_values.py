@@ -96,11 +96,32 @@ def test_what_has_no_instant_isnt_told() -> None:
 
 def test_what_a_person_gave_as_a_reason_stands_in_it_in_words() -> None:
     entry = cluster_pb.AuditEntry(
-        actor="user/ann", action="cancel", outcome="ok", after='{"reason":"too late"}'
+        actor="user/ann",
+        action="cancel",
+        outcome="ok",
+        after='{"state":"CANCELLED","reason":"too late"}',
     )
     entry.at.FromDatetime(NOW + timedelta(seconds=9))
     *_, step = story(run_at(NOW), [], [entry])
     assert step.detail == "by user/ann · reason: too late"
+
+
+def test_who_came_by_a_token_is_told_with_it() -> None:
+    source = "ipv4:127.0.0.1:4711 token:0b7a58b2-5b8e-4f7c-8f0e-2f4d8a9c1e77"
+    entry = cluster_pb.AuditEntry(actor="user/dev", action="cancel", outcome="ok", source=source)
+    entry.at.FromDatetime(NOW + timedelta(seconds=9))
+    *_, step = story(run_at(NOW), [], [entry])
+    assert step.detail == "by user/dev (token 0b7a58b2)"
+    [deed] = deeds([entry])
+    assert deed.actor == "user/dev (token 0b7a58b2)"
+
+
+def test_the_story_of_a_submit_leaves_its_definition_to_the_page() -> None:
+    after = '{"namespace":"default","shell":{"argv":["true"]}}'
+    entry = cluster_pb.AuditEntry(actor="user/ann", action="submit", outcome="ok", after=after)
+    entry.at.FromDatetime(NOW + timedelta(seconds=9))
+    *_, step = story(run_at(NOW), [], [entry])
+    assert step.detail == "by user/ann"
 
 
 @pytest.mark.parametrize(
