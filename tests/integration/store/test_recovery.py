@@ -361,7 +361,7 @@ async def test_recovery_stops_redrives_that_may_have_gone_on_and_none_asked_for_
         )
         chosen = Choice("default", str(job.definition.job_id))
         wish = RedriveWish(RedriveId(uuid4()), job.shard, chosen, 10.0, None, "ann")
-        assert await letters.create(wish, None, told(NO_PAUSES, NO_PAUSES))
+        assert await letters.create(wish, None, told(NO_PAUSES, NO_PAUSES), str)
         return wish.redrive_id
 
     before = await asked()
