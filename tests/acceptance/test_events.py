@@ -237,6 +237,7 @@ def test_the_commands_of_the_document_do_what_it_says(
             )
             with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as curl:
                 assert curl.stdout is not None
+                next(line for line in curl.stdout if line.startswith("id: "))  # it has begun
                 calm_client.jobs.trigger("nightly-etl")
                 line = next(line for line in curl.stdout if line.startswith("data: "))
                 assert '"job":"nightly-etl"' in line
