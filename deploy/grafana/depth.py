@@ -113,9 +113,9 @@ SHARDS = Row(
         ),
         lines(
             "Not ready, and why",
-            "1 for each reason that a member has, as its /readyz says.",
+            "1 for each reason that a member has, as its /readyz says; 0 for those that it hasn't.",
             "short",
-            Query(f"schedd_not_ready_reasons{{{MEMBER}}} == 1", "{{instance}} {{reason}}"),
+            Query(f"schedd_not_ready_reasons{{{MEMBER}}}", "{{instance}} {{reason}}"),
         ),
         lines(
             "Trust",

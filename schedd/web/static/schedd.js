@@ -290,16 +290,28 @@ function restamp() {
 }
 
 // the second click of two may meet the page that answers the first, where the same button is again
-function isSecond(action) {
+function isSecond(form) {
+  const asked = wordOf(form);
   const [at, last] = JSON.parse(sessionStorage.getItem("sent") ?? "[0, null]");
-  sessionStorage.setItem("sent", JSON.stringify([Date.now(), action]));
-  return last === action && Math.abs(Date.now() - at) < TWICE;
+  sessionStorage.setItem("sent", JSON.stringify([Date.now(), asked]));
+  return last === asked && Math.abs(Date.now() - at) < TWICE;
+}
+
+// a number for what a form asks: what somebody typed isn't kept
+function wordOf(form) {
+  const told = new FormData(form);
+  told.delete("request_id");
+  let word = 0;
+  for (const sign of `${form.getAttribute("action")}?${new URLSearchParams(told)}`) {
+    word = (Math.imul(word, 31) + sign.codePointAt(0)) | 0;
+  }
+  return word;
 }
 
 function sending(event) {
   const form = event.target;
   if (form.getAttribute("method") !== "post") return;
-  if (isSecond(form.getAttribute("action"))) return event.preventDefault();
+  if (isSecond(form)) return event.preventDefault();
   const field = form.querySelector("input[name=request_id]");
   if (field) field.value = stamp;
   clearTimeout(spent);

@@ -10,6 +10,8 @@ from support.cluster import DevCluster
 
 BETWEEN = 60
 """Milliseconds between the two clicks."""
+TWICE = 1_100
+"""Milliseconds past which the same is meant again."""
 ANSWER_ELSEWHERE = """document.addEventListener(
   "click", ({target}) => target.closest("form")?.setAttribute("target", "_blank"), true
 )"""
@@ -50,6 +52,17 @@ def test_a_double_click_triggers_once_and_the_next_click_again(
         expect(page.locator(".told")).to_contain_text("twice was triggered")
         assert runs_of(cluster, "twice") == times
         assert len([one for one in web.requests if one.startswith("POST")]) == times
+        page.wait_for_timeout(TWICE)
+
+
+def test_a_form_that_is_mended_at_once_is_no_second_click(web: Watched) -> None:
+    page = web.open("/new-job?name=mended-at-once&what=true")
+    for when in ("61 * * * *", "1 * * * *"):
+        page.get_by_label("Cron expression").fill(when)
+        with page.expect_navigation():
+            page.get_by_role("button", name="Create it").click()
+    page.wait_for_url("**/jobs/mended-at-once")
+    web.allow("status of 400")
 
 
 def test_a_page_that_stays_asks_again_for_who_waited(web: Watched, cluster: DevCluster) -> None:

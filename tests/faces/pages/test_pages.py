@@ -222,7 +222,11 @@ def test_pages_read_and_forms_work_without_a_script(
         wait_until(
             lambda: cluster.json("run", "get", run_id)["state"] == "SUCCEEDED", PATIENCE, "its end"
         )
-        assert "succeeded" in web.open(f"/runs/{run_id}").locator("#run").inner_text()
+        wait_until(  # what was read a moment ago is shown to all who ask
+            lambda: "succeeded" in web.open(f"/runs/{run_id}").locator("#run").inner_text(),
+            PATIENCE,
+            "the page to say so",
+        )
 
 
 def test_there_is_a_page_for_what_isnt_there(web: Watched) -> None:
