@@ -1,15 +1,24 @@
 """What one attempt writes while it runs, for those who follow it: what is kept by now, then each
 piece as it is read.
+
+A member reads in the database that a run was handed out, and its owner's assignment may reach the
+worker later than what that member asks: `Expected` has who follows attempts that haven't come.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from workerd.core.capture import Piece
+from workerd.core.ids import Key
 from workerd.recording import Recording
 
 Hear = Callable[[Piece], object]
+
+MOST_EXPECTED: Final = 1000
+"""Attempts that are followed before they come; the longest expected is given up for one more."""
 
 
 def _nothing() -> Sequence[Piece]:
@@ -57,3 +66,41 @@ class Tail:
     def unfollow(self, who: object) -> None:
         """Nothing more for `who`."""
         self._followers.pop(who, None)
+
+    @property
+    def followed(self) -> bool:
+        """Whether anybody does."""
+        return bool(self._followers)
+
+
+class Expected:
+    """Attempts that somebody follows already."""
+
+    def __init__(self) -> None:
+        self._tails: OrderedDict[Key, Tail] = OrderedDict()
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._tails)
+
+    def follow(self, key: Key, who: object, hear: Hear) -> None:
+        """Tell `who` what this attempt writes, when it comes."""
+        self._tails.setdefault(key, Tail()).follow(who, hear)
+        if len(self._tails) > MOST_EXPECTED:
+            self._tails.popitem(last=False)
+
+    def unfollow(self, key: Key, who: object) -> None:
+        """Nothing more for `who`."""
+        if (tail := self._tails.get(key)) is not None:
+            tail.unfollow(who)
+            if not tail.followed:
+                del self._tails[key]
+
+    def gone(self, who: object) -> None:
+        """`who` follows nothing any more."""
+        for key in [*self._tails]:
+            self.unfollow(key, who)
+
+    def came(self, key: Key) -> Tail:
+        """This attempt is here: its tail, with those who follow it."""
+        return self._tails.pop(key, None) or Tail()

@@ -24,6 +24,7 @@ from workerd import wire
 from workerd.armed import Armed
 from workerd.attempts import BUG, Attempts, InHand, Origin
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
+from workerd.core.capture import Piece
 from workerd.core.cluster_time import ClusterTime, JudgingClock
 from workerd.core.ids import Address, Incarnation, Key
 from workerd.core.outcome import Cause, Outcome, Reason, Verdict
@@ -32,6 +33,7 @@ from workerd.courier import Courier
 from workerd.executors.base import Executor, dies_with_lease
 from workerd.keeping import Keeping, Parcel
 from workerd.metrics import Metrics
+from workerd.tail import Expected
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class Work:
         self._keeping = keeping
         self._metrics = metrics
         self._items: dict[Key, InHand] = {}
+        self._expected = Expected()
         self._armed = Armed(self._begin)
         self._group: asyncio.TaskGroup | None = None
         self._leaving = False
@@ -110,7 +113,8 @@ class Work:
         )
         match verdict:
             case Taken():
-                self._items[offer.key] = InHand(assignment, action, origin)
+                tail = self._expected.came(offer.key)
+                self._items[offer.key] = InHand(assignment, action, origin, tail=tail)
                 self._idle.clear()
                 self._begin(offer.key)
             case Known(state):
@@ -153,18 +157,24 @@ class Work:
 
     def follow(self, follow: pb.Follow, origin: Origin) -> None:
         """Somebody at that member reads along what an attempt writes, or nobody any more."""
-        item = self._items.get(wire.key_of(follow.key))
-        if item is not None and follow.stop:
-            item.tail.unfollow(origin)
+        key = wire.key_of(follow.key)
+        item = self._items.get(key)
+
+        def hear(piece: Piece) -> None:
+            origin.send_log(pb.LogChunk(key=follow.key, piece=wire.piece(piece)))
+
+        if follow.stop:
+            self._expected.unfollow(key, origin)
+            if item is not None:
+                item.tail.unfollow(origin)
         elif item is not None:
-            key = item.assignment.key
-            item.tail.follow(
-                origin,
-                lambda piece: origin.send_log(pb.LogChunk(key=key, piece=wire.piece(piece))),
-            )
+            item.tail.follow(origin, hear)
+        else:
+            self._expected.follow(key, origin, hear)
 
     def gone(self, origin: Origin) -> None:
         """That stream is over: nobody reads along by it."""
+        self._expected.gone(origin)
         for item in self._items.values():
             item.tail.unfollow(origin)
 

@@ -97,8 +97,8 @@ class Daemon:
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
-            telemetry.observe_etcd(etcd.away_for)
-            judged = readiness(parts.member, clock, etcd.away_for, daemon.draining.is_set)
+            telemetry.observe_etcd(etcd.silence.seconds)
+            judged = readiness(parts.member, clock, etcd.silence.seconds, daemon.draining.is_set)
             telemetry.observe_readiness(judged)
 
             def unready() -> list[str]:

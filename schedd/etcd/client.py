@@ -44,6 +44,7 @@ from schedd.etcd.methods import (
     STATUS,
     TXN,
 )
+from schedd.etcd.silence import Silence
 from schedkit.errors import Unavailable
 
 _PAGE: Final = 2_000
@@ -85,9 +86,10 @@ class EtcdClient:
         """Those that were configured, as `status` answers of them."""
         return tuple(self._connection.targets)
 
-    def away_for(self) -> float:
-        """Seconds for which no call was answered; 0: the last one was."""
-        return self._connection.away_for()
+    @property
+    def silence(self) -> Silence:
+        """For how long no call was answered, keepalives included."""
+        return self._connection.silence
 
     async def close(self) -> None:
         """Close the connections; calls and followers have to be ended before."""

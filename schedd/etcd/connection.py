@@ -35,6 +35,7 @@ from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
 from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
 from schedd.etcd.methods import AUTHENTICATE, Method
 from schedd.etcd.ring import Ring
+from schedd.etcd.silence import Silence
 from schedd.etcd.stream import Stream
 from schedkit.clock import boottime
 from schedkit.errors import ScheddError, Unavailable
@@ -58,8 +59,8 @@ class Connection:
 
     def __init__(self, access: Access, *, deadline: float, emit: Emit = unheard) -> None:
         self.deadline = deadline
+        self.silence = Silence()
         self._emit = emit
-        self._away_since: float | None = None
         self.targets = access.targets
         self._access = access
         self._ring = Ring(len(self.targets), start=random.randrange(len(self.targets)))
@@ -71,12 +72,6 @@ class Connection:
     def current(self) -> int:
         """Position among `targets` of the endpoint that the next call begins with."""
         return self._ring.current
-
-    def away_for(self) -> float:
-        """Seconds since the first of the calls that no endpoint has answered since one did; 0: the
-        last was answered.
-        """
-        return 0.0 if self._away_since is None else boottime() - self._away_since
 
     async def close(self) -> None:
         """Close all channels. Calls that are under way end as cancelled: end them first."""
@@ -105,10 +100,11 @@ class Connection:
         began, failed = boottime(), True
         try:
             answer = await self._anywhere(what)
-            failed, self._away_since = False, None
+            failed = False
+            self.silence.broken()
             return answer
         except Unavailable:
-            self._away_since = self._away_since or began
+            self.silence.unanswered(began)
             raise
         finally:
             self._emit(Called(Service.ETCD, what.method.name, boottime() - began, failed))

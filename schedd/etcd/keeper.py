@@ -172,7 +172,7 @@ async def keep_lease(
     trust = Trust(lease.ttl, deadline=deadline, sent=sent)
     slack = slack or Slack()
     slack.renewed(trust.until, lease.ttl)
-    lifeline = Lifeline(access, deadline=deadline, emit=client.emit)
+    lifeline = Lifeline(access, client.silence, deadline=deadline, emit=client.emit)
     keeper = LeaseKeeper(lease, trust, lifeline, slack)
     keeper.start()
     try:

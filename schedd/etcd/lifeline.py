@@ -19,6 +19,7 @@ from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
 from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
 from schedd.etcd.methods import AUTHENTICATE, LEASE_KEEP_ALIVE, Method
 from schedd.etcd.ring import Ring
+from schedd.etcd.silence import Silence
 from schedkit.clock import boottime
 from schedkit.errors import ScheddError, Unavailable
 
@@ -29,10 +30,14 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 class Lifeline:
     """Sends keepalives. Used by one thread; `close` may come from another.
 
-    `deadline`: seconds for each keepalive. `emit` is told how long each took.
+    `deadline`: seconds for each keepalive. `silence` is told which were answered, `emit` how long
+    each took.
     """
 
-    def __init__(self, access: Access, *, deadline: float, emit: Emit = unheard) -> None:
+    def __init__(
+        self, access: Access, silence: Silence, *, deadline: float, emit: Emit = unheard
+    ) -> None:
+        self._silence = silence
         self._emit = emit
         self._access = access
         self._deadline = deadline
@@ -51,7 +56,11 @@ class Lifeline:
         try:
             ttl = self._anywhere(lease, began + self._deadline)
             failed = False
+            self._silence.broken()
             return ttl
+        except Unavailable:
+            self._silence.unanswered(began)
+            raise
         finally:
             took = boottime() - began
             self._emit(Called(Service.ETCD, LEASE_KEEP_ALIVE.name, took, failed))

@@ -183,6 +183,19 @@ async def test_what_a_job_writes_is_told_as_it_comes_to_who_follows_it(tmp_path:
         assert heard() == [*both, *both]
 
 
+async def test_who_follows_before_the_assignment_has_come_hears_all_of_it(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        followed, left = member.key(), member.key()
+        await stream.send(follows=[pb.Follow(key=followed), pb.Follow(key=left)])
+        await stream.send(follows=[pb.Follow(key=left, stop=True)])
+        for key in (followed, left):
+            await stream.assign(key=key, argv=["echo", "heard"])
+            await stream.result_of(key)
+        told = [(chunk.key, chunk.piece.data) for chunk in stream.chunks]
+        assert told == [(followed, b"heard\n")]
+
+
 async def test_output_that_is_not_text_is_kept_as_it_is(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (member, _):
         stream = await member.attached()

@@ -11,6 +11,8 @@ from schedd.core.events import Called, Event, Service
 from schedd.etcd.access import Access
 from schedd.etcd.client import connect
 from schedd.etcd.keeper import keep_lease
+from schedd.etcd.trust import Loss
+from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.slack import Slack
 from support.etcd import EtcdCluster
@@ -29,7 +31,7 @@ async def test_each_call_is_timed_by_what_was_asked(single: EtcdCluster, root: s
     async with connect(access, deadline=DEADLINE, root=root, emit=told.append) as client:
         await client.get("a")
         await client.txn([], [])
-        assert client.away_for() == 0
+        assert client.silence.seconds() == 0
     assert [(one.service, one.call, one.failed) for one in calls(told)] == [
         (Service.ETCD, "Range", False),
         (Service.ETCD, "Txn", False),
@@ -49,10 +51,10 @@ async def test_while_nobody_answers_that_is_told_with_its_time_until_somebody_do
         first, second = calls(told)
         assert first.failed
         assert second.failed
-        assert client.away_for() >= first.took + second.took
+        assert client.silence.seconds() >= first.took + second.took
     async with connect(Access((NOBODY, *single.endpoints)), deadline=DEADLINE, root=root) as client:
         await client.get("a")
-        assert client.away_for() == 0
+        assert client.silence.seconds() == 0
 
 
 async def test_a_lease_that_is_kept_tells_of_its_keepalives_and_of_its_slack(
@@ -71,3 +73,17 @@ async def test_a_lease_that_is_kept_tells_of_its_keepalives_and_of_its_slack(
         least = slack.least()
         assert least is not None
         assert 0 < least < keeper.lease.ttl
+
+
+async def test_keepalives_that_nobody_answers_are_a_silence_until_one_is_answered(
+    single: EtcdCluster, root: str
+) -> None:
+    nobody, access = Access((NOBODY,)), Access(single.endpoints)
+    async with connect(access, deadline=DEADLINE, root=root) as client:
+        async with keep_lease(client, nobody, ttl=3, deadline=DEADLINE) as keeper:
+            assert await keeper.until_lost() is Loss.UNANSWERED
+            assert client.silence.seconds() > DEADLINE, "though every other call was answered"
+        assert client.silence.seconds() == 0, "its revocation was answered"
+        async with keep_lease(client, access, ttl=3, deadline=DEADLINE):
+            client.silence.unanswered(boottime())
+            await wait_until_async(lambda: client.silence.seconds() == 0, 10, "a keepalive")

@@ -1,0 +1,50 @@
+"""Who follows attempts that haven't come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from workerd import tail
+from workerd.core.capture import Piece
+from workerd.core.ids import Key, RunId, Token
+from workerd.tail import Expected
+
+
+def key(token: int) -> Key:
+    return Key(RunId("r"), Token(token))
+
+
+PIECE = Piece(stderr=False, data=b"x", offset=0, at=datetime.now(UTC))
+
+
+def test_they_hear_it_from_its_first_byte_on() -> None:
+    expected, heard = Expected(), list[str]()
+    expected.follow(key(1), "m1", lambda _: heard.append("m1"))
+    expected.follow(key(1), "m2", lambda _: heard.append("m2"))
+    expected.follow(key(1), "m3", lambda _: heard.append("m3"))
+    expected.unfollow(key(1), "m2")
+    expected.gone("m3")
+    expected.came(key(1)).came(PIECE)
+    assert heard == ["m1"]
+    assert not expected.came(key(1)).followed, "it is here, and no longer expected"
+
+
+def test_what_nobody_follows_any_more_is_forgotten() -> None:
+    expected = Expected()
+    for token in range(10):
+        expected.follow(key(token), "m1", lambda _: None)
+    expected.unfollow(key(0), "m1")
+    expected.gone("m1")
+    assert len(expected) == 0
+
+
+def test_there_is_an_end_to_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "MOST_EXPECTED", 2)
+    expected = Expected()
+    for token in (1, 2, 3):
+        expected.follow(key(token), "m1", lambda _: None)
+    assert len(expected) == 2
+    assert not expected.came(key(1)).followed
+    assert expected.came(key(3)).followed
