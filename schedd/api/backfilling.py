@@ -11,7 +11,14 @@ from uuid import uuid4
 
 from schedd.api import definitions, paging, stored_jobs, views
 from schedd.api.bounds import id_of
-from schedd.api.errors import FailedPrecondition, InvalidArgument, NotFound, Violation
+from schedd.api.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Violation,
+    refuse,
+    wrong,
+)
 from schedd.api.services import Caller, Services
 from schedd.core.backfill import MOST_INSTANTS, MOST_PARALLEL, TOGETHER, Rerun, Wish
 from schedd.core.because import told
@@ -159,8 +166,7 @@ def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[
         for field in ("from", "to")
         if not request.HasField(field)
     ]
-    if violations:
-        raise _wrong(violations)
+    refuse(violations, "INVALID_FIELD")
     first, last = definitions.instant(getattr(request, "from")), definitions.instant(request.to)
     if first < EARLIEST:
         violations.append(Violation("from", f"is before {told(EARLIEST)}"))
@@ -170,8 +176,7 @@ def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[
         violations.append(
             Violation("to", f"is still to come: a backfill is of the past, until {told(now)}")
         )
-    if violations:
-        raise _wrong(violations)
+    refuse(violations, "INVALID_FIELD")
     return first, last
 
 
@@ -188,7 +193,7 @@ def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Def
         )
     else:
         return
-    raise _wrong([Violation("max_parallel", problem)])
+    raise wrong("max_parallel", problem)
 
 
 async def _instants(
@@ -250,14 +255,4 @@ def _unknown(text: str) -> NotFound:
         f"there is no backfill {text}",
         reason="NO_SUCH_BACKFILL",
         remedy="see `schedctl job backfills`",
-    )
-
-
-def _wrong(violations: list[Violation]) -> InvalidArgument:
-    first = violations[0]
-    return InvalidArgument(
-        f"{first.field}: {first.problem}",
-        reason="INVALID_FIELD",
-        remedy="mend the field and call again; nothing was stored",
-        violations=violations,
     )

@@ -91,6 +91,16 @@ def refuse(
         )
 
 
+def wrong(field: str, problem: str) -> InvalidArgument:
+    """The refusal of one field of a call that stores nothing unless all of it is right."""
+    return InvalidArgument(
+        f"{field}: {problem}",
+        reason="INVALID_FIELD",
+        remedy="mend the field and call again; nothing was stored",
+        violations=[Violation(field, problem)],
+    )
+
+
 class Unauthenticated(CallError):
     """It isn't known who calls."""
 

@@ -19,12 +19,7 @@ from schedd.api import (
     views,
 )
 from schedd.api.bounds import id_of
-from schedd.api.errors import (
-    FailedPrecondition,
-    InvalidArgument,
-    NotFound,
-    Violation,
-)
+from schedd.api.errors import FailedPrecondition, NotFound, wrong
 from schedd.api.positions import LogPosition, refused
 from schedd.api.services import Caller, Services, compact
 from schedd.api.stored_jobs import namespace_of
@@ -232,16 +227,6 @@ async def _find(services: Services, text: str) -> RunRecord:
 def _instant(request: run_service_pb2.ListRunsRequest, field: str) -> datetime | None:
     stamped = getattr(request, field)
     return definitions.instant(stamped) if stamped.seconds or stamped.nanos else None
-
-
-def wrong(field: str, problem: str) -> InvalidArgument:
-    """The refusal of a field of a request."""
-    return InvalidArgument(
-        f"{field}: {problem}",
-        reason="INVALID_FIELD",
-        remedy="mend the field and call again; nothing was stored",
-        violations=[Violation(field, problem)],
-    )
 
 
 def unknown(text: str) -> NotFound:

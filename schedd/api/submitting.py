@@ -8,7 +8,7 @@ from typing import TypeAlias
 from uuid import uuid4
 
 from schedd.api import batches, definitions, noted, notices, pools, validation, views
-from schedd.api.errors import FailedPrecondition, Violation, refuse
+from schedd.api.errors import FailedPrecondition, wrong
 from schedd.api.masks import SCHEDULES
 from schedd.api.services import Caller, Services
 from schedd.api.stored_jobs import idempotency, namespace_of, new_record, taken
@@ -76,14 +76,14 @@ async def _judged(services: Services, caller: Caller, request: wire.SubmitRunReq
     spec.CopyFrom(request.spec)
     _refuse_standing(spec)
     if spec.namespace not in ("", namespace):
-        _refuse("spec.namespace", f"is another than the run's, {namespace!r}")
+        raise wrong("spec.namespace", f"is another than the run's, {namespace!r}")
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
     validation.check(spec, now, scheduled=False)
     await pools.check_there(services, namespace, spec.pool)
     notices.check_means(services, spec)
     delay = request.delay.ToTimedelta()
     if delay.total_seconds() < 0:
-        _refuse("delay", "must not be negative")
+        raise wrong("delay", "must not be negative")
     run_id = RunId(uuid4())
     audit = caller.audit("submit", f"run/{run_id}", request.request_id)
     record = new_record(caller, spec, JobId(run_id), namespace, now, ephemeral=True)
@@ -118,7 +118,7 @@ def _refuse_standing(spec: job_pb2.Job) -> None:
     fields = {field.name for field, _ in spec.ListFields()}
     extra = fields & _STANDING
     if extra:
-        _refuse(f"spec.{min(extra)}", "doesn't go with one-time work")
+        raise wrong(f"spec.{min(extra)}", "doesn't go with one-time work")
 
 
 _STANDING = frozenset(
@@ -130,8 +130,3 @@ _STANDING = frozenset(
         "exclude",
     }
 )
-
-
-def _refuse(field: str, problem: str) -> None:
-    remedy = "mend the field and call again; nothing was stored"
-    refuse([Violation(field, problem)], "INVALID_FIELD", remedy)

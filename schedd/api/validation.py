@@ -21,7 +21,7 @@ from schedd.core.records import PinnedCalendar
 from schedd.core.retention import LEAST, MOST
 from schedd.core.schedule import silent
 from schedkit.jsonform import standard
-from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import common_pb2, job_pb2, run_service_pb2
 
 MAX_PAYLOAD = 256 * 1024
 MAX_JOB = 1024 * 1024
@@ -128,6 +128,16 @@ def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> I
             yield Violation(field, str(deep))
         except ValueError as wrong:
             yield Violation(field, f"isn't JSON: {wrong}")
+
+
+def given_payload(
+    request: run_service_pb2.RetryRunRequest | run_service_pb2.RedriveDeadLettersRequest,
+) -> bytes | None:
+    """That which a call gives in place of the job's, as it is stored; None: it gives none."""
+    if not request.HasField("payload"):
+        return None
+    refuse([*payload_violations(request.payload)], "INVALID_FIELD")
+    return request.payload.SerializeToString()
 
 
 def faults(

@@ -10,7 +10,8 @@ from contextlib import aclosing
 from typing import Final
 
 from schedd.api import positions, stored_jobs, views
-from schedd.api.runs import run_id_of, unknown, wrong
+from schedd.api.errors import wrong
+from schedd.api.runs import run_id_of, unknown
 from schedd.api.services import Caller, Services
 from schedd.core.changes import Change, Cursor, Gap, News, Scope
 from schedd.core.ids import RunId
