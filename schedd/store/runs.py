@@ -48,7 +48,6 @@ ATTEMPT = (
     attempts.c.error,
     attempts.c.digest,
 )
-
 """What an attempt is, whether it stands here or in the run's own row."""
 
 
