@@ -127,7 +127,9 @@ async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
             parent=made_by.parent or made_by.id,
         )
     )
-    await services.access_tokens.create(token, caller.audit("login", f"token/{who.token}"))
+    entry = caller.audit("login", f"token/{who.token}")
+    after = compact({"login": str(token.id)} | _said(token))
+    await services.access_tokens.create(token, replace(entry, after=after))
     return text, token.expires_at - now
 
 
@@ -185,16 +187,18 @@ def _too_late(asked: timedelta | None, now: datetime, ends: datetime | None) -> 
         yield Violation("lifetime", f"goes beyond the token that makes it, which ends at {at}")
 
 
+def _said(token: AccessToken) -> dict[str, object]:
+    return {
+        "name": token.name,
+        "role": token.role.word,
+        "namespaces": [*token.namespaces],
+        "expires_at": token.expires_at.isoformat(timespec="seconds"),
+    }
+
+
 def _noted(token: AccessToken) -> str:
     """As the audit has it: never what it is proven by."""
-    return compact(
-        {
-            "name": token.name,
-            "role": token.role.word,
-            "namespaces": [*token.namespaces],
-            "expires_at": token.expires_at.isoformat(timespec="seconds"),
-        }
-    )
+    return compact(_said(token))
 
 
 def _message(token: AccessToken) -> wire.Token:

@@ -5,6 +5,7 @@ check ─→ the instants of the range ─→ dry run: said, nothing stored
 """
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import uuid4
@@ -19,13 +20,15 @@ from schedd.api.errors import (
     refuse,
     wrong,
 )
-from schedd.api.services import Caller, Services
+from schedd.api.services import Caller, Services, compact
 from schedd.core.backfill import MOST_INSTANTS, MOST_PARALLEL, TOGETHER, Rerun, Wish
+from schedd.core.backfill_records import BackfillRecord
 from schedd.core.because import told
 from schedd.core.cron import ScheduleError
 from schedd.core.definition import Definition, Priority
 from schedd.core.ids import BackfillId
 from schedd.core.lifecycle import State
+from schedd.core.model import LiveRun
 from schedd.core.records import Conflict
 from schedd.core.schedule import CompiledSchedule
 from schedproto.v1 import job_service_pb2
@@ -133,6 +136,7 @@ async def cancel_backfill(
         backfill_id,
         caller.actor,
         caller.audit("cancel", f"backfill/{backfill_id}", request.request_id),
+        _cancelled,
     )
     if done is None:
         raise _unknown(request.backfill_id)
@@ -149,6 +153,19 @@ async def cancel_backfill(
     services.nudges.runs_changed([run.hint for run in changed])
     services.nudges.runs_ready([record.shard])
     return views.backfill_message(record)
+
+
+def _cancelled(was: BackfillRecord, changed: Sequence[LiveRun]) -> tuple[str, str]:
+    """How it stood and what was ended of it, as the audit has it."""
+    running = sum(run.state is State.RUNNING for run in changed)
+    before = {
+        "namespace": was.namespace,
+        "job": was.job,
+        "made": was.made,
+        "toCome": was.total - was.made if was.open else 0,
+    }
+    after = {"cancelled": len(changed) - running, "cancelling": running}
+    return compact(before), compact(after)
 
 
 def of_run(text: str) -> BackfillId | None:

@@ -38,7 +38,8 @@ class Calls:
         }
 
     def count(self, event: Called) -> None:
-        """One call; from whatever thread."""
+        """One call; from whatever thread. One that was answered has a failed series, too, of 0: the
+        first failure of a series that isn't there before is none to `rate`.
+        """
         self.seconds[event.service].labels(event.call).observe(event.took)
-        if event.failed:
-            self.failed[event.service].labels(event.call).inc()
+        self.failed[event.service].labels(event.call).inc(event.failed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -46,10 +46,15 @@ class BackfillStore(Protocol):
         ...
 
     async def cancel(
-        self, backfill_id: BackfillId, by: str, audit: AuditEntry
+        self,
+        backfill_id: BackfillId,
+        by: str,
+        audit: AuditEntry,
+        noted: Callable[[BackfillRecord, Sequence[LiveRun]], tuple[str, str]],
     ) -> tuple[BackfillRecord, Sequence[LiveRun]] | None:
         """Make no more runs of it; what waits is CANCELLED (BY_USER), what runs is marked, and its
-        worker must be told. Gives the runs that changed. One that is done stays so.
+        worker must be told. Gives the runs that changed. One that is done stays so. `noted`: what
+        the audit has of it, before and after, by how it stood and what changed.
         """
         ...
 

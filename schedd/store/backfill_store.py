@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -59,10 +60,16 @@ class PostgresBackfillStore:
         )
 
     async def cancel(
-        self, backfill_id: BackfillId, by: str, audit: AuditEntry
+        self,
+        backfill_id: BackfillId,
+        by: str,
+        audit: AuditEntry,
+        noted: Callable[[BackfillRecord, Sequence[LiveRun]], tuple[str, str]],
     ) -> tuple[BackfillRecord, list[LiveRun]] | None:
         """Make no more runs of it, and end those that there are."""
-        return await self.database.call(lambda c: backfills.cancel(c, backfill_id, by, audit))
+        return await self.database.call(
+            lambda c: backfills.cancel(c, backfill_id, by, audit, noted)
+        )
 
     async def of_instant(
         self, job_id: JobId, at: datetime

@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +28,7 @@ from schedd.store import arrays, audit, idempotency
 from schedd.store.arrays import clean
 from schedd.store.rows import RUN_COLUMNS, live_run
 from schedd.store.schema import backfills, jobs, runs, timers
+from schedkit.records import replace
 
 RAN = """
 SELECT r.scheduled_at, r.run_id, r.state, r.token > 0
@@ -147,15 +149,21 @@ def newest(
 
 
 def cancel(
-    connection: Connection, backfill_id: BackfillId, by: str, entry: AuditEntry
+    connection: Connection,
+    backfill_id: BackfillId,
+    by: str,
+    entry: AuditEntry,
+    noted: Callable[[BackfillRecord, Sequence[LiveRun]], tuple[str, str]],
 ) -> tuple[BackfillRecord, list[LiveRun]] | None:
     """Make no more runs of it, and end those that there are: what waits at once; what runs is
     marked, and its worker must be told. Gives the runs that changed. One that is done stays so.
+    `noted`: what the audit has of it, before and after, by how it stood and what changed.
     """
     mine = backfills.c.backfill_id == backfill_id
     locked = connection.execute(select(backfills).where(mine).with_for_update(key_share=True))
     row = locked.first()
-    if row is None:
+    was = get(connection, backfill_id)
+    if row is None or was is None:
         return None
     arguments = {"job": row.job_id, "backfill": backfill_id}
     changed = [live_run(each) for each in connection.exec_driver_sql(CANCELLED, arguments)]
@@ -165,7 +173,8 @@ def cancel(
             .where(mine)
             .values(open=False, cancelled_at=func.clock_timestamp(), cancelled_by=clean(by))
         )
-        audit.write_all(connection, [entry])
+        before, after = noted(was, changed)
+        audit.write_all(connection, [replace(entry, before=before, after=after)])
     record = get(connection, backfill_id)
     assert record is not None
     return record, changed

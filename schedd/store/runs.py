@@ -150,18 +150,15 @@ def cancel_run(
     entry: AuditEntry,
     noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
 ) -> RunRecord | None:
-    """Cancel it, or mark it; a run that has ended stays as it is. `noted`: what the audit has of
-    it, before and after.
+    """Cancel it, or mark it; a run that has ended, or is marked, stays as it is, and is no line of
+    the audit. `noted`: what the audit has of it, before and after.
     """
-    row = connection.execute(
-        select(runs.c.state, runs.c.cancelling)
-        .where(runs.c.run_id == run_id)
-        .with_for_update(key_share=True)
-    ).first()
+    held = select(runs.c.run_id).where(runs.c.run_id == run_id).with_for_update(key_share=True)
+    connection.execute(held)
     was = get_run(connection, run_id)
-    if row is None or was is None:
+    if was is None:
         return None
-    if row.state in (State.PENDING, State.RETRYING):
+    if was.run.state in (State.PENDING, State.RETRYING):
         ended = connection.execute(
             runs.update()
             .where(runs.c.run_id == run_id)
@@ -180,8 +177,10 @@ def cancel_run(
                 live.c.run_id == run_id,
             )
         )
-    elif row.state == State.RUNNING:
+    elif was.run.state is State.RUNNING and not was.run.cancelling:
         connection.execute(runs.update().where(runs.c.run_id == run_id).values(cancelling=True))
+    else:
+        return was
     now = get_run(connection, run_id)
     if noted is not None and now is not None:
         before, after = noted(was, now)

@@ -42,6 +42,7 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
     Raises:
         Refusal: it is no JSON object, too large, too slow, or not `expected`.
     """
+    _check_coding(request.headers.getlist("content-encoding"))
     content = await content_of(request)
     if not content.strip():
         return {} if expected else None
@@ -59,6 +60,21 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
         )
     _check_charset(request.headers["content-type"])
     return parsed(content)
+
+
+def _check_coding(told: Iterable[str]) -> None:
+    """Raise Refusal for a body that says it is compressed: it would be read as if it weren't."""
+    codings = [one.strip().lower() for one in ",".join(told).split(",")]
+    if any(one not in ("", "identity") for one in codings):
+        raise Refusal(
+            problems.problem(
+                "UNSUPPORTED_MEDIA_TYPE",
+                f"content-encoding is {cut(', '.join(codings))}",
+                reason="ENCODED",
+                remedy="send it as it is, without content-encoding",
+            ),
+            {"accept-encoding": "identity"},
+        )
 
 
 def _check_charset(content_type: str) -> None:

@@ -144,6 +144,12 @@ async def test_a_login_opens_the_pages_until_it_is_left(web: Web) -> None:
     assert (await web.get("/metrics", headers=bearer(text))).status == 200
     lines = await web.services.store.list_audit(None, f"token/{token_id}", None, None, 10)
     assert [(entry.actor, entry.action) for _, entry in lines][:1] == [("user/alice", "login")]
+    told = json.loads(lines[0][1].after)
+    assert (told["name"], told["role"]) == ("alice", "viewer")
+    [(_, ended)] = await web.services.store.list_audit(
+        None, f"token/{told['login']}", None, None, 10
+    )
+    assert ended.action == "logout", "what was done in it is found by its id"
 
 
 async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None:

@@ -741,6 +741,22 @@ async def test_bad_bodies_are_refused_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize(
+    ("coding", "status"), [("gzip", 415), ("Identity", 201), ("identity, br", 415), ("", 201)]
+)
+async def test_a_body_that_says_it_is_compressed_is_refused(
+    web: Web, coding: str, status: int
+) -> None:
+    body = json.dumps({"name": "coded", "cron": "0 6 * * *", "shell": {"argv": ["true"]}})
+    headers = {"content-type": "application/json", "content-encoding": coding}
+    answer = await web.ask("POST", "/api/v1/jobs", data=body, headers=headers)
+    assert answer.status == status
+    if status == 415:
+        assert answer.json["reason"] == "ENCODED"
+        assert answer.headers["accept-encoding"] == "identity"
+        assert (await web.get("/api/v1/jobs/coded")).status == 404
+
+
+@pytest.mark.parametrize(
     ("charset", "status"),
     [
         ("utf-8", 201),

@@ -149,7 +149,7 @@ def test_every_kind_of_event_is_counted() -> None:
         ("schedd_database_oldest_transaction_seconds", {}, 301),
         ("schedd_dead_letters_waiting", {}, 12),
         ("schedd_database_call_seconds_sum", {"call": "owner.fire"}, 0.003),
-        ("schedd_database_calls_failed_total", {"call": "owner.fire"}, None),
+        ("schedd_database_calls_failed_total", {"call": "owner.fire"}, 0),
         ("schedd_etcd_call_seconds_count", {"call": "Txn"}, 1),
         ("schedd_etcd_calls_failed_total", {"call": "Txn"}, 1),
     ):

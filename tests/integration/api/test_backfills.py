@@ -7,6 +7,7 @@ a step at a time (`Past.fed`).
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -491,7 +492,14 @@ async def test_cancelled_makes_no_more_runs_and_ends_those_that_there_are(past: 
     assert not await past.api.world.is_live(waits.key.run_id)
     assert await feed(past.me, wanted) == []
     assert (await past.cancel(answer)).cancelled_at == now.cancelled_at
-    assert len(await past.api.world.sql("SELECT 1 FROM audit WHERE action = 'cancel'")) == 1
+    [(before, after)] = await past.api.world.sql(
+        "SELECT before, after FROM audit WHERE action = 'cancel'"
+    )
+    assert json.loads(before) == {"namespace": "default", "job": answer.backfill.job} | {
+        "made": 2,
+        "toCome": 8,
+    }
+    assert json.loads(after) == {"cancelled": 1, "cancelling": 1}
 
 
 async def _open(past: Past) -> list[tuple[Any, ...]]:

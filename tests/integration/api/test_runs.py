@@ -164,6 +164,18 @@ async def test_why_a_run_was_cancelled_stands_in_the_audit(api):
     assert [json.loads(entry.after) for entry in page.entries] == [after]
 
 
+async def test_a_cancel_that_changes_nothing_is_no_line_of_the_audit(api):
+    run = await api("SubmitRun", submit())
+    for _ in range(2):
+        await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
+    done = await api("SubmitRun", submit())
+    await api.world.sql("UPDATE runs SET state = 'SUCCEEDED' WHERE run_id = %s", done.run_id)
+    with pytest.raises(FailedPrecondition, match="ended already"):
+        await api("CancelRun", wire.CancelRunRequest(run_id=done.run_id, reason="late"))
+    page = await api("ListAudit", cluster_service_pb2.ListAuditRequest(action="cancel"))
+    assert [entry.run_id for entry in page.entries] == [run.run_id]
+
+
 async def test_why_a_run_waits_that_asks_more_slots_than_any_worker_has(api):
     registered = incarnation(slots=2)
     api.lines.attached = [WorkerView(registered, True, False, free=2, running=0, lease_age=0.0)]
