@@ -144,15 +144,15 @@ def _plain(key: str, address: str, insecure: bool) -> Iterator[Problem]:
         yield Problem(key, str(error))
 
 
-_SCHEME: Final = "schedd://"
-_WORKER: Final = f"{_SCHEME}worker/"
+_OURS: Final = "schedd"
+_WORKER: Final = f"{_OURS}://worker/"
 
 
 def names_worker(name: str, uris: Sequence[str]) -> bool:
     """Whether members take who shows a certificate with these URIs for the worker of this name:
     its name once, or once for each namespace that it works for.
     """
-    ours = [uri for uri in uris if uri.startswith(_SCHEME)]
+    ours = [uri for uri in uris if uri.partition(":")[0].casefold() == _OURS]
     whole = f"{_WORKER}{name}"
     return ours == [whole] or (
         bool(ours)

@@ -9,13 +9,16 @@
 
 Keys are of the curve P-256. What isn't a member's has no name of a host and may not serve, so that
 nobody who has a worker's certificate is taken for a member.
+
+Invariants
+- Nothing that is issued has the name of the authority's own files, wherever it goes.
+- What is replaced is an earlier certificate of the same subject, with its key, and nothing else.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,13 +30,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from schedctl.failure import Unfit
+from schedctl.files import SECRET, File, write
+from schedd.core.rights import identity_of
 from schedkit.channel import TLS
 from schedkit.clock import utcnow
 
 OF_AUTHORITY: Final = timedelta(days=3650)
 SKEW: Final = timedelta(minutes=5)
 """A certificate is good from a little before it was made: clocks differ."""
-SECRET: Final = 0o600
+OWN: Final = "ca"
+"""`ca.pem` and `ca.key` are the authority's; `ca.pem` is what is trusted, in each folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +55,18 @@ class Authority:
     """The authority of a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.certificate: Final = folder / "ca.pem"
-        self._key_file: Final = folder / "ca.key"
+        self.certificate: Final = folder / f"{OWN}.pem"
+        self._key_file: Final = folder / f"{OWN}.key"
         self.folder: Final = folder
 
     @classmethod
     def create(cls, folder: Path) -> Authority:
-        """A new one. Raises Unfit where there is one already."""
+        """A new one.
+
+        Raises:
+            Unfit: there is one already, or its key.
+            OSError: the folder can't be made, or written to.
+        """
         found = cls(folder)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if found.certificate.exists():
@@ -63,6 +74,11 @@ class Authority:
                 f"{folder} has an authority already: {found.certificate}",
                 "sign by it: schedctl auth issue; or give another folder: --ca-dir DIR;"
                 " how one in use is replaced: docs/security.md, Changing certificates",
+            )
+        if found._key_file.exists():
+            raise Unfit(
+                f"{found._key_file} is there without its certificate, and stays as it is",
+                f"put its {OWN}.pem beside it, or give another folder: --ca-dir DIR",
             )
         key = ec.generate_private_key(ec.SECP256R1())
         name = _named("schedd authority")
@@ -75,27 +91,36 @@ class Authority:
             )
             .sign(key, hashes.SHA256())
         )
-        _write_key(found._key_file, key)
-        _write(found.certificate, made.public_bytes(serialization.Encoding.PEM), 0o644)
+        write(_key(found._key_file, key), _certificate(found.certificate, made))
         return found
 
     def issue(self, subject: Subject, out: Path, lifetime: timedelta) -> TLS:
         """A new key with a certificate, `NAME.pem` and `NAME.key` in `out`, beside `ca.pem`. Those
-        of the same name are replaced, each at once: who watches them sees a whole one. A `ca.pem`
-        that is there stays, for it may hold others, too.
+        of the same subject are replaced, each at once: who watches them sees a whole one. A
+        `ca.pem` that is there stays, for it may hold others, too.
 
         Raises:
             Unfit: there is no authority here, or none that can be read, or its key is another's;
-                or `out` trusts others alone.
+                or `out` trusts others alone, or holds something else by these names.
+            OSError: `out` can't be made, read or written to.
         """
+        if subject.name.casefold() == OWN:
+            raise Unfit(
+                f"{subject.name}.pem and {subject.name}.key are the names of an authority's files",
+                "choose another name",
+            )
         ca, ca_key = self._read()
-        trusted = out / "ca.pem"
+        trusted = out / f"{OWN}.pem"
         if trusted.exists() and ca not in _certificates(trusted.read_bytes()):
             raise Unfit(
                 f"{trusted} is of another authority",
                 f"add {self.certificate} to it, or choose another --out, or the authority that it"
                 " is of: --ca-dir DIR",
             )
+        tls = TLS(trusted, out / f"{subject.name}.pem", out / f"{subject.name}.key")
+        assert tls.cert is not None
+        assert tls.key is not None
+        _refuse_anothers(subject, tls.cert, tls.key)
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if subject.hosts:
@@ -114,13 +139,8 @@ class Authority:
             .sign(ca_key, hashes.SHA256())
         )
         out.mkdir(parents=True, exist_ok=True, mode=0o700)
-        tls = TLS(out / "ca.pem", out / f"{subject.name}.pem", out / f"{subject.name}.key")
-        assert tls.cert is not None
-        assert tls.key is not None
-        _write_key(tls.key, key)
-        _write(tls.cert, made.public_bytes(serialization.Encoding.PEM), 0o644)
-        if not tls.ca.exists():
-            _write(tls.ca, ca.public_bytes(serialization.Encoding.PEM), 0o644)
+        trust = [] if trusted.exists() else [_certificate(trusted, ca)]
+        write(*trust, _certificate(tls.cert, made), _key(tls.key, key))
         return tls
 
     def _read(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -132,6 +152,12 @@ class Authority:
                 f"no authority in {self.folder}: {error}",
                 "make one: schedctl auth init; or say where it is: --ca-dir DIR",
             ) from error
+        if not _may_sign(ca):
+            raise Unfit(
+                f"{self.certificate} isn't the certificate of an authority: nobody would trust what"
+                " it signs",
+                "put the authority's own back there, or say where it is: --ca-dir DIR",
+            )
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise Unfit(
                 f"{self._key_file} isn't one of `schedctl auth init`",
@@ -146,6 +172,26 @@ class Authority:
                 " together: --ca-dir DIR",
             )
         return ca, key
+
+
+def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
+    """Raise Unfit where files that would be replaced aren't an earlier pair of this subject: their
+    key may be the only one.
+    """
+
+    def anothers(file: Path, what: str) -> Unfit:
+        return Unfit(
+            f"{file} {what}, and stays as it is", "choose another --out, or move it away first"
+        )
+
+    if cert.exists():
+        whose = _subject_of(cert.read_bytes())
+        if whose != _actor(subject.uris):
+            raise anothers(cert, f"is of {whose}" if whose else "isn't a certificate of schedd's")
+    elif key.exists():
+        raise anothers(key, "is there without a certificate")
+    if key.exists() and not key.is_file():
+        raise anothers(key, "isn't a file")
 
 
 def _begun(
@@ -169,6 +215,28 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
         return []
+
+
+def _subject_of(pem: bytes) -> str | None:
+    """Whom a certificate names; None: nobody."""
+    for found in _certificates(pem)[:1]:
+        for each in found.extensions:
+            if isinstance(each.value, x509.SubjectAlternativeName):
+                return _actor(each.value.get_values_for_type(x509.UniformResourceIdentifier))
+    return None
+
+
+def _actor(uris: Iterable[str]) -> str | None:
+    who = identity_of(uris)
+    return who.actor if who else None
+
+
+def _may_sign(certificate: x509.Certificate) -> bool:
+    """Whether it is an authority's."""
+    told = [each.value for each in certificate.extensions]
+    return any(isinstance(one, x509.BasicConstraints) and one.ca for one in told) and all(
+        one.key_cert_sign for one in told if isinstance(one, x509.KeyUsage)
+    )
 
 
 def _named(name: str) -> x509.Name:
@@ -196,18 +264,11 @@ def _usage(*, signs: bool) -> x509.KeyUsage:
     )
 
 
-def _write_key(file: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def _key(path: Path, key: ec.EllipticCurvePrivateKey) -> File:
     plain = serialization.NoEncryption()
     form = serialization.PrivateFormat.PKCS8
-    _write(file, key.private_bytes(serialization.Encoding.PEM, form, plain), SECRET)
+    return File(path, key.private_bytes(serialization.Encoding.PEM, form, plain), SECRET)
 
 
-def _write(file: Path, content: bytes, mode: int) -> None:
-    """Whole, or not at all; with this mode from its first moment."""
-    neighbour = file.with_name(f".{file.name}.{os.getpid()}")
-    neighbour.unlink(missing_ok=True)
-    with os.fdopen(os.open(neighbour, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
-        opened.write(content)
-        opened.flush()
-        os.fsync(opened.fileno())
-    neighbour.replace(file)
+def _certificate(path: Path, certificate: x509.Certificate) -> File:
+    return File(path, certificate.public_bytes(serialization.Encoding.PEM))

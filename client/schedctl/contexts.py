@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from schedctl.failure import Unfit
+from schedctl.files import File, write
 from schedkit.channel import TLS
 from schedkit.errors import Misconfigured
 from schedkit.jsonform.problems import did_you_mean
@@ -63,11 +65,13 @@ def load() -> Contexts:
     """
     file = path()
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
         raise Misconfigured(f"{file} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Misconfigured(f"{file} isn't text: it is to be TOML, in UTF-8") from error
     try:
         told = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -180,10 +184,14 @@ def _write(contexts: Contexts) -> None:
         if context.protected:
             lines.append("protected = true")
     file = path()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    neighbour = file.with_name(f"{file.name}.{os.getpid()}")
-    neighbour.write_text("\n".join(lines) + "\n")
-    neighbour.replace(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(File(file, ("\n".join(lines) + "\n").encode()))
+    except OSError as error:
+        raise Unfit(
+            f"{file} can't be written: {error.strerror}",
+            "make it writable for you, or keep it in another folder: XDG_CONFIG_HOME=DIR",
+        ) from error
 
 
 def _quoted(text: str) -> str:

@@ -142,8 +142,9 @@ def read_or_fail(files: Sequence[str]) -> Reading:
     try:
         reading = read(files)
     except OSError as error:
+        where = error.filename or ", ".join(files)
         raise Failure(
-            f"{error.filename}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
+            f"{where}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
         ) from error
     if not reading.faults:
         return reading

@@ -179,8 +179,8 @@ def _token(context: Context | None) -> str | None:
     if context is None or context.token_file is None:
         return None
     try:
-        return context.token_file.read_text().strip()
-    except OSError as error:
+        return context.token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
         raise Misconfigured(f"token file can't be read: {error}") from error
 
 

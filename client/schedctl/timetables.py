@@ -232,8 +232,9 @@ def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
                 inner = [one for one in plain if one.suffix in manifests.SUFFIXES] or plain
             found += [(str(one), one.read_bytes()) for one in inner]
     except OSError as error:
+        where = error.filename or ", ".join(files)
         raise Failure(
-            f"{error.filename}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
+            f"{where}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
         ) from error
     return [(name, content.decode("utf-8-sig", "replace")) for name, content in found]
 

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from schedd.api.bounds import id_of
 from schedd.api.errors import NotFound, PermissionDenied
-from schedd.api.policy import POLICY, In, Of, What
+from schedd.api.policy import POLICY, In, Of, Rule, What
 from schedd.api.services import Services
 from schedd.core.ids import BackfillId, RedriveId, RunId
 from schedd.core.rights import EVERY, Identity, Kind, Role
@@ -27,16 +27,11 @@ ASK: Final = "ask somebody who is admin for a token that may: `schedctl auth tok
 
 def admitted(who: Identity, method: str) -> None:
     """Raise PermissionDenied where somebody may never call this. `method`: its full name."""
-    rule = POLICY.get(method)
-    if rule is None:
-        raise _denied(f"{_short(method)} is open to nobody", "NO_POLICY", "")
+    rule = _rule(who, method)
     if Kind.ANYBODY in (rule.kind, who.kind):
         return
-    if rule.kind is not who.kind:
-        what = f"{_short(method)} is for the certificate of a {rule.kind.value}"
-        raise _denied(f"{what}, and this is {who.actor}", "WRONG_KIND", "")
     if rule.role is not None and not who.may_somewhere(rule.role):
-        where = "all namespaces" if rule.where is None else "any namespace"
+        where = "all namespaces" if rule.where is None else "the namespace that it is about"
         raise _lacking(who, method, rule.role, where)
 
 
@@ -45,8 +40,7 @@ async def authorise(services: Services, who: Identity, method: str, request: Mes
 
     Costs nothing for who has the role everywhere; else at most one look at the database.
     """
-    admitted(who, method)
-    rule = POLICY[method]
+    rule = _rule(who, method)
     if rule.role is None or who.may(rule.role, EVERY):
         return
     if rule.where is None:
@@ -54,10 +48,22 @@ async def authorise(services: Services, who: Identity, method: str, request: Mes
     if isinstance(rule.where, In):
         namespaces = rule.where.of(request)
     else:
+        admitted(who, method)
         namespaces = await _of_named(services, who, rule.where, request)
     for namespace in sorted(namespaces):
         if not who.may(rule.role, namespace):
             raise _lacking(who, method, rule.role, _told(namespace))
+
+
+def _rule(who: Identity, method: str) -> Rule:
+    """What the method takes, of who is of its kind."""
+    rule = POLICY.get(method)
+    if rule is None:
+        raise _denied(f"{_short(method)} is open to nobody", "NO_POLICY", "")
+    if Kind.ANYBODY not in (rule.kind, who.kind) and rule.kind is not who.kind:
+        what = f"{_short(method)} is for the certificate of a {rule.kind.value}"
+        raise _denied(f"{what}, and this is {who.actor}", "WRONG_KIND", "")
+    return rule
 
 
 async def _of_named(services: Services, who: Identity, of: Of, request: Message) -> set[str]:

@@ -8,7 +8,8 @@
 Invariants
 - A role contains those below it: viewer < operator < admin.
 - What belongs to the whole cluster takes the role in EVERY namespace.
-- A certificate that names two, or that names one in a form not known here, names nobody.
+- A certificate that names two, or that names one in a form not known here, names nobody: there is
+  no query or fragment, no port, nothing encoded, and the scheme is written small.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ EVERY: Final = "*"
 """All namespaces, and what belongs to none of them."""
 
 SCHEME: Final = "schedd://"
+_OURS: Final = SCHEME.partition(":")[0]
 NAMESPACE: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
 """How one is written."""
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@+-]{0,126}[A-Za-z0-9])?", re.ASCII)
@@ -117,7 +119,10 @@ def uris_of_user(name: str, role: Role, namespaces: Iterable[str]) -> list[str]:
 
 def identity_of(uris: Iterable[str]) -> Identity | None:
     """Whom these names of a certificate name; None: nobody. Names of other schemes say nothing."""
-    parts = [uri.removeprefix(SCHEME).split("/") for uri in uris if uri.startswith(SCHEME)]
+    ours = [uri for uri in uris if uri.partition(":")[0].casefold() == _OURS]
+    if not all(uri.startswith(SCHEME) for uri in ours):
+        return None
+    parts = [uri.removeprefix(SCHEME).split("/") for uri in ours]
     if not parts or len({tuple(each[:2]) for each in parts}) > 1:
         return None
     match parts:
@@ -139,7 +144,9 @@ def _worker(name: str, granted: Iterable[list[str]]) -> Identity | None:
 def _user(name: str, granted: Iterable[list[str]]) -> Identity | None:
     roles: dict[str, Role] = {}
     for each in granted:
-        if len(each) != 2 or not each[1] or each[0] not in _ROLES:
+        if len(each) != 2 or each[0] not in _ROLES:
+            return None
+        if each[1] != EVERY and not NAMESPACE.fullmatch(each[1]):
             return None
         role, namespace = _ROLES[each[0]], each[1]
         roles[namespace] = max(role, roles.get(namespace, role))

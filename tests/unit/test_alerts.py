@@ -7,9 +7,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import click
 import pytest
 import yaml
 
+from schedctl.app import root
 from support.exported import Exported, exported, labels_of, named
 from support.repository import ROOT
 
@@ -75,3 +77,44 @@ def test_the_runbook_has_a_line_for_each_alert_and_for_no_other() -> None:
     assert sorted(name for name, *_ in lines) == sorted(rule["alert"] for rule in ALERTS)
     for name, *cells in lines:
         assert all(len(cell) > 15 for cell in cells), name
+
+
+def _texts() -> list[tuple[str, str]]:
+    return [(rule["alert"], text) for rule in ALERTS for text in rule["annotations"].values()]
+
+
+def test_each_heading_that_an_alert_names_is_there() -> None:
+    named = [
+        (alert, page, heading)
+        for alert, text in _texts()
+        for page, heading in re.findall(r'(docs/[\w.-]+\.md), "([^"]+)"', text)
+    ]
+    assert "ScheddGreaterTokenSeen" in {alert for alert, *_ in named}
+    for alert, page, heading in named:
+        titles = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+        assert heading in titles, f"{alert} names it, of {page}"
+
+
+def test_each_command_that_an_alert_names_is_one_of_schedctls() -> None:
+    named = [
+        (alert, line)
+        for alert, text in _texts()
+        for line in re.findall(r"`schedctl ([^`]+)`", text)
+    ]
+    assert len(named) > 5
+    for alert, line in named:
+        words = line.split()
+        command: click.Command = root
+        while isinstance(command, click.Group):
+            assert words, f"{alert} names `{line}`, which are several commands"
+            found = command.get_command(click.Context(command), words.pop(0))
+            assert found is not None, f"{alert} names `{line}`"
+            command = found
+        known = {flag for param in command.params for flag in param.opts}
+        assert {word for word in words if word.startswith("-")} <= known, f"{alert}: `{line}`"
+
+
+def test_what_an_alert_says_groups_dead_letters_does_so() -> None:
+    said = [text for _, text in _texts() if "groups them" in text]
+    assert len(said) == 2
+    assert all("`schedctl dlq groups` groups them" in text for text in said)

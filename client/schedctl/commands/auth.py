@@ -6,17 +6,20 @@ import ipaddress
 import os
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from schedclient import AccessToken, Identity
+from schedclient import AccessToken, ApiError, Identity, NewToken
 from schedctl import contexts
 from schedctl.columns import TOKENS
 from schedctl.failure import Failure
+from schedctl.files import begin, unusable, using
 from schedctl.flags import Group, pass_session
 from schedctl.output import message, show_facts, show_listing, show_one
 from schedctl.session import Session
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
 
 ROLES: Final = click.Choice([role.word for role in Role])
 DAYS: Final = {"member": 90, "worker": 90, "user": 30}
-SECRET: Final = 0o600
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 _ca_option = click.option(
@@ -59,7 +61,9 @@ def init(session: Session, ca_dir: Path | None) -> None:
     from schedctl.authority import Authority
 
     del session
-    made = Authority.create(_folder(ca_dir))
+    folder = _folder(ca_dir)
+    with using(folder):
+        made = Authority.create(folder)
     message(f"made {made.certificate}; whoever has the key beside it can be anybody: keep it safe")
     click.echo(str(made.certificate))
 
@@ -104,7 +108,8 @@ def issue(
     del session
     subject = _subject(kind, name, hosts, role, namespaces)
     lifetime = timedelta(days=days or DAYS[kind])
-    tls = Authority(_folder(ca_dir)).issue(subject, out, lifetime)
+    with using(out):
+        tls = Authority(_folder(ca_dir)).issue(subject, out, lifetime)
     message(f"{kind} {name}: good for {lifetime.days} days")
     for file in (tls.ca, tls.cert, tls.key):
         click.echo(str(file))
@@ -142,7 +147,7 @@ def token() -> None:
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write it to this file, 0600, instead of printing it.",
+    help="Write it to this new file, 0600, instead of printing it.",
 )
 @pass_session
 def create(
@@ -154,18 +159,19 @@ def create(
     out: Path | None,
 ) -> None:
     """Make one for NAME. It is told this once: only a digest of it is stored."""
-    made = session.run(
-        lambda client: client.access.create_token(
-            name, role, namespaces=namespaces, lifetime=lifetime
+    with begin(out) if out else nullcontext() as file:
+        made = session.run(
+            lambda client: client.access.create_token(
+                name, role, namespaces=namespaces, lifetime=lifetime
+            )
         )
-    )
+        if out and file:
+            _keep(session, made, file, out)
     until = made.token.expires_at
     message(f"token {made.token.token_id} of {name}: {role}, until {until:%Y-%m-%d %H:%M} UTC")
-    if out is not None:
-        with os.fdopen(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, SECRET), "w") as file:
-            os.fchmod(file.fileno(), SECRET)
-            file.write(f"{made.secret}\n")
-    elif session.output == "table":
+    if out:
+        return
+    if session.output == "table":
         click.echo(made.secret)
     else:
         show_one(session, made, (), lambda one: one.secret)
@@ -195,6 +201,23 @@ def revoke(session: Session, token_id: str) -> None:
         message(f"revoked the token of {revoked.name}")
     else:
         show_one(session, revoked, TOKENS, lambda one: one.token_id)
+
+
+def _keep(session: Session, made: NewToken, file: FileIO, out: Path) -> None:
+    """Write what is told once. One that can't be written is nobody's: it is revoked."""
+    token_id = made.token.token_id
+    left = f"{made.secret}\n".encode()
+    try:
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+    except OSError as error:
+        remedy = "make room for it, or name another place: this token was revoked"
+        try:
+            session.run(lambda client: client.access.revoke_token(token_id))
+        except ApiError:
+            remedy = f"revoke it, for nobody has it: schedctl auth token revoke {token_id}"
+        raise unusable(error, out, remedy) from error
 
 
 def _folder(given: Path | None) -> Path:

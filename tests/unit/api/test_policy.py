@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 import schedproto.v1
-from schedd.api.authorising import admitted
+from schedd.api.authorising import admitted, authorise
 from schedd.api.calls import methods
 from schedd.api.errors import PermissionDenied
 from schedd.api.policy import OPEN, POLICY, In, Of
@@ -121,7 +121,25 @@ def test_workers_and_members_make_no_user_calls(kind: Kind) -> None:
 
 def test_who_lacks_a_role_is_told_where_it_would_have_to_be() -> None:
     viewer = Identity(Kind.USER, "alice", {"billing": Role.VIEWER})
-    for call, where in (("Cluster.ListAudit", "all namespaces"), ("Job.PauseJob", "any namespace")):
+    for call, where in (
+        ("Cluster.ListAudit", "all namespaces"),
+        ("Job.PauseJob", "the namespace that it is about"),
+    ):
         service, _, method = call.partition(".")
         with pytest.raises(PermissionDenied, match=f"in {where}"):
             admitted(viewer, f"schedd.v1.{service}Service.{method}")
+
+
+@pytest.mark.parametrize("namespace", ["billing", ""])
+async def test_who_has_a_role_nowhere_is_told_of_the_namespace_of_their_request(
+    namespace: str,
+) -> None:
+    operator = Identity(Kind.USER, "bob", {EVERY: Role.OPERATOR})
+    request = job_service_pb2.CreateJobRequest(job={"namespace": namespace})
+    services: Any = None  # nothing is looked up
+    with pytest.raises(PermissionDenied) as told:
+        await authorise(services, operator, "schedd.v1.JobService.CreateJob", request)
+    assert told.value.message == (
+        f"CreateJob takes the role admin in namespace {namespace or 'default'};"
+        " user/bob hasn't got it"
+    )

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import resource
 import stat
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,16 +56,81 @@ async def test_a_new_token_is_alone_on_stdout(ctl: Any, member: Scripted) -> Non
     assert SECRET not in ended.err
 
 
+CREATE = ("auth", "token", "create", "bob", "--role", "admin", "--out")
+
+
 async def test_a_new_token_goes_to_a_file_of_ones_own(
-    ctl: Any, member: Scripted, home: Any
+    ctl: Any, member: Scripted, home: Path
 ) -> None:
     member.say("CreateToken", made)
     file = home / "token"
-    file.write_text("what was there before, and everybody could read")
-    ended = await ctl("auth", "token", "create", "bob", "--role", "admin", "--out", str(file))
+    ended = await ctl(*CREATE, str(file))
     assert (ended.code, ended.out) == (0, "")
     assert file.read_text() == f"{SECRET}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_no_token_is_made_for_a_file_that_is_there(
+    ctl: Any, member: Scripted, home: Path
+) -> None:
+    member.say("CreateToken", made)
+    file = home / "token"
+    file.write_text("of somebody")
+    ended = await ctl(*CREATE, str(file))
+    assert ended.code == 2
+    assert f"error: {file} is there already, and stays as it is" in ended.err
+    assert file.read_text() == "of somebody"
+    assert member.heard("CreateToken") == []
+
+
+async def test_no_token_is_made_for_a_file_that_can_t_be(
+    ctl: Any, member: Scripted, home: Path
+) -> None:
+    member.say("CreateToken", made)
+    ended = await ctl(*CREATE, str(home / "nowhere" / "token"))
+    assert ended.code == 2
+    assert len(ended.err.splitlines()) == 3
+    assert "nowhere/token: No such file or directory" in ended.err
+    assert member.heard("CreateToken") == []
+
+
+async def test_there_is_no_file_of_a_token_that_wasn_t_made(
+    ctl: Any, member: Scripted, home: Path
+) -> None:
+    member.say("CreateToken", Refusal("PERMISSION_DENIED", reason="ROLE_MISSING"))
+    ended = await ctl(*CREATE, str(home / "token"))
+    assert ended.code == 4
+    assert not (home / "token").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "remedy"),
+    [
+        (TOKEN, "this token was revoked"),
+        (Refusal("UNAVAILABLE"), f"schedctl auth token revoke {TOKEN.token_id}"),
+    ],
+    ids=["revoked", "told"],
+)
+async def test_a_token_that_can_t_be_written_isn_t_left_alive_unsaid(
+    member: Scripted, home: Path, answer: Any, remedy: str
+) -> None:
+    """By a process that may write no byte to any file."""
+    member.say("CreateToken", made)
+    member.say("RevokeToken", answer)
+    ended = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "schedctl", *CREATE, str(home / "token"), "--timeout", "5"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "SCHEDCTL_ENDPOINTS": member.address},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+    )
+    out, err = await ended.communicate()
+    assert (ended.returncode, out) == (2, b"")
+    assert f"error: {home / 'token'}: File too large" in err.decode()
+    assert remedy in err.decode()
+    assert SECRET not in err.decode()
+    assert {one.token_id for one in member.heard("RevokeToken")} == {TOKEN.token_id}
+    assert not (home / "token").exists()
 
 
 async def test_a_refusal_ends_with_4(ctl: Any, member: Scripted) -> None:
@@ -146,6 +216,44 @@ def test_without_an_authority_nothing_is_signed(offline: Any, home: Any) -> None
     assert "no authority in" in ended.err
     assert "try: make one: schedctl auth init; or say where it is: --ca-dir" in ended.err
     assert "config contexts" not in ended.err
+
+
+@pytest.mark.parametrize("name", ["ca", "CA"])
+def test_nobody_is_named_as_the_authoritys_own_files(offline: Any, home: Path, name: str) -> None:
+    authority = home / "ca"
+    offline("auth", "init", "--ca-dir", str(authority))
+    before = {file.name: file.read_bytes() for file in authority.iterdir()}
+    for out in (authority, home / "elsewhere"):
+        told = ("--role", "admin", "--ca-dir", str(authority), "--out", str(out))
+        ended = offline("auth", "issue", "user", name, *told)
+        assert ended.code == 2
+        assert f"{name}.pem and {name}.key are the names of an authority's files" in ended.err
+    assert {file.name: file.read_bytes() for file in authority.iterdir()} == before
+    assert not (home / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "auth init --ca-dir /proc/x",
+        "auth init --ca-dir /dev/null/x",
+        "auth issue worker w1 --out /proc/x",
+        "auth issue worker w1 --out /dev/null/x",
+        "auth issue worker w1 --ca-dir /dev/null/x",
+        "apply -f /proc/x",
+        "apply -f /proc/self/mem",
+        "cron lint -f /proc/self/mem",
+        "submit --payload @/proc/x -- true",
+    ],
+)
+def test_a_path_that_isn_t_as_one_thinks_is_ones_own_error(offline: Any, words: str) -> None:
+    offline("auth", "init")
+    ended = offline(*words.split())
+    assert ended.code == 2
+    assert [line.split(":")[0].strip() for line in ended.err.splitlines()] == [
+        *("error", "why", "try")
+    ]
+    assert "/dev/null" in ended.err or "/proc/" in ended.err
 
 
 def test_how_long_a_token_may_live_is_told_with_its_flag(offline: Any) -> None:

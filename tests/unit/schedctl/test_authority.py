@@ -12,7 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from schedctl.authority import Authority, Subject
 from schedctl.failure import Unfit
-from schedd.core.rights import Kind, identity_of, uri_of
+from schedd.core.rights import Kind, Role, identity_of, uri_of, uris_of_user
 from schedkit.certificates import not_after
 from schedkit.clock import utcnow
 
@@ -85,6 +85,58 @@ def test_there_is_one_authority_in_a_folder(authority: Authority) -> None:
 def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(Unfit, match="no authority in"):
         Authority(tmp_path).issue(Subject("w1", []), tmp_path, DAY)
+
+
+def test_a_key_without_its_certificate_is_no_place_for_an_authority(tmp_path: Path) -> None:
+    """It may be the only one of an authority in use."""
+    (tmp_path / "ca.key").write_text("a key")
+    with pytest.raises(Unfit, match="is there without its certificate"):
+        Authority.create(tmp_path)
+    assert (tmp_path / "ca.key").read_text() == "a key"
+
+
+def test_what_isn_t_an_authoritys_signs_nothing(authority: Authority, tmp_path: Path) -> None:
+    worker = authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), tmp_path / "w1", DAY)
+    assert worker.cert is not None
+    assert worker.key is not None
+    worker.cert.rename(tmp_path / "w1" / "ca.pem")
+    worker.key.rename(tmp_path / "w1" / "ca.key")
+    with pytest.raises(Unfit, match=r"ca\.pem isn't the certificate of an authority") as told:
+        Authority(tmp_path / "w1").issue(Subject("w2", []), tmp_path / "w2", DAY)
+    assert "--ca-dir" in told.value.remedy
+    assert not (tmp_path / "w2").exists()
+
+
+def test_a_fresh_certificate_takes_the_place_of_an_earlier_one_of_its_subject(
+    authority: Authority, tmp_path: Path
+) -> None:
+    first = authority.issue(Subject("a", uris_of_user("a", Role.ADMIN, ["*"])), tmp_path, DAY)
+    assert first.cert is not None
+    assert first.key is not None
+    before = first.cert.read_bytes(), first.key.read_bytes()
+    authority.issue(Subject("a", uris_of_user("a", Role.VIEWER, ["b", "c"])), tmp_path, DAY)
+    assert first.cert.read_bytes() != before[0]
+    assert first.key.read_bytes() != before[1]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.key", "a.pem", "ca", "ca.pem"]
+
+
+def test_what_isn_t_of_its_subject_stays(authority: Authority, tmp_path: Path) -> None:
+    w1, out = Subject("one", [uri_of(Kind.WORKER, "one")]), tmp_path / "out"
+    authority.issue(w1, out, DAY)
+    other = Authority.create(tmp_path / "other")
+    (out / "root.pem").write_bytes(other.certificate.read_bytes())
+    (out / "lone.key").write_text("a key")
+    (out / "text.pem").write_text("not a certificate")
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    for name, said in (
+        ("one", r"one\.pem is of worker/one"),
+        ("root", r"root\.pem isn't a certificate of schedd's"),
+        ("text", r"text\.pem isn't a certificate of schedd's"),
+        ("lone", r"lone\.key is there without a certificate"),
+    ):
+        with pytest.raises(Unfit, match=f"{said}, and stays as it is"):
+            authority.issue(Subject(name, uris_of_user(name, Role.ADMIN, ["*"])), out, DAY)
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
 
 def test_a_key_that_isnt_its_certificates_signs_nothing(

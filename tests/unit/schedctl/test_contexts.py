@@ -67,6 +67,30 @@ def test_what_is_wrong_in_the_file_is_told_by_name(home, text, said, offline):
     assert len(ended.err.splitlines()) == 3
 
 
+def test_where_no_context_can_be_written_it_says_so(offline, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nowhere")
+    ended = offline("config", "set", "a", "--at", "a:1")
+    assert ended.code == 2
+    assert "config.toml can't be written: No such file or directory" in ended.err
+    assert "XDG_CONFIG_HOME" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("config.toml", "isn't text"), ("token", "token file can't be read")]
+)
+def test_what_is_no_text_is_told_as_any_other_wrong_file(home, offline, name, said):
+    folder = contexts.path().parent
+    folder.mkdir()
+    (folder / "config.toml").write_text(
+        'current = "a"\n[contexts.a]\nendpoints = ["127.0.0.1:1"]\n'
+        f'token_file = "{folder / "token"}"\ntls = {{ca = "{folder / "ca.pem"}"}}'
+    )
+    (folder / name).write_bytes(b"\xff\xfe")
+    ended = offline("cluster", "status")
+    assert ended.code == 2
+    assert said in ended.err
+
+
 def test_contexts_are_listed_and_put_to_use(offline):
     contexts.save("a", ["127.0.0.1:1"])
     contexts.save("b", ["127.0.0.1:2"])

@@ -221,6 +221,11 @@ def test_names_are_told_however_many_and_long_they_are() -> None:
         ["schedd://worker/w1", "schedd://member/w1"],
         ["schedd://member/w1"],
         ["SCHEDD://worker/w1"],
+        ["schedd://worker/w1", "SCHEDD://member/w1"],
+        ["schedd://worker/w1", "schedd:worker/w1"],
+        ["schedd://worker/w1?a=1"],
+        ["schedd://worker/w1/billing#a"],
+        ["schedd://worker/w1/bill%69ng"],
     ],
 )
 def test_a_worker_knows_its_names_as_members_do(uris: list[str]) -> None:

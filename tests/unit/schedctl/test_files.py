@@ -1,0 +1,56 @@
+"""Files are replaced whole, together or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from schedctl.files import SECRET, File, write
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[None]:
+    """A umask that takes nothing from anybody."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_to_all")
+def test_a_secret_is_never_anothers_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the file, nor what stood in its place, nor what takes its place."""
+    seen = []
+    synced = os.fsync
+
+    def looking(opened: int) -> None:
+        seen.extend(stat.S_IMODE(file.stat().st_mode) for file in tmp_path.glob(".*"))
+        synced(opened)
+
+    monkeypatch.setattr(os, "fsync", looking)
+    file = tmp_path / "key"
+    file.write_text("what everybody could read")
+    write(File(file, b"secret", SECRET))
+    assert seen == [SECRET]
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"secret", SECRET)
+
+
+def test_where_one_can_t_be_written_none_is_replaced(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    first.write_bytes(b"before")
+    with pytest.raises(FileNotFoundError):
+        write(File(first, b"after"), File(tmp_path / "nowhere" / "second", b"after"))
+    assert first.read_bytes() == b"before"
+    assert [*tmp_path.iterdir()] == [first], "nor is anything left beside it"
+
+
+def test_what_can_t_be_replaced_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write(File(tmp_path / "folder", b"content"))
+    assert [*tmp_path.iterdir()] == [tmp_path / "folder"]
