@@ -51,7 +51,8 @@ class DeadLetterGroup(Value):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redrive(Value):
     """Dead letters that are done again, `rate` a second: `made` of `total` so far, and `runs` says
-    how many of those are in which state. `state` is OPEN, STOPPED or DONE.
+    how many of those are in which state. `state` is OPEN, STOPPED or DONE. `submitted` says of one
+    group whose it was, submitted runs' or the job's; None: whatever was named so.
     """
 
     redrive_id: str
@@ -70,6 +71,7 @@ class Redrive(Value):
     stopped_by: str | None
     finished_at: datetime | None
     payload_edited: bool
+    submitted: bool | None
 
     @property
     def left(self) -> int:

@@ -12,7 +12,7 @@ from schedclient.dead_letter_values import DeadLetter, DeadLetterGroup, Redrive,
 from schedclient.naming import dead_letter_of, redrive_of
 from schedclient.reading import value_of
 from schedclient.run_values import Run
-from schedclient.specs import payload_message
+from schedclient.specs import When, payload_message, when_message
 from schedclient.transport import Transport
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -77,11 +77,14 @@ class DeadLetters:
         fingerprint: str = "",
         group: DeadLetterGroup | None = None,
         all: bool = False,  # noqa: A002 - as the wire says
+        until: When | None = None,
         note: str = "",
         deadline: float | None = None,
     ) -> int:
         """Have them wait for nobody any more; how many. Either `run_ids`, or a job, a fingerprint
-        or both, or one of `groups()` alone, or `all`. What a redrive is about to do again stays.
+        or both, or one of `groups()` alone, or `all`: of these, where `until` is given, those that
+        died at or before it. With `until=group.last_died_at` nothing goes that `groups()` hasn't
+        told of. What a redrive is about to do again stays.
         """
         request = wire.DiscardDeadLettersRequest(
             namespace=self._namespace,
@@ -90,6 +93,7 @@ class DeadLetters:
             fingerprint=fingerprint,
             group=_chosen(group),
             all=all,
+            until=when_message(until, "until"),
             note=note,
         )
         return (await self._call(methods.DISCARD_DEAD, request, deadline)).discarded
@@ -101,6 +105,7 @@ class DeadLetters:
         fingerprint: str = "",
         group: DeadLetterGroup | None = None,
         all: bool = False,  # noqa: A002 - as the wire says
+        until: When | None = None,
         rate: float = 0.0,
         payload: object = None,
         dry_run: bool = False,
@@ -110,7 +115,7 @@ class DeadLetters:
     ) -> RedrivePlan:
         """Do many again: those of a job, a fingerprint or both, or one of `groups()` alone, or
         `all` that wait, at most `rate` a second over the whole cluster (10 if 0), with `payload`
-        instead of each run's own.
+        instead of each run's own. `until` as for `discard`.
 
         A dry run says how many. A key is made when none is given, as for `jobs.create`.
         """
@@ -120,6 +125,7 @@ class DeadLetters:
             fingerprint=fingerprint,
             group=_chosen(group),
             all=all,
+            until=when_message(until, "until"),
             rate=rate,
             payload=payload_message(payload),
             dry_run=dry_run,

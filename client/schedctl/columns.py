@@ -58,6 +58,11 @@ def last_line(text: str | None) -> str:
     return ("… " if len(lines) > 1 else "") + lines[-1] if lines else ""
 
 
+def of_whom(submitted: bool | None) -> str:
+    """Whose dead letters they are, as `--of` has it; empty: of whatever is named so."""
+    return "" if submitted is None else "submitted" if submitted else "job"
+
+
 def state_of(job: Job) -> str:
     """A job is active or paused; one that has no instant to come any more is done."""
     if job.paused:
@@ -170,6 +175,7 @@ DEAD_GROUPS: Final[Sequence[Column[DeadLetterGroup]]] = (
     Column("COUNT", lambda one: one.count),
     Column("PROMISED", lambda one: one.promised, wide=True),
     Column("JOB", lambda one: one.job),
+    Column("OF", lambda one: of_whom(one.submitted)),
     Column("REASON", lambda one: one.reason),
     Column("EXIT", lambda one: one.exit_code, wide=True),
     Column("FIRST", lambda one: one.first_died_at, wide=True),
@@ -181,6 +187,7 @@ DEAD_GROUPS: Final[Sequence[Column[DeadLetterGroup]]] = (
 REDRIVES: Final[Sequence[Column[Redrive]]] = (
     Column("REDRIVE", lambda one: one.redrive_id),
     Column("JOB", lambda one: one.job),
+    Column("OF", lambda one: of_whom(one.submitted)),
     Column("FINGERPRINT", lambda one: one.fingerprint),
     Column("STATE", lambda one: one.state),
     Column("RATE", lambda one: written_rate(one.rate)),

@@ -1,21 +1,26 @@
 """Which dead letters a call is about, and how the audit has it.
 
-namespace, job, fingerprint │ group │ run_ids │ all ─▶ Choice ─▶ what was done with how many
+namespace, job, fingerprint │ group │ run_ids │ all, until ─▶ Choice ─▶ what was done with how many
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
 
-from schedd.api import stored_jobs
-from schedd.api.errors import wrong
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.api import definitions, stored_jobs
+from schedd.api.errors import Violation, refuse, wrong
 from schedd.api.services import compact
 from schedd.core.ids import RunId
 from schedd.core.redrive import Choice, Group
 from schedproto.v1 import run_service_pb2 as wire
 
 Choosing: TypeAlias = wire.DiscardDeadLettersRequest | wire.RedriveDeadLettersRequest
+
+MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def choice_of(
@@ -24,16 +29,44 @@ def choice_of(
     fingerprint: str,
     run_ids: tuple[RunId, ...] = (),
     group: Group | None = None,
+    until: datetime | None = None,
 ) -> Choice:
     """What is asked for, in the namespace that is meant."""
-    return Choice(stored_jobs.namespace_of(namespace), job, fingerprint, run_ids, group)
+    return Choice(stored_jobs.namespace_of(namespace), job, fingerprint, run_ids, group, until)
 
 
-def group_of(request: Choosing) -> Group | None:
-    """The one that is meant, if one is."""
-    if not request.HasField("group"):
-        return None
-    return Group(request.group.job, request.group.fingerprint, request.group.submitted)
+def chosen_by(request: Choosing, run_ids: tuple[RunId, ...] = ()) -> Choice:
+    """What a call that changes letters is about. Raises InvalidArgument for half a group."""
+    return choice_of(
+        request.namespace,
+        request.job,
+        request.fingerprint,
+        run_ids,
+        _group_of(request.group) if request.HasField("group") else None,
+        _until(request.until) if request.HasField("until") else None,
+    )
+
+
+def _until(stamp: Timestamp) -> datetime:
+    """The last instant that is meant. JSON and tables cut what is finer than a millisecond, so one
+    that was read there is with all of it: else the newest letter that it is of would be left out.
+    """
+    at = definitions.instant(stamp)
+    return at if at.microsecond % 1000 else at + MILLISECOND - timedelta.resolution
+
+
+def _group_of(group: wire.ChosenGroup) -> Group:
+    remedy = "give the group as ListDeadLetterGroups tells of it; nothing was done"
+    refuse([*_missing(group)], "INVALID_FIELD", remedy)
+    return Group(group.job, group.fingerprint, group.submitted)
+
+
+def _missing(group: wire.ChosenGroup) -> Iterator[Violation]:
+    if not group.fingerprint:
+        yield Violation("group.fingerprint", "is missing")
+    if not group.job and not group.submitted:
+        problem = "is missing, and submitted isn't set: only submitted runs may have no name"
+        yield Violation("group.job", problem)
 
 
 def check_chosen(request: Choosing) -> None:
@@ -60,7 +93,8 @@ def told(choice: Choice) -> dict[str, object]:
         said = {"group": chosen | {"submitted": group.submitted}}
     elif not any(said.values()):
         said = {"all": True}
-    return {"namespace": choice.namespace, **said}
+    until = {"until": choice.until.isoformat()} if choice.until else {}
+    return {"namespace": choice.namespace, **said, **until}
 
 
 def counted(what: Mapping[str, object], name: str, count: int) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from schedd.api import paging, validation, views
 from schedd.api.bounds import id_of
-from schedd.api.choosing import check_chosen, choice_of, counted, group_of, told
+from schedd.api.choosing import check_chosen, choice_of, chosen_by, counted, told
 from schedd.api.errors import NotFound, cut, wrong
 from schedd.api.runs import run_id_of
 from schedd.api.services import Caller, Services
@@ -95,9 +95,9 @@ async def discard_dead_letters(
         check_chosen(request)
     elif request.job or request.fingerprint or request.all or request.HasField("group"):
         raise wrong("run_ids", "goes with neither job, fingerprint, group nor all")
-    choice = choice_of(
-        request.namespace, request.job, request.fingerprint, run_ids, group_of(request)
-    )
+    elif request.HasField("until"):
+        raise wrong("until", "goes with a job, a fingerprint, a group or all, and with no run_ids")
+    choice = chosen_by(request, run_ids)
     what = told(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)
     done = await services.dead_letters.discard(

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from schedd.api import paging, stored_jobs, validation, views
 from schedd.api.bounds import id_of
-from schedd.api.choosing import check_chosen, choice_of, counted, group_of, told
+from schedd.api.choosing import check_chosen, chosen_by, counted, told
 from schedd.api.errors import FailedPrecondition, NotFound, cut, wrong
 from schedd.api.services import Caller, Services, compact
 from schedd.core.ids import JobId, RedriveId
@@ -32,7 +32,7 @@ async def redrive_dead_letters(
     if not math.isfinite(rate) or not LEAST_RATE <= rate <= MOST_RATE:
         raise wrong("rate", f"is {rate:g} a second: from {LEAST_RATE} to {MOST_RATE:,.0f}")
     check_chosen(request)
-    choice = choice_of(request.namespace, request.job, request.fingerprint, group=group_of(request))
+    choice = chosen_by(request)
     if request.dry_run:
         planned = await services.dead_letters.planned(choice)
         if not planned:
@@ -141,7 +141,9 @@ def _of(choice: Choice) -> str:
     whose = "submitted runs" if choice.group and choice.group.submitted else "job"
     named = f" {cut(one.job)!r}" if one.job else ""
     of = f" of {whose}{named}" if named or choice.group else ""
-    return of + (f" with the fingerprint {cut(one.fingerprint)!r}" if one.fingerprint else "")
+    kind = f" with the fingerprint {cut(one.fingerprint)!r}" if one.fingerprint else ""
+    until = f" that died by {choice.until.isoformat()}" if choice.until else ""
+    return of + kind + until
 
 
 def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:

@@ -273,6 +273,7 @@ def redrive_message(record: RedriveRecord) -> run_pb2.Redrive:
         stopped_by=record.stopped_by,
         finished_at=stamp(record.finished_at),
         payload_edited=record.edited,
+        submitted=record.submitted,
     )
 
 

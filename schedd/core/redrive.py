@@ -62,6 +62,8 @@ class Choice:
     run_ids: tuple[RunId, ...] = ()
     group: Group | None = None
     """That alone."""
+    until: datetime | None = None
+    """Of these the ones that died at or before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ class RedriveRecord:
     stopped_at: datetime | None
     stopped_by: str
     finished_at: datetime | None
+    submitted: bool | None
+    """Of submitted runs alone, or of the job alone. None: of whatever is named so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,8 @@ def chosen(choice: Choice) -> ColumnElement[bool]:
             jobs.c.ephemeral.is_(choice.group.submitted),
             dead_letters.c.fingerprint == clean(choice.group.fingerprint),
         ]
+    if choice.until is not None:
+        conditions.append(dead_letters.c.died_at <= choice.until)
     return and_(*conditions)
 
 
@@ -179,15 +181,19 @@ def _under_way() -> Select[Any]:
     return select(redrives.c.redrive_id).where(redrives.c.open)
 
 
-def locked(choice: Choice) -> Select[Any]:
-    """Those that are `free`, locked in one order: the oldest, so many that a statement does it."""
+def oldest(choice: Choice) -> Select[Any]:
+    """Those that are `free`, in one order: so many that a statement does it."""
     return (
         select(dead_letters.c.run_id)
         .where(free(choice))
         .order_by(dead_letters.c.scheduled_at, dead_letters.c.run_id)
         .limit(MOST_AT_ONCE)
-        .with_for_update()
     )
+
+
+def locked(choice: Choice) -> Select[Any]:
+    """The `oldest`, locked."""
+    return oldest(choice).with_for_update()
 
 
 def _of_job(namespace: str, job: str) -> ColumnElement[bool]:

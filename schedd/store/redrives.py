@@ -24,7 +24,7 @@ from schedd.core.redrive import Choice, RedriveRecord, Wish
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
 from schedd.store.database import Refused
-from schedd.store.dead_letters import alone, free, locked
+from schedd.store.dead_letters import alone, locked, oldest
 from schedd.store.fence import BY_INDEX
 from schedd.store.schema import dead_letters, redrives
 from schedkit.records import replace
@@ -49,7 +49,7 @@ SELECT count(*) FROM dead_letters l WHERE l.redrive = %(redrive)s AND l.settled 
 
 def planned(connection: Connection, choice: Choice) -> int:
     """How many letters it would choose now."""
-    query = select(func.count()).select_from(dead_letters).where(free(choice))
+    query = select(func.count()).select_from(oldest(choice).order_by(None).subquery())
     return int(connection.execute(query).scalar_one())
 
 
@@ -68,7 +68,8 @@ def create(
     if earlier is not None:
         return get(connection, RedriveId(earlier))
     alone(connection)
-    chosen = wish.choice.group or wish.choice
+    group = wish.choice.group
+    chosen = group or wish.choice
     promised = connection.execute(
         dead_letters.update()
         .where(dead_letters.c.run_id.in_(locked(wish.choice)))
@@ -91,6 +92,7 @@ def create(
             created_at=func.clock_timestamp(),
             created_by=clean(wish.by),
             stopped_by="",
+            submitted=group.submitted if group else None,
         )
     )
     audit.write_all(connection, [replace(entry, after=noted(promised))])
@@ -187,4 +189,5 @@ def _record(row: Row[Any]) -> RedriveRecord:
         row.stopped_at,
         row.stopped_by,
         row.finished_at,
+        row.submitted,
     )

@@ -260,6 +260,7 @@ redrives = Table(
     Column("stopped_at", INSTANT),
     Column("stopped_by", Text, nullable=False),
     Column("finished_at", INSTANT),
+    Column("submitted", Boolean),
 )
 
 notices = Table(

@@ -452,6 +452,93 @@ async def test_a_redrive_that_is_asked_for_twice_by_one_form_is_one(web: Web) ->
     assert len((await web.get("/api/v1/redrives")).json["redrives"]) == 1
 
 
+ANEW = "/dead-letters?fingerprint=f"  # an address of its own has a look of its own
+
+
+async def form_of(
+    web: Web, action: str, row: str = "etl", address: str = "/dead-letters"
+) -> dict[str, str]:
+    """What the dialog of a row sends, as a page draws it."""
+    page = (await web.get(address)).text
+    [shown] = [
+        each
+        for each in page.partition('id="groups"')[2].split("<tr data-key=")
+        if f"data-row>{row}</a>" in each
+    ]
+    form = shown.partition(f'action="/dead-letters/{action}"')[2].partition("</form>")[0]
+    return dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', form))
+
+
+async def told(web: Web, answer: Answer) -> str:
+    """The page that says what a form did."""
+    assert answer.status == 303, answer.text
+    cookie = {"cookie": answer.headers["set-cookie"].partition(";")[0]}
+    return (await web.get(answer.headers["location"], headers=cookie)).text
+
+
+@pytest.mark.parametrize("action", ["discard", "redrive"])
+async def test_a_dialog_of_dead_letters_deals_with_those_it_told_of_though_there_are_more(
+    web: Web, action: str
+) -> None:
+    """As where nothing draws the page anew: without JavaScript, or while the stream is away."""
+    await buried(web)
+    names = await form_of(web, action)
+    for _ in range(2):
+        await web.post("/api/v1/jobs/etl:trigger", {})
+    more = BURY.replace("RETURNING", "WHERE state = 'PENDING' RETURNING")
+    await web.store.database.call(lambda c: c.exec_driver_sql(more))
+    answer = await sent(web, f"/dead-letters/{action}", **names, rate="10")
+    assert "3 dead letters are" in await told(web, answer)
+    later = await form_of(web, action, address=ANEW)
+    assert later["until"] > names["until"], "it tells of newer ones now"
+
+
+async def test_dead_letters_that_are_discarded_already_are_told_so_and_not_as_none(
+    web: Web,
+) -> None:
+    await buried(web)
+    names = await form_of(web, "discard")
+    assert "3 dead letters are discarded" in await told(
+        web, await sent(web, "/dead-letters/discard", **names)
+    )
+    again = await told(web, await sent(web, "/dead-letters/discard", **names))
+    assert "None of these waits any more" in again
+    assert "0 dead letters" not in again
+
+
+@pytest.mark.parametrize("action", ["discard", "redrive"])
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({}, "Group.fingerprint: is missing"),
+        ({"job": "etl"}, "Group.fingerprint: is missing"),
+        ({"fingerprint": "f"}, "Group.job: is missing"),
+        ({"job": "etl", "fingerprint": "f", "until": "then"}, "is no instant"),
+    ],
+)
+async def test_a_form_that_names_no_group_of_dead_letters_is_refused(
+    web: Web, action: str, fields: dict[str, str], problem: str
+) -> None:
+    await buried(web)
+    answer = await sent(web, f"/dead-letters/{action}", **fields, rate="10")
+    assert answer.status == 400
+    assert problem in answer.text
+    assert "6 wait for a person" in (await web.get("/dead-letters")).text
+
+
+async def test_a_redrive_of_submitted_runs_is_told_as_that(web: Web) -> None:
+    await buried(web)
+    for row in ("etl", "etl, submitted", "submitted runs"):
+        names = await form_of(web, "redrive", row)
+        await sent(web, "/dead-letters/redrive", **names, rate="10")
+    shown = (await web.get(ANEW)).text.partition('id="redrives"')[2]
+    assert re.findall(r'<tr data-key="[^"]*"><td>([^<]*) <span', shown) == [
+        "submitted runs",
+        "etl, submitted",
+        "etl",
+    ]
+
+
 async def test_a_dialog_of_dead_letters_is_the_same_wherever_its_group_stands(web: Web) -> None:
     await buried(web)
     before = re.findall(r'popover id="([^"]*)"', (await web.get("/dead-letters")).text)

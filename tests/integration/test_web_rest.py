@@ -635,6 +635,15 @@ async def test_dead_letters_are_grouped_done_again_and_discarded(web: Web) -> No
     letter = (await web.get(f"/api/v1/dead-letters/{one}")).json
     assert (letter["settled"], letter["redrivenAs"]) == ("REDRIVEN", again.json["runId"])
 
+    for half, field in (({"job": "etl"}, "group.fingerprint"), ({"fingerprint": "f"}, "group.job")):
+        wrong = await web.post("/api/v1/dead-letters:discard", {"group": half})
+        assert wrong.status == 400
+        assert f"{field}: is missing" in wrong.json["detail"]
+    told = {"group": {"job": "etl", "fingerprint": group["fingerprint"]}}
+    early = told | {"until": "2026-01-01T00:00:00Z"}
+    assert (await web.post("/api/v1/dead-letters:discard", early)).json["discarded"] == 0
+    until = told | {"until": group["lastDiedAt"], "dryRun": True}
+    assert (await web.post("/api/v1/dead-letters:redrive", until)).json["total"] == 2
     gone = await web.post("/api/v1/dead-letters:discard", {"runIds": [other], "note": "known"})
     assert (gone.status, gone.json) == (200, {"discarded": 1})
     waiting = (await web.get("/api/v1/dead-letters")).json["deadLetters"]

@@ -92,18 +92,16 @@ def show(session: Session, run_id: str) -> None:
 def discard(session: Session, chosen: Chosen, note: str) -> None:
     """Have dead letters wait for nobody any more; their runs stay as they are.
 
-    What a redrive is about to do again isn't discarded.
+    What a redrive is about to do again isn't discarded. `--group FINGERPRINT --job JOB --of job` is
+    one row of `dlq groups`, `--of submitted` another (without --job: what has no name).
     """
     for name in chosen.names:
-        what = "discard dead letter" if chosen.run_ids else "discard the dead letters of"
+        many = f"discard the dead letters of{chosen.whose}"
+        what = "discard dead letter" if chosen.run_ids else many
         session.confirm(what, name)
     count = session.run(
         lambda client: client.dead_letters.discard(
-            run_ids=chosen.run_ids,
-            job=chosen.job,
-            fingerprint=chosen.fingerprint,
-            all=chosen.all,
-            note=note,
+            run_ids=chosen.run_ids, note=note, **chosen.asked
         )
     )
     if not session.tabular:

@@ -51,8 +51,9 @@ class Rate(click.ParamType[float]):
 def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: Any) -> None:
     """Do dead letters again, each by a new run of its job as it is now.
 
-    RUN… at once; a group (`dlq groups`), a job or all at a rate, as one redrive. That goes on by
-    itself: `dlq redrives` shows how far it is.
+    RUN… at once; a kind of error, a job or all at a rate, as one redrive. That goes on by
+    itself: `dlq redrives` shows how far it is. `--group FINGERPRINT --job JOB --of job` is one row
+    of `dlq groups`, `--of submitted` another (without --job: what has no name).
     """
     given = read_payload(payload) if payload is not None else None
     if chosen.run_ids:
@@ -145,9 +146,7 @@ def _many(
 ) -> None:
     async def work(client: Client) -> RedrivePlan | Redrive:
         plan = await client.dead_letters.redrive(
-            job=chosen.job,
-            fingerprint=chosen.fingerprint,
-            all=chosen.all,
+            **chosen.asked,
             rate=rate or 0.0,
             payload=payload,
             dry_run=dry_run,

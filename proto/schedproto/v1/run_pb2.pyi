@@ -689,6 +689,7 @@ class Redrive(google.protobuf.message.Message):
     STOPPED_BY_FIELD_NUMBER: builtins.int
     FINISHED_AT_FIELD_NUMBER: builtins.int
     PAYLOAD_EDITED_FIELD_NUMBER: builtins.int
+    SUBMITTED_FIELD_NUMBER: builtins.int
     redrive_id: builtins.str
     namespace: builtins.str
     job: builtins.str
@@ -707,6 +708,8 @@ class Redrive(google.protobuf.message.Message):
     stopped_by: builtins.str
     payload_edited: builtins.bool
     """It gives each run another payload than it had."""
+    submitted: builtins.bool
+    """One group was chosen: of submitted runs alone, or of the job alone. Unset: whatever is named so."""
     @property
     def runs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Of the runs that were made, how many are in which state; of one that is asked for by its id."""
@@ -738,8 +741,10 @@ class Redrive(google.protobuf.message.Message):
         stopped_by: builtins.str = ...,
         finished_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         payload_edited: builtins.bool = ...,
+        submitted: builtins.bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["created_at", b"created_at", "finished_at", b"finished_at", "stopped_at", b"stopped_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "created_by", b"created_by", "fingerprint", b"fingerprint", "finished_at", b"finished_at", "job", b"job", "left_out", b"left_out", "made", b"made", "namespace", b"namespace", "payload_edited", b"payload_edited", "rate", b"rate", "redrive_id", b"redrive_id", "runs", b"runs", "state", b"state", "stopped_at", b"stopped_at", "stopped_by", b"stopped_by", "total", b"total"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_submitted", b"_submitted", "created_at", b"created_at", "finished_at", b"finished_at", "stopped_at", b"stopped_at", "submitted", b"submitted"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_submitted", b"_submitted", "created_at", b"created_at", "created_by", b"created_by", "fingerprint", b"fingerprint", "finished_at", b"finished_at", "job", b"job", "left_out", b"left_out", "made", b"made", "namespace", b"namespace", "payload_edited", b"payload_edited", "rate", b"rate", "redrive_id", b"redrive_id", "runs", b"runs", "state", b"state", "stopped_at", b"stopped_at", "stopped_by", b"stopped_by", "submitted", b"submitted", "total", b"total"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_submitted", b"_submitted"]) -> typing.Literal["submitted"] | None: ...
 
 global___Redrive = Redrive

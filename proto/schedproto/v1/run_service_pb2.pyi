@@ -601,8 +601,11 @@ class ChosenGroup(google.protobuf.message.Message):
     FINGERPRINT_FIELD_NUMBER: builtins.int
     SUBMITTED_FIELD_NUMBER: builtins.int
     job: builtins.str
-    """Empty: submitted runs without a name."""
+    """The job's name; with submitted the name that runs were given, empty: those without one.
+    Otherwise it isn't empty.
+    """
     fingerprint: builtins.str
+    """Never empty."""
     submitted: builtins.bool
     def __init__(
         self,
@@ -631,6 +634,7 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
     NOTE_FIELD_NUMBER: builtins.int
     REQUEST_ID_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
+    UNTIL_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     fingerprint: builtins.str
@@ -644,6 +648,12 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
     def group(self) -> global___ChosenGroup:
         """That alone, by its job and its fingerprint exactly: goes with none of the others."""
 
+    @property
+    def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Of those the ones that died at or before it (last_died_at of a group: those that it told of),
+        of an instant in whole milliseconds with all of its millisecond. Not with run_ids.
+        """
+
     def __init__(
         self,
         *,
@@ -655,9 +665,10 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
         note: builtins.str = ...,
         request_id: builtins.str = ...,
         group: global___ChosenGroup | None = ...,
+        until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["group", b"group"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all", b"all", "fingerprint", b"fingerprint", "group", b"group", "job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id", "run_ids", b"run_ids"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["group", b"group", "until", b"until"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["all", b"all", "fingerprint", b"fingerprint", "group", b"group", "job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id", "run_ids", b"run_ids", "until", b"until"]) -> None: ...
 
 global___DiscardDeadLettersRequest = DiscardDeadLettersRequest
 
@@ -691,6 +702,7 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
     REQUEST_ID_FIELD_NUMBER: builtins.int
     NOTE_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
+    UNTIL_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     fingerprint: builtins.str
@@ -712,6 +724,12 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
     def group(self) -> global___ChosenGroup:
         """That alone, by its job and its fingerprint exactly: goes with neither job, fingerprint nor all."""
 
+    @property
+    def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Of those the ones that died at or before it (last_died_at of a group: those that it told of),
+        of an instant in whole milliseconds with all of its millisecond.
+        """
+
     def __init__(
         self,
         *,
@@ -726,9 +744,10 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
         request_id: builtins.str = ...,
         note: builtins.str = ...,
         group: global___ChosenGroup | None = ...,
+        until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["group", b"group", "payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all", b"all", "dry_run", b"dry_run", "fingerprint", b"fingerprint", "group", b"group", "idempotency_key", b"idempotency_key", "job", b"job", "namespace", b"namespace", "note", b"note", "payload", b"payload", "rate", b"rate", "request_id", b"request_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["group", b"group", "payload", b"payload", "until", b"until"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["all", b"all", "dry_run", b"dry_run", "fingerprint", b"fingerprint", "group", b"group", "idempotency_key", b"idempotency_key", "job", b"job", "namespace", b"namespace", "note", b"note", "payload", b"payload", "rate", b"rate", "request_id", b"request_id", "until", b"until"]) -> None: ...
 
 global___RedriveDeadLettersRequest = RedriveDeadLettersRequest
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from schedd.api.dead_letters import greatest_groups
 from schedd.web import words
 from schedd.web.pages.forms import wrong
@@ -26,6 +28,14 @@ ROWS: Final = 50
 GROUPS: Final = 50
 """The greatest are shown."""
 REDRIVES: Final = 10
+NONE: Final = "None of these waits any more, but for what a redrive is to do again."
+
+
+def whose(job: str, *, submitted: bool) -> str:
+    """Of whom a group is, in words. Pure."""
+    if not submitted:
+        return job
+    return f"{job}, submitted" if job else "submitted runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,8 @@ class Group:
     promised: int
     first: datetime
     last: datetime
+    newest: str
+    """`last` to the microsecond: the letters until then are those that are told of."""
     run_id: str
 
     @property
@@ -52,9 +64,7 @@ class Group:
     @property
     def whose(self) -> str:
         """In words."""
-        if not self.submitted:
-            return self.job
-        return f"{self.job}, submitted" if self.job else "submitted runs"
+        return whose(self.job, submitted=self.submitted)
 
     @property
     def all_free(self) -> str:
@@ -167,6 +177,7 @@ def group_of(group: run_pb2.DeadLetterGroup) -> Group:
         promised=group.promised,
         first=words.instant(group.first_died_at),
         last=words.instant(group.last_died_at),
+        newest=group.last_died_at.ToJsonString(),
         run_id=group.run_id,
     )
 
@@ -175,7 +186,7 @@ def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
     """A redrive as a row. Pure."""
     return RedriveRow(
         redrive_id=redrive.redrive_id,
-        chosen=redrive.job or ("one kind of error" if redrive.fingerprint else "all that waited"),
+        chosen=chosen_of(redrive),
         state=run_pb2.Redrive.State.Name(redrive.state).removeprefix("STATE_").lower(),
         total=redrive.total,
         made=redrive.made,
@@ -185,11 +196,19 @@ def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
     )
 
 
+def chosen_of(redrive: run_pb2.Redrive) -> str:
+    """Which letters it does again, in words. Pure."""
+    if redrive.submitted:
+        return whose(redrive.job, submitted=True)
+    return redrive.job or ("one kind of error" if redrive.fingerprint else "all that waited")
+
+
 async def _redrive(asked: Asked) -> Done:
     fields = asked.fields
     request = run_service_pb2.RedriveDeadLettersRequest(
         namespace=asked.namespace,
         group=_chosen(fields),
+        until=until_of(fields),
         rate=rate_of(fields),
         note=fields.get("reason", ""),
         idempotency_key=asked.once,
@@ -204,12 +223,14 @@ async def _discard(asked: Asked) -> Done:
     request = run_service_pb2.DiscardDeadLettersRequest(
         namespace=asked.namespace,
         group=_chosen(asked.fields),
+        until=until_of(asked.fields),
         note=asked.fields.get("reason", ""),
     )
     told = await asked.call(
         "RunService.DiscardDeadLetters", request, run_service_pb2.DiscardDeadLettersResponse
     )
-    return Done(f"{_letters(told.discarded)} discarded.", asked.link("dead-letters"))
+    done = f"{_letters(told.discarded)} discarded." if told.discarded else NONE
+    return Done(done, asked.link("dead-letters"))
 
 
 async def _stop(asked: Asked) -> Done:
@@ -231,6 +252,21 @@ def _chosen(fields: Mapping[str, str]) -> run_service_pb2.ChosenGroup:
         fingerprint=fields.get("fingerprint", ""),
         submitted=fields.get("submitted", "") == "yes",
     )
+
+
+def until_of(fields: Mapping[str, str]) -> Timestamp | None:
+    """When the newest letter died that the form told of; None where it says nothing. Raises
+    InvalidArgument. Pure.
+    """
+    until, text = Timestamp(), fields.get("until", "")
+    if not text:
+        return None
+    try:
+        until.FromJsonString(text)
+    except ValueError:
+        problem = f"{text[:40]!r} is no instant"
+        raise wrong("until", problem, "load the page anew; nothing was done") from None
+    return until
 
 
 def rate_of(fields: Mapping[str, str]) -> float:

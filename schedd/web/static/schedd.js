@@ -297,10 +297,11 @@ function isSecond(form) {
   return last === asked && Math.abs(Date.now() - at) < TWICE;
 }
 
-// a number for what a form asks: what somebody typed isn't kept
+// a number for what a form asks, whatever came to what it tells of: what somebody typed isn't kept
 function wordOf(form) {
   const told = new FormData(form);
   told.delete("request_id");
+  told.delete("until");
   let word = 0;
   for (const sign of `${form.getAttribute("action")}?${new URLSearchParams(told)}`) {
     word = (Math.imul(word, 31) + sign.codePointAt(0)) | 0;

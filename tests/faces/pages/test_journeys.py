@@ -246,6 +246,26 @@ def test_a_dialog_stays_with_what_was_typed_when_its_row_comes_to_stand_elsewher
     assert '"job":"lesser"' in entry["after"]
 
 
+def test_a_dialog_that_isn_t_drawn_anew_deals_with_those_that_it_tells_of(
+    browser: Browser, address: str, cluster: DevCluster
+) -> None:
+    once = ("--on-demand", "--overlap", "allow", "--max-attempts", "1", "--", "false")
+    made = cluster.schedctl("job", "create", "growing", *once)
+    assert made.returncode == 0, made.stderr
+    failed(cluster, "growing", 2)
+    with watched(browser, address, script=False) as web:
+        page = web.open("/dead-letters")
+        row = page.locator("#groups tr", has_text="growing")
+        row.get_by_role("button", name="Discard", exact=True).click()
+        expect(row.get_by_role("dialog", name="Discard them?")).to_contain_text(
+            "All 2 dead letters"
+        )
+        failed(cluster, "growing", 3)
+        page.get_by_role("button", name="Discard them").locator("visible=true").click()
+        expect(page.locator(".told")).to_contain_text("2 dead letters are discarded")
+    assert len(cluster.json("dlq", "list", "--job", "growing")) == 3
+
+
 def failed(cluster: DevCluster, job: str, count: int) -> None:
     """So many runs of a job more, which wait as dead letters when this returns."""
     there = len(cluster.json("dlq", "list", "--job", job))

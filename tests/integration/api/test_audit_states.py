@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import ANY
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.noted import MOST
 from schedproto.v1 import (
@@ -85,6 +86,17 @@ async def test_a_discard_of_one_group_says_which(api):
     _, after = await states(api, "discard")
     which = {"job": "etl", "fingerprint": "f", "submitted": False}
     assert after == {"namespace": "billing", "group": which, "discarded": 2}
+
+
+async def test_a_discard_and_a_redrive_say_until_when_the_letters_had_died(api):
+    await buried(api, 2)
+    asked = {"namespace": "billing", "all": True, "until": Timestamp(seconds=4_000_000_000)}
+    said = {"namespace": "billing", "all": True, "until": "2096-10-02T07:06:40.000999+00:00"}
+    made = await api("RedriveDeadLetters", wire.RedriveDeadLettersRequest(**asked))
+    assert (await states(api, "redrive"))[1] == said | {"rate": 10, "total": 2}
+    await api("StopRedrive", wire.StopRedriveRequest(redrive_id=made.redrive.redrive_id))
+    await api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(**asked))
+    assert (await states(api, "discard"))[1] == said | {"discarded": 2}
 
 
 async def test_a_redrive_says_whose_letters_it_does_again_and_how_many(api):

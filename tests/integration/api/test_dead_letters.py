@@ -410,6 +410,8 @@ async def test_the_discarded_wait_for_nobody_and_say_why(dead: Dead) -> None:
         ({"run_ids": [str(uuid4())], "job": "j"}, "run_ids: goes with neither"),
         ({"run_ids": [str(uuid4())], "group": {}}, "run_ids: goes with neither"),
         ({"group": {"job": "j"}, "all": True}, "group: goes with neither"),
+        ({"run_ids": [str(uuid4())], "until": {"seconds": 1}}, "until: goes with a job"),
+        ({"until": {"seconds": 1}}, "all: is missing"),
         ({"run_ids": ["seven"]}, "isn't the id of a run"),
         ({"all": True, "note": "a\nb"}, "note"),
     ],
@@ -421,7 +423,122 @@ async def test_nobody_discards_all_by_saying_nothing(
         await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(**asked))
 
 
+HALVES = {  # of a group, and what is said of them
+    "a job alone": ({"job": "j"}, "group.fingerprint: is missing"),
+    "nothing": ({}, r"group.fingerprint: is missing \(and 1 more\)"),
+    "submitted alone": ({"submitted": True}, "group.fingerprint: is missing"),
+    "a fingerprint alone": ({"fingerprint": "f"}, "group.job: is missing, and submitted isn't set"),
+}
+
+
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_a_group_is_refused_and_not_taken_for_one_without_letters(
+    dead: Dead, half: str
+) -> None:
+    given, problem = HALVES[half]
+    await dead.job()
+    await dead.many(1)
+    group = wire.ChosenGroup(**given)
+    with pytest.raises(InvalidArgument, match=problem):
+        await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(group=group))
+    for dry_run in (True, False):
+        with pytest.raises(InvalidArgument, match=problem):
+            await dead.redrive(group=group, dry_run=dry_run)
+
+
+async def shown(dead: Dead) -> tuple[wire.ChosenGroup, Any]:
+    """The one group that there is, and when its newest died."""
+    asked = wire.ListDeadLetterGroupsRequest()
+    [one] = (await dead.api("ListDeadLetterGroups", asked)).groups
+    return wire.ChosenGroup(job=one.job, fingerprint=one.fingerprint), one.last_died_at
+
+
+async def test_until_its_newest_died_a_group_is_what_was_told_of_though_it_has_grown(
+    dead: Dead,
+) -> None:
+    await dead.job()
+    known = await dead.many(2)
+    group, newest = await shown(dead)
+    later = await dead.many(3)
+    discard = wire.DiscardDeadLettersRequest(group=group, until=newest)
+    assert (await dead.api("DiscardDeadLetters", discard)).discarded == 2
+    assert sorted(await dead.letters()) == sorted(later)
+    assert {(await dead.letter(one)).settled for one in known} == {DISCARDED}
+    assert (await dead.api("DiscardDeadLetters", discard)).discarded == 0
+
+
+async def test_until_an_instant_that_was_cut_to_the_millisecond_the_newest_is_dealt_with(
+    dead: Dead,
+) -> None:
+    """As JSON and tables show it; a finer one is exact."""
+    await dead.job()
+    one, other, third = await dead.many(3)
+    for letter, at in ((one, "18.911234"), (other, "18.911999"), (third, "18.912")):
+        await dead.api.world.sql(
+            "UPDATE dead_letters SET died_at = %s WHERE run_id = %s RETURNING 1",
+            *(f"2026-11-23T10:51:{at}Z", letter),
+        )
+    for until, count in (
+        ("18.910Z", 0),
+        ("18.911233Z", 0),
+        ("18.911234Z", 1),
+        ("18.911Z", 2),
+        ("18.912Z", 3),
+    ):
+        asked = wire.RedriveDeadLettersRequest(all=True, dry_run=True)
+        asked.until.FromJsonString(f"2026-11-23T10:51:{until}")
+        assert (await dead.api("RedriveDeadLetters", asked)).total == count, until
+
+
+async def test_a_redrive_until_an_instant_is_of_those_that_its_dry_run_counts(dead: Dead) -> None:
+    await dead.job()
+    await dead.many(2)
+    group, newest = await shown(dead)
+    await dead.many(3)
+    for which in ({"group": group}, {"all": True}):
+        dry = wire.RedriveDeadLettersRequest(**which, until=newest, dry_run=True)
+        assert (await dead.api("RedriveDeadLetters", dry)).total == 2
+    for _ in range(2):
+        made = await dead.redrive(group=group, until=newest, idempotency_key="k")
+        assert made.total == 2
+    with pytest.raises(AlreadyExists, match="idempotency key"):
+        await dead.redrive(group=group, idempotency_key="k")
+    with pytest.raises(FailedPrecondition, match=r"that died by .* is free"):
+        await dead.redrive(group=group, until=newest)
+    assert (await dead.redrive(group=group)).total == 3
+
+
+async def test_a_redrive_of_a_group_says_whether_it_is_of_submitted_runs(dead: Dead) -> None:
+    await dead.job()
+    await dead.many(2)
+    asked = wire.SubmitRunRequest(name="j", spec=job_pb2.Job(shell=SHELL))
+    await dead.api("SubmitRun", asked)
+    await dead.api.world.sql(
+        "WITH failed AS (UPDATE runs SET state = 'FAILED' WHERE trigger = 'SUBMIT' RETURNING *)"
+        " INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)"
+        " SELECT run_id, scheduled_at, job_id, 'f' FROM failed RETURNING 1"
+    )
+    for submitted, total in ((True, 1), (False, 2)):
+        group = wire.ChosenGroup(job="j", fingerprint="f", submitted=submitted)
+        made = await dead.now(await dead.redrive(group=group))
+        assert (made.job, made.submitted, made.total) == ("j", submitted, total)
+        assert made.HasField("submitted")
+    await dead.many(1)
+    assert not (await dead.redrive(job="j", fingerprint="f")).HasField("submitted")
+
+
 # -- Many --
+
+
+async def test_a_dry_run_says_no_more_than_one_redrive_promises(
+    dead: Dead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("schedd.store.dead_letters.MOST_AT_ONCE", 2)
+    await dead.job()
+    await dead.many(3)
+    dry = wire.RedriveDeadLettersRequest(all=True, dry_run=True)
+    assert (await dead.api("RedriveDeadLetters", dry)).total == 2
+    assert (await dead.redrive(all=True)).total == 2
 
 
 async def test_a_redrive_does_each_chosen_one_again_at_its_rate(dead: Dead) -> None:

@@ -105,6 +105,28 @@ async def test_discarded_are_those_that_are_named_or_chosen(client: Client, memb
     assert not every.HasField("group")
 
 
+async def test_until_its_newest_died_nothing_is_dealt_with_that_a_group_hasnt_told_of(
+    client: Client, member: Scripted
+):
+    group = run_pb2.DeadLetterGroup(fingerprint="f", job="etl")
+    newest = DIED.replace(microsecond=123_456)
+    group.last_died_at.FromDatetime(newest)
+    member.say("ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse(groups=[group]))
+    member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=2))
+    member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=5, redrive=redrive()))
+
+    [found] = await client.dead_letters.groups()
+    await client.dead_letters.discard(group=found, until=found.last_died_at)
+    await client.dead_letters.redrive(group=found, until=found.last_died_at)
+    await client.dead_letters.discard(all=True)
+
+    discarded, every = member.heard("DiscardDeadLetters")
+    [redriven] = member.heard("RedriveDeadLetters")
+    assert discarded.until.ToDatetime(tzinfo=UTC) == newest
+    assert redriven.until.ToDatetime(tzinfo=UTC) == newest
+    assert not every.HasField("until")
+
+
 async def test_a_redrive_is_asked_for_once_whatever_gets_lost(client: Client, member: Scripted):
     member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=5, redrive=redrive()))
 
@@ -139,7 +161,7 @@ async def test_a_redrive_is_read_listed_stopped_and_resumed(client: Client, memb
     stopped = await client.redrives.stop("d")
 
     assert (got.state, got.made, got.left, got.runs) == ("OPEN", 2, 2, {"SUCCEEDED": 2})
-    assert (got.fingerprint, got.finished_at) == (None, None)
+    assert (got.fingerprint, got.finished_at, got.submitted) == (None, None, None)
     assert stopped.state == "STOPPED"
     assert await client.redrives.resume("d") == got
     assert [one async for one in client.redrives.list()] == [got]

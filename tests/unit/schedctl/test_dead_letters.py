@@ -80,12 +80,25 @@ async def test_groups_tell_how_many_of_which_error_a_line_each(ctl, member):
     ended = await ctl("dlq", "groups", "--job", "etl")
     named = await ctl("dlq", "groups", "-o", "name")
 
-    heads = ["COUNT", "JOB", "REASON", "LAST", "FINGERPRINT", "RUN", "ERROR"]
+    heads = ["COUNT", "JOB", "OF", "REASON", "LAST", "FINGERPRINT", "RUN", "ERROR"]
     assert ended.lines[0].split() == heads
     assert len(ended.lines) == 2
     assert "… KeyError: 'total'" in ended.lines[1]
     assert ended.lines[1].split()[:2] == ["12", "etl"]
     assert named.lines == ["f1"]
+
+
+async def test_groups_of_a_job_and_of_what_was_submitted_by_its_name_are_told_apart(ctl, member):
+    groups = [
+        run_pb2.DeadLetterGroup(fingerprint="f1", job=job, count=3, run_id="r", submitted=submitted)
+        for job, submitted in (("boom", False), ("boom", True), ("", True))
+    ]
+    member.say("ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse(groups=groups))
+
+    ended = await ctl("dlq", "groups")
+
+    told = [line.split()[: 3 if "boom" in line else 2] for line in ended.lines[1:]]
+    assert told == [["3", "boom", "job"], ["3", "boom", "submitted"], ["3", "submitted"]]
 
 
 async def test_a_long_error_pads_no_line_and_is_cut_where_a_terminal_ends(ctl, member, monkeypatch):
@@ -222,6 +235,62 @@ async def test_all_that_is_asked_for_is_sent(ctl, member):
     assert json.loads(some.payload.json) == {"new": 1}
 
 
+@pytest.mark.parametrize(
+    ("row", "group"),
+    [
+        (("--job", "boom", "--of", "job"), {"job": "boom"}),
+        (("--job", "boom", "--of", "submitted"), {"job": "boom", "submitted": True}),
+        (("--of", "submitted"), {"submitted": True}),
+    ],
+)
+async def test_a_row_of_groups_is_chosen_alone_and_its_dry_run_asks_for_the_same(
+    ctl, member, row, group
+):
+    member.say("RedriveDeadLetters", begun(redrive()))
+    member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=3))
+
+    await ctl("dlq", "redrive", "--group", "f1", *row, "--dry-run")
+    await ctl("dlq", "redrive", "--group", "f1", *row)
+    await ctl("dlq", "discard", "--group", "f1", *row)
+
+    sent = [*member.heard("RedriveDeadLetters"), *member.heard("DiscardDeadLetters")]
+    assert [one.group for one in sent] == [runs.ChosenGroup(fingerprint="f1", **group)] * 3
+    assert [(one.job, one.fingerprint, one.all) for one in sent] == [("", "", False)] * 3
+
+
+async def test_until_an_instant_is_sent_as_it_was_written(ctl, member):
+    member.say("RedriveDeadLetters", begun(redrive()))
+    member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=3))
+
+    until = ("--until", "2026-11-23T10:00:00.911234Z")
+    redriven = await ctl("dlq", "redrive", "--group", "f1", "--of", "submitted", *until)
+    await ctl("dlq", "discard", "--all", *until)
+    await ctl("dlq", "discard", "--all")
+
+    assert redriven.code == 0, redriven.err
+    sent = [*member.heard("RedriveDeadLetters"), *member.heard("DiscardDeadLetters")]
+    meant = DIED.replace(microsecond=911_234)
+    assert [one.until.ToDatetime(tzinfo=UTC) for one in sent[:2]] == [meant, meant]
+    assert not sent[2].HasField("until")
+
+
+async def test_redrives_say_whose_letters_they_do_again(ctl, member):
+    of = [{}, {"job": "boom", "submitted": False}, {"job": "boom", "submitted": True}]
+    made = [redrive(**one) for one in of]
+    member.say("ListRedrives", runs.ListRedrivesResponse(redrives=made))
+    stands = iter(made)
+    member.say("GetRedrive", lambda _: next(stands))
+
+    ended = await ctl("dlq", "redrives")
+
+    assert ended.lines[0].split()[:4] == ["REDRIVE", "JOB", "OF", "FINGERPRINT"]
+    assert [line.split()[1:-5] for line in ended.lines[1:]] == [
+        ["f1"],
+        ["boom", "job", "f1"],
+        ["boom", "submitted", "f1"],
+    ]
+
+
 async def test_a_dry_run_says_how_many(ctl, member):
     member.say("RedriveDeadLetters", begun())
 
@@ -322,6 +391,22 @@ async def test_a_protected_cluster_is_asked_for_before_letters_are_discarded(
     assert (await ctl("dlq", "discard", *chosen, "--yes")).code == 0
 
 
+async def test_what_is_asked_for_before_a_group_is_discarded_is_that_group(
+    ctl, member, monkeypatch
+):
+    contexts.save("prod", [member.address])
+    contexts.path().write_text(contexts.path().read_text() + "protected = true\n")
+    monkeypatch.delenv("SCHEDCTL_ENDPOINTS")
+
+    told = [
+        (await ctl("dlq", "discard", "--group", "f1", *row, "--no-input")).err
+        for row in (("--job", "boom"), ("--job", "boom", "--of", "submitted"))
+    ]
+
+    assert "discard the dead letters of boom with the fingerprint f1" in told[0]
+    assert "of submitted runs named boom with the fingerprint f1" in told[1]
+
+
 # -- Refused before it is sent --
 
 
@@ -334,6 +419,13 @@ async def test_a_protected_cluster_is_asked_for_before_letters_are_discarded(
         (("r", "--all"), "neither --group, --job nor --all"),
         (("--all", "--job", "etl"), "--all goes with neither --group nor --job"),
         (("--job", "", "--group", "f1"), "is empty"),
+        (("--of", "submitted"), "--of goes with --group"),
+        (("--job", "etl", "--of", "job"), "--of goes with --group"),
+        (("--group", "f1", "--of", "job"), "--of job takes --job"),
+        (("r", "--of", "submitted"), "a RUN goes with neither --of nor --until"),
+        (("r", "--until", "10m"), "a RUN goes with neither --of nor --until"),
+        (("--until", "10m"), "no dead letters are named"),
+        (("--all", "--until", "then"), "or so long ago"),
     ],
 )
 async def test_what_doesnt_say_which_is_refused_before_it_is_sent(
