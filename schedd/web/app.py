@@ -62,7 +62,7 @@ def build(
             *_daemon(telemetry, health.routes(readiness, notes)),
             *site.routes(),
             *templating.assets(),
-            *login.routes(services, site.filled_in),
+            *login.routes(services, site.back_with),
             Under("/api/", Rest(services, closing)),
         ],
         middleware=[

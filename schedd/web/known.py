@@ -33,6 +33,7 @@ from schedd.api.errors import CallError, PermissionDenied, Unauthenticated
 from schedd.api.services import Caller
 from schedd.core.rights import EVERY, Identity, Role
 from schedd.web import login_page, problems, refusals, ways
+from schedd.web.login_page import REASON
 from schedkit.errors import Unavailable
 from schedkit.https import CERTIFICATE
 from schedkit.seldom import Seldom
@@ -110,13 +111,12 @@ class Known:
             asked = scope["path"] + (f"?{query}" if query else "")
             return RedirectResponse(login_before(asked), 303)
         request, form = Request(scope, receive), ways.referred(scope, default=scope["path"])
-        typed: Mapping[str, str] = {}
-        if fields := self._forms.get(scope["path"]):
-            query = f"?{request.url.query}" if request.url.query else ""
-            form, typed = scope["path"] + query, await login_page.kept(request, fields)
+        typed = await login_page.kept(request, self._forms.get(scope["path"], (REASON,)))
+        if scope["path"] in self._forms:
+            form = scope["path"] + (f"?{request.url.query}" if request.url.query else "")
         told = problems.of(error)
         if error.reason != NAMES_NOBODY:
-            told["remedy"] = _then(typed)
+            told["remedy"] = "log in, which leads back to where you were, and do it again"
         return login_page.shown(request, told["status"], form, problem=told, typed=typed)
 
     def _tell(self, scope: Scope, error: CallError | Unavailable) -> None:
@@ -154,12 +154,6 @@ def caller_of(request: Request) -> Caller:
 def login_before(address: str) -> str:
     """The login that leads to an address of this site."""
     return f"{LOGIN}?next={quote(address, safe='/')}"
-
-
-def _then(typed: Mapping[str, str]) -> str:
-    if typed:
-        return "log in, which leads back to the form as you filled it in, and send it again"
-    return "log in, which leads back to where you were, and do it again"
 
 
 def check_page(who: Identity) -> None:

@@ -34,11 +34,11 @@ from schedkit.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
-Filled: TypeAlias = Callable[[Request, str, Mapping[str, str]], Awaitable[Response | None]]
-"""The page of a form, by its address, as it was filled in; None where there is none."""
+BackWith: TypeAlias = Callable[[Request, str, Mapping[str, str]], Awaitable[Response]]
+"""The way back to a page of this site, with what was typed into a form of it."""
 
 
-def routes(services: Services, filled: Filled) -> list[BaseRoute]:
+def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
     """The page, and what its buttons do."""
     failed = Seldom()
 
@@ -70,8 +70,9 @@ def routes(services: Services, filled: Filled) -> list[BaseRoute]:
                 request, status, after, who=who, wrong=refusal.message, typed=typed
             )
         after = ways.page_of(request.app.routes, after)
-        again = await filled(request, after, typed) if typed else None
-        response = again or RedirectResponse(after, 303)
+        response: Response = RedirectResponse(after, 303)
+        if typed:
+            response = await back_with(request, after, typed)
         seconds = int(lasts.total_seconds())
         response.set_cookie(
             COOKIE, login, max_age=seconds, secure=True, httponly=True, samesite="strict"

@@ -28,6 +28,8 @@ LONGEST: Final = 8192
 """Characters of a token, and of the address that a login leads to."""
 TYPED: Final = "typed."
 """What the fields of another form are named by in this one's."""
+REASON: Final = "reason"
+"""What somebody types into a dialog."""
 NOTHING: Final[Mapping[str, str]] = {}
 
 

@@ -320,6 +320,25 @@ async def test_a_form_for_a_job_comes_back_filled_in_after_the_login_and_nothing
     assert listed.json["jobs"] == []
 
 
+async def test_a_reason_that_was_typed_into_a_dialog_is_told_after_the_login(web: Web) -> None:
+    await made_and_triggered(web)
+    headers, reason = PAGE | {"referer": f"{web.url}/jobs/etl"}, 'the "disks" <b>&</b> so'
+    data = {"reason": reason, "request_id": "0123"}
+    refused = await web.ask("POST", "/jobs/etl/pause", data=data, headers=headers)
+    carried = hidden_of(refused)
+    assert carried == {"next": "/jobs/etl", "typed.reason": reason}
+    _, text = await token(web, auth.ROLE_ADMIN)
+    entered = await log_in(web, text, **carried)
+    assert (entered.status, entered.headers["location"]) == (303, "/jobs/etl")
+    cookies = entered.headers.getall("set-cookie")
+    sent = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)}
+    page = await web.get("/jobs/etl", headers=sent)
+    assert "Nothing was done yet" in page.text
+    assert reason in unescape(page.text)
+    assert "<b>&" not in page.text
+    assert not (await web.get("/api/v1/jobs/etl", headers=sent)).json["paused"]
+
+
 @pytest.mark.parametrize(
     ("after", "page"),
     [

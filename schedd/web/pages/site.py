@@ -28,6 +28,7 @@ from schedd.api.errors import CallError, Unauthenticated
 from schedd.api.services import Services
 from schedd.web import problems
 from schedd.web.known import IDENTITY, caller_of, check_page
+from schedd.web.login_page import REASON
 from schedd.web.pages import told as telling
 from schedd.web.pages.forms import fields_of
 from schedd.web.pages.looks import Body, Looks, refused, shown
@@ -42,7 +43,9 @@ from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-BACK: Final = Told("You are logged in. Nothing was done yet: send the form again.", "")
+BACK: Final = Told("You are logged in. Nothing was done yet: send it again.", "")
+LONGEST_REASON: Final = 200
+"""Characters, as the dialogs have it: it goes into a cookie."""
 TABS: Final = (
     ("Overview", "", "o"),
     ("Jobs", "jobs", "j"),
@@ -85,27 +88,35 @@ class Site:
             return problems.answer(problem)
         return self._problem(problem, "/", self._asked(request))
 
-    async def filled_in(
+    async def back_with(self, request: Request, address: str, typed: Mapping[str, str]) -> Response:
+        """The page of a form that was sent before a login, filled in; of another, which is told the
+        reason that was typed into a dialog of it. Nothing is done.
+        """
+        if filled := await self._filled(request, address, typed):
+            return filled
+        response = RedirectResponse(address, 303)
+        if reason := typed.get(REASON, "")[:LONGEST_REASON]:
+            told = Told(f"{BACK.words} The reason that you typed: {reason}", "")
+            telling.send(response, told, secure=request.url.scheme == "https")
+        return response
+
+    async def _filled(
         self, request: Request, address: str, typed: Mapping[str, str]
     ) -> Response | None:
-        """The page of a form at an address, as it was filled in before a login; nothing is done.
-        None where there is no such form, or who has logged in may not see pages.
-        """
         found = urlsplit(address)
         actions = [action for page in self._pages for action in page.actions]
         page = next((one.again for one in actions if one.again and one.path == found.path), None)
         if page is None:
             return None
-        query, asked = dict(parse_qsl(found.query)), self._asked(request)
-        asked = replace(asked, query=query)
-        filled = replace(
-            asked, query={**query, **{name: typed.get(name, "") for name in page.asks}}
-        )
+        query = dict(parse_qsl(found.query))
+        asked = replace(self._asked(request), query=query)
+        values = {name: typed.get(name, "") for name in page.asks}
+        filled = replace(asked, query={**query, **values})
         try:
             check_page(asked.caller.who)
             page.check(query)
             body = shown(page, filled, await page.read(filled))
-        except (CallError, Unavailable):
+        except (CallError, Unavailable):  # which the page itself tells
             return None
         return self._framed(page.frame, body, page.tab, asked, told=BACK)
 
