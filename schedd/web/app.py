@@ -62,7 +62,7 @@ def build(
             *_daemon(telemetry, health.routes(readiness, notes)),
             *site.routes(),
             *templating.assets(),
-            *login.routes(services),
+            *login.routes(services, site.back_with),
             Under("/api/", Rest(services, closing)),
         ],
         middleware=[
@@ -90,7 +90,7 @@ def _daemon(telemetry: Telemetry, probes: Sequence[BaseRoute]) -> list[BaseRoute
 
 
 def _forms() -> dict[str, Collection[str]]:
-    """Path of a form whose page its address may fill in → the fields that it takes."""
+    """Path of a form whose page is shown filled in → the fields that it takes."""
     actions = [action for page in PAGES for action in page.actions]
     return {action.path: action.again.asks for action in actions if action.again is not None}
 

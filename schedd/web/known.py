@@ -4,7 +4,8 @@
                   └────────────────────┴─────────────▶ Identity ─▶ scope[IDENTITY] ─▶ caller_of
     nobody: the login for who reads a page, 401 for the others
 
-Who sends a form when their login has ended is led back to it, as it was filled in (`filled_in`).
+Who sends a form when their login has ended is answered with the login, which leads back to it, as
+it was filled in (`login_page`).
 
 Invariants
 - A login is what a browser sends by itself, for a day and longer: one that is over is as none where
@@ -20,10 +21,10 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,10 +32,8 @@ from schedd.api.authentication import BEARER, NAMES_NOBODY, Authentication, Nobo
 from schedd.api.errors import CallError, PermissionDenied, Unauthenticated
 from schedd.api.services import Caller
 from schedd.core.rights import EVERY, Identity, Role
-from schedd.web import problems, refusals, ways
-from schedd.web.pages.forms import fields_of
-from schedd.web.problems import Refusal
-from schedd.web.refusals import Way
+from schedd.web import login_page, problems, refusals, ways
+from schedd.web.login_page import REASON
 from schedkit.errors import Unavailable
 from schedkit.https import CERTIFICATE
 from schedkit.seldom import Seldom
@@ -48,15 +47,13 @@ UNASKED: Final = frozenset({"/healthz", "/readyz"})
 """Told to anybody, at once, whatever is away."""
 LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
-LONGEST_WAY: Final = 4096
-"""Characters of an address of the login that leads back to a form as it was filled in."""
 DEADLINE: Final = 30.0
 """Seconds that a call may take; HTTP callers don't say."""
 
 
 class Known:
     """Passes on what is open, and what somebody asks who is known. `forms`: path of a form → the
-    fields that its page takes from its address.
+    fields that its page is filled in with.
     """
 
     def __init__(
@@ -82,7 +79,7 @@ class Known:
         try:
             scope[IDENTITY] = who = await self.identity(scope)
             if not path.startswith(refusals.CALLS) and path not in {LOGIN, LOGOUT}:
-                _check_page(who)
+                check_page(who)
         except (CallError, Unavailable) as error:
             self._tell(scope, error)
             if path != LOGIN:
@@ -113,13 +110,14 @@ class Known:
             query = scope["query_string"].decode("latin-1")
             asked = scope["path"] + (f"?{query}" if query else "")
             return RedirectResponse(login_before(asked), 303)
-        form = ways.referred(scope, default=scope["path"])
-        if fields := self._forms.get(scope["path"]):
-            form = await filled_in(Request(scope, receive), fields) or form
+        request, form = Request(scope, receive), ways.referred(scope, default=scope["path"])
+        typed = await login_page.kept(request, self._forms.get(scope["path"], (REASON,)))
+        if scope["path"] in self._forms:
+            form = scope["path"] + (f"?{request.url.query}" if request.url.query else "")
         told = problems.of(error)
         if error.reason != NAMES_NOBODY:
             told["remedy"] = "log in, which leads back to where you were, and do it again"
-        return refusals.told(scope, told, way=Way(login_before(form), "Log in"))
+        return login_page.shown(request, told["status"], form, problem=told, typed=typed)
 
     def _tell(self, scope: Scope, error: CallError | Unavailable) -> None:
         """In the log, of who shows a certificate: who shows none is told all that there is."""
@@ -158,24 +156,8 @@ def login_before(address: str) -> str:
     return f"{LOGIN}?next={quote(address, safe='/')}"
 
 
-async def filled_in(request: Request, fields: Collection[str]) -> str:
-    """The address of the page of a form that was sent, as it was filled in; empty where that is too
-    long for an address, can't be read, or is slow to come.
-    """
-    if not request.headers.get("content-length", "").isdecimal():
-        return ""
-    if int(request.headers["content-length"]) > LONGEST_WAY:
-        return ""
-    try:
-        sent = await fields_of(request)
-    except (Refusal, ClientDisconnect):
-        return ""
-    asked = dict(request.query_params) | {name: sent[name] for name in fields if sent.get(name)}
-    address = f"{request.scope['path']}?{urlencode(asked)}"
-    return address if len(login_before(address)) <= LONGEST_WAY else ""
-
-
-def _check_page(who: Identity) -> None:
+def check_page(who: Identity) -> None:
+    """Raise PermissionDenied for who may not see the pages."""
     if not who.may(Role.VIEWER, EVERY):
         raise PermissionDenied(
             f"this page tells of all namespaces, so it takes the role {Role.VIEWER.word} in all of"

@@ -3,6 +3,7 @@
     GET  /login            the page: a form, or who is logged in
     POST /login  token=…   ─▶ a token of its own, SESSION long at most, in the cookie ─▶ the page
                               asked for; the one that the cookie held before is revoked
+               typed.…=…   ─▶ the page of the form that was sent without a login, filled in
     POST /logout           ─▶ that one is revoked
 
 The token that was typed in is nowhere kept. The cookie is one that no script reads, that no other
@@ -12,48 +13,50 @@ site's page has sent, and that goes over HTTPS to this host alone (`__Host-`, Ht
 from __future__ import annotations
 
 import logging
-from typing import Final
-from urllib.parse import parse_qs
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from schedd.api.access_tokens import log_in, log_out, replace_login
 from schedd.api.errors import CallError, of_world
 from schedd.api.services import Services
-from schedd.core.rights import Identity, Kind
-from schedd.web import problems, ways
-from schedd.web.bodies import content_of
-from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, LONGEST_WAY, caller_of, cookie_of
+from schedd.core.rights import Identity
+from schedd.web import login_page, problems, ways
+from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
+from schedd.web.login_page import LONGEST, typed_in
+from schedd.web.pages.forms import fields_of
 from schedd.web.problems import Refusal
-from schedd.web.templating import render
 from schedkit.errors import Unavailable
 from schedkit.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
-LARGEST: Final = 2 * LONGEST_WAY
-"""Bytes of the form: a token, and the address that it leads to."""
+BackWith: TypeAlias = Callable[[Request, str, Mapping[str, str]], Awaitable[Response]]
+"""The way back to a page of this site, with what was typed into a form of it."""
 
 
-def routes(services: Services) -> list[BaseRoute]:
+def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
     """The page, and what its buttons do."""
     failed = Seldom()
 
     async def page(request: Request) -> Response:
-        return _page(request, 200, request.query_params.get("next", ""))
+        after, who = request.query_params.get("next", ""), request.scope.get(IDENTITY)
+        return login_page.shown(request, 200, after, who=who)
 
     async def enter(request: Request) -> Response:
         try:
-            form = await _form(request)
+            form = await fields_of(request)
         except ClientDisconnect:
             return Response(status_code=400)
-        except Refusal as slow:
-            return problems.answer(slow.body, slow.headers)
-        after = form.get("next", "")
+        except Refusal as refused:
+            return problems.answer(refused.body, refused.headers)
+        after, typed = form.get("next", "")[:LONGEST], typed_in(form)
+        who: Identity | None = request.scope.get(IDENTITY)
         try:
-            who = await services.authentication.of_token(form.get("token", ""))
+            who = await services.authentication.of_token(form.get("token", "")[:LONGEST])
             request.scope[IDENTITY] = who
             caller = caller_of(request)
             login, lasts = await log_in(services, caller)
@@ -63,8 +66,13 @@ def routes(services: Services) -> list[BaseRoute]:
             refusal = of_world(error) if isinstance(error, Unavailable) else error
             _tell(failed, request, refusal)
             status = 503 if isinstance(error, Unavailable) else 403
-            return _page(request, status, after, refusal.message)
-        response = RedirectResponse(_page_after(request, after), 303)
+            return login_page.shown(
+                request, status, after, who=who, wrong=refusal.message, typed=typed
+            )
+        after = ways.page_of(request.app.routes, after)
+        response: Response = RedirectResponse(after, 303)
+        if typed:
+            response = await back_with(request, after, typed)
         seconds = int(lasts.total_seconds())
         response.set_cookie(
             COOKIE, login, max_age=seconds, secure=True, httponly=True, samesite="strict"
@@ -90,32 +98,3 @@ def _tell(failed: Seldom, request: Request, refusal: CallError) -> None:
         peer = f"{request.client.host}:{request.client.port}" if request.client else "somebody"
         told = (peer, refusal.message, since)
         log.warning("login of %s: %s (of %d that failed since the last line)", *told)
-
-
-def _page(request: Request, status: int, after: str, problem: str = "") -> Response:
-    """`after`: the page that was asked for, which comes when the login has."""
-    who: Identity | None = request.scope.get(IDENTITY)
-    html = render(
-        "login.html",
-        actor=who.actor if who and who.kind is Kind.USER and not problem else "",
-        asked=who is None or who.kind is not Kind.ANYBODY,
-        problem=problem,
-        next=_page_after(request, after),
-    )
-    return HTMLResponse(html, status, {"cache-control": "no-store"})
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """What was typed in; nothing where that is too much to be a form of ours."""
-    body = await content_of(request)
-    if len(body) > LARGEST:
-        return {}
-    fields = parse_qs(body.decode("ascii", "replace"))
-    return {key: values[0].strip() for key, values in fields.items()}
-
-
-def _page_after(request: Request, asked: str) -> str:
-    """The page that comes when the login has: the one that was asked for, if it is of this site, or
-    the one of the thing that somebody wanted to do something with.
-    """
-    return ways.page_of(request.app.routes, asked)

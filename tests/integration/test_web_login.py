@@ -13,7 +13,6 @@ from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 
@@ -269,59 +268,112 @@ async def test_a_form_that_is_sent_when_the_login_has_ended_leads_to_the_login_a
     web: Web,
 ) -> None:
     for referer, back in (
-        (f"{web.url}/jobs?filter=etl", "/jobs%3Ffilter%3Detl"),
-        ("https://evil.example/jobs", "/jobs/etl/trigger"),
+        (f"{web.url}/jobs?filter=etl", "/jobs?filter=etl"),
+        ("https://evil.example/jobs", "/jobs/etl"),
     ):
         headers = PAGE | {"referer": referer}
         refused = await web.ask("POST", "/jobs/etl/trigger", data={}, headers=headers)
         assert (refused.status, refused.headers["content-type"][:9]) == (401, "text/html")
-        assert f'href="/login?next={back}">Log in</a>' in refused.text
+        assert f'name="next" value="{back}"' in refused.text
+        assert 'name="token"' in refused.text
         assert "What to do: log in" in refused.text
-        assert "schedctl auth" not in refused.text
+        assert "schedctl auth" not in refused.text.partition("</section>")[0]
     program = await web.ask("POST", "/jobs/etl/trigger", data={})
     assert (program.status, program.json["reason"]) == (401, "NO_CREDENTIALS")
     assert "schedctl auth token create" in program.json["remedy"]
 
 
-async def refused_form(web: Web, **fields: str) -> str:
-    """Where the login leads after a form for a job that nobody who is known has sent."""
-    headers = PAGE | {"referer": f"{web.url}/new-job?namespace=team-a"}
+def hidden_of(page: Answer) -> dict[str, str]:
+    """What the form of the login carries on."""
+    found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', page.text)
+    return {unescape(name): unescape(value) for name, value in found}
+
+
+async def refused_form(web: Web, **fields: str) -> dict[str, str]:
+    """What the login carries after a form for a job that nobody who is known has sent."""
+    headers = PAGE | {"referer": f"{web.url}/new-job?namespace=team-a&when=1m"}
     refused = await web.ask("POST", "/new-job?namespace=team-a", data=fields, headers=headers)
-    assert refused.status == 401
-    login = re.search(r'href="/login\?next=([^"]+)">Log in', refused.text)
-    assert login is not None
-    return unquote(unescape(login[1]))
+    assert (refused.status, refused.headers["cache-control"]) == (401, "no-store")
+    assert 'action="/login"' in refused.text
+    assert "/login?" not in refused.text, "nothing of it in an address"
+    return hidden_of(refused)
 
 
-async def test_a_form_for_a_job_comes_back_filled_in_after_the_login(web: Web) -> None:
-    payload = json.dumps({"of": ["Käse & Brot", "a+b=c", "#"]}, ensure_ascii=False)
-    fields = {"name": "by-form", "schedule": "every", "when": "1m", "payload": payload}
-    way = await refused_form(web, **fields, time_zone="", request_id="0123", made_up="x")
-    assert way.startswith("/new-job?namespace=team-a&name=by-form&")
-    assert "0123" not in way
-    assert "made_up" not in way
-    _, text = await token(web, auth.ROLE_ADMIN)
-    entered = await log_in(web, text, next=way)
-    assert (entered.status, entered.headers["location"]) == (303, way)
-    page = await web.get(way, headers={"cookie": cookie_of(entered)})
-    assert page.status == 200
-    assert 'value="by-form"' in page.text
-    assert f'spellcheck="false">{payload}</textarea>' in unescape(page.text)
-
-
-@pytest.mark.parametrize("payload", ['"' + "x" * 5_000 + '"', '"' + "\N{SNOWMAN}" * 400 + '"'])
-async def test_a_form_too_long_for_an_address_leads_back_to_its_page(
-    web: Web, payload: str
+async def test_a_form_for_a_job_comes_back_filled_in_after_the_login_and_nothing_is_done(
+    web: Web,
 ) -> None:
-    way = await refused_form(web, name="by-form", payload=payload)
-    assert way == "/new-job?namespace=team-a"
-
-
-async def test_the_longest_way_back_still_goes_through_the_login(web: Web) -> None:
-    way = await refused_form(web, name="by-form", payload='"' + "x" * 3_900 + '"')
-    assert len(way) > 3_900
+    nasty = '"><script>alert(1)</script>'
+    payload = json.dumps({"of": ["Käse & Brot", "a+b=c", "#", nasty, "x" * 100_000]}, indent=1)
+    fields = {"name": "by-form", "schedule": "every", "when": "1m", "payload": payload}
+    carried = await refused_form(web, **fields, time_zone="", request_id="0123", made_up="x")
+    typed = {f"typed.{name}": value for name, value in fields.items()}
+    assert carried == {"next": "/new-job?namespace=team-a"} | typed
+    mistyped = await log_in(web, "schedd_x", **carried)
+    assert (mistyped.status, hidden_of(mistyped)) == (403, carried)
+    assert nasty not in mistyped.text
     _, text = await token(web, auth.ROLE_ADMIN)
-    assert (await log_in(web, text, next=way)).headers["location"] == way
+    entered = await log_in(web, text, **carried)
+    assert (entered.status, entered.headers["cache-control"]) == (200, "no-store")
+    assert "Nothing was done yet" in entered.text
+    assert 'action="/new-job?namespace=team-a"' in entered.text
+    assert 'value="by-form"' in entered.text
+    assert '<option value="every" selected>' in entered.text
+    assert f'spellcheck="false">{payload}</textarea>' in unescape(entered.text)
+    assert nasty not in entered.text
+    login = {"cookie": cookie_of(entered)}
+    assert (await web.get("/workers", headers=login)).status == 200
+    listed = await web.get("/api/v1/jobs?namespace=team-a", headers=login)
+    assert listed.json["jobs"] == []
+
+
+async def test_a_reason_that_was_typed_into_a_dialog_is_told_after_the_login(web: Web) -> None:
+    await made_and_triggered(web)
+    headers, reason = PAGE | {"referer": f"{web.url}/jobs/etl"}, 'the "disks" <b>&</b> so'
+    data = {"reason": reason, "request_id": "0123"}
+    refused = await web.ask("POST", "/jobs/etl/pause", data=data, headers=headers)
+    carried = hidden_of(refused)
+    assert carried == {"next": "/jobs/etl", "typed.reason": reason}
+    _, text = await token(web, auth.ROLE_ADMIN)
+    entered = await log_in(web, text, **carried)
+    assert (entered.status, entered.headers["location"]) == (303, "/jobs/etl")
+    cookies = entered.headers.getall("set-cookie")
+    sent = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)}
+    page = await web.get("/jobs/etl", headers=sent)
+    assert "Nothing was done yet" in page.text
+    assert reason in unescape(page.text)
+    assert "<b>&" not in page.text
+    assert not (await web.get("/api/v1/jobs/etl", headers=sent)).json["paused"]
+
+
+@pytest.mark.parametrize(
+    ("after", "page"),
+    [
+        ("//evil.example/new-job", "/"),
+        ("https://evil.example/new-job", "/"),
+        ("/jobs", "/jobs"),
+        ("/new-job?made_up=x", "/new-job?made_up=x"),
+    ],
+)
+async def test_what_was_typed_goes_to_its_own_form_alone(web: Web, after: str, page: str) -> None:
+    _, text = await token(web, auth.ROLE_ADMIN)
+    entered = await log_in(web, text, **{"next": after, "typed.name": "by-form"})
+    assert (entered.status, entered.headers["location"]) == (303, page)
+
+
+async def test_who_may_not_see_pages_is_told_so_instead_of_the_form(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_ADMIN, "team-a")
+    entered = await log_in(web, text, **{"next": "/new-job", "typed.name": "by-form"})
+    assert (entered.status, entered.headers["location"]) == (303, "/new-job")
+
+
+async def test_a_form_of_more_than_the_login_may_send_leads_back_to_its_page(web: Web) -> None:
+    for payload in ("x" * 4_190_000, "x" * 4_200_000, "\N{SNOWMAN}" * 500_000):
+        carried = await refused_form(web, name="by-form", payload=payload)
+        assert carried == {"next": "/new-job?namespace=team-a"}
+    _, text = await token(web, auth.ROLE_ADMIN)
+    most = await refused_form(web, name="by-form", payload="x" * 4_160_000)
+    entered = await log_in(web, text, **most)
+    assert (entered.status, "x" * 4_160_000 in entered.text) == (200, True)
 
 
 @pytest.mark.parametrize(

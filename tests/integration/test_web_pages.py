@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -106,6 +108,41 @@ async def test_what_a_form_did_is_told_once(web: Web) -> None:
     assert "schedd-told=" in telling.headers["set-cookie"]
     assert "max-age=0" in telling.headers["set-cookie"].lower()
     assert "etl is paused" not in (await web.get("/jobs")).text
+
+
+def told(answer: Answer) -> str:
+    """What the cookie of an answer brings to the next page."""
+    cookie = answer.headers["set-cookie"].partition(";")[0].partition("=")[2]
+    return str(json.loads(unquote(cookie))[0])
+
+
+async def test_two_forms_of_one_drawing_are_told_by_the_answer_to_the_last(web: Web) -> None:
+    for name in ("etl", "load"):
+        await web.post("/api/v1/jobs", JOB | {"name": name})
+    await sent(web, "/jobs/etl/trigger", request_id="0123")
+    last = await sent(web, "/jobs/load/trigger", request_id="0123")
+    assert "etl was triggered" in told(last)
+    assert "load was triggered" in told(last)
+    other = await sent(web, "/jobs/etl/trigger", request_id="4567")
+    assert "load" not in told(other)
+
+
+async def test_a_job_that_is_deleted_twice_is_gone_and_no_fault(web: Web) -> None:
+    await web.post("/api/v1/jobs", JOB)
+    for words in ("etl was deleted.", "There is no job etl any more."):
+        answer = await sent(web, "/jobs/etl/delete", name="etl", reason="nobody reads it")
+        assert (answer.status, answer.headers["location"], told(answer)) == (303, "/jobs", words)
+
+
+async def test_without_a_script_a_page_that_asks_for_a_reason_isn_t_loaded_anew(web: Web) -> None:
+    for path, by_itself in (("/workers", True), ("/jobs/etl", False)):
+        if not by_itself:
+            await web.post("/api/v1/jobs", JOB)
+        page = (await web.get(path)).text
+        assert ('http-equiv="refresh"' in page, "Load it anew" in page) == (
+            by_itself,
+            not by_itself,
+        )
 
 
 async def test_the_audit_keeps_the_reasons_of_forms_that_destroy_or_do_again(web: Web) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from schedd.api.errors import NotFound
 from schedd.web.pages.forms import wrong
 from schedd.web.pages.page import Action, Asked, Done
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
@@ -39,7 +40,10 @@ async def _delete(asked: Asked) -> Done:
         raise wrong("what was typed", problem, f"type {job} to delete it")
     note = asked.fields.get("reason", "")
     request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job, note=note)
-    await asked.call("JobService.DeleteJob", request, job_service_pb2.DeleteJobResponse)
+    try:
+        await asked.call("JobService.DeleteJob", request, job_service_pb2.DeleteJobResponse)
+    except NotFound:  # its page was there: somebody else, or the first click of two, has deleted it
+        return Done(f"There is no job {job} any more.", asked.link("jobs"))
     return Done(f"{job} was deleted.", asked.link("jobs"))
 
 

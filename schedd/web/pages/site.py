@@ -13,13 +13,12 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -28,11 +27,14 @@ from starlette.routing import BaseRoute, Route
 from schedd.api.errors import CallError, Unauthenticated
 from schedd.api.services import Services
 from schedd.web import problems
-from schedd.web.known import IDENTITY, caller_of
+from schedd.web.known import IDENTITY, caller_of, check_page
+from schedd.web.login_page import REASON
+from schedd.web.pages import told as telling
 from schedd.web.pages.forms import fields_of
 from schedd.web.pages.looks import Body, Looks, refused, shown
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
 from schedd.web.pages.recent import Recent
+from schedd.web.pages.told import Lately, Told
 from schedd.web.problems import Refusal
 from schedd.web.streams import BEAT, BEAT_EVERY, Event, EventStream
 from schedd.web.templating import render, stamped
@@ -41,11 +43,9 @@ from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-TOLD: Final = "schedd-told"
-"""The cookie that brings what an action did to the page that tells it."""
-TOLD_FOR: Final = 30
-"""Seconds that it lives."""
-
+BACK: Final = Told("You are logged in. Nothing was done yet: send it again.", "")
+LONGEST_REASON: Final = 200
+"""Characters, as the dialogs have it: it goes into a cookie."""
 TABS: Final = (
     ("Overview", "", "o"),
     ("Jobs", "jobs", "j"),
@@ -69,6 +69,7 @@ class Site:
         self._looks = Looks()
         self._turns = asyncio.Semaphore(AT_A_TIME)
         self._recent = Recent()
+        self._lately = Lately()
         self._tabs = [tab for tab in TABS if any(page.tab == tab[0] for page in pages)]
 
     def routes(self) -> list[BaseRoute]:
@@ -86,6 +87,38 @@ class Site:
         if IDENTITY not in request.scope:  # below /static, where nobody is asked
             return problems.answer(problem)
         return self._problem(problem, "/", self._asked(request))
+
+    async def back_with(self, request: Request, address: str, typed: Mapping[str, str]) -> Response:
+        """The page of a form that was sent before a login, filled in; of another, which is told the
+        reason that was typed into a dialog of it. Nothing is done.
+        """
+        if filled := await self._filled(request, address, typed):
+            return filled
+        response = RedirectResponse(address, 303)
+        if reason := typed.get(REASON, "")[:LONGEST_REASON]:
+            told = Told(f"{BACK.words} The reason that you typed: {reason}", "")
+            telling.send(response, told, secure=request.url.scheme == "https")
+        return response
+
+    async def _filled(
+        self, request: Request, address: str, typed: Mapping[str, str]
+    ) -> Response | None:
+        found = urlsplit(address)
+        actions = [action for page in self._pages for action in page.actions]
+        page = next((one.again for one in actions if one.again and one.path == found.path), None)
+        if page is None:
+            return None
+        query = dict(parse_qsl(found.query))
+        asked = replace(self._asked(request), query=query)
+        values = {name: typed.get(name, "") for name in page.asks}
+        filled = replace(asked, query={**query, **values})
+        try:
+            check_page(asked.caller.who)
+            page.check(query)
+            body = shown(page, filled, await page.read(filled))
+        except (CallError, Unavailable):  # which the page itself tells
+            return None
+        return self._framed(page.frame, body, page.tab, asked, told=BACK)
 
     def _routes(self, page: Page) -> list[BaseRoute]:
         async def whole(request: Request) -> Response:
@@ -135,7 +168,7 @@ class Site:
             return self._problem(problems.of(error), request.url.path, self._asked(request))
         asked = self._asked(request)
         look = self._looks.of(page, asked)
-        told = _read_told(request.cookies.get(TOLD, ""))
+        told = telling.read(request.cookies.get(telling.COOKIE, ""))
         body = await (look.anew() if told else look.now())
         live = ""
         if page.every is not None and not body.over:
@@ -146,8 +179,8 @@ class Site:
         response = self._framed(
             page.frame, body, page.tab, asked, live=live, told=told, beside=beside
         )
-        if TOLD in request.cookies:
-            response.delete_cookie(TOLD)
+        if telling.COOKIE in request.cookies:
+            response.delete_cookie(telling.COOKIE)
         return response
 
     async def _act(self, action: Action, request: Request) -> Response:
@@ -166,14 +199,8 @@ class Site:
                 return await self._again(action.again, asked, error)
             return self._problem(problems.of(error), back, asked)
         response = RedirectResponse(local(asked.fields.get("back", ""), done.to), 303)
-        response.set_cookie(
-            TOLD,
-            quote(json.dumps(done.told)),
-            max_age=TOLD_FOR,
-            httponly=True,
-            samesite="strict",
-            secure=request.url.scheme == "https",
-        )
+        told = self._lately.told(asked.caller.actor, asked.fields, done.told)
+        telling.send(response, told, secure=request.url.scheme == "https")
         return response
 
     async def _again(self, page: Page, asked: Asked, error: CallError | Unavailable) -> Response:
@@ -211,14 +238,6 @@ class Site:
             link=asked.link,
             may=asked.may,
             query=asked.query,
-            **{"live": "", "told": "", "back": "", "beside": None, **values},
+            **{"live": "", "told": None, "back": "", "beside": None, **values},
         )
         return HTMLResponse(stamped(html), body.status, headers={"cache-control": "no-store"})
-
-
-def _read_told(cookie: str) -> str:
-    try:
-        told = json.loads(unquote(cookie))
-    except (ValueError, RecursionError):
-        return ""
-    return told if isinstance(told, str) else ""

@@ -1,6 +1,6 @@
 // Keeps a page live: the server sends its body anew when it has changed, and only what differs is
 // changed in place, so that nothing jumps, and the focus, a selection and what was typed stay.
-// Without this script every page reads as well; it is loaded anew now and then instead.
+// Without this script every page reads as well; it is loaded anew now and then instead, or by a link.
 "use strict";
 
 const body = document.getElementById("body");
@@ -51,6 +51,7 @@ function morphChildren(old, fresh) {
   while (at) at = dropped(at);
 }
 
+const ASKING = "[role=dialog]:popover-open";
 const inUse = (node) =>
   node.contains(document.activeElement) || node.querySelector("[popover]:popover-open");
 
@@ -62,6 +63,8 @@ function putBehind(node, moved) {
 
 function dropped(node) {
   const { nextSibling } = node;
+  const open = node.matches?.(ASKING) ? node : node.querySelector?.(ASKING);
+  if (open) notice(`“${open.getAttribute("aria-label")}” was closed: what it was about is gone, or has changed.`);
   node.remove();
   return nextSibling;
 }
@@ -276,25 +279,26 @@ function readLog(log) {
 
 // -- forms, sent once --
 
-const TWICE = 1000; // ms within which a second click is the end of a double click, or impatience
-const SPENT = 10_000; // ms after which who sends a form again means it, if its page is still here
+const TWICE = 500; // ms within which the second of two clicks is the end of a double click
 
-// What this drawing of the page sends with each form: the same twice is done once. The stream draws
-// forms without, so it is put in as one is sent.
+// What this drawing of the page sends with each form: the same twice is done once, so it stays while
+// its answer is awaited, however long. The stream draws forms without, so it is put in as one is sent.
 let stamp = "";
-let spent = 0; // the timer that ends it
+let awaited = false; // whether something was sent with it
 
 function restamp() {
-  clearTimeout(spent);
   stamp = [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(36)).join("");
+  awaited = false;
 }
 
-// the second click of two may meet the page that answers the first, where the same button is again
+// The second click of two may meet the page that answers the first, where the same button is again.
+// The time is that of what was sent: a click that isn't takes no time from the next.
 function isSecond(form) {
   const asked = wordOf(form);
   const [at, last] = JSON.parse(sessionStorage.getItem("sent") ?? "[0, null]");
+  if (last === asked && Math.abs(Date.now() - at) < TWICE) return true;
   sessionStorage.setItem("sent", JSON.stringify([Date.now(), asked]));
-  return last === asked && Math.abs(Date.now() - at) < TWICE;
+  return false;
 }
 
 // a number for what a form asks, whatever came to what it tells of: what somebody typed isn't kept
@@ -312,15 +316,33 @@ function wordOf(form) {
 function sending(event) {
   const form = event.target;
   if (form.getAttribute("method") !== "post") return;
-  if (isSecond(form)) return event.preventDefault();
+  if (isSecond(form)) {
+    event.preventDefault();
+    const then = awaited ? "its answer is on its way" : "click again to do it again";
+    return notice(`That was asked for a moment ago, and is not asked for twice: ${then}.`);
+  }
   const field = form.querySelector("input[name=request_id]");
   if (field) field.value = stamp;
-  clearTimeout(spent);
-  spent = setTimeout(restamp, SPENT);
+  awaited = true;
 }
 
-// as it was when it was left: its forms were sent
-function back() {
+// where the page tells what was done, in words of its own
+function notice(words) {
+  const told = document.createElement("p");
+  told.className = "notice";
+  told.textContent = words;
+  document.getElementById("notices").replaceChildren(told);
+}
+
+// An answer may have come into a tab of its own: then the page that asked is still here, and what is
+// clicked on it next is meant.
+function tellAnswer() {
+  const told = document.querySelector(".told[data-of]");
+  if (told) localStorage.setItem("answered", told.dataset.of);
+}
+
+// as it was when it was left, or when it asked: what its forms ask now is meant anew
+function anew() {
   sessionStorage.removeItem("sent");
   restamp();
 }
@@ -351,8 +373,11 @@ function pressed(event) {
 }
 
 restamp();
+tellAnswer();
+if (performance.getEntriesByType("navigation")[0]?.type === "back_forward") anew();
 document.addEventListener("submit", sending);
-addEventListener("pageshow", ({ persisted }) => persisted && back());
+addEventListener("pageshow", ({ persisted }) => persisted && anew());
+addEventListener("storage", ({ key, newValue }) => key === "answered" && newValue === stamp && anew());
 document.addEventListener("keydown", pressed);
 for (const log of document.querySelectorAll("[data-log]")) readLog(log);
 tick();

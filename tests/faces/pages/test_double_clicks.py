@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from playwright.sync_api import Page, expect
 
 from faces.pages.browser import Watched
@@ -10,12 +12,19 @@ from support.cluster import DevCluster
 
 BETWEEN = 60
 """Milliseconds between the two clicks."""
-TWICE = 1_100
+TWICE = 600
 """Milliseconds past which the same is meant again."""
 ANSWER_ELSEWHERE = """document.addEventListener(
   "click", ({target}) => target.closest("form")?.setAttribute("target", "_blank"), true
 )"""
 """As a click with Ctrl does."""
+
+UNANSWERED = """window.sent = [];
+addEventListener("submit", (event) => {
+  event.preventDefault();
+  window.sent.push(new FormData(event.target).get("request_id"));
+})"""
+"""As from a member that takes its time: the page stays, and its forms were sent."""
 
 
 def click_twice(page: Page, name: str) -> None:
@@ -65,19 +74,59 @@ def test_a_form_that_is_mended_at_once_is_no_second_click(web: Watched) -> None:
     web.allow("status of 400")
 
 
-def test_a_page_that_stays_asks_again_for_who_waited(web: Watched, cluster: DevCluster) -> None:
+def test_a_page_that_stays_asks_again_once_it_was_answered(
+    web: Watched, cluster: DevCluster
+) -> None:
     """It stays where the answer goes elsewhere: into a tab of its own."""
     made(cluster, "elsewhere")
-    web.page.clock.install()
     page = web.open("/jobs?filter=elsewhere")
     settled(page)
     page.evaluate(ANSWER_ELSEWHERE)
-    for wait, times in (("00:00", 1), ("00:03", 1), ("00:11", 2)):
-        page.clock.fast_forward(wait)
+    for times in (1, 2):
         with page.context.expect_page() as opened:
             page.get_by_role("button", name="Trigger").click()
-        opened.value.wait_for_load_state()
+        expect(opened.value.locator(".told")).to_contain_text("elsewhere was triggered")
         assert runs_of(cluster, "elsewhere") == times
+        page.wait_for_timeout(TWICE)
+
+
+def test_who_is_impatient_asks_for_the_same_however_long_the_answer_takes(
+    web: Watched, cluster: DevCluster
+) -> None:
+    made(cluster, "slow")
+    page = web.page
+    page.clock.install()
+    web.open("/jobs?filter=slow")
+    settled(page)
+    page.evaluate(UNANSWERED)
+    for _ in range(3):
+        page.get_by_role("button", name="Trigger").click()
+        page.clock.fast_forward("01:00")
+    stamps = page.evaluate("window.sent")
+    assert len(stamps) == 3
+    assert len({*stamps}) == 1, "one wish, sent three times"
+
+
+def test_a_click_that_isn_t_sent_says_so_and_takes_no_time_from_the_next(
+    web: Watched, cluster: DevCluster
+) -> None:
+    made(cluster, "patient")
+    page = web.open("/jobs?filter=patient")
+    at = datetime(2026, 3, 4, 12, tzinfo=UTC)
+    notices = page.locator("#notices")
+    for passed, times in ((0, 1), (400, 1), (700, 2), (1_300, 3)):
+        page.clock.set_fixed_time(at + timedelta(milliseconds=passed))
+        button = page.get_by_role("button", name="Trigger")
+        if passed == 400:
+            button.click()
+            expect(notices).to_contain_text("click again to do it again")
+            assert notices.get_attribute("role") == "status"
+        else:
+            with page.expect_navigation():
+                button.click()
+            expect(notices).to_have_text("")
+            expect(page.locator(".told")).to_contain_text("patient was triggered")
+        assert runs_of(cluster, "patient") == times
 
 
 def test_a_double_click_makes_a_job_and_says_so(web: Watched, cluster: DevCluster) -> None:

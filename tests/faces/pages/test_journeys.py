@@ -312,3 +312,26 @@ def test_the_cluster_is_paused_and_goes_on_and_another_member_leads(
     page.get_by_role("button", name="Resume it").click()
     expect(page.locator("#troubles")).to_have_count(0, timeout=SLOW)
     assert not cluster.json("cluster", "status")["paused"]
+
+
+def test_a_dialog_that_closes_because_what_it_asks_about_is_gone_says_so(
+    web: Watched, cluster: DevCluster
+) -> None:
+    made = cluster.schedctl("job", "create", "paused-by-two", "--on-demand", "--", "true")
+    assert made.returncode == 0, made.stderr
+    page = web.open("/jobs/paused-by-two")
+    settled(page)
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.locator("#pause").get_by_label("Reason").fill("the warehouse moves")
+    assert cluster.schedctl("job", "pause", "paused-by-two").returncode == 0
+    notice = "“Pause paused-by-two?” was closed: what it was about is gone, or has changed."
+    expect(page.locator("#notices")).to_have_text(notice, timeout=SLOW)
+
+
+def test_without_a_script_what_is_typed_into_a_dialog_stays(browser: Browser, address: str) -> None:
+    with watched(browser, address, script=False) as web:
+        page = web.open("/jobs/nightly-etl")
+        expect(page.get_by_role("link", name="Load it anew")).to_be_visible()
+        assert page.locator("meta[http-equiv=refresh]").count() == 0
+        page = web.open("/runs")
+        expect(page.get_by_role("link", name="Load it anew")).to_have_count(0)

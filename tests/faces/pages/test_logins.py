@@ -83,9 +83,7 @@ def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
     page = inside.page
     log_out_elsewhere(inside)
     page.get_by_role("button", name="Trigger").click()
-    way = page.get_by_role("link", name="Log in")
-    expect(way).to_have_attribute("href", "/login?next=/jobs")
-    way.click()
+    expect(page.locator("#problem")).to_contain_text("log in")
     token = guarded.json("auth", "token", "create", "ann", "--role", "viewer")["secret"]
     page.get_by_label("Access token").fill(token)
     page.get_by_role("button", name="Log in").click()
@@ -96,6 +94,35 @@ def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
     triggered = guarded.json("run", "list", "--trigger", "manual")
     assert triggered == [], "nothing was done without a login"
     inside.allow("status of 401")
+
+
+def test_a_form_for_a_job_outlives_the_login_it_was_sent_after(
+    inside: Watched, guarded: DevCluster
+) -> None:
+    page = inside.open("/new-job")
+    payload = '{\n  "of": "' + "x" * 10_000 + '"\n}'
+    page.get_by_label("Name", exact=True).fill("outlives")
+    page.get_by_label("Schedule").select_option("on_demand")
+    page.get_by_label("Program and arguments").fill("echo '<b>&' \"two words\"")
+    page.get_by_label("Payload").fill(payload)
+    log_out_elsewhere(inside)
+    page.get_by_role("button", name="Create it").click()
+    token = guarded.json("auth", "token", "create", "ann", "--role", "admin")["secret"]
+    for typed in ("schedd_mistyped", token):
+        page.get_by_label("Access token").fill(typed)
+        with page.expect_navigation():
+            page.get_by_role("button", name="Log in").click()
+    expect(page.locator(".told")).to_contain_text("Nothing was done yet")
+    expect(page.get_by_label("Payload")).to_have_value(payload)
+    assert guarded.schedctl("job", "get", "outlives").returncode == 3
+    page.get_by_role("button", name="Create it").click()
+    page.wait_for_url("**/jobs/outlives")
+    made = guarded.json("job", "get", "outlives")
+    assert made["shell"]["argv"] == ["echo", "<b>&", "two words"]
+    assert made["payload"] == {"of": "x" * 10_000}
+    assert not [one for one in inside.requests if "xxx" in one or "two" in one]
+    inside.allow("status of 401")
+    inside.allow("status of 403")
 
 
 def test_a_page_comes_back_ever_later_while_its_member_is_away(

@@ -1,0 +1,78 @@
+"""The page of the login: a form for a token, or who is logged in. It is the answer, too, to a form
+that somebody sends whose login has ended:
+
+    POST /new-job  name=… payload=…  ─▶ 401, this page: typed.name, typed.payload in its body
+    POST /login  token=… typed.name=… ─▶ the page of the form, filled in; nothing is done yet
+
+What was typed stands in the body alone, never in an address: those are kept, by browsers and by
+proxies. It is escaped, as all that templates show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response
+
+from schedd.core.rights import Identity, Kind
+from schedd.web import ways
+from schedd.web.bodies import MOST_BYTES
+from schedd.web.pages.forms import fields_of
+from schedd.web.problems import Refusal
+from schedd.web.templating import render
+
+LONGEST: Final = 8192
+"""Characters of a token, and of the address that a login leads to."""
+TYPED: Final = "typed."
+"""What the fields of another form are named by in this one's."""
+REASON: Final = "reason"
+"""What somebody types into a dialog."""
+NOTHING: Final[Mapping[str, str]] = {}
+
+
+def shown(
+    request: Request,
+    status: int,
+    after: str,
+    *,
+    who: Identity | None = None,
+    wrong: str = "",
+    problem: Mapping[str, Any] | None = None,
+    typed: Mapping[str, str] = NOTHING,
+) -> Response:
+    """The page. `who` asks, where that is known; `after`: what comes when the login has; `wrong`:
+    why the last try failed; `problem`: why a form wasn't taken, `typed`: what was in it.
+    """
+    html = render(
+        "login.html",
+        actor=who.actor if who and who.kind is Kind.USER and not wrong else "",
+        asked=who is None or who.kind is not Kind.ANYBODY,
+        wrong=wrong,
+        seen=problem,
+        next=ways.page_of(request.app.routes, after),
+        typed=[(TYPED + name, value) for name, value in typed.items()],
+    )
+    return HTMLResponse(html, status, {"cache-control": "no-store"})
+
+
+def typed_in(form: Mapping[str, str]) -> dict[str, str]:
+    """What was typed into the other form, by what the form of the login sent. Pure."""
+    return {
+        name.removeprefix(TYPED): value for name, value in form.items() if name.startswith(TYPED)
+    }
+
+
+async def kept(request: Request, fields: Collection[str]) -> dict[str, str]:
+    """Those of a form that was sent that the login carries on; none where it can't be read, or is
+    more than the login may send, with its token.
+    """
+    try:
+        sent = await fields_of(request)
+    except (Refusal, ClientDisconnect):
+        return {}
+    found = {name: sent[name] for name in fields if sent.get(name)}
+    length = len(urlencode({TYPED + name: value for name, value in found.items()}))
+    return found if length + 4 * LONGEST <= MOST_BYTES else {}
