@@ -506,7 +506,7 @@ async def form_of(
     return dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', form))
 
 
-async def told(web: Web, answer: Answer) -> str:
+async def page_after(web: Web, answer: Answer) -> str:
     """The page that says what a form did."""
     assert answer.status == 303, answer.text
     cookie = {"cookie": answer.headers["set-cookie"].partition(";")[0]}
@@ -525,7 +525,7 @@ async def test_a_dialog_of_dead_letters_deals_with_those_it_told_of_though_there
     more = BURY.replace("RETURNING", "WHERE state = 'PENDING' RETURNING")
     await web.store.database.call(lambda c: c.exec_driver_sql(more))
     answer = await sent(web, f"/dead-letters/{action}", **names, rate="10")
-    assert "3 dead letters are" in await told(web, answer)
+    assert "3 dead letters are" in await page_after(web, answer)
     later = await form_of(web, action, address=ANEW)
     assert later["until"] > names["until"], "it tells of newer ones now"
 
@@ -535,10 +535,10 @@ async def test_dead_letters_that_are_discarded_already_are_told_so_and_not_as_no
 ) -> None:
     await buried(web)
     names = await form_of(web, "discard")
-    assert "3 dead letters are discarded" in await told(
+    assert "3 dead letters are discarded" in await page_after(
         web, await sent(web, "/dead-letters/discard", **names)
     )
-    again = await told(web, await sent(web, "/dead-letters/discard", **names))
+    again = await page_after(web, await sent(web, "/dead-letters/discard", **names))
     assert "None of these waits any more" in again
     assert "0 dead letters" not in again
 
