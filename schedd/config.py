@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
 
@@ -55,7 +56,7 @@ class Listen:
                 yield Problem("host_names", f"{name!r} is no name of a host")
         for key in ("advertise_grpc", "advertise_http"):
             if getattr(self, key):
-                yield from _unread(key, getattr(self, key))
+                yield from _unreached(key, getattr(self, key))
         yield from self._shared()
 
     def bound(self) -> dict[str, str]:
@@ -87,8 +88,29 @@ def _unread(key: str, address: str) -> Iterator[Problem]:
         yield Problem(key, str(error))
 
 
+def _unreached(key: str, address: str) -> Iterator[Problem]:
+    """Why nobody gets to this member there."""
+    if unread := [*_unread(key, address)]:
+        yield from unread
+        return
+    _, port = split_address(address)
+    if not port or (everywhere := _everywhere(address)):
+        yield Problem(key, f"nobody reaches {'port 0' if not port else everywhere}")
+
+
+def _everywhere(address: str) -> str:
+    """The host that is no place, but all addresses of one; empty: it isn't such."""
+    try:
+        host, _ = split_address(address)
+        return host if ip_address(host).is_unspecified else ""
+    except ValueError:
+        return ""
+
+
 _ALL: Final = {"0.0.0.0", "::"}  # noqa: S104 - nothing is bound here
 """Hosts that stand for all addresses."""
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+"""Of a member: a host's, or one as workers have."""
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
@@ -341,8 +363,8 @@ class Config:
                 yield Problem(key, "must be whole seconds")
         if not 0 <= self.weight <= 10_000:
             yield Problem("weight", "must be from 0 to 10000")
-        if not self.name or "/" in self.name:
-            yield Problem("name", "must not be empty and has no '/'")
+        if not _NAME.fullmatch(self.name):
+            yield Problem("name", f"{self.name!r} must match {_NAME.pattern}")
         if not self.postgres.dsn:
             yield Problem("postgres.dsn", "is missing: give SCHEDD_POSTGRES__DSN or the file")
         try:
@@ -367,7 +389,11 @@ class Config:
         return any((self.tls.ca, self.tls.cert, self.tls.key))
 
     def credentials(self) -> Iterator[Problem]:
-        """Why this member can't be known, by etcd or by who calls it, by the files of TLS."""
+        """Why this member can't be known, by etcd or by who calls it, by the files of TLS; or how
+        it is reached. Nothing of it is for a migration.
+        """
+        if not self.listen.advertise_grpc and (everywhere := _everywhere(self.listen.grpc)):
+            yield Problem("listen.grpc", f"set advertise_grpc: nobody reaches {everywhere}")
         yield from self.etcd.unreadable()
         if (tls := self.tls.files()) is not None:
             yield from problems(tls, self._bearer(), utcnow())

@@ -59,8 +59,9 @@ def mounts() -> list[tuple[str, str]]:
 )
 def test_a_daemon_takes_what_its_container_sets(program: str, service: str) -> None:
     plain = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    command = SERVICES[service].get("command", [])
     checked = subprocess.run(
-        [sys.executable, "-m", program, "--check-config"],
+        [sys.executable, "-m", program, *command[1:], "--check-config"],
         env={**plain, **environment(service)},
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from schedd.config import Config, Etcd, Listen, Postgres, Results, Tls
 from support.certs import Authority
 
 HERE = Config(postgres=Postgres(dsn="postgresql://x"))
-ANYWHERE = Listen(grpc="0.0.0.0:7420", http="0.0.0.0:7421")
+ANYWHERE = Listen(grpc="0.0.0.0:7420", http="0.0.0.0:7421", advertise_grpc="m1:7420")
 SECURE = Tls(Path("/ca"), Path("/cert"), Path("/key"))
 
 
@@ -31,7 +31,7 @@ def told(config: Config) -> list[str]:
 
 @pytest.mark.parametrize("where", ["grpc", "http"])
 def test_nothing_is_served_to_other_hosts_in_the_clear(where: str) -> None:
-    listen = replace(Listen(), **{where: "0.0.0.0:7420"})
+    listen = replace(Listen(advertise_grpc="m1:7420"), **{where: "0.0.0.0:7420"})
     [said] = told(replace(HERE, listen=listen))
     assert said.startswith(f"listen.{where}: 0.0.0.0:7420 is not loopback and TLS is not set")
 
@@ -82,6 +82,55 @@ def test_addresses_that_others_are_told_are_read_too() -> None:
         assert (said.where, said.what) == (key, "address 'nonsense' is not host:port")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("h:0", "nobody reaches port 0"),
+        ("0.0.0.0:7420", "nobody reaches 0.0.0.0"),
+        ("[::]:7420", "nobody reaches ::"),
+        ("a b:7420", "address 'a b:7420' is not host:port: 'a b' is no host"),
+        ("a\nb:7420", r"address 'a\nb:7420' is not host:port: 'a\nb' is no host"),
+        ("256.0.0.1:7420", "address '256.0.0.1:7420' is not host:port: '256.0.0.1' is no host"),
+    ],
+)
+def test_others_are_told_an_address_that_they_can_reach(wrong: str, said: str) -> None:
+    for key in ("advertise_grpc", "advertise_http"):
+        [found] = Listen(**{key: wrong}).faults()  # type: ignore[arg-type]
+        assert (found.where, found.what) == (key, said)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[::0]"])
+def test_who_listens_everywhere_says_where_it_is_reached(host: str) -> None:
+    config = replace(HERE, listen=Listen(grpc=f"{host}:7420", insecure=True))
+    said = f"listen.grpc: set advertise_grpc: nobody reaches {host.strip('[]')}"
+    assert told(config) == [said]
+    assert [*config.faults()] == [], "a migration listens nowhere"
+    listen = replace(config.listen, advertise_grpc="m1.example.com:7420")
+    assert told(replace(HERE, listen=listen)) == []
+
+
+@pytest.mark.parametrize("name", ["m1", "M1.example.com", "a_b", "x" * 128])
+def test_a_member_may_have_its_hosts_name(name: str) -> None:
+    assert [*replace(HERE, name=name).faults()] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "M 1!", "a/b", "m1\n", "m\x1b1", ".m1", "m1-", "ä", "x" * 129]
+)
+def test_a_member_has_a_name_that_others_can_write(name: str) -> None:
+    [said] = map(str, replace(HERE, name=name).faults())
+    assert said.startswith(f"name: {name!r} must match ")
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://u:s3cr3t@127.0.0.1:2379", "u:s3cr3t@127.0.0.1:2379", "s3cr3t@h:1", "s3cr3t@"],
+)
+def test_who_etcd_is_asked_as_stands_in_no_endpoint_and_is_not_repeated(endpoint: str) -> None:
+    [said] = map(str, Etcd(endpoints=("a:1", endpoint)).faults())
+    assert said == "endpoints: no endpoint has a user in it; give etcd.user, etcd.password"
+
+
 def test_two_listeners_have_no_one_port() -> None:
     for http in ("127.0.0.1:7420", "0.0.0.0:7420"):
         [said] = Listen(http=http).faults()
@@ -96,6 +145,9 @@ def test_two_listeners_have_no_one_port() -> None:
     [
         (Etcd(endpoints=()), "endpoints: no server is given; write host:port"),
         (Etcd(endpoints=("a:1", "noport")), "endpoints: 'noport' has no port; write host:port"),
+        (Etcd(endpoints=("a:0",)), "endpoints: nobody is reached at port 0: 'a:0'"),
+        (Etcd(endpoints=("http://a b:1",)), "endpoints: address 'a b:1' is not host:port: 'a b'"),
+        (Etcd(endpoints=("256.0.0.1:1",)), "endpoints: address '256.0.0.1:1' is not host:port"),
         (Etcd(endpoints=("https://a:1",)), "endpoints: 'https://a:1' needs TLS"),
         (Etcd(user="u"), "user: user and password come together"),
         (Etcd(password="p"), "password: user and password come together"),

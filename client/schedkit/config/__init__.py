@@ -127,12 +127,20 @@ def load(
 
 
 def masked(config: Any) -> dict[str, object]:
-    """A configuration for people and logs: dotted paths to values, secrets as `***`."""
+    """A configuration for people and logs: dotted paths to values, secrets as `***`, and
+    what an address has before its `@`.
+    """
     shown: dict[str, object] = {}
     for key in keys_of(type(config)):
         value = _of(config, key)
-        shown[key.dotted] = "***" if key.secret and value else value
+        shown[key.dotted] = "***" if key.secret and value else _shown(value)
     return shown
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, tuple):
+        return tuple(map(_shown, value))
+    return values.hidden(value) if isinstance(value, str) else value
 
 
 def changed(old: C, new: C) -> list[str]:
@@ -229,7 +237,7 @@ class _Sources:
         try:
             return convert(key.kind, given.value)
         except ValueError as error:
-            shown = "" if key.secret else f", not {given.value!r}"
+            shown = "" if key.secret else f", not {values.hidden(repr(given.value))}"
             self.problem(given.where, f"{key.dotted} {error}{shown}")
             self.told.add(key.path)
             return MISSING

@@ -5,6 +5,7 @@ A TOML value has a type of its own, which must fit; text (a variable, a flag) is
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -33,6 +34,17 @@ SHAPES: Final[Mapping[Any, str]] = {
 
 _TYPED_BY_TOML: Final = (int, float, bool, tuple[str, ...], dict[str, str])
 """Types that TOML has itself: a text isn't read for them."""
+
+
+_CREDENTIALS: Final = re.compile(r"(?:(?<=://)|:)(?!/)[^\s,'\"]*@")
+
+
+def hidden(text: str) -> str:
+    """A text for people, what an address in it has before its `@` as `***`: it may be a password.
+
+    `http://***@127.0.0.1:2379` · a mail address and a path stay as they are
+    """
+    return _CREDENTIALS.sub(lambda found: f"{':' * (found[0][0] == ':')}***@", text)
 
 
 def without_none(kind: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 
 from schedkit.config import ConfigErrors, Problem, Untimely, load, masked, secret
+from schedkit.config.values import hidden
 from schedkit.errors import NotNow
 
 
@@ -264,6 +265,16 @@ def test_a_secret_stands_in_no_message_and_no_repr(world: World) -> None:
     assert "hunter2" not in repr(settings)
     assert masked(settings)["etcd.password"] == "***"
     assert masked(settings)["etcd.endpoints"] == ("a:1",)
+
+
+def test_what_an_address_has_before_its_at_is_shown_to_nobody(world: World) -> None:
+    world.flags = {}
+    settings = world.load("[etcd]\nendpoints = ['http://u:s3cr3t@a:1', 'u:s3@cr3t@b:1', 'c:1']")
+    assert masked(settings)["etcd.endpoints"] == ("http://***@a:1", "u:***@b:1", "c:1")
+    (problem,) = world.problems("[etcd]\nendpoints = 'http://u:s3cr3t@a:1'")
+    assert problem == "schedd.toml:2: etcd.endpoints must be a list of texts, not 'http://***@a:1'"
+    for plain in ("me@example.com", "file:///a/b@c", "[::1]:1"):
+        assert hidden(plain) == plain
 
 
 @pytest.mark.parametrize(
