@@ -4,7 +4,7 @@ import re
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
@@ -17,7 +17,7 @@ from schedd.etcd.access import Tls as EtcdTls
 from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.clock import utcnow
 from schedkit.config import Problem, secret
-from schedkit.credentials import Bearer, problems
+from schedkit.credentials import Bearer, problems, untimely, unusable
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL, open_objects
 from schedkit.proxies import Proxies
@@ -141,15 +141,12 @@ class Etcd:
             except Misconfigured as error:
                 yield Problem("endpoints", str(error).removeprefix("etcd: "))
 
-    def unreadable(self) -> Iterator[Problem]:
-        """Which of its files can't be read, by key."""
-        for key in ("ca", "cert", "key"):
-            file = getattr(self, key)
-            try:
-                if file is not None:
-                    file.read_bytes()
-            except OSError as error:
-                yield Problem(f"etcd.{key}", f"{file} can't be read: {error.strerror}")
+    def unusable(self, now: datetime) -> Iterator[Problem]:
+        """Which of its files are none to connect by, by key."""
+        told = unusable("etcd", self.ca, self.cert, self.key)
+        yield from told
+        if self.cert is not None and all(problem.where != "etcd.cert" for problem in told):
+            yield from untimely("etcd.cert", self.cert, now, "have a fresh one issued")
 
     def access(self) -> Access:
         """As the adapter takes it."""
@@ -394,7 +391,7 @@ class Config:
         """
         if not self.listen.advertise_grpc and (everywhere := _everywhere(self.listen.grpc)):
             yield Problem("listen.grpc", f"set advertise_grpc: nobody reaches {everywhere}")
-        yield from self.etcd.unreadable()
+        yield from self.etcd.unusable(utcnow())
         if (tls := self.tls.files()) is not None:
             yield from problems(tls, self._bearer(), utcnow())
 

@@ -75,7 +75,7 @@ cert = "/none/cert.pem"
     assert told.stderr.replace(f"{file}", "FILE").splitlines() == [
         "spool: is missing; set it in the file, by WORKERD_SPOOL or --spool",
         "FILE:8: results.result_mib: must be from 0 to 1024",
-        "FILE:10: tls: tls: cert and key go together",
+        "FILE:10: tls: cert and key go together",
         "FILE:3: log_level must be one of debug, info, warning, error, not 'loud'",
         (
             "FILE:4: slots: must be from 1 to 20000, not 0: "
@@ -85,6 +85,18 @@ cert = "/none/cert.pem"
         "FILE:2: endpoints: address 'nonsense' is not host:port",
         "FILE:6: listen.http: address '::1' is not host:port; write [v6 address]:port",
     ]
+
+
+def test_a_lone_file_of_tls_is_told_once(tmp_path: Path) -> None:
+    file = tmp_path / "workerd.toml"
+    file.write_text(f"""
+endpoints = ["127.0.0.1:1"]
+spool = "{tmp_path}"
+[tls]
+key = "/none/key.pem"
+""")
+    told = run("--config", str(file), "--check-config", environ={})
+    assert told.stderr == "tls.ca: is missing; set it in the file or by WORKERD_TLS__CA\n"
 
 
 def test_an_empty_variable_that_unsets_what_the_file_gives_is_named(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from schedd.app.configured import reach, tell_who_is_asked
 from schedd.config import Config, Etcd, Listen, Postgres, Results, Tls
+from schedkit.clock import utcnow
+from schedkit.config import Untimely
 from support.certs import Authority
 
 HERE = Config(postgres=Postgres(dsn="postgresql://x"))
@@ -162,7 +166,60 @@ def test_what_etcd_cannot_be_reached_by_is_told(etcd: Etcd, said: str) -> None:
 def test_a_file_for_etcd_that_is_not_there_is_told_with_the_certificate() -> None:
     config = replace(HERE, etcd=Etcd(ca=Path("/none")))
     assert [*config.faults()] == [], "nothing that a migration needs"
-    assert told(config) == ["etcd.ca: /none can't be read: No such file or directory"]
+    [said] = told(config)
+    assert said.startswith("etcd.ca: /none can't be read: No such file or directory; ")
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    authority = Authority.create(tmp_path_factory.mktemp("etcd"))
+    one, other = authority.issue("one"), authority.issue("other")
+    assert one.cert
+    assert one.key
+    assert other.key
+    files = {"ca": one.ca, "cert": one.cert, "key": one.key, "another": other.key}
+    for name, text in {"empty": "", "prose": "root:x:0:0\n"}.items():
+        files[name] = authority.folder / name
+        files[name].write_text(text)
+    files["pipe"] = authority.folder / "pipe"
+    os.mkfifo(files["pipe"])
+    return files
+
+
+@pytest.mark.parametrize(
+    ("ca", "cert", "key", "said"),
+    [
+        ("prose", None, None, ["etcd.ca: FOLDER/prose has no authority's certificate in it"]),
+        ("empty", None, None, ["etcd.ca: FOLDER/empty has no authority's certificate in it"]),
+        ("pipe", None, None, ["etcd.ca: FOLDER/pipe can't be read: it is no regular file"]),
+        (
+            *("ca", "prose", "prose"),
+            [
+                "etcd.cert: FOLDER/prose is no certificate",
+                "etcd.key: FOLDER/prose is no private key",
+            ],
+        ),
+        ("ca", "cert", "another", ["etcd.key: FOLDER/other.key is the key of another certificate"]),
+        ("ca", "cert", "key", []),
+        ("ca", None, None, []),
+    ],
+)
+def test_files_of_etcd_are_judged_as_those_of_tls(
+    ca: str, cert: str | None, key: str | None, said: list[str], pems: dict[str, Path]
+) -> None:
+    etcd = Etcd(ca=pems[ca], cert=cert and pems[cert], key=key and pems[key])  # type: ignore[arg-type]
+    found = [
+        one.replace(str(pems["ca"].parent), "FOLDER") for one in told(replace(HERE, etcd=etcd))
+    ]
+    assert len(found) == len(said), found
+    assert all(map(str.startswith, found, said)), found
+
+
+def test_a_certificate_for_etcd_that_has_ended_may_be_renewed(pems: dict[str, Path]) -> None:
+    etcd = Etcd(ca=pems["ca"], cert=pems["cert"], key=pems["key"])
+    [late] = etcd.unusable(utcnow() + timedelta(days=9))
+    assert isinstance(late, Untimely)
+    assert late.where == "etcd.cert"
 
 
 @pytest.mark.parametrize("dsn", ["not a dsn", "mysql://u@h/d", "postgresql://u@h:port/d"])
