@@ -165,21 +165,23 @@ class Postgres:
 
     def faults(self) -> Iterator[Problem]:
         """What is wrong, by key."""
-        if self.dsn and not _is_url(self.dsn):
-            yield Problem("dsn", "must be a URL such as postgresql://USER@HOST/DATABASE")
+        if self.dsn:
+            yield from (Problem("dsn", why) for why in _against(self.dsn))
         if not 1 <= self.lanes <= 64:
             yield Problem("lanes", "must be from 1 to 64")
 
 
-def _is_url(dsn: str) -> bool:
-    """Whether it is one that is connected by; nobody is asked."""
-    from schedd.store.database import url_of  # heavy: not for who reads settings alone
+def _against(dsn: str) -> Iterator[str]:
+    """Why it is none to connect by; nobody is asked."""
+    from schedd.store import dsn as options  # heavy: not for who reads settings alone
+    from schedd.store.database import url_of
 
     try:
-        url_of(dsn)
+        url = url_of(dsn)
     except Misconfigured:
-        return False
-    return True
+        yield "must be a URL such as postgresql://USER@HOST/DATABASE"
+    else:
+        yield from options.faults(url)
 
 
 @dataclass(frozen=True, slots=True)

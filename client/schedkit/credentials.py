@@ -79,14 +79,22 @@ def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[Prob
         yield Untimely(where, f"{begins}: set this host's clock right, or {fresh}")
 
 
-def _unusable(name: str, file: Path) -> str:
+def unreadable(file: Path) -> str:
+    """Why this file can't be read, in words; empty: it can."""
     try:
         if not stat.S_ISREG(file.stat().st_mode):  # to read it might take for ever
-            return f"{file} can't be read: it is no regular file; give a file of TLS"
-        content = file.read_bytes()
+            return f"{file} can't be read: it is no regular file"
+        with file.open("rb"):
+            return ""
     except OSError as error:
         why = f"{file} can't be read: {error.strerror}"
         return f"{why}; give the file of TLS, readable by this user"
+
+
+def _unusable(name: str, file: Path) -> str:
+    if why := unreadable(file):
+        return why
+    content = file.read_bytes()
     if name == "ca" and not _authorities(file):
         return f"{file} has no authority's certificate in it (PEM)"
     if name == "cert" and _certificate(content) is None:

@@ -229,6 +229,45 @@ def test_a_dsn_is_a_url_and_is_not_shown(dsn: str) -> None:
     assert [*Postgres("postgresql+psycopg2://u@/d?host=a:5432&host=b:5432").faults()] == []
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("nosuch=1", 'invalid connection option "nosuch"'),
+        ("sslmode=bogus", "sslmode must be one of disable, allow, prefer, require, verify-ca, "),
+        ("sslmode=require&sslmode=disable", "sslmode must be one of"),
+        ("target_session_attrs=best", "target_session_attrs must be one of any, "),
+        ("connect_timeout=soon", "connect_timeout must be a whole number"),
+        ("port=5432,0", "has a port that isn't from 1 to 65535"),
+        ("sslmode=verify-full&sslrootcert=/none", "sslrootcert: /none can't be read: No such file"),
+        ("sslcert=/", "sslcert: / can't be read: it is no regular file"),
+        ("sslkey=/none", "sslkey: /none can't be read: No such file"),
+    ],
+)
+def test_the_options_of_a_dsn_are_judged_before_anything_connects(options: str, said: str) -> None:
+    [found] = Postgres(f"postgresql://u:s3cr3t@h/d?{options}").faults()
+    assert found.where == "dsn"
+    assert found.what.startswith(said)
+    assert "s3cr3t" not in found.what
+
+
+def test_a_dsn_may_have_all_that_libpq_takes() -> None:
+    here = Path(__file__)
+    tls = f"sslmode=verify-full&sslrootcert={here}&ssl_min_protocol_version=tlsv1.2"
+    for options in (
+        *("sslmode=verify-full&sslrootcert=system", "options=-c%20search_path%3Dx", tls),
+        *("target_session_attrs=read-write&host=a:5432&host=b:5433", "host=/run/postgresql"),
+        *("connect_timeout=3&keepalives=1", "service=schedd", "application_name=x"),
+    ):
+        assert [*Postgres(f"postgresql://u@/d?{options}").faults()] == []
+    assert [*Postgres("postgresql://u:p%40ss%3F@h:5432/d").faults()] == []
+    assert len([*Postgres("postgresql://u@h:99999/d").faults()]) == 1
+
+
+def test_a_password_that_ends_too_early_is_not_shown() -> None:
+    [said] = map(str, Postgres("postgresql://u:p@h?s3cr3t=x@h/d").faults())
+    assert "s3cr3t" not in said
+
+
 def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:
     listen = Listen(trusted_proxies=("10.0.0.0/24",), host_names=("schedd.example.com", "box"))
     assert [*listen.faults()] == []
