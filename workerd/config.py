@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from datetime import timedelta
@@ -117,8 +117,8 @@ class Config:
         for folder in self.secrets:
             if not Path(folder).is_absolute():
                 yield Problem("secrets", f"{folder} isn't an absolute path")
-        if self.spool.exists() and not os.access(self.spool, os.W_OK):
-            yield Problem("spool", f"{self.spool} can't be written")
+        if why := _unmade(self.spool):
+            yield Problem("spool", f"{self.spool} can't be {why}")
 
     def credentials(self) -> Sequence[Problem]:
         """Why members can't know this worker by the files of TLS."""
@@ -135,6 +135,28 @@ class Config:
             f"schedctl auth issue worker {self.name} [--in NAMESPACE]",
             serves=False,
         )
+
+
+def _unmade(folder: Path) -> str:
+    """Why it can't be made, or written, in words: another one is made where it would be, and taken
+    away.
+    """
+    try:
+        there = folder.absolute()
+        while not _is_there(there):
+            there = there.parent
+        Path(tempfile.mkdtemp(prefix=".check-", dir=there)).rmdir()
+    except OSError as error:
+        return f"made or written: {error.strerror}"
+    return ""
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _plain(key: str, address: str, insecure: bool) -> Iterator[Problem]:

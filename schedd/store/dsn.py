@@ -17,6 +17,7 @@ from psycopg2.extensions import make_dsn, parse_dsn
 from sqlalchemy import URL
 from sqlalchemy.exc import ArgumentError
 
+from schedkit.channel import split_address
 from schedkit.credentials import unreadable
 
 _VERSIONS: Final = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
@@ -55,6 +56,9 @@ def faults(url: URL) -> Iterator[str]:
     except (ProgrammingError, ArgumentError) as error:
         yield str(error).strip().removeprefix("invalid dsn: ")
         return
+    for host in given.get("host", "").split(","):
+        if host and host[0] not in "/@" and not _is_host(host):  # else one of UNIX
+            yield f"has a host that is none: {host!r}"
     for port in given.get("port", "").split(","):
         if port and not (_PORT.fullmatch(port) and int(port) <= 0xFFFF):
             yield "has a port that isn't from 1 to 65535"
@@ -68,3 +72,11 @@ def faults(url: URL) -> Iterator[str]:
         file = given.get(name, "")
         if file and file != _NO_FILES.get(name) and (why := unreadable(Path(file))):
             yield f"{name}: {why}"
+
+
+def _is_host(text: str) -> bool:
+    try:
+        split_address(f"[{text}]:1" if ":" in text else f"{text}:1")
+    except ValueError:
+        return False
+    return True
