@@ -16,7 +16,7 @@ from schedd.etcd.access import Access
 from schedd.etcd.access import Tls as EtcdTls
 from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.clock import utcnow
-from schedkit.config import Problem, secret
+from schedkit.config import Problem, hidden, secret
 from schedkit.credentials import Bearer, problems, untimely, unusable
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL, open_objects
@@ -369,7 +369,7 @@ class Config:
         try:
             open_objects(self.results.url, self.results.options)
         except Misconfigured as error:
-            yield Problem("results.url", str(error))
+            yield Problem("results.url", hidden(str(error)))
         yield from self._listening()
 
     def _listening(self) -> Iterator[Problem]:

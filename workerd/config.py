@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 from schedkit.channel import TLS, check_plaintext
 from schedkit.clock import utcnow
-from schedkit.config import Problem
+from schedkit.config import Problem, hidden
 from schedkit.credentials import Bearer, problems
 from schedkit.errors import Misconfigured
-from schedkit.objects import DEFAULT_URL
+from schedkit.objects import DEFAULT_URL, open_objects
 from schedkit.records import dataclass
 
 MOST_SLOTS: Final = 20_000
@@ -117,6 +117,10 @@ class Config:
         for folder in self.secrets:
             if not Path(folder).is_absolute():
                 yield Problem("secrets", f"{folder} isn't an absolute path")
+        try:
+            open_objects(self.results.url, self.results.options)
+        except Misconfigured as error:
+            yield Problem("results.url", hidden(str(error)))
         if why := _unmade(self.spool):
             yield Problem("spool", f"{self.spool} can't be {why}")
 

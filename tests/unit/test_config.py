@@ -270,6 +270,11 @@ def test_a_password_that_ends_too_early_is_not_shown() -> None:
     assert "s3cr3t" not in said
 
 
+def test_a_password_in_the_result_stores_address_is_not_repeated() -> None:
+    [said] = map(str, replace(HERE, results=Results(url="nosuch://k:s3cr3t@b/p")).faults())
+    assert said.startswith("results.url: the result store 'nosuch://***@b/p' is of no kind")
+
+
 def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:
     listen = Listen(trusted_proxies=("10.0.0.0/24",), host_names=("schedd.example.com", "box"))
     assert [*listen.faults()] == []

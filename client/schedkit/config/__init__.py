@@ -29,6 +29,7 @@ from typing import Any, Final, TypeVar
 from schedkit.config import values
 from schedkit.config.lines import Path, lines_of, nearest
 from schedkit.config.schema import Key, fields_of, flag_of, keys_of, secret, section
+from schedkit.config.values import hidden
 from schedkit.errors import Misconfigured, NotNow
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "Problem",
     "Untimely",
     "changed",
+    "hidden",
     "load",
     "masked",
     "refusal",
@@ -142,7 +144,7 @@ def masked(config: Any) -> dict[str, object]:
 def _shown(value: object) -> object:
     if isinstance(value, tuple):
         return tuple(map(_shown, value))
-    return values.hidden(value) if isinstance(value, str) else value
+    return hidden(value) if isinstance(value, str) else value
 
 
 def changed(old: C, new: C) -> list[str]:
@@ -252,7 +254,7 @@ class _Sources:
         try:
             return convert(key.kind, given.value)
         except ValueError as error:
-            shown = "" if key.secret else f", not {values.hidden(repr(given.value))}"
+            shown = "" if key.secret else f", not {hidden(repr(given.value))}"
             self.problem(given.where, f"{key.dotted} {error}{shown}")
             self.told.add(key.path)
             return MISSING
@@ -348,5 +350,4 @@ def _brackets(line: str) -> int:
 
 def _key(line: str) -> str:
     """The key that is given in this line of TOML, for a message."""
-    name, equals, _ = line.partition("=")
-    return f"{name.strip()} " if equals else ""
+    return "".join(f"{'.'.join(path)} " for path in [*lines_of(line)][-1:])

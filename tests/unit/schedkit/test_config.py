@@ -11,8 +11,7 @@ from typing import Literal
 
 import pytest
 
-from schedkit.config import ConfigErrors, Problem, Untimely, load, masked, secret
-from schedkit.config.values import hidden
+from schedkit.config import ConfigErrors, Problem, Untimely, hidden, load, masked, secret
 from schedkit.errors import NotNow
 
 
@@ -275,6 +274,11 @@ def test_of_a_file_that_cannot_be_read_nobody_says_what_it_lacks(
     [file, share] = caught.value.problems
     assert file.where.startswith(str(world.file))
     assert str(share) == "SCHEDD_SHARE: share must be a number, not 'half'"
+
+
+def test_of_a_line_that_is_nested_too_deep_its_key_alone_is_told(world: World) -> None:
+    (problem,) = world.problems(f"slots = [\n{'[' * 100_000} 's3cr3t = 1'")
+    assert problem == "schedd.toml:2: is nested too deep to be read"
 
 
 def test_a_weaker_value_that_is_overridden_is_not_judged(world: World) -> None:

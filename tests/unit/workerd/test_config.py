@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workerd.config import Config
+from workerd.config import Config, Results
 from workerd.executors.python import is_there
 
 
@@ -30,6 +30,14 @@ def test_a_spool_that_can_be_no_folder_is_told(tmp_path: Path) -> None:
         assert said.startswith(f"spool: {spool} can't be "), said
     [said] = told(Path("/proc/spool"))
     assert said == "spool: /proc/spool can't be made or written: No such file or directory"
+
+
+def test_a_result_store_that_is_none_is_told_and_its_password_is_not(tmp_path: Path) -> None:
+    for url in ("nosuch://k:s3cr3t@b/p", "results", "file://here"):
+        config = Config(("localhost:1",), tmp_path, name="w1", results=Results(url))
+        [said] = map(str, config.faults())
+        assert said.startswith("results.url: the result store ")
+        assert "s3cr3t" not in said
 
 
 def test_a_module_is_looked_for_and_not_imported(
