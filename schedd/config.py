@@ -4,7 +4,8 @@ import re
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,8 +16,8 @@ from schedd.etcd.access import Access
 from schedd.etcd.access import Tls as EtcdTls
 from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.clock import utcnow
-from schedkit.config import Problem, secret
-from schedkit.credentials import Bearer, problems
+from schedkit.config import Problem, hidden, secret
+from schedkit.credentials import Bearer, problems, untimely, unusable
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL, open_objects
 from schedkit.proxies import Proxies
@@ -55,7 +56,7 @@ class Listen:
                 yield Problem("host_names", f"{name!r} is no name of a host")
         for key in ("advertise_grpc", "advertise_http"):
             if getattr(self, key):
-                yield from _unread(key, getattr(self, key))
+                yield from _unreached(key, getattr(self, key))
         yield from self._shared()
 
     def bound(self) -> dict[str, str]:
@@ -87,8 +88,29 @@ def _unread(key: str, address: str) -> Iterator[Problem]:
         yield Problem(key, str(error))
 
 
+def _unreached(key: str, address: str) -> Iterator[Problem]:
+    """Why nobody gets to this member there."""
+    if unread := [*_unread(key, address)]:
+        yield from unread
+        return
+    _, port = split_address(address)
+    if not port or (everywhere := _everywhere(address)):
+        yield Problem(key, f"nobody reaches {'port 0' if not port else everywhere}")
+
+
+def _everywhere(address: str) -> str:
+    """The host that is no place, but all addresses of one; empty: it isn't such."""
+    try:
+        host, _ = split_address(address)
+        return host if ip_address(host).is_unspecified else ""
+    except ValueError:
+        return ""
+
+
 _ALL: Final = {"0.0.0.0", "::"}  # noqa: S104 - nothing is bound here
 """Hosts that stand for all addresses."""
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+"""Of a member: a host's, or one as workers have."""
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
@@ -119,15 +141,12 @@ class Etcd:
             except Misconfigured as error:
                 yield Problem("endpoints", str(error).removeprefix("etcd: "))
 
-    def unreadable(self) -> Iterator[Problem]:
-        """Which of its files can't be read, by key."""
-        for key in ("ca", "cert", "key"):
-            file = getattr(self, key)
-            try:
-                if file is not None:
-                    file.read_bytes()
-            except OSError as error:
-                yield Problem(f"etcd.{key}", f"{file} can't be read: {error.strerror}")
+    def unusable(self, now: datetime) -> Iterator[Problem]:
+        """Which of its files are none to connect by, by key."""
+        told = unusable("etcd", self.ca, self.cert, self.key)
+        yield from told
+        if self.cert is not None and all(problem.where != "etcd.cert" for problem in told):
+            yield from untimely("etcd.cert", self.cert, now, "have a fresh one issued")
 
     def access(self) -> Access:
         """As the adapter takes it."""
@@ -146,21 +165,23 @@ class Postgres:
 
     def faults(self) -> Iterator[Problem]:
         """What is wrong, by key."""
-        if self.dsn and not _is_url(self.dsn):
-            yield Problem("dsn", "must be a URL such as postgresql://USER@HOST/DATABASE")
+        if self.dsn:
+            yield from (Problem("dsn", why) for why in _against(self.dsn))
         if not 1 <= self.lanes <= 64:
             yield Problem("lanes", "must be from 1 to 64")
 
 
-def _is_url(dsn: str) -> bool:
-    """Whether it is one that is connected by; nobody is asked."""
-    from schedd.store.database import url_of  # heavy: not for who reads settings alone
+def _against(dsn: str) -> Iterator[str]:
+    """Why it is none to connect by; nobody is asked."""
+    from schedd.store import dsn as options  # heavy: not for who reads settings alone
+    from schedd.store.database import url_of
 
     try:
-        url_of(dsn)
+        url = url_of(dsn)
     except Misconfigured:
-        return False
-    return True
+        yield "must be a URL such as postgresql://USER@HOST/DATABASE"
+    else:
+        yield from options.faults(url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,14 +362,14 @@ class Config:
                 yield Problem(key, "must be whole seconds")
         if not 0 <= self.weight <= 10_000:
             yield Problem("weight", "must be from 0 to 10000")
-        if not self.name or "/" in self.name:
-            yield Problem("name", "must not be empty and has no '/'")
+        if not _NAME.fullmatch(self.name):
+            yield Problem("name", f"{self.name!r} must match {_NAME.pattern}")
         if not self.postgres.dsn:
             yield Problem("postgres.dsn", "is missing: give SCHEDD_POSTGRES__DSN or the file")
         try:
             open_objects(self.results.url, self.results.options)
         except Misconfigured as error:
-            yield Problem("results.url", str(error))
+            yield Problem("results.url", hidden(str(error)))
         yield from self._listening()
 
     def _listening(self) -> Iterator[Problem]:
@@ -367,8 +388,12 @@ class Config:
         return any((self.tls.ca, self.tls.cert, self.tls.key))
 
     def credentials(self) -> Iterator[Problem]:
-        """Why this member can't be known, by etcd or by who calls it, by the files of TLS."""
-        yield from self.etcd.unreadable()
+        """Why this member can't be known, by etcd or by who calls it, by the files of TLS; or how
+        it is reached. Nothing of it is for a migration.
+        """
+        if not self.listen.advertise_grpc and (everywhere := _everywhere(self.listen.grpc)):
+            yield Problem("listen.grpc", f"set advertise_grpc: nobody reaches {everywhere}")
+        yield from self.etcd.unusable(utcnow())
         if (tls := self.tls.files()) is not None:
             yield from problems(tls, self._bearer(), utcnow())
 

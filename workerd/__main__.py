@@ -6,7 +6,7 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from schedkit import config as settings
@@ -18,6 +18,8 @@ from schedkit.streams import put_out
 
 _NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
 _FLAGS = ("name", "endpoints", "slots", "spool", "handlers", "drain_timeout", "log_level")
+Judging = Callable[[Sequence[str]], Iterator[settings.Problem]]
+"""Of modules of handlers."""
 DEFAULT_FILE = Path("/etc/schedd/workerd.toml")
 
 
@@ -45,18 +47,18 @@ def _run(given: argparse.Namespace) -> int:
     flags["listen.http"] = given.listen_http
     default = DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
-    def read() -> Config:
+    def read(judged: Judging) -> Config:
         return settings.load(
             Config,
             file=given.config or default,
             environ=os.environ,
             prefix="WORKERD",
             flags=flags,
-            also=Config.credentials,
+            also=lambda found: [*found.credentials(), *judged(found.handlers)],
         )
 
     try:
-        config = read()
+        config = read(_imported if given.check_config else _at_the_start)
     except NotNow as error:
         sys.stderr.write(f"{error}\n")
         return NotNow.EXIT_CODE
@@ -78,7 +80,33 @@ def _run(given: argparse.Namespace) -> int:
     async def life(daemon: Daemon) -> None:
         await serve(config, daemon)
 
-    return run_daemon(life, Reload(config, read, "workerd"))
+    return run_daemon(life, Reload(config, lambda: read(_looked_for), "workerd"))
+
+
+def _imported(modules: Sequence[str]) -> Iterator[settings.Problem]:
+    """What the start would refuse."""
+    if not modules:
+        return
+    from workerd.executors import python  # heavy
+
+    try:
+        python.check(modules)
+    except Misconfigured as error:
+        yield settings.Problem("handlers", str(error).removeprefix("handlers: "))
+
+
+def _at_the_start(_: Sequence[str]) -> Iterator[settings.Problem]:
+    """Nothing yet: they are imported later, when all that is forked first has been."""
+    yield from ()
+
+
+def _looked_for(modules: Sequence[str]) -> Iterator[settings.Problem]:
+    """What no start would find."""
+    from workerd.executors import python
+
+    for name in modules:
+        if not python.is_there(name):
+            yield settings.Problem("handlers", f"there is no module {name!r}")
 
 
 def _parser() -> argparse.ArgumentParser:

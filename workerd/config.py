@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from datetime import timedelta
@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 from schedkit.channel import TLS, check_plaintext
 from schedkit.clock import utcnow
-from schedkit.config import Problem
+from schedkit.config import Problem, hidden
 from schedkit.credentials import Bearer, problems
 from schedkit.errors import Misconfigured
-from schedkit.objects import DEFAULT_URL
+from schedkit.objects import DEFAULT_URL, open_objects
 from schedkit.records import dataclass
 
 MOST_SLOTS: Final = 20_000
@@ -117,8 +117,12 @@ class Config:
         for folder in self.secrets:
             if not Path(folder).is_absolute():
                 yield Problem("secrets", f"{folder} isn't an absolute path")
-        if self.spool.exists() and not os.access(self.spool, os.W_OK):
-            yield Problem("spool", f"{self.spool} can't be written")
+        try:
+            open_objects(self.results.url, self.results.options)
+        except Misconfigured as error:
+            yield Problem("results.url", hidden(str(error)))
+        if why := _unmade(self.spool):
+            yield Problem("spool", f"{self.spool} can't be {why}")
 
     def credentials(self) -> Sequence[Problem]:
         """Why members can't know this worker by the files of TLS."""
@@ -135,6 +139,28 @@ class Config:
             f"schedctl auth issue worker {self.name} [--in NAMESPACE]",
             serves=False,
         )
+
+
+def _unmade(folder: Path) -> str:
+    """Why it can't be made, or written, in words: another one is made where it would be, and taken
+    away.
+    """
+    try:
+        there = folder.absolute()
+        while not _is_there(there):
+            there = there.parent
+        Path(tempfile.mkdtemp(prefix=".check-", dir=there)).rmdir()
+    except OSError as error:
+        return f"made or written: {error.strerror}"
+    return ""
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _plain(key: str, address: str, insecure: bool) -> Iterator[Problem]:

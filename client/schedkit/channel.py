@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,10 +129,12 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port` or `[v6]:port`; the host without brackets.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is neither. What stands before an `@`, a password perhaps, isn't repeated.
     """
+    if "@" in address:
+        raise ValueError("an address is not host:port: it has an @ in it")
     host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 0xFFFF:
+    if not colon or not _PORT.fullmatch(port) or int(port) > 0xFFFF:
         raise ValueError(f"address {address!r} is not host:port")
     bracketed = host.startswith("[") and host.endswith("]")
     if ":" in host and not bracketed:
@@ -139,7 +142,32 @@ def split_address(address: str) -> tuple[str, int]:
     host = host[1:-1] if bracketed else host
     if not host or "/" in host:
         raise ValueError(f"address {address!r} is not host:port")
+    if not (_is_v6(host) if bracketed else _may_be_host(host)):
+        raise ValueError(f"address {address!r} is not host:port: {host!r} is no host")
     return host, int(port)
+
+
+def _may_be_host(host: str) -> bool:
+    """Whether it can be a name or an address of IPv4, in all the ways in which these are written:
+    `127.1` is one, and `256.0.0.1` is none.
+    """
+    dotted = _DOTTED.fullmatch(host)
+    if dotted and any(int(part) > 0xFF for part in dotted.groups()):
+        return False
+    return bool(_HOST.fullmatch(host))
+
+
+def _is_v6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+_DOTTED: Final = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)")
 
 
 def is_loopback(host: str) -> bool:

@@ -9,6 +9,7 @@ What is wrong with them shows nowhere else but as connections that end, on the o
 from __future__ import annotations
 
 import ssl
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,34 +45,65 @@ def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[Problem]:
     """Why this daemon can't be known, or reached, by these files; none: it can."""
     assert tls.cert is not None
     assert tls.key is not None
-    files = {"tls.ca": tls.ca, "tls.cert": tls.cert, "tls.key": tls.key}
-    told = [*_unusable(files)]
+    told = unusable("tls", tls.ca, tls.cert, tls.key)
     bad = {problem.where for problem in told}
     if "tls.cert" not in bad:
         told += _judged(tls.cert, bearer, now)
-    if not bad & {"tls.cert", "tls.key"} and (why := unfit(tls.cert, tls.key)):
-        told.append(Problem("tls.key", f"{why}; give the two that were made together"))
-    elif not bad and (refused := _refused(tls, bearer, now)):
+    if not bad and (refused := _refused(tls, bearer, now)):
         told.append(refused)
     return told
 
 
-def _unusable(files: dict[str, Path]) -> Iterator[Problem]:
-    for where, file in files.items():
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            why = f"{file} can't be read: {error.strerror}"
-            yield Problem(where, f"{why}; give the file of TLS, readable by this user")
-            continue
-        if where == "tls.ca" and not _authorities(file):
-            yield Problem(where, f"{file} has no authority's certificate in it (PEM)")
-        elif where == "tls.cert" and _certificate(content) is None:
-            yield Problem(where, f"{file} is no certificate that can be read (PEM)")
-        elif where == "tls.key" and b"ENCRYPTED" in content:
-            yield Problem(where, f"{file} is encrypted, and nobody is asked for its passphrase")
-        elif where == "tls.key" and b"PRIVATE KEY-----" not in content:
-            yield Problem(where, f"{file} is no private key (PEM)")
+def unusable(section: str, ca: Path | None, cert: Path | None, key: Path | None) -> list[Problem]:
+    """Which of these files of a section, as far as they are given, can't be read, or aren't what
+    they are given for.
+    """
+    told = [
+        Problem(f"{section}.{name}", why)
+        for name, file in (("ca", ca), ("cert", cert), ("key", key))
+        if file is not None and (why := _unusable(name, file))
+    ]
+    bad = {problem.where for problem in told} & {f"{section}.cert", f"{section}.key"}
+    if not bad and cert and key and (why := unfit(cert, key)):
+        told.append(Problem(f"{section}.key", f"{why}; give the two that were made together"))
+    return told
+
+
+def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[Problem]:
+    """Whether the certificate in this file isn't good now. `fresh`: how to have another one."""
+    found = first_of(file.read_bytes())
+    if found.not_after <= now:
+        yield Untimely(where, f"{file} ended at {_minute(found.not_after)}; {fresh}")
+    if now < found.not_before:
+        begins = f"{file} isn't good before {_minute(found.not_before)}, and it is {_minute(now)}"
+        yield Untimely(where, f"{begins}: set this host's clock right, or {fresh}")
+
+
+def unreadable(file: Path) -> str:
+    """Why this file can't be read, in words; empty: it can."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):  # to read it might take for ever
+            return f"{file} can't be read: it is no regular file"
+        with file.open("rb"):
+            return ""
+    except OSError as error:
+        why = f"{file} can't be read: {error.strerror}"
+        return f"{why}; give the file of TLS, readable by this user"
+
+
+def _unusable(name: str, file: Path) -> str:
+    if why := unreadable(file):
+        return why
+    content = file.read_bytes()
+    if name == "ca" and not _authorities(file):
+        return f"{file} has no authority's certificate in it (PEM)"
+    if name == "cert" and _certificate(content) is None:
+        return f"{file} is no certificate that can be read (PEM)"
+    if name == "key" and b"ENCRYPTED" in content:
+        return f"{file} is encrypted, and nobody is asked for its passphrase"
+    if name == "key" and b"PRIVATE KEY-----" not in content:
+        return f"{file} is no private key (PEM)"
+    return ""
 
 
 def _authorities(file: Path) -> bool:
@@ -92,12 +124,7 @@ def _certificate(content: bytes) -> Certificate | None:
 def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[Problem]:
     """What the certificate itself says."""
     found = first_of(file.read_bytes())
-    fresh = f"issue a fresh one: {bearer.issue}"
-    if found.not_after <= now:
-        yield Untimely("tls.cert", f"{file} ended at {_minute(found.not_after)}; {fresh}")
-    if now < found.not_before:
-        begins = f"{file} isn't good before {_minute(found.not_before)}, and it is {_minute(now)}"
-        yield Untimely("tls.cert", f"{begins}: set this host's clock right, or {fresh}")
+    yield from untimely("tls.cert", file, now, f"issue a fresh one: {bearer.issue}")
     if not bearer.is_named(found.uris):
         likes = bearer.uri.removesuffix(bearer.name)
         another = any(uri.startswith(likes) for uri in found.uris)

@@ -7,7 +7,6 @@ package.Service/Method      a method found by reflection
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +14,6 @@ from typing import Final
 from schedkit.channel import split_address
 
 _TLS: Final = "grpcs://"
-_HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
 _WORD: Final = "[A-Za-z_][A-Za-z0-9_]{0,254}"
 _METHOD: Final = re.compile(rf"((?:{_WORD}\.)*{_WORD})/({_WORD})")
 
@@ -45,8 +43,7 @@ def endpoint_of(text: str) -> Endpoint:
     tls = text.startswith(_TLS)
     try:
         host, port = split_address(text.removeprefix(_TLS))
-        fits = _is_v6(host) if "[" in text else _HOST.fullmatch(host)
-        if not port or not fits:
+        if not port or "%" in host:  # a link of this very host
             raise ValueError
     except ValueError:
         forms = f"host:port (in the clear) nor {_TLS}host:port (with TLS)"
@@ -64,10 +61,3 @@ def method_of(text: str) -> tuple[str, str]:
     if named is None:
         raise ValueError(f"{text[:140]!r} isn't package.Service/Method")
     return named[1], named[2]
-
-
-def _is_v6(host: str) -> bool:
-    try:
-        return ipaddress.IPv6Address(host).scope_id is None
-    except ValueError:
-        return False

@@ -49,7 +49,8 @@ class Reload(Generic[C]):
         try:
             found = self._read()
         except Misconfigured as wrong:
-            log.error("%s: %s", _REFUSED, wrong)  # noqa: TRY400 - the operator's, not a bug
+            told = "; ".join(str(wrong).splitlines())
+            log.error("%s: %s", _REFUSED, told)  # noqa: TRY400 - the operator's, not a bug
         except Exception:
             log.exception("%s: a bug in reading the settings", _REFUSED)
         else:

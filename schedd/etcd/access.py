@@ -15,6 +15,7 @@ from typing import Final
 
 import grpc
 
+from schedkit.channel import split_address
 from schedkit.errors import Misconfigured
 
 _MIB: Final = 1024 * 1024
@@ -87,6 +88,8 @@ class Access:
             self._check(endpoint)
 
     def _check(self, endpoint: str) -> None:
+        if "@" in endpoint:  # and it isn't repeated: what is before it may be a password
+            raise Misconfigured("etcd: no endpoint has a user in it; give etcd.user, etcd.password")
         scheme, _, address = endpoint.rpartition("://")
         if scheme not in {"", "http", "https"}:
             raise Misconfigured(f"etcd: {endpoint!r} is no endpoint; write host:port")
@@ -94,8 +97,15 @@ class Access:
             raise Misconfigured(f"etcd: {endpoint!r} needs TLS, and none is configured")
         if scheme == "http" and self.tls is not None:
             raise Misconfigured(f"etcd: {endpoint!r} is plain, though TLS is configured")
-        if not address.rstrip("/").rpartition(":")[2].isdecimal():
+        address = address.rstrip("/")
+        if not address.rpartition(":")[2].isdecimal():
             raise Misconfigured(f"etcd: {endpoint!r} has no port; write host:port")
+        try:
+            _, port = split_address(address)
+        except ValueError as error:
+            raise Misconfigured(f"etcd: {error}") from error
+        if not port:
+            raise Misconfigured(f"etcd: nobody is reached at port 0: {endpoint!r}")
 
     @property
     def targets(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.certs import Authority
 from support.fake_member import FakeMember
 from support.unread import unread
-from support.worker_process import WorkerProcess
+from support.wait import PATIENCE, wait_until_async
+from support.worker_process import WorkerProcess, cluster
 
 
 def run(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -75,7 +77,7 @@ cert = "/none/cert.pem"
     assert told.stderr.replace(f"{file}", "FILE").splitlines() == [
         "spool: is missing; set it in the file, by WORKERD_SPOOL or --spool",
         "FILE:8: results.result_mib: must be from 0 to 1024",
-        "FILE:10: tls: tls: cert and key go together",
+        "FILE:10: tls: cert and key go together",
         "FILE:3: log_level must be one of debug, info, warning, error, not 'loud'",
         (
             "FILE:4: slots: must be from 1 to 20000, not 0: "
@@ -87,12 +89,69 @@ cert = "/none/cert.pem"
     ]
 
 
+def test_a_lone_file_of_tls_is_told_once(tmp_path: Path) -> None:
+    file = tmp_path / "workerd.toml"
+    file.write_text(f"""
+endpoints = ["127.0.0.1:1"]
+spool = "{tmp_path}"
+[tls]
+key = "/none/key.pem"
+""")
+    told = run("--config", str(file), "--check-config", environ={})
+    assert told.stderr == "tls.ca: is missing; set it in the file or by WORKERD_TLS__CA\n"
+
+
 def test_an_empty_variable_that_unsets_what_the_file_gives_is_named(tmp_path: Path) -> None:
     file = tmp_path / "workerd.toml"
     file.write_text(f'endpoints = ["127.0.0.1:1"]\nspool = "{tmp_path}"\n')
     told = run("--config", str(file), "--check-config", environ={"WORKERD_ENDPOINTS": ""})
     assert told.returncode == 2
     assert told.stderr.startswith("WORKERD_ENDPOINTS: endpoints: no member is named")
+
+
+HANDLERS = {
+    "no.such.module": "handlers: can't import 'no.such.module': ModuleNotFoundError: ",
+    "broken": "handlers: can't import 'broken': ZeroDivisionError: ",
+    "odd": "handlers: the payload of 'odd': ",
+}
+
+
+@pytest.mark.parametrize(("module", "said"), HANDLERS.items(), ids=HANDLERS)
+def test_handlers_that_no_start_takes_are_refused_by_the_check(
+    tmp_path: Path, module: str, said: str
+) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "odd.py").write_text(
+        "from schedclient.handlers import handler\n"
+        "@handler\ndef odd(payload: 'Nowhere', ctx): ...\n"
+    )
+    flags = ["--endpoints", "127.0.0.1:1", "--spool", str(tmp_path / "spool")]
+    flags += ["--listen-http", "127.0.0.1:0", "--handlers", module]
+    environ = {"PYTHONPATH": str(tmp_path)}
+    checked = run(*flags, "--check-config", environ=environ)
+    assert not (tmp_path / "spool").exists()
+    for told in (checked, run(*flags, environ=environ)):
+        assert told.returncode == 2, told
+        assert said in told.stderr
+
+
+def test_handlers_that_a_start_takes_pass_the_check(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from schedclient.handlers import handler\n@handler\ndef fine(payload, ctx): ...\n"
+    )
+    flags = ["--endpoints", "127.0.0.1:1", "--spool", str(tmp_path / "spool")]
+    environ = {"PYTHONPATH": str(tmp_path)}
+    told = run(*flags, "--handlers", "mine", "--check-config", environ=environ)
+    assert (told.returncode, told.stderr) == (0, "")
+
+
+async def test_handlers_that_no_start_finds_are_told_at_a_reload(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (_, worker):
+        file = tmp_path / "workerd.toml"
+        file.write_text('handlers = ["no.such.module"]\n' + file.read_text())
+        worker.signal(signal.SIGHUP)
+        said = f"{file}:1: handlers: there is no module 'no.such.module'"
+        await wait_until_async(lambda: said in worker.log.read_text(), PATIENCE, "its word")
 
 
 def test_who_reads_no_further_is_no_fault() -> None:
@@ -148,7 +207,7 @@ def test_files_of_tls_by_which_nobody_knows_it_are_all_told(tmp_path: Path) -> N
     other = authority.issue("other")
     for told in asked(tmp_path, TLS(tmp_path / "none.pem", mine.cert, other.key)):
         assert told.returncode == 2
-        [ca, name, key] = told.stderr.splitlines()
+        [ca, key, name] = told.stderr.splitlines()
         assert ": tls.ca: " in ca
         assert "this worker is 'w2'" in name
         assert "is the key of another certificate" in key

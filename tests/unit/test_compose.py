@@ -57,11 +57,12 @@ def mounts() -> list[tuple[str, str]]:
     ("program", "service"),
     [("schedd", name) for name in (*MEMBERS, "migrate")] + [("workerd",) * 2],
 )
-def test_a_daemon_takes_what_its_container_sets(program: str, service: str) -> None:
+def test_a_daemon_takes_what_its_container_sets(program: str, service: str, tmp_path: Path) -> None:
     plain = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    command = SERVICES[service].get("command", [])
     checked = subprocess.run(
-        [sys.executable, "-m", program, "--check-config"],
-        env={**plain, **environment(service)},
+        [sys.executable, "-m", program, *command[1:], "--check-config"],
+        env={**plain, **environment(service), "WORKERD_SPOOL": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from schedd.app.configured import reach, tell_who_is_asked
 from schedd.config import Config, Etcd, Listen, Postgres, Results, Tls
+from schedkit.clock import utcnow
+from schedkit.config import Untimely
 from support.certs import Authority
 
 HERE = Config(postgres=Postgres(dsn="postgresql://x"))
-ANYWHERE = Listen(grpc="0.0.0.0:7420", http="0.0.0.0:7421")
+ANYWHERE = Listen(grpc="0.0.0.0:7420", http="0.0.0.0:7421", advertise_grpc="m1:7420")
 SECURE = Tls(Path("/ca"), Path("/cert"), Path("/key"))
 
 
@@ -31,7 +35,7 @@ def told(config: Config) -> list[str]:
 
 @pytest.mark.parametrize("where", ["grpc", "http"])
 def test_nothing_is_served_to_other_hosts_in_the_clear(where: str) -> None:
-    listen = replace(Listen(), **{where: "0.0.0.0:7420"})
+    listen = replace(Listen(advertise_grpc="m1:7420"), **{where: "0.0.0.0:7420"})
     [said] = told(replace(HERE, listen=listen))
     assert said.startswith(f"listen.{where}: 0.0.0.0:7420 is not loopback and TLS is not set")
 
@@ -82,6 +86,55 @@ def test_addresses_that_others_are_told_are_read_too() -> None:
         assert (said.where, said.what) == (key, "address 'nonsense' is not host:port")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("h:0", "nobody reaches port 0"),
+        ("0.0.0.0:7420", "nobody reaches 0.0.0.0"),
+        ("[::]:7420", "nobody reaches ::"),
+        ("a b:7420", "address 'a b:7420' is not host:port: 'a b' is no host"),
+        ("a\nb:7420", r"address 'a\nb:7420' is not host:port: 'a\nb' is no host"),
+        ("256.0.0.1:7420", "address '256.0.0.1:7420' is not host:port: '256.0.0.1' is no host"),
+    ],
+)
+def test_others_are_told_an_address_that_they_can_reach(wrong: str, said: str) -> None:
+    for key in ("advertise_grpc", "advertise_http"):
+        [found] = Listen(**{key: wrong}).faults()  # type: ignore[arg-type]
+        assert (found.where, found.what) == (key, said)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[::0]"])
+def test_who_listens_everywhere_says_where_it_is_reached(host: str) -> None:
+    config = replace(HERE, listen=Listen(grpc=f"{host}:7420", insecure=True))
+    said = f"listen.grpc: set advertise_grpc: nobody reaches {host.strip('[]')}"
+    assert told(config) == [said]
+    assert [*config.faults()] == [], "a migration listens nowhere"
+    listen = replace(config.listen, advertise_grpc="m1.example.com:7420")
+    assert told(replace(HERE, listen=listen)) == []
+
+
+@pytest.mark.parametrize("name", ["m1", "M1.example.com", "a_b", "x" * 128])
+def test_a_member_may_have_its_hosts_name(name: str) -> None:
+    assert [*replace(HERE, name=name).faults()] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", "M 1!", "a/b", "m1\n", "m\x1b1", ".m1", "m1-", "ä", "x" * 129]
+)
+def test_a_member_has_a_name_that_others_can_write(name: str) -> None:
+    [said] = map(str, replace(HERE, name=name).faults())
+    assert said.startswith(f"name: {name!r} must match ")
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://u:s3cr3t@127.0.0.1:2379", "u:s3cr3t@127.0.0.1:2379", "s3cr3t@h:1", "s3cr3t@"],
+)
+def test_who_etcd_is_asked_as_stands_in_no_endpoint_and_is_not_repeated(endpoint: str) -> None:
+    [said] = map(str, Etcd(endpoints=("a:1", endpoint)).faults())
+    assert said == "endpoints: no endpoint has a user in it; give etcd.user, etcd.password"
+
+
 def test_two_listeners_have_no_one_port() -> None:
     for http in ("127.0.0.1:7420", "0.0.0.0:7420"):
         [said] = Listen(http=http).faults()
@@ -96,6 +149,9 @@ def test_two_listeners_have_no_one_port() -> None:
     [
         (Etcd(endpoints=()), "endpoints: no server is given; write host:port"),
         (Etcd(endpoints=("a:1", "noport")), "endpoints: 'noport' has no port; write host:port"),
+        (Etcd(endpoints=("a:0",)), "endpoints: nobody is reached at port 0: 'a:0'"),
+        (Etcd(endpoints=("http://a b:1",)), "endpoints: address 'a b:1' is not host:port: 'a b'"),
+        (Etcd(endpoints=("256.0.0.1:1",)), "endpoints: address '256.0.0.1:1' is not host:port"),
         (Etcd(endpoints=("https://a:1",)), "endpoints: 'https://a:1' needs TLS"),
         (Etcd(user="u"), "user: user and password come together"),
         (Etcd(password="p"), "password: user and password come together"),
@@ -110,7 +166,60 @@ def test_what_etcd_cannot_be_reached_by_is_told(etcd: Etcd, said: str) -> None:
 def test_a_file_for_etcd_that_is_not_there_is_told_with_the_certificate() -> None:
     config = replace(HERE, etcd=Etcd(ca=Path("/none")))
     assert [*config.faults()] == [], "nothing that a migration needs"
-    assert told(config) == ["etcd.ca: /none can't be read: No such file or directory"]
+    [said] = told(config)
+    assert said.startswith("etcd.ca: /none can't be read: No such file or directory; ")
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    authority = Authority.create(tmp_path_factory.mktemp("etcd"))
+    one, other = authority.issue("one"), authority.issue("other")
+    assert one.cert
+    assert one.key
+    assert other.key
+    files = {"ca": one.ca, "cert": one.cert, "key": one.key, "another": other.key}
+    for name, text in {"empty": "", "prose": "root:x:0:0\n"}.items():
+        files[name] = authority.folder / name
+        files[name].write_text(text)
+    files["pipe"] = authority.folder / "pipe"
+    os.mkfifo(files["pipe"])
+    return files
+
+
+@pytest.mark.parametrize(
+    ("ca", "cert", "key", "said"),
+    [
+        ("prose", None, None, ["etcd.ca: FOLDER/prose has no authority's certificate in it"]),
+        ("empty", None, None, ["etcd.ca: FOLDER/empty has no authority's certificate in it"]),
+        ("pipe", None, None, ["etcd.ca: FOLDER/pipe can't be read: it is no regular file"]),
+        (
+            *("ca", "prose", "prose"),
+            [
+                "etcd.cert: FOLDER/prose is no certificate",
+                "etcd.key: FOLDER/prose is no private key",
+            ],
+        ),
+        ("ca", "cert", "another", ["etcd.key: FOLDER/other.key is the key of another certificate"]),
+        ("ca", "cert", "key", []),
+        ("ca", None, None, []),
+    ],
+)
+def test_files_of_etcd_are_judged_as_those_of_tls(
+    ca: str, cert: str | None, key: str | None, said: list[str], pems: dict[str, Path]
+) -> None:
+    etcd = Etcd(ca=pems[ca], cert=cert and pems[cert], key=key and pems[key])  # type: ignore[arg-type]
+    found = [
+        one.replace(str(pems["ca"].parent), "FOLDER") for one in told(replace(HERE, etcd=etcd))
+    ]
+    assert len(found) == len(said), found
+    assert all(map(str.startswith, found, said)), found
+
+
+def test_a_certificate_for_etcd_that_has_ended_may_be_renewed(pems: dict[str, Path]) -> None:
+    etcd = Etcd(ca=pems["ca"], cert=pems["cert"], key=pems["key"])
+    [late] = etcd.unusable(utcnow() + timedelta(days=9))
+    assert isinstance(late, Untimely)
+    assert late.where == "etcd.cert"
 
 
 @pytest.mark.parametrize("dsn", ["not a dsn", "mysql://u@h/d", "postgresql://u@h:port/d"])
@@ -118,6 +227,52 @@ def test_a_dsn_is_a_url_and_is_not_shown(dsn: str) -> None:
     [said] = map(str, Postgres(dsn).faults())
     assert said == "dsn: must be a URL such as postgresql://USER@HOST/DATABASE"
     assert [*Postgres("postgresql+psycopg2://u@/d?host=a:5432&host=b:5432").faults()] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("nosuch=1", 'invalid connection option "nosuch"'),
+        ("sslmode=bogus", "sslmode must be one of disable, allow, prefer, require, verify-ca, "),
+        ("sslmode=require&sslmode=disable", "sslmode must be one of"),
+        ("target_session_attrs=best", "target_session_attrs must be one of any, "),
+        ("connect_timeout=soon", "connect_timeout must be a whole number"),
+        ("port=0", "has a port that isn't from 1 to 65535"),
+        ("sslmode=verify-full&sslrootcert=/none", "sslrootcert: /none can't be read: No such file"),
+        ("sslcert=/", "sslcert: / can't be read: it is no regular file"),
+        ("sslkey=/none", "sslkey: /none can't be read: No such file"),
+    ],
+)
+def test_the_options_of_a_dsn_are_judged_before_anything_connects(options: str, said: str) -> None:
+    [found] = Postgres(f"postgresql://u:s3cr3t@h/d?{options}").faults()
+    assert found.where == "dsn"
+    assert found.what.startswith(said)
+    assert "s3cr3t" not in found.what
+
+
+def test_a_dsn_may_have_all_that_libpq_takes() -> None:
+    here = Path(__file__)
+    tls = f"sslmode=verify-full&sslrootcert={here}&ssl_min_protocol_version=tlsv1.2"
+    for options in (
+        *("sslmode=verify-full&sslrootcert=system", "options=-c%20search_path%3Dx", tls),
+        *("target_session_attrs=read-write&host=a:5432&host=b:5433", "host=/run/postgresql"),
+        *("connect_timeout=3&keepalives=1", "service=schedd", "application_name=x"),
+    ):
+        assert [*Postgres(f"postgresql://u@/d?{options}").faults()] == []
+    assert [*Postgres("postgresql://u:p%40ss%3F@h:5432/d").faults()] == []
+    assert [*Postgres("postgresql://u@[::1]:5432/d").faults()] == []
+    for wrong in ("h:99999", "256.0.0.1", "a b"):
+        assert len([*Postgres(f"postgresql://u@{wrong}/d").faults()]) == 1
+
+
+def test_a_password_that_ends_too_early_is_not_shown() -> None:
+    [said] = map(str, Postgres("postgresql://u:p@h?s3cr3t=x@h/d").faults())
+    assert "s3cr3t" not in said
+
+
+def test_a_password_in_the_result_stores_address_is_not_repeated() -> None:
+    [said] = map(str, replace(HERE, results=Results(url="nosuch://k:s3cr3t@b/p")).faults())
+    assert said.startswith("results.url: the result store 'nosuch://***@b/p' is of no kind")
 
 
 def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:

@@ -15,6 +15,7 @@ import asyncio
 import functools
 import importlib
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -94,6 +95,49 @@ class Caller:
             return _raised(error)
 
 
+def import_all(modules: Sequence[str]) -> None:
+    """Have these register their handlers.
+
+    Raises:
+        Misconfigured: one of them can't be imported.
+    """
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # the module is the user's and may raise anything
+            raise Misconfigured(
+                f"handlers: can't import {name!r}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def check(modules: Sequence[str]) -> None:
+    """Import them, as a worker does that starts, and look at what they register.
+
+    Raises:
+        Misconfigured: what a start would.
+    """
+    import_all(modules)
+    for name, each in sdk.registered.items():
+        _fit(name, each)
+
+
+def is_there(module: str) -> bool:
+    """Whether there is such a module, by its name alone: neither it nor its packages are imported,
+    for what they would register isn't taken while a worker runs.
+    """
+    importlib.invalidate_caches()
+    path: Sequence[str] | None = None
+    names = module.split(".")
+    for depth in range(1, len(names) + 1):
+        name = ".".join(names[:depth])
+        found = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next((each for each in found if each is not None), None)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations or []
+    return True
+
+
 class Python:
     """The executor of `python`."""
 
@@ -113,13 +157,7 @@ class Python:
         Raises:
             Misconfigured: one of them can't be imported.
         """
-        for name in modules:
-            try:
-                importlib.import_module(name)
-            except Exception as error:  # the module is the user's and may raise anything
-                raise Misconfigured(
-                    f"handlers: can't import {name!r}: {type(error).__name__}: {error}"
-                ) from error
+        import_all(modules)
         return cls(sdk.registered, apart, caller)
 
     @property

@@ -8,7 +8,9 @@ Invariants
   for an environment belongs to many.
 - All errors come at once, each with its place: `schedd.toml:7`, the variable, the flag. Where a
   value is no good its default stands for it (or nothing of its type), for what else is wrong to be
-  found; of such a key nothing more is told.
+  found; of such a key nothing more is told, nor of the section that it is in as a whole.
+- Of a file that can't be read nobody knows what it sets: then only values are judged that stand
+  elsewhere, each by itself.
 - Of two values for one key only the stronger is judged.
 - The value of a secret stands in no message.
 """
@@ -27,6 +29,7 @@ from typing import Any, Final, TypeVar
 from schedkit.config import values
 from schedkit.config.lines import Path, lines_of, nearest
 from schedkit.config.schema import Key, fields_of, flag_of, keys_of, secret, section
+from schedkit.config.values import hidden
 from schedkit.errors import Misconfigured, NotNow
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "Problem",
     "Untimely",
     "changed",
+    "hidden",
     "load",
     "masked",
     "refusal",
@@ -114,7 +118,7 @@ def load(
         ConfigErrors: with every problem.
         NotNow: each of them is Untimely.
     """
-    sources = _Sources({key.path: key for key in keys_of(cls)}, prefix)
+    sources = _Sources({key.path: key for key in keys_of(cls)}, prefix, flags.keys())
     if file is not None:
         sources.read_file(file)
     sources.read_environ(environ, foreign)
@@ -127,12 +131,20 @@ def load(
 
 
 def masked(config: Any) -> dict[str, object]:
-    """A configuration for people and logs: dotted paths to values, secrets as `***`."""
+    """A configuration for people and logs: dotted paths to values, secrets as `***`, and
+    what an address has before its `@`.
+    """
     shown: dict[str, object] = {}
     for key in keys_of(type(config)):
         value = _of(config, key)
-        shown[key.dotted] = "***" if key.secret and value else value
+        shown[key.dotted] = "***" if key.secret and value else _shown(value)
     return shown
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, tuple):
+        return tuple(map(_shown, value))
+    return hidden(value) if isinstance(value, str) else value
 
 
 def changed(old: C, new: C) -> list[str]:
@@ -161,15 +173,20 @@ class _Sources:
 
     keys: Mapping[Path, Key]
     prefix: str
+    flags: Collection[str]
+    """Those that there are, by dotted path."""
     given: dict[Path, _Given] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     told: set[Path] = field(default_factory=set)
-    """Keys whose value is no good, or missing."""
+    """Keys whose value is no good, or missing; and sections that can't be made."""
+    unread: bool = False
+    """Whether there is a file that can't be read."""
 
     def problem(self, where: str, what: str) -> None:
         self.problems.append(Problem(where, what))
 
     def read_file(self, file: File) -> None:
+        self.unread = True
         try:
             text = file.read_text("utf-8")
             table = tomllib.loads(text)
@@ -181,7 +198,11 @@ class _Sources:
             at = re.search(r"\(at line (\d+)", str(error))
             line = at[1] if at else text.count("\n") + 1
             self.problem(f"{file}:{line}", f"is not TOML: {error}")
+        except RecursionError:
+            deepest = max(enumerate(text.splitlines(), 1), key=lambda at: _brackets(at[1]))
+            self.problem(f"{file}:{deepest[0]}", f"{_key(deepest[1])}is nested too deep to be read")
         else:
+            self.unread = False
             self._walk(table, (), str(file), lines_of(text))
 
     def _walk(self, table: dict[str, Any], at: Path, file: str, lines: dict[Path, int]) -> None:
@@ -208,7 +229,11 @@ class _Sources:
             if name in known:
                 self.given[known[name].path] = _Given(name, environ[name], is_text=True)
             else:
-                log.warning("unknown variable %s ignored%s", name, _suggestion(name, known))
+                log.warning(
+                    "unknown variable %s ignored%s",
+                    name,
+                    _suggestion(name, known, f"{self.prefix}_"),
+                )
 
     def read_flags(self, flags: Mapping[str, str | None]) -> None:
         known = {key.dotted: key for key in self.keys.values()}
@@ -220,7 +245,7 @@ class _Sources:
                 self.given[known[dotted].path] = _Given(flag, value, is_text=True)
             else:
                 near = [key.flag for key in known.values()]
-                self.problem(flag, f"unknown flag{_suggestion(flag, near)}")
+                self.problem(flag, f"unknown flag{_suggestion(flag, near, '--')}")
 
     def value(self, key: Key) -> Any:
         """The converted value of a key that was given, or MISSING after a problem."""
@@ -229,22 +254,25 @@ class _Sources:
         try:
             return convert(key.kind, given.value)
         except ValueError as error:
-            shown = "" if key.secret else f", not {given.value!r}"
+            shown = "" if key.secret else f", not {hidden(repr(given.value))}"
             self.problem(given.where, f"{key.dotted} {error}{shown}")
             self.told.add(key.path)
             return MISSING
 
     def missing(self, key: Key) -> None:
         """Nobody gave what must be given."""
-        hint = f"set it in the file, by {key.variable(self.prefix)} or {key.flag}"
-        self.problem(key.dotted, f"is missing; {hint}")
         self.told.add(key.path)
+        if self.unread:
+            return
+        flag = f" or {key.flag}" if key.dotted in self.flags else ""
+        hint = f"set it in the file{',' if flag else ' or'} by {key.variable(self.prefix)}{flag}"
+        self.problem(key.dotted, f"is missing; {hint}")
 
     def judge(self, at: Path, found: Iterable[Problem]) -> None:
         """What the section there finds wrong with its values."""
-        for problem in found:
+        for problem in () if self.unread else found:
             path = (*at, *problem.where.split(".")) if problem.where else at
-            if path not in self.told:
+            if path not in self.told and not (path and any(_in(each, path) for each in self.told)):
                 self.problems.append(self._placed(path, problem))
 
     def _placed(self, path: Path, problem: Problem) -> Problem:
@@ -286,7 +314,9 @@ def _made(cls: type, made: dict[str, Any], at: Path, sources: _Sources) -> Any:
     try:
         config = cls(**made)
     except (ValueError, Misconfigured) as error:
-        sources.judge(at, [Problem("", str(error))])
+        name = at[-1] if at else ""
+        sources.judge(at, [Problem("", str(error).removeprefix(f"{name}: "))])
+        sources.told.add(at)
         config = _draft(cls, made)
     if hasattr(config, "faults"):
         sources.judge(at, config.faults())
@@ -307,6 +337,17 @@ def _in(path: Path, at: Path) -> bool:
     return len(path) > len(at) and path[: len(at)] == at
 
 
-def _suggestion(name: str, near: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(near), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def _suggestion(name: str, near: Iterable[str], begin: str = "") -> str:
+    """What was meant, perhaps; that all of them begin alike makes none of them nearer."""
+    known = {each.removeprefix(begin): each for each in near}
+    close = difflib.get_close_matches(name.removeprefix(begin), known, n=1, cutoff=0.6)
+    return f"; did you mean {known[close[0]]!r}?" if close else ""
+
+
+def _brackets(line: str) -> int:
+    return line.count("[") + line.count("{")
+
+
+def _key(line: str) -> str:
+    """The key that is given in this line of TOML, for a message."""
+    return "".join(f"{'.'.join(path)} " for path in [*lines_of(line)][-1:])

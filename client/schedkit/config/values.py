@@ -5,6 +5,7 @@ A TOML value has a type of its own, which must fit; text (a variable, a flag) is
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -35,6 +36,17 @@ _TYPED_BY_TOML: Final = (int, float, bool, tuple[str, ...], dict[str, str])
 """Types that TOML has itself: a text isn't read for them."""
 
 
+_CREDENTIALS: Final = re.compile(r"(?:(?<=://)|:)(?!/)[^\s,'\"]*@")
+
+
+def hidden(text: str) -> str:
+    """A text for people, what an address in it has before its `@` as `***`: it may be a password.
+
+    `http://***@127.0.0.1:2379` · a mail address and a path stay as they are
+    """
+    return _CREDENTIALS.sub(lambda found: f"{':' * (found[0][0] == ':')}***@", text)
+
+
 def without_none(kind: Any) -> Any:
     """`T` for `T | None`, everything else as it is."""
     if get_origin(kind) in (Union, types.UnionType):
@@ -61,6 +73,7 @@ def from_toml(kind: Any, value: Any) -> Any:
     Raises:
         ValueError: it doesn't fit; the message is for the operator and doesn't show the value.
     """
+    _without_nul(kind, value)
     if kind is float and type(value) is int:
         return float(value)
     if kind in (int, float, bool) and type(value) is kind:
@@ -80,6 +93,7 @@ def from_text(kind: Any, text: str) -> Any:
     Raises:
         ValueError: it doesn't fit; the message is for the operator and doesn't show the text.
     """
+    _without_nul(kind, text)
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
             raise ValueError(f"must be {shape(kind)}")
@@ -88,6 +102,14 @@ def from_text(kind: Any, text: str) -> Any:
         return _READERS[kind](text)
     except ValueError as error:
         raise ValueError(f"must be {shape(kind)}") from error
+
+
+def _without_nul(kind: Any, value: object) -> None:
+    """Nothing of the system's takes one."""
+    inside = [*value, *value.values()] if isinstance(value, dict) else value
+    texts = inside if isinstance(inside, list) else [inside]
+    if any(isinstance(each, str) and "\0" in each for each in texts):
+        raise ValueError(f"must be {shape(kind)} without a NUL")
 
 
 def _all_texts(values: Iterable[object]) -> bool:
@@ -99,6 +121,12 @@ def _truth(text: str) -> bool:
         return _TRUTH[text.strip().lower()]
     except KeyError:
         raise ValueError(text) from None
+
+
+def _path(text: str) -> Path:
+    if not text:  # which pathlib takes for this very directory
+        raise ValueError(text)
+    return Path(text)
 
 
 def _texts(text: str) -> tuple[str, ...]:
@@ -118,7 +146,7 @@ _READERS: Final[Mapping[Any, Callable[[str], Any]]] = {
     float: float,
     bool: _truth,
     timedelta: duration.parse,
-    Path: Path,
+    Path: _path,
     tuple[str, ...]: _texts,
     dict[str, str]: _table,
 }

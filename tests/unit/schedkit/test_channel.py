@@ -47,11 +47,31 @@ def test_an_address_has_a_host_and_a_port(address: str, parts: tuple[str, int]) 
 
 @pytest.mark.parametrize(
     "address",
-    ["", "host", ":7420", "host:", "host:x", "host:65536", "::1:7420", "http://host:1", "[]:1"],
+    [
+        *(
+            "",
+            "host",
+            ":7420",
+            "host:",
+            "host:x",
+            "host:65536",
+            "::1:7420",
+            "http://host:1",
+            "[]:1",
+        ),
+        *("a b:1", "a\nb:1", "\0:1", "256.0.0.1:1", "[host]:1", "-x:1", "münchen:1", "h:١"),
+    ],
 )
 def test_what_is_not_host_and_port_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match="not host:port"):
         split_address(address)
+
+
+def test_what_an_address_has_before_its_at_is_not_repeated() -> None:
+    for wrong in ("u:s3cr3t@127.0.0.1:1", "s3cr3t@h:1", "http://u:s3cr3t@h:1"):
+        with pytest.raises(ValueError, match="it has an @ in it") as refused:
+            split_address(wrong)
+        assert "s3cr3t" not in str(refused.value)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "::ffff:127.0.0.1"])

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from schedkit.config import ConfigErrors, Problem, Untimely, load, masked, secret
+from schedkit.config import ConfigErrors, Problem, Untimely, hidden, load, masked, secret
 from schedkit.errors import NotNow
 
 
@@ -157,7 +157,7 @@ def test_a_flag_goes_over_the_environment_and_that_over_the_file(world: World) -
 
 def test_all_errors_come_at_once_each_with_its_place(world: World) -> None:
     world.environ = {"SCHEDD_INSECURE": "perhaps"}
-    world.flags = {"etcd.endpont": "a:1"}
+    world.flags = {"etcd.endpont": "a:1", "etcd.endpoints": None}
     assert world.problems("""slots = "many"
 
 [etcd]
@@ -191,6 +191,13 @@ level = "info"
         ("labels = 'a=b'", "labels must be a table of texts, not 'a=b'"),
         ("etcd = 3", "etcd must be a section: [etcd]"),
         ("log.level = 'loud'", "log.level must be one of info, debug, not 'loud'"),
+        ("spool = ''", "spool must be a path, not ''"),
+        (r'spool = "x\u0000"', r"spool must be a path without a NUL, not 'x\x00'"),
+        (
+            r'labels = {a = "\u0000"}',
+            r"labels must be a table of texts without a NUL, not {'a': '\x00'}",
+        ),
+        (f"slots = {'[' * 100_000}{']' * 100_000}", "slots is nested too deep to be read"),
         ("slots == 1", "is not TOML: Invalid value (at line 1, column 8)"),
         ("slots = ", "is not TOML: Invalid value (at end of document)"),
     ],
@@ -246,6 +253,34 @@ def test_an_optional_section_is_wanted_whole_once_it_is_begun(world: World) -> N
     assert problem.startswith("etcd.tls.cert: is missing")
 
 
+def test_of_a_section_that_lacks_a_key_no_more_is_told_as_a_whole(world: World) -> None:
+    world.also = [Problem("etcd.tls", "give both")]
+    (problem,) = world.problems("[etcd.tls]\nca = '/ca'")
+    assert problem == "etcd.tls.cert: is missing; set it in the file or by SCHEDD_ETCD__TLS__CERT"
+    (problem,) = world.problems("[etcd.tls]\nca = '/a'\ncert = '/a'")
+    assert problem == "schedd.toml:2: etcd.tls: ca and cert are one file"
+
+
+@pytest.mark.parametrize("text", ["slots == 1", "slots = '\udcff'", None])
+def test_of_a_file_that_cannot_be_read_nobody_says_what_it_lacks(
+    world: World, text: str | None
+) -> None:
+    world.flags = {}
+    world.environ = {"SCHEDD_SHARE": "half", "SCHEDD_INSECURE": "yes"}
+    if text is not None:
+        world.file.write_text(text, "utf-8", "surrogateescape")
+    with pytest.raises(ConfigErrors) as caught:
+        load(Settings, file=world.file, environ=world.environ, prefix="SCHEDD", flags={})
+    [file, share] = caught.value.problems
+    assert file.where.startswith(str(world.file))
+    assert str(share) == "SCHEDD_SHARE: share must be a number, not 'half'"
+
+
+def test_of_a_line_that_is_nested_too_deep_its_key_alone_is_told(world: World) -> None:
+    (problem,) = world.problems(f"slots = [\n{'[' * 100_000} 's3cr3t = 1'")
+    assert problem == "schedd.toml:2: is nested too deep to be read"
+
+
 def test_a_weaker_value_that_is_overridden_is_not_judged(world: World) -> None:
     world.environ = {"SCHEDD_SLOTS": "many"}
     world.flags["slots"] = "3"
@@ -266,16 +301,27 @@ def test_a_secret_stands_in_no_message_and_no_repr(world: World) -> None:
     assert masked(settings)["etcd.endpoints"] == ("a:1",)
 
 
+def test_what_an_address_has_before_its_at_is_shown_to_nobody(world: World) -> None:
+    world.flags = {}
+    settings = world.load("[etcd]\nendpoints = ['http://u:s3cr3t@a:1', 'u:s3@cr3t@b:1', 'c:1']")
+    assert masked(settings)["etcd.endpoints"] == ("http://***@a:1", "u:***@b:1", "c:1")
+    (problem,) = world.problems("[etcd]\nendpoints = 'http://u:s3cr3t@a:1'")
+    assert problem == "schedd.toml:2: etcd.endpoints must be a list of texts, not 'http://***@a:1'"
+    for plain in ("me@example.com", "file:///a/b@c", "[::1]:1"):
+        assert hidden(plain) == plain
+
+
 @pytest.mark.parametrize(
     ("environ", "warnings"),
     [
+        ({"SCHEDD_NOSUCH": "4"}, ["unknown variable SCHEDD_NOSUCH ignored"]),
         (
             {"SCHEDD_SLOT": "4"},
             ["unknown variable SCHEDD_SLOT ignored; did you mean 'SCHEDD_SLOTS'?"],
         ),
         ({"SCHEDD_RUN_ID": "x", "SCHEDD_WORKER": "w1", "PATH": "/bin"}, []),
     ],
-    ids=["ours, unknown", "a job's own"],
+    ids=["unlike any", "ours, unknown", "a job's own"],
 )
 def test_an_unknown_variable_is_a_warning_but_not_one_that_a_job_sees(
     world: World,

@@ -101,3 +101,8 @@ def test_a_fault_in_reading_takes_nothing_and_is_told_with_its_traceback(
     assert "KeyError: 'ours'" in said
     assert "Traceback" in said
     assert "reloaded: log_level" in after
+
+
+def test_all_that_is_wrong_is_one_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    [said] = told([Misconfigured("name: is empty\nslots: is 0")], capsys)
+    assert said.endswith("what was in force stays: name: is empty; slots: is 0\n")

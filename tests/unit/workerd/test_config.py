@@ -1,0 +1,55 @@
+"""What a worker can't be by its settings, told before it starts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from workerd.config import Config, Results
+from workerd.executors.python import is_there
+
+
+def told(spool: Path) -> list[str]:
+    return [str(each) for each in Config(("localhost:1",), spool, name="w1").faults()]
+
+
+def test_a_spool_that_can_be_made_is_not_made_by_looking(tmp_path: Path) -> None:
+    assert told(tmp_path / "a/b/spool") == []
+    assert told(tmp_path) == []
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_spool_that_can_be_no_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    for wrong in ("file", "link", "file/below", "x" * 300):
+        spool = tmp_path / wrong
+        [said] = told(spool)
+        assert said.startswith(f"spool: {spool} can't be "), said
+    [said] = told(Path("/proc/spool"))
+    assert said == "spool: /proc/spool can't be made or written: No such file or directory"
+
+
+def test_a_result_store_that_is_none_is_told_and_its_password_is_not(tmp_path: Path) -> None:
+    for url in ("nosuch://k:s3cr3t@b/p", "results", "file://here"):
+        config = Config(("localhost:1",), tmp_path, name="w1", results=Results(url))
+        [said] = map(str, config.faults())
+        assert said.startswith("results.url: the result store ")
+        assert "s3cr3t" not in said
+
+
+def test_a_module_is_looked_for_and_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "package_of_these").mkdir()
+    for name in ("__init__", "jobs"):
+        (tmp_path / "package_of_these" / f"{name}.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert is_there("package_of_these.jobs")
+    assert not is_there("package_of_these.others")
+    assert not is_there("package_of_these.jobs.more")
+    assert not is_there("no.such.module")
+    assert is_there("json.decoder")
+    assert "package_of_these" not in sys.modules
