@@ -93,7 +93,7 @@ def _check_charset(content_type: str) -> None:
         )
 
 
-async def content_of(request: Request) -> bytes:
+async def content_of(request: Request, most: int = MOST_BYTES) -> bytes:
     """All bytes of the body. Raises Refusal: they are too many, or come too slowly."""
     content = bytearray()
     pieces = request.stream()
@@ -101,10 +101,10 @@ async def content_of(request: Request) -> bytes:
         async with asyncio.timeout(BODY_WITHIN):
             async for piece in pieces:
                 content += piece
-                if len(content) > MOST_BYTES:
+                if len(content) > most:
                     content.clear()
                     await _dropped(pieces)
-                    raise _too_large()
+                    raise _too_large(most)
     except TimeoutError:
         raise _too_slow() from None
     return bytes(content)
@@ -121,11 +121,11 @@ async def _dropped(pieces: AsyncIterator[bytes]) -> None:
                     return
 
 
-def _too_large() -> Refusal:
+def _too_large(most: int) -> Refusal:
     return Refusal(
         problems.problem(
             "CONTENT_TOO_LARGE",
-            f"the body has more than {MOST_BYTES:,} bytes",
+            f"the body has more than {most:,} bytes",
             reason="REQUEST_TOO_LARGE",
             remedy="store large payloads elsewhere and hand on where they are",
         ),

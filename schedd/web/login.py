@@ -26,7 +26,7 @@ from schedd.api.services import Services
 from schedd.core.rights import Identity
 from schedd.web import login_page, problems, ways
 from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
-from schedd.web.login_page import LONGEST, typed_in
+from schedd.web.login_page import LONGEST, MOST, typed_in
 from schedd.web.pages.forms import fields_of
 from schedd.web.problems import Refusal
 from schedkit.errors import Unavailable
@@ -48,7 +48,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
 
     async def enter(request: Request) -> Response:
         try:
-            form = await fields_of(request)
+            form = await fields_of(request, MOST)
         except ClientDisconnect:
             return Response(status_code=400)
         except Refusal as refused:

@@ -19,13 +19,14 @@ from starlette.responses import HTMLResponse, Response
 
 from schedd.core.rights import Identity, Kind
 from schedd.web import ways
-from schedd.web.bodies import MOST_BYTES
 from schedd.web.pages.forms import fields_of
 from schedd.web.problems import Refusal
 from schedd.web.templating import render
 
 LONGEST: Final = 8192
 """Characters of a token, and of the address that a login leads to."""
+MOST: Final = 512 * 1024
+"""Bytes of a form of somebody who isn't known: of a job that may be stored, hardly more."""
 TYPED: Final = "typed."
 """What the fields of another form are named by in this one's."""
 REASON: Final = "reason"
@@ -70,9 +71,9 @@ async def kept(request: Request, fields: Collection[str]) -> dict[str, str]:
     more than the login may send, with its token.
     """
     try:
-        sent = await fields_of(request)
+        sent = await fields_of(request, MOST)
     except (Refusal, ClientDisconnect):
         return {}
     found = {name: sent[name] for name in fields if sent.get(name)}
     length = len(urlencode({TYPED + name: value for name, value in found.items()}))
-    return found if length + 4 * LONGEST <= MOST_BYTES else {}
+    return found if length + 4 * LONGEST <= MOST else {}

@@ -38,6 +38,7 @@ from bench.rig import (
     tell,
 )
 from schedctl.dev import postgres
+from schedd.web.pages.told import COOKIE, Told, written
 from support.cluster import DevCluster, importing
 from support.repository import ROOT
 from support.wait import wait_until
@@ -46,7 +47,8 @@ PATIENCE: Final = 120.0
 """Seconds for the first runs to have ended."""
 STORED: Final = 5.0
 """Seconds past an instant by which its run has started, if it does."""
-ANEW: Final = {"cookie": "schedd-told=%22measured%22"}
+TOLD: Final = Told("a page that was measured", "")
+ANEW: Final = {"cookie": f"{COOKIE}={written(TOLD)}"}
 """What an action leaves: it shows what it did, as the database has it now."""
 
 PAGES: Final = (
@@ -180,7 +182,7 @@ def _measure(cluster: DevCluster, page: str, path: str, requests: int) -> dict[s
     line = {
         "page": page,
         "requests": len(answers),
-        "wrong": sum(status != 200 for status, _, _ in answers),
+        "wrong": sum(not right for right, _, _ in answers),
         "bytes": max(size for _, size, _ in answers),
         "p50_ms": at(waits, 0.5),
         "p95_ms": at(waits, 0.95),
@@ -220,15 +222,19 @@ def at(waits: Sequence[float], part: float) -> float:
     return round(sorted(waits)[round((len(waits) - 1) * part)] * 1e3, 1)
 
 
-def _answer(cluster: DevCluster, path: str) -> tuple[int, int, float]:
-    """Status, bytes and seconds of one, its connection included."""
+def _answer(cluster: DevCluster, path: str) -> tuple[bool, int, float]:
+    """Whether it is the page, looked at for this answer; its bytes, and its seconds, the connection
+    included.
+    """
     began = time.monotonic()
     connection = HTTPConnection(cluster.record["members"][0]["http"], timeout=30)
     try:
         connection.request("GET", path, headers=ANEW)
         answer = connection.getresponse()
-        size = len(answer.read())
-        return answer.status, size, time.monotonic() - began
+        page = answer.read()
+        took = time.monotonic() - began
+        right = answer.status == 200 and TOLD.words.encode() in page
+        return right, len(page), took
     finally:
         connection.close()
 

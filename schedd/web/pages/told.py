@@ -61,12 +61,17 @@ def send(response: Response, told: Told, *, secure: bool) -> None:
     """Have the browser bring it to the next page."""
     response.set_cookie(
         COOKIE,
-        quote(json.dumps(told)),
+        written(told),
         max_age=LIVES,
         httponly=True,
         samesite="strict",
         secure=secure,
     )
+
+
+def written(told: Told) -> str:
+    """What the cookie holds. Pure."""
+    return quote(json.dumps(told))
 
 
 def read(cookie: str) -> Told | None:
