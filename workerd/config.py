@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import socket
 import tempfile
@@ -143,7 +144,7 @@ class Config:
 
 def _unmade(folder: Path) -> str:
     """Why it can't be made, or written, in words: another one is made where it would be, and taken
-    away.
+    away. A disk that is full is no reason: what the spool holds is to be told, and makes room.
     """
     try:
         there = folder.absolute()
@@ -151,7 +152,8 @@ def _unmade(folder: Path) -> str:
             there = there.parent
         Path(tempfile.mkdtemp(prefix=".check-", dir=there)).rmdir()
     except OSError as error:
-        return f"made or written: {error.strerror}"
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return "" if full else f"made or written: {error.strerror}"
     return ""
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,17 @@ def test_a_spool_that_can_be_no_folder_is_told(tmp_path: Path) -> None:
         assert said.startswith(f"spool: {spool} can't be "), said
     [said] = told(Path("/proc/spool"))
     assert said == "spool: /proc/spool can't be made or written: No such file or directory"
+
+
+@pytest.mark.parametrize("why", [errno.ENOSPC, errno.EDQUOT])
+def test_a_worker_whose_disk_is_full_may_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
+) -> None:
+    def no_room(**_: object) -> str:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", no_room)
+    assert told(tmp_path) == [], "the results in its spool are to be told, which makes room"
 
 
 def test_a_result_store_that_is_none_is_told_and_its_password_is_not(tmp_path: Path) -> None:
