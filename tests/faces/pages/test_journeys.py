@@ -237,6 +237,8 @@ def test_a_dialog_stays_with_what_was_typed_when_its_row_comes_to_stand_elsewher
     expect(rows).to_have_text(["greater", "lesser"])
     failed(cluster, "lesser", 2)
     expect(rows).to_have_text(["lesser", "greater"], timeout=SLOW)
+    told = page.get_by_text("All 4 dead letters of lesser").locator("visible=true")
+    expect(told).to_be_visible(timeout=SLOW)  # it deals with as many as it tells of
     assert reason.input_value() == "known since Monday"
     assert reason.evaluate("it => it === document.activeElement")
     page.get_by_role("button", name="Discard them").locator("visible=true").click()
