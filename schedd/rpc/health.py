@@ -1,6 +1,7 @@
 """gRPC's own health service: may this member be asked, by service and in all.
 
-    why it isn't ready (as /readyz says) ──looked at, twice a second──→ SERVING or NOT_SERVING
+    why it isn't ready (as /readyz says) ──looked at, at each Check──→ SERVING or NOT_SERVING
+                                           and twice a second, for who watches and for the log
         of the member ("") and of each service of user calls; those of workers and peers serve as
         long as the process does, for results count without a tenure
 
@@ -10,6 +11,7 @@ NOT_FOUND, `Watch` says SERVICE_UNKNOWN and goes on, as the protocol has it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Final
@@ -51,6 +53,7 @@ class Health:
         self._always = always
         self._health, self._places = grpc_health.HealthServicer(), Places()
         self._said: object = None
+        self._telling = asyncio.Lock()
         self.loop = Loop("grpc health", self.step, interval=LOOK_EVERY)
 
     async def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
@@ -60,13 +63,17 @@ class Health:
         await self.step()
         asked, answer = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
         table = {
-            "Check": unary(self._health.Check, asked, answer),
+            "Check": unary(self._check, asked, answer),
             "Watch": streaming(self._watch, asked, answer),
         }
         put(server, gate, SERVICE_NAME, table)
 
     async def step(self) -> None:
         """Say how it is now; who watches hears of changes alone, and so does the log."""
+        async with self._telling:
+            await self._tell()
+
+    async def _tell(self) -> None:
         why = self._unready()
         status = NOT_SERVING if why else SERVING
         if status != self._said:
@@ -77,6 +84,12 @@ class Health:
             self._said = status
             for name in self._asked:
                 await self._health.set(name, status)
+
+    async def _check(
+        self, asked: health_pb2.HealthCheckRequest, context: Context
+    ) -> health_pb2.HealthCheckResponse:
+        await self.step()
+        return await self._health.Check(asked, context)
 
     async def _watch(
         self, asked: health_pb2.HealthCheckRequest, context: Context

@@ -25,6 +25,7 @@ from schedproto.v1 import (
     worker_service_pb2_grpc,
 )
 from support.cluster import DevCluster, dev_cluster
+from support.wait import PATIENCE, wait_until
 
 DEADLINE = 10
 
@@ -59,8 +60,12 @@ def details(error: grpc.RpcError) -> tuple[ErrorInfo, BadRequest]:
 
 def test_health_is_served(channels: list[grpc.Channel]):
     health = health_pb2_grpc.HealthStub(channels[0])
-    answer = health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE)
-    assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+    def serves() -> bool:
+        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=DEADLINE)
+        return answer.status == health_pb2.HealthCheckResponse.SERVING
+
+    wait_until(serves, PATIENCE, "the member to serve")  # where much else runs a lease may lapse
 
 
 def test_reflection_is_served_only_where_it_was_asked_for(channels: list[grpc.Channel]):

@@ -58,6 +58,12 @@ async def test_a_member_that_isnt_ready_serves_no_calls_but_its_workers(served: 
     assert await served.says("schedd.v1.JobService") == SERVING
 
 
+async def test_who_asks_is_told_how_it_is_now_and_not_how_it_was(served: Served) -> None:
+    for reasons, status in ((["away"], NOT_SERVING), ([], SERVING)):
+        served.reasons[:] = reasons
+        assert await served.says() == status
+
+
 async def test_who_watches_hears_of_each_change_and_of_nothing_else(served: Served) -> None:
     watch = served.stub.Watch(health_pb2.HealthCheckRequest(service="schedd.v1.JobService"))
     heard = [(await watch.read()).status]
