@@ -16,7 +16,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from schedd.config import Smtp
+from schedd.config.servers import Smtp
 from schedd.core.notifications import Notice, Notification, Way
 from schedd.senders import command
 from schedd.senders.mail import Mail

@@ -17,7 +17,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Final
 
-from schedd.config import Smtp
+from schedd.config.servers import Smtp
 from schedd.core.notifications import Notification
 from schedd.senders.message import subject, text
 

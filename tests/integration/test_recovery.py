@@ -18,7 +18,8 @@ import pytest
 from sqlalchemy import create_engine
 
 from schedd.app import recover
-from schedd.config import Config, Etcd, Postgres
+from schedd.config import Config
+from schedd.config.servers import Etcd, Postgres
 from schedd.core import marks
 from schedd.core.marks import Mark
 from schedd.core.membership import MAP

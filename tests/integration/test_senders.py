@@ -23,7 +23,7 @@ from aiohttp import web
 from aiosmtpd.controller import Controller
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from schedd.config import Smtp
+from schedd.config.servers import Smtp
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.notifications import Kind, Notice, Notification, Way
 from schedd.senders import Senders

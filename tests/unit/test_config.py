@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from schedd.app.configured import reach, tell_who_is_asked
-from schedd.config import Config, Etcd, Listen, Postgres, Results, Tls
+from schedd.config import Config
+from schedd.config.listening import Listen
+from schedd.config.servers import Etcd, Postgres, Results, Tls
 from schedkit.clock import utcnow
 from schedkit.config import Untimely
 from support.certs import Authority

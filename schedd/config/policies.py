@@ -1,0 +1,95 @@
+"""What the members of a cluster agree on: what is late, how far ahead, who is told, what is
+kept.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from schedd.core import early, retention
+from schedd.core.late import LateLimits
+from schedkit.config import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """What is late, beside what is due now. The same in all members: each keeps its part of it."""
+
+    release_rate: int = 100
+    """Late runs of jobs with `catch_up: all` that the whole cluster hands out in a second."""
+    reserved_percent: int = 20
+    """Of the workers' slots: what such runs leave to what is due now."""
+
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
+        if not 1 <= self.release_rate <= 1_000_000:
+            yield Problem("release_rate", "must be from 1 to 1000000")
+        if not 0 <= self.reserved_percent <= 99:
+            yield Problem("reserved_percent", "must be from 0 to 99")
+
+    def limits(self) -> LateLimits:
+        """As decisions take them."""
+        return LateLimits(float(self.release_rate), self.reserved_percent / 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How long before it is due a schedule's run is prepared; 0s: not before."""
+
+    fire: timedelta = timedelta(seconds=2.5)
+    """It is made: its row is there, PENDING."""
+    arm: timedelta = timedelta(seconds=1.5)
+    """It takes a worker's free slot, and starts by the worker's own timer. At most `fire`."""
+
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong."""
+        try:
+            self.kept()
+        except ValueError as error:
+            yield Problem("", str(error))
+
+    def kept(self) -> early.Ahead:
+        """As decisions take it."""
+        return early.Ahead(self.fire, self.arm)
+
+
+@dataclass(frozen=True, slots=True)
+class Notifications:
+    """What jobs may have people told by. The same in all members: any of them may be who tells."""
+
+    signing_key: Path | None = None
+    """A file of keys (`whsec_…` a line) that webhooks are signed with; without it they aren't."""
+    commands: tuple[str, ...] = ()
+    """Programs, by their absolute paths, that jobs may have members run."""
+    allow_loopback: bool = False
+    """Whether webhooks may call this very host."""
+
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
+        for program in self.commands:
+            if not Path(program).is_absolute():
+                yield Problem("commands", f"{program!r} isn't an absolute path")
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long what has ended is kept. The same in all members; a job's own goes before it."""
+
+    runs: timedelta = timedelta(days=30)
+    """Runs, with all that belongs to them."""
+    logs: timedelta = timedelta(days=7)
+    """What runs wrote."""
+    dead_letters: timedelta | None = None
+    """Dead letters that wait; for ever if not given."""
+
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
+        for key in ("runs", "logs", "dead_letters"):
+            length = getattr(self, key)
+            if length is not None and not retention.LEAST <= length <= retention.MOST:
+                yield Problem(key, "must be from 1s to 36500d")
+
+    def kept(self) -> retention.Retention:
+        """As decisions take it."""
+        return retention.Retention(self.runs, self.logs, self.dead_letters)
