@@ -9,12 +9,8 @@ The rows in PostgreSQL are the truth; this is what was last read or written of t
 entry costs a scan's time, keeping a stale one costs a refused statement and lasts until the next
 scan.
 
-Timers come up so long before they are due as runs are made early, and what is due later is `early`
-from when it may be armed on, beside its place among what waits (`core/early`).
-
-A timer that is late when it is put here comes up behind what is due now: as if it had been due when
-it was put, and were of the class below. So what fell due in an outage is caught up with beside what
-falls due meanwhile, and not before it.
+What is due later is `early` from when it may be armed on, beside its place among what waits
+(`core/early`).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,17 +19,17 @@ from datetime import datetime
 from typing import Final
 
 from schedd.core.agenda import Agenda
-from schedd.core.catch_up import GRACE
 from schedd.core.definition import Priority
 from schedd.core.early import NEVER, Ahead, EarlyRuns, may_go_early
 from schedd.core.far import may_wait_in_its_row
 from schedd.core.held import HeldRuns
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import LiveRun, Timer
+from schedd.core.model import LiveRun
 from schedd.core.placement import Need
 from schedd.core.ready_queue import ReadyQueue
 from schedd.owner.ownership import Ownership
+from schedd.owner.timers import Timers
 
 HERD: Final = 5_000
 """Runs that wait: to hand more of them out takes longer than they are armed ahead, so those beyond
@@ -70,7 +66,7 @@ class Board:
         self._early_need_of = early_need_of
         self._priority_of = priority_of
         self._need_of = need_of
-        self.timers: Agenda[JobId, Timer] = Agenda()
+        self.timers = Timers(ownership, ahead, priority_of)
         self.waiting: Agenda[RunId, LiveRun] = Agenda()
         """Runs that aren't ready yet: in their back-off, or due later."""
         self.early = EarlyRuns()
@@ -124,41 +120,6 @@ class Board:
             self._reading -= 1
             if not self._reading:
                 self._over.clear()
-
-    def put_timers(
-        self, timers: Iterable[Timer], until: datetime | None = None, now: datetime | None = None
-    ) -> None:
-        """Have these timers come up, so long before they are due as runs are made ahead; paused
-        ones, those without a next instant and those due later than `until` go: the load brings the
-        latter in time. Which are late is seen by `now`.
-        """
-        for timer in timers:
-            due = timer.due_at
-            late = due is not None and until is not None and due > until
-            if due is None or late or timer.paused or timer.shard not in self.ownership.epochs:
-                self.timers.discard(timer.job_id)
-            elif now is None or due >= now - GRACE:
-                at = due - self.ahead.fire
-                self.timers.put(timer.job_id, at, timer, self._priority_of(timer.job_id))
-            else:
-                self._put_late(timer, now)
-
-    def put_timer_off(self, timer: Timer, at: datetime) -> None:
-        """It comes up then: nothing of it may be made sooner."""
-        self.timers.put(timer.job_id, at, timer, self._priority_of(timer.job_id))
-
-    def stands(self, timer: Timer) -> bool:
-        """Whether it is here already, as it is."""
-        found = self.timers.get(timer.job_id)
-        return found is not None and found[1] == timer
-
-    def sort_timer(self, job: JobId) -> None:
-        """What is known of its priority has changed."""
-        found = self.timers.get(job)
-        if found is not None:
-            at, timer = found
-            late = timer.due_at is not None and at > timer.due_at
-            self.timers.put(job, at, timer, self._priority_of(job) - late)
 
     def report(self, run_id: RunId, token: Token) -> bool:
         """A result came of this assignment; it isn't stored yet. Whether another late run may go in
@@ -332,17 +293,12 @@ class Board:
         """The tenure is over: let go of all of it now. Parts of a tenure know each other, so that
         nothing else would, but a look through all objects.
         """
-        self.timers, self.waiting, self.early = Agenda(), Agenda(), EarlyRuns()
+        self.timers = Timers(self.ownership, self.ahead, self._priority_of)
+        self.waiting, self.early = Agenda(), EarlyRuns()
         self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, HeldRuns(), {}
         self.broadcasts, self._kept = {}, {}
         self.reported = {}
         self.on_room = self.on_short = lambda: None
-
-    def _put_late(self, timer: Timer, now: datetime) -> None:
-        found = self.timers.get(timer.job_id)
-        if found is None or found[1] != timer:  # one that is there keeps its place
-            priority = self._priority_of(timer.job_id) - 1
-            self.timers.put(timer.job_id, now, timer, priority)
 
     def _wait(self, run: LiveRun, now: datetime) -> None:
         """Until it is ready, or may be armed; or in its row, until a scan reads it."""
@@ -415,7 +371,7 @@ class Board:
     def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         gone = gained | dropped
         self.read -= gone
-        self.timers.clear_where({t.job_id for t in self.timers.values() if t.shard in gone})
+        self.timers.drop_shards(gone)
         self.waiting.clear_where({r.key.run_id for r in self.waiting.values() if r.shard in gone})
         self.early.drop_shards(gone)
         self.ready.drop_shards(gone)

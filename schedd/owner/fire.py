@@ -190,7 +190,7 @@ class Fire:
             self._board.timers.discard(gone)
             self._looked.pop(gone, None)
         now = self._clock.now()
-        self._board.put_timers(rows, now + self._near.horizon, now)
+        self._board.timers.come_up(rows, now + self._near.horizon, now)
         refused, self._refused = self._refused, {}
         held = [row for row in rows if row == refused.get(row.job_id) and row.due_at is not None]
         for row in held:
@@ -229,7 +229,7 @@ class Fire:
             await AFTER_COMMIT()
         except BaseException:
             self._settled(timers)
-            self._board.put_timers(due, now=self._clock.now())
+            self._board.timers.come_up(due, now=self._clock.now())
             raise
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         in_doubt = {firing.job_id for answer in failed for firing in answer.items}
@@ -267,7 +267,7 @@ class Fire:
         """Whether none of its instants may be made ahead: it comes up again when it is due."""
         if known.compiled.exclusion is None or timer.due_at is None or timer.due_at <= now:
             return False
-        self._board.put_timer_off(timer, timer.due_at)
+        self._board.timers.put_off(timer, timer.due_at)
         return True
 
     def _epoch(self, shard: ShardId) -> Epoch | None:
@@ -306,7 +306,7 @@ class Fire:
         self._near.fired([firing.job_id for firing in firings])
         done = [firing for firing in firings if firing.job_id not in refused | broken]
         self._caught_up(done, now)
-        self._board.put_timers(
+        self._board.timers.come_up(
             (
                 replace(
                     timers[firing.job_id],

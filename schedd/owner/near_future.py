@@ -155,8 +155,8 @@ class NearFuture:
             self._load_at = None
             raise
         async for timer in in_turns(loaded, every=500):
-            if timer.job_id not in self._newer and not self._board.stands(timer):
-                self._board.put_timers([timer], now=now)
+            if timer.job_id not in self._newer and not self._board.timers.stands(timer):
+                self._board.timers.come_up([timer], now=now)
         self._unread = [timer.job_id for timer in loaded]
         self._ahead = READ_AHEAD
         self._loaded()
@@ -177,5 +177,5 @@ class NearFuture:
             log.info("definitions can't be read ahead: %s", error)
             return False
         for job in ahead:
-            self._board.sort_timer(job)
+            self._board.timers.sort(job)
         return bool(ahead)

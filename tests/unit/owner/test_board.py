@@ -105,7 +105,7 @@ def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
 def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_anew():
     ownership = owning(0, 1)
     board = Board(ownership)
-    board.put_timers([timer(1, 0), timer(2, 1)])
+    board.timers.come_up([timer(1, 0), timer(2, 1)])
     board.put_runs([run(3, shard=0), run(4, shard=1), running(5, worker(), shard=1)], NOW)
     ownership.drop([ShardId(1)])
     assert (len(board.timers), len(board.ready), len(board.running)) == (1, 1, 0)
@@ -115,7 +115,7 @@ def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_anew():
 
 def test_a_board_whose_tenure_is_over_holds_nothing():
     board = Board(owning(0))
-    board.put_timers([timer(1)])
+    board.timers.come_up([timer(1)])
     board.put_runs([run(2), run(3), running(4, worker())], NOW)
     board.put_runs([run(5, ready_at=NOW + timedelta(minutes=1))], NOW)
     board.hold(run(3))
@@ -126,24 +126,24 @@ def test_a_board_whose_tenure_is_over_holds_nothing():
 
 def test_what_belongs_to_others_is_not_taken_in():
     board = Board(owning(0))
-    board.put_timers([timer(1, shard=7)])
+    board.timers.come_up([timer(1, shard=7)])
     board.put_runs([run(2, shard=7)], NOW)
     assert (len(board.timers), len(board.ready)) == (0, 0)
 
 
 def test_a_paused_or_ended_timer_goes():
     board = Board(owning(0))
-    board.put_timers([timer(1), timer(2)])
-    board.put_timers([replace(timer(1), paused=True), replace(timer(2), due_at=None)])
+    board.timers.come_up([timer(1), timer(2)])
+    board.timers.come_up([replace(timer(1), paused=True), replace(timer(2), due_at=None)])
     assert len(board.timers) == 0
 
 
 def test_a_timer_that_is_late_comes_up_behind_what_is_due_now():
     """After an outage all that is overdue is older than what falls due meanwhile."""
     board = Board(owning(0))
-    board.put_timers([timer(1, seconds=-600), timer(2, seconds=-1), timer(3)], now=NOW)
+    board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-1), timer(3)], now=NOW)
     later = NOW + timedelta(seconds=40)
-    board.put_timers([timer(4, seconds=40)], now=later)
+    board.timers.come_up([timer(4, seconds=40)], now=later)
 
     assert [one.job_id for one in board.timers.pop_due(later, 9)] == jobs(2, 3, 4)
     assert [one.job_id for one in board.timers.pop_due(later, 9)] == jobs(1)
@@ -152,8 +152,8 @@ def test_a_timer_that_is_late_comes_up_behind_what_is_due_now():
 def test_a_late_timer_keeps_its_place_however_often_it_is_loaded_and_waits_a_bounded_time():
     board = Board(owning(0))
     for second in range(60):
-        board.put_timers([timer(1, seconds=-600)], now=NOW + timedelta(seconds=second))
-    board.put_timers([timer(2, seconds=61)])
+        board.timers.come_up([timer(1, seconds=-600)], now=NOW + timedelta(seconds=second))
+    board.timers.come_up([timer(2, seconds=61)])
 
     assert [one.job_id for one in board.timers.pop_due(NOW + MINUTE * 2, 1)] == jobs(1)
 
@@ -161,19 +161,19 @@ def test_a_late_timer_keeps_its_place_however_often_it_is_loaded_and_waits_a_bou
 def test_a_late_timer_whose_priority_is_learned_stays_behind():
     priorities = {run(1).job_id: Priority.MEDIUM}
     board = Board(owning(0), lambda job: priorities.get(job, Priority.LOW))
-    board.put_timers([timer(1, seconds=-600), timer(2)], now=NOW)
+    board.timers.come_up([timer(1, seconds=-600), timer(2)], now=NOW)
     priorities[run(2).job_id] = Priority.MEDIUM
     for number in (1, 2):
-        board.sort_timer(run(number).job_id)
+        board.timers.sort(run(number).job_id)
 
     assert [one.job_id for one in board.timers.pop_due(NOW, 1)] == jobs(2)
 
 
 def test_a_late_timer_that_has_advanced_lets_the_others_go_first():
     board = Board(owning(0))
-    board.put_timers([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
+    board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
     [first] = board.timers.pop_due(NOW, 1)
-    board.put_timers([replace(first, due_at=NOW - MINUTE)], now=NOW + timedelta(seconds=1))
+    board.timers.come_up([replace(first, due_at=NOW - MINUTE)], now=NOW + timedelta(seconds=1))
 
     due = board.timers.pop_due(NOW + MINUTE, 9)
     assert [one.job_id for one in due] == jobs(2, 1)

@@ -114,7 +114,7 @@ async def test_what_is_due_fires_while_a_load_is_under_way_which_brings_no_old_r
     rows = SlowToLoad(count=1)
     [timer] = rows.due.values()
     world = World(rows)
-    world.board.put_timers([timer])
+    world.board.timers.come_up([timer])
 
     async with asyncio.TaskGroup() as group:
         group.create_task(world.near.step(), name="load")

@@ -1,0 +1,69 @@
+"""The owned timers that come up soon: the near future of one tenure.
+
+They come up so long before they are due as runs are made early. One that is late when it is put
+here comes up behind what is due now: as if it had been due when it was put, and were of the class
+below. So what fell due in an outage is caught up with beside what falls due meanwhile, and not
+before it.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
+
+from schedd.core.agenda import Agenda
+from schedd.core.catch_up import GRACE
+from schedd.core.definition import Priority
+from schedd.core.early import Ahead
+from schedd.core.ids import JobId, ShardId
+from schedd.core.model import Timer
+from schedd.owner.ownership import Ownership
+
+
+class Timers(Agenda[JobId, Timer]):
+    """Timers by job, in the order in which they are to be fired."""
+
+    def __init__(
+        self, ownership: Ownership, ahead: Ahead, priority_of: Callable[[JobId], Priority]
+    ) -> None:
+        """`priority_of`: of a job, as far as it is known."""
+        super().__init__()
+        self._ownership = ownership
+        self._ahead = ahead
+        self._priority_of = priority_of
+
+    def come_up(
+        self, timers: Iterable[Timer], until: datetime | None = None, now: datetime | None = None
+    ) -> None:
+        """Have these come up, so long before they are due as runs are made ahead; paused ones,
+        those without a next instant and those due later than `until` go: the load brings the latter
+        in time. Which are late is seen by `now`.
+        """
+        for timer in timers:
+            due = timer.due_at
+            late = due is not None and until is not None and due > until
+            if due is None or late or timer.paused or timer.shard not in self._ownership.epochs:
+                self.discard(timer.job_id)
+            elif now is None or due >= now - GRACE:
+                self.put_off(timer, due - self._ahead.fire)
+            elif not self.stands(timer):  # one that is there keeps its place
+                self.put(timer.job_id, now, timer, self._priority_of(timer.job_id) - 1)
+
+    def put_off(self, timer: Timer, at: datetime) -> None:
+        """It comes up then: nothing of it may be made sooner."""
+        self.put(timer.job_id, at, timer, self._priority_of(timer.job_id))
+
+    def stands(self, timer: Timer) -> bool:
+        """Whether it is here already, as it is."""
+        found = self.get(timer.job_id)
+        return found is not None and found[1] == timer
+
+    def sort(self, job: JobId) -> None:
+        """What is known of its priority has changed."""
+        found = self.get(job)
+        if found is not None:
+            at, timer = found
+            late = timer.due_at is not None and at > timer.due_at
+            self.put(job, at, timer, self._priority_of(job) - late)
+
+    def drop_shards(self, shards: Collection[ShardId]) -> None:
+        """Take out those of these shards."""
+        self.clear_where({timer.job_id for timer in self.values() if timer.shard in shards})
