@@ -20,8 +20,6 @@ from schedproto.v1 import run_service_pb2 as wire
 
 Choosing: TypeAlias = wire.DiscardDeadLettersRequest | wire.RedriveDeadLettersRequest
 
-MILLISECOND: Final = timedelta(milliseconds=1)
-
 
 def choice_of(
     namespace: str,
@@ -52,7 +50,7 @@ def _until(stamp: Timestamp) -> datetime:
     that was read there is with all of it: else the newest letter that it is of would be left out.
     """
     at = definitions.instant(stamp)
-    return at if at.microsecond % 1000 else at + MILLISECOND - timedelta.resolution
+    return at if at.microsecond % 1000 else at.replace(microsecond=at.microsecond + 999)
 
 
 def _group_of(group: wire.ChosenGroup) -> Group:

@@ -37,7 +37,7 @@ async def serve(
     _attach(parts, terms).serve(server, gate)
     PeerService(parts.owner, parts.workers, parts.checkup.stands, parts.ears).serve(server, gate)
     health = Health(unready, [service.full_name for service in SERVICES], ALWAYS)
-    await health.serve(server, gate)
+    health.serve(server, gate)
     if reflection:
         _reflect(server, gate)
     await server.start()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final, NoReturn
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
-from schedd.api.errors import CallError, Unbuilt, of_world
+from schedd.api.errors import CallError, InvalidArgument, Unbuilt, of_world
 from schedd.api.places import Places
 from schedd.api.services import Caller, Services
 from schedd.rpc.gate import Gate, caller
@@ -31,6 +32,9 @@ MARGIN: Final = 0.25
 
 MOST_PARTS_OF_BATCH: Final = 100_000
 """Of a thousand requests in one."""
+
+MOST_NAMED: Final = 10
+"""Fields by their numbers, in a refusal."""
 
 
 def serve_calls(server: grpc.aio.Server, gate: Gate, services: Services) -> None:
@@ -57,6 +61,7 @@ def _method(
 def _unary(services: Services, call: Unary) -> Callable[[Message, Context], Awaitable[Message]]:
     async def handle(request: Message, context: Context) -> Message:
         try:
+            check_known(request)
             return await call(services, caller_of(context), request)
         except (CallError, Unavailable) as error:
             await refuse(context, error)
@@ -69,6 +74,7 @@ def _streaming(
 ) -> Callable[[Message, Context], AsyncIterator[Message]]:
     async def handle(request: Message, context: Context) -> AsyncIterator[Message]:
         try:
+            check_known(request)
             with places.taken(context.peer()):
                 async for answer in call(services, caller_of(context), request):
                     yield answer
@@ -84,6 +90,30 @@ def _unbuilt(method: MethodDescriptor) -> Callable[[Message, Context], Awaitable
         await abort_with(context, Unbuilt(method.name))
 
     return handle
+
+
+def check_known(request: Message) -> None:
+    """A caller of a newer version may ask for what is unheard of here: dropped in silence, it would
+    be told `ok` of something else than it asked for. What a definition says beyond what is known is
+    stored as it is.
+
+    Raises:
+        InvalidArgument: a field of the request itself, or of one in a batch, isn't known.
+    """
+    asked = (request, *getattr(request, "requests", ()))
+    unknown = sorted({number for each in asked for number in _unknown(each)})
+    if unknown:
+        named = ", ".join(map(str, unknown[:MOST_NAMED]))
+        raise InvalidArgument(
+            f"{request.DESCRIPTOR.name} has fields that this member doesn't know: {named}",
+            reason="UNKNOWN_FIELD",
+            remedy="upgrade the members first; nothing was done",
+        )
+
+
+def _unknown(message: Message) -> Iterator[int]:
+    found = UnknownFieldSet(message)
+    return (found[at].field_number for at in range(len(found)))
 
 
 def caller_of(context: Context) -> Caller:

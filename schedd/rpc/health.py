@@ -1,12 +1,14 @@
 """gRPC's own health service: may this member be asked, by service and in all.
 
-    why it isn't ready (as /readyz says) ──looked at, at each Check──→ SERVING or NOT_SERVING
+    why it isn't ready (as /readyz says) ──looked at, at each call──→ SERVING or NOT_SERVING
                                            and twice a second, for who watches and for the log
         of the member ("") and of each service of user calls; those of workers and peers serve as
         long as the process does, for results count without a tenure
 
-Requests are read as all others are (`reading`). A name that isn't served: `Check` refuses it with
-NOT_FOUND, `Watch` says SERVICE_UNKNOWN and goes on, as the protocol has it.
+Anybody may ask, so nothing is held and nothing waited for while somebody is answered: a watch that
+is never read holds up no other. Requests are read as all others are (`reading`). A name that isn't
+served: `Check` refuses it with NOT_FOUND, `Watch` says SERVICE_UNKNOWN and goes on, as the protocol
+has it.
 """
 
 from __future__ import annotations
@@ -17,11 +19,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Final
 
 import grpc.aio
-from grpc_health.v1 import health_pb2
 from grpc_health.v1.health import SERVICE_NAME
-from grpc_health.v1.health import aio as grpc_health
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from schedd.api.errors import TooMany
+from schedd.api.errors import NotFound, TooMany, cut
 from schedd.api.places import Places
 from schedd.rpc.gate import Gate
 from schedd.rpc.reading import Context, put, streaming, unary
@@ -32,8 +33,6 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 0.5
 OF_ALL: Final = ""
-SERVING: Final = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
@@ -49,55 +48,73 @@ class Health:
         always: Collection[str] = (),
     ) -> None:
         self._unready = unready
-        self._asked = (OF_ALL, *asked)
-        self._always = always
-        self._health, self._places = grpc_health.HealthServicer(), Places()
-        self._said: object = None
-        self._telling = asyncio.Lock()
+        self._asked = {OF_ALL, *asked}
+        self._always = set(always)
+        self._ready: bool | None = None
+        self._changed = asyncio.Event()
+        """Set when it is another, and then a new one."""
+        self._places = Places()
         self.loop = Loop("grpc health", self.step, interval=LOOK_EVERY)
 
-    async def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
+    def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
         """Put it on this server."""
-        for name in self._always:
-            await self._health.set(name, SERVING)
-        await self.step()
-        asked, answer = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+        self._look()
         table = {
-            "Check": unary(self._check, asked, answer),
-            "Watch": streaming(self._watch, asked, answer),
+            "Check": unary(self._check, HealthCheckRequest, HealthCheckResponse),
+            "Watch": streaming(self._watch, HealthCheckRequest, HealthCheckResponse),
         }
         put(server, gate, SERVICE_NAME, table)
 
     async def step(self) -> None:
-        """Say how it is now; who watches hears of changes alone, and so does the log."""
-        async with self._telling:
-            await self._tell()
+        """Look how it is now; who watches hears of changes alone, and so does the log."""
+        self._look()
 
-    async def _tell(self) -> None:
-        why = self._unready()
-        status = NOT_SERVING if why else SERVING
-        if status != self._said:
-            if why and self._said is not None:
-                log.warning("not ready: %s", "; ".join(why))
-            elif self._said is not None:
-                log.info("ready")
-            self._said = status
-            for name in self._asked:
-                await self._health.set(name, status)
+    def _look(self) -> None:
+        why, before = self._unready(), self._ready
+        self._ready = not why
+        if self._ready is before:
+            return
+        if why and before is not None:
+            log.warning("not ready: %s", "; ".join(why))
+        elif before is not None:
+            log.info("ready")
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    async def _check(
-        self, asked: health_pb2.HealthCheckRequest, context: Context
-    ) -> health_pb2.HealthCheckResponse:
-        await self.step()
-        return await self._health.Check(asked, context)
+    def _status(self, service: str) -> HealthCheckResponse.ServingStatus:
+        if service in self._always or (service in self._asked and self._ready):
+            return HealthCheckResponse.SERVING
+        if service in self._asked:
+            return HealthCheckResponse.NOT_SERVING
+        return HealthCheckResponse.SERVICE_UNKNOWN
+
+    async def _check(self, asked: HealthCheckRequest, context: Context) -> HealthCheckResponse:
+        self._look()
+        status = self._status(asked.service)
+        if status == HealthCheckResponse.SERVICE_UNKNOWN:
+            await abort_with(context, _not_served(asked.service))
+        return HealthCheckResponse(status=status)
 
     async def _watch(
-        self, asked: health_pb2.HealthCheckRequest, context: Context
-    ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
+        self, asked: HealthCheckRequest, context: Context
+    ) -> AsyncIterator[HealthCheckResponse]:
         try:
             with self._places.taken(context.peer()):
-                await self._health.Watch(asked, context)  # writes by itself
+                self._look()
+                told = None
+                while True:
+                    changed, status = self._changed, self._status(asked.service)
+                    if status != told:  # who is slow misses some
+                        told = status
+                        yield HealthCheckResponse(status=status)
+                    await changed.wait()
         except TooMany as error:
             await abort_with(context, error)
-        return
-        yield  # what makes it a stream
+
+
+def _not_served(service: str) -> NotFound:
+    return NotFound(
+        f"no service {cut(service)!r} is served here",
+        reason="NO_SUCH_SERVICE",
+        remedy="name one as schedd.v1.JobService, or none for the whole member",
+    )

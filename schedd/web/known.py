@@ -49,6 +49,7 @@ LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
 DEADLINE: Final = 30.0
 """Seconds that a call may take; HTTP callers don't say."""
+_LOST: Final = "what you typed is too long to be kept here: your browser's Back has it"
 
 
 class Known:
@@ -117,7 +118,9 @@ class Known:
         told = problems.of(error)
         if error.reason != NAMES_NOBODY:
             told["remedy"] = "log in, which leads back to where you were, and do it again"
-        return login_page.shown(request, told["status"], form, problem=told, typed=typed)
+        if typed is None:
+            told["remedy"] += f"; {_LOST}"
+        return login_page.shown(request, told["status"], form, problem=told, typed=typed or {})
 
     def _tell(self, scope: Scope, error: CallError | Unavailable) -> None:
         """In the log, of who shows a certificate: who shows none is told all that there is."""

@@ -4,6 +4,8 @@ that somebody sends whose login has ended:
     POST /new-job  name=… payload=…  ─▶ 401, this page: typed.name, typed.payload in its body
     POST /login  token=… typed.name=… ─▶ the page of the form, filled in; nothing is done yet
 
+What is too long for that is lost but for the browser's own Back, and the page says so.
+
 What was typed stands in the body alone, never in an address: those are kept, by browsers and by
 proxies. It is escaped, as all that templates show.
 """
@@ -17,6 +19,7 @@ from urllib.parse import urlencode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
+from schedd.api.validation import MAX_PAYLOAD
 from schedd.core.rights import Identity, Kind
 from schedd.web import ways
 from schedd.web.pages.forms import fields_of
@@ -25,8 +28,10 @@ from schedd.web.templating import render
 
 LONGEST: Final = 8192
 """Characters of a token, and of the address that a login leads to."""
-MOST: Final = 512 * 1024
-"""Bytes of a form of somebody who isn't known: of a job that may be stored, hardly more."""
+MOST: Final = 3 * MAX_PAYLOAD + 128 * 1024
+"""Bytes of a form of somebody who isn't known: of a job that may be stored, hardly more. Each byte
+of a text that isn't ASCII is three in a form.
+"""
 TYPED: Final = "typed."
 """What the fields of another form are named by in this one's."""
 REASON: Final = "reason"
@@ -66,14 +71,14 @@ def typed_in(form: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-async def kept(request: Request, fields: Collection[str]) -> dict[str, str]:
-    """Those of a form that was sent that the login carries on; none where it can't be read, or is
-    more than the login may send, with its token.
+async def kept(request: Request, fields: Collection[str]) -> dict[str, str] | None:
+    """Those of a form that was sent that the login carries on; None: it can't be read, or is more
+    than the login may send, with its token.
     """
     try:
         sent = await fields_of(request, MOST)
     except (Refusal, ClientDisconnect):
-        return {}
+        return None
     found = {name: sent[name] for name in fields if sent.get(name)}
     length = len(urlencode({TYPED + name: value for name, value in found.items()}))
-    return found if length + 4 * LONGEST <= MOST else {}
+    return found if length + 4 * LONGEST <= MOST else None

@@ -88,6 +88,42 @@ def test_a_refusal_says_what_why_and_what_to_do(channels: list[grpc.Channel]):
     assert {field.field for field in fields.field_violations} >= {"name", "action"}
 
 
+FROM_TOMORROW = b"\xba\x3e\x05hello"
+"""A field of number 999 that holds a text."""
+
+
+def test_what_a_newer_caller_asks_for_is_refused_and_not_dropped(channels: list[grpc.Channel]):
+    runs = run_service_pb2_grpc.RunServiceStub(channels[0])
+    submit = run_service_pb2.SubmitRunRequest.FromString(FROM_TOMORROW)
+    batch = run_service_pb2.BatchSubmitRunsRequest(requests=[submit])
+    watch = run_service_pb2.WatchRunsRequest.FromString(FROM_TOMORROW)
+    for call in (
+        lambda: runs.SubmitRun(submit, timeout=DEADLINE),
+        lambda: runs.BatchSubmitRuns(batch, timeout=DEADLINE),
+        lambda: next(runs.WatchRuns(watch, timeout=DEADLINE)),
+    ):
+        with pytest.raises(grpc.RpcError) as refused:
+            call()
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert refused.value.details().endswith("has fields that this member doesn't know: 999")
+        info, _ = details(refused.value)
+        assert (info.reason, info.metadata["remedy"]) == (
+            "UNKNOWN_FIELD",
+            "upgrade the members first; nothing was done",
+        )
+
+
+def test_a_definition_of_a_newer_version_is_stored_with_what_nobody_here_knows(
+    channels: list[grpc.Channel],
+):
+    jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
+    newer = job_pb2.Job(name="of-tomorrow", cron=["@daily"], shell={"argv": ["true"]})
+    newer.MergeFromString(FROM_TOMORROW)
+    made = jobs.CreateJob(job_service_pb2.CreateJobRequest(job=newer), timeout=DEADLINE)
+    read = jobs.GetJob(job_service_pb2.GetJobRequest(job=made.job_id), timeout=DEADLINE)
+    assert FROM_TOMORROW in read.SerializeToString()
+
+
 def test_a_filter_that_cant_be_read_is_refused_with_what_was_meant(channels: list[grpc.Channel]):
     jobs = job_service_pb2_grpc.JobServiceStub(channels[0])
     with pytest.raises(grpc.RpcError) as refused:

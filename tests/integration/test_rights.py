@@ -151,7 +151,7 @@ async def place(dsn: str, authority: Authority) -> AsyncIterator[Place]:
 async def serving(web: Web, authority: Authority) -> AsyncIterator[Place]:
     server, gate = make_server(64), Gate(web.services.authentication)
     serve_calls(server, gate, web.services)
-    await Health(list).serve(server, gate)
+    Health(list).serve(server, gate)
     tls = authority.issue("member", san="IP:127.0.0.1,URI:schedd://member/m1")
     mutual = listen(server, "127.0.0.1:0", tls)
     tokens = listen(server, "127.0.0.1:0", tls, certificates=False)

@@ -19,6 +19,7 @@ import pytest
 from schedd.api.authentication import FRESH
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller
+from schedd.api.validation import MAX_PAYLOAD
 from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import Asked
@@ -289,14 +290,14 @@ def hidden_of(page: Answer) -> dict[str, str]:
     return {unescape(name): unescape(value) for name, value in found}
 
 
-async def refused_form(web: Web, **fields: str) -> dict[str, str]:
-    """What the login carries after a form for a job that nobody who is known has sent."""
+async def sent_by_nobody(web: Web, **fields: str) -> Answer:
+    """The login, in answer to a form for a job that nobody who is known has sent."""
     headers = PAGE | {"referer": f"{web.url}/new-job?namespace=team-a&when=1m"}
     refused = await web.ask("POST", "/new-job?namespace=team-a", data=fields, headers=headers)
     assert (refused.status, refused.headers["cache-control"]) == (401, "no-store")
     assert 'action="/login"' in refused.text
     assert "/login?" not in refused.text, "nothing of it in an address"
-    return hidden_of(refused)
+    return refused
 
 
 async def test_a_form_for_a_job_comes_back_filled_in_after_the_login_and_nothing_is_done(
@@ -305,7 +306,9 @@ async def test_a_form_for_a_job_comes_back_filled_in_after_the_login_and_nothing
     nasty = '"><script>alert(1)</script>'
     payload = json.dumps({"of": ["Käse & Brot", "a+b=c", "#", nasty, "x" * 100_000]}, indent=1)
     fields = {"name": "by-form", "schedule": "every", "when": "1m", "payload": payload}
-    carried = await refused_form(web, **fields, time_zone="", request_id="0123", made_up="x")
+    carried = hidden_of(
+        await sent_by_nobody(web, **fields, time_zone="", request_id="0123", made_up="x")
+    )
     typed = {f"typed.{name}": value for name, value in fields.items()}
     assert carried == {"next": "/new-job?namespace=team-a"} | typed
     mistyped = await log_in(web, "schedd_x", **carried)
@@ -366,14 +369,19 @@ async def test_who_may_not_see_pages_is_told_so_instead_of_the_form(web: Web) ->
     assert (entered.status, entered.headers["location"]) == (303, "/new-job")
 
 
-async def test_a_form_of_more_than_the_login_may_send_leads_back_to_its_page(web: Web) -> None:
-    for payload in ("x" * 500_000, "x" * 530_000, "\N{SNOWMAN}" * 60_000):
-        carried = await refused_form(web, name="by-form", payload=payload)
-        assert carried == {"next": "/new-job?namespace=team-a"}
+async def test_a_form_of_more_than_the_login_may_send_leads_back_and_says_what_is_lost(
+    web: Web,
+) -> None:
+    for payload in ("x" * 890_000, "x" * 920_000, "\N{SNOWMAN}" * 100_000):
+        refused = await sent_by_nobody(web, name="by-form", payload=payload)
+        assert hidden_of(refused) == {"next": "/new-job?namespace=team-a"}
+        assert "too long to be kept here" in refused.text
     _, text = await token(web, auth.ROLE_ADMIN)
-    most = await refused_form(web, name="by-form", payload="x" * 490_000)
-    entered = await log_in(web, text, **most)
-    assert (entered.status, "x" * 490_000 in entered.text) == (200, True)
+    for payload in ("x" * 800_000, "\N{SNOWMAN}" * (MAX_PAYLOAD // 3)):
+        carried = await sent_by_nobody(web, name="by-form", payload=payload)
+        assert "too long" not in carried.text
+        entered = await log_in(web, text, **hidden_of(carried))
+        assert (entered.status, payload in entered.text) == (200, True)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,17 @@
 const body = document.getElementById("body");
 const live = document.getElementById("live");
 
+// What this tab keeps, and what all tabs do. Where a browser forbids that, nothing is kept.
+const memory = (of) => {
+  try {
+    return window[of];
+  } catch {
+    return { getItem: () => null, setItem() {}, removeItem() {} };
+  }
+};
+const mine = memory("sessionStorage");
+const ours = memory("localStorage");
+
 // -- the body, changed in place --
 
 const keyOf = (node) => node.id || node.dataset?.key;
@@ -295,9 +306,9 @@ function restamp() {
 // The time is that of what was sent: a click that isn't takes no time from the next.
 function isSecond(form) {
   const asked = wordOf(form);
-  const [at, last] = JSON.parse(sessionStorage.getItem("sent") ?? "[0, null]");
+  const [at, last] = JSON.parse(mine.getItem("sent") ?? "[0, null]");
   if (last === asked && Math.abs(Date.now() - at) < TWICE) return true;
-  sessionStorage.setItem("sent", JSON.stringify([Date.now(), asked]));
+  mine.setItem("sent", JSON.stringify([Date.now(), asked]));
   return false;
 }
 
@@ -338,12 +349,12 @@ function notice(words) {
 // clicked on it next is meant.
 function tellAnswer() {
   const told = document.querySelector(".told[data-of]");
-  if (told) localStorage.setItem("answered", told.dataset.of);
+  if (told) ours.setItem("answered", told.dataset.of);
 }
 
 // as it was when it was left, or when it asked: what its forms ask now is meant anew
 function anew() {
-  sessionStorage.removeItem("sent");
+  mine.removeItem("sent");
   restamp();
 }
 

@@ -153,3 +153,25 @@ def test_who_comes_back_to_a_page_as_it_was_left_asks_anew(
         opened.value.wait_for_load_state()
         assert runs_of(cluster, "left") == times
         page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true}))")
+
+
+FORBIDDEN = """for (const area of ["sessionStorage", "localStorage"])
+  Object.defineProperty(window, area, {
+    get() { throw new DOMException("Access is denied for this document.", "SecurityError"); },
+  });"""
+"""As a browser does that is to keep nothing."""
+
+
+def test_where_a_browser_may_keep_nothing_a_page_lives_and_its_keys_work(
+    web: Watched, cluster: DevCluster
+) -> None:
+    made(cluster, "keeps-nothing")
+    web.page.add_init_script(FORBIDDEN)
+    page = web.open("/jobs?filter=keeps-nothing")
+    settled(page)
+    with page.expect_navigation():
+        page.get_by_role("button", name="Trigger").click()
+    expect(page.locator(".told")).to_contain_text("keeps-nothing was triggered")
+    settled(page)
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()

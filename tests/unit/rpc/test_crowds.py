@@ -90,7 +90,7 @@ def test_sockets_of_other_ports_are_let_be(stack: ExitStack) -> None:
 
 async def test_grpcio_lets_the_ended_go_and_serves_the_others(stack: ExitStack) -> None:
     server = make_server(64)
-    await Health(list).serve(server, Gate())
+    Health(list).serve(server, Gate())
     port = server.add_insecure_port(f"{HOST}:0")
     await server.start()
     async with calls.channel_to(f"{HOST}:{port}") as channel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from faults.hostile import calls, http2
 from schedd.rpc.gate import Gate
 from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
@@ -26,6 +28,7 @@ class Served:
 
     health: Health
     stub: health_pb2_grpc.HealthStub
+    port: int
     reasons: list[str] = field(default_factory=list)
 
     async def says(self, service: str = "") -> int:
@@ -41,11 +44,11 @@ class Served:
 async def served() -> AsyncIterator[Served]:
     server, reasons = make_server(64), list[str]()
     health = Health(lambda: reasons, ["schedd.v1.JobService"], ["schedd.v1.WorkerService"])
-    await health.serve(server, Gate())
+    health.serve(server, Gate())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Served(health, health_pb2_grpc.HealthStub(channel), reasons)
+        yield Served(health, health_pb2_grpc.HealthStub(channel), port, reasons)
     await server.stop(None)
 
 
@@ -73,6 +76,31 @@ async def test_who_watches_hears_of_each_change_and_of_nothing_else(served: Serv
             heard.append((await watch.read()).status)
     assert heard == [SERVING, NOT_SERVING, SERVING]
     watch.cancel()
+
+
+async def test_a_watch_that_nobody_reads_holds_up_nobody_who_asks(served: Served) -> None:
+    await served.becomes("away")
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    watch = http2.opening(calls.HEALTH[1], "unread", 1)
+    asked = http2.data(http2.message(b""), 1, end=True)
+    writer.write(http2.hello({http2.INITIAL_WINDOW: 0}) + watch + asked)
+    async with asyncio.timeout(DEADLINE):
+        await _is_answered(reader)
+    for reasons, status in (([], SERVING), (["away"], NOT_SERVING), ([], SERVING)):
+        served.reasons[:] = reasons
+        for name in ("", "schedd.v1.JobService"):
+            assert await served.says(name) == status
+    writer.transport.abort()
+
+
+async def _is_answered(reader: asyncio.StreamReader) -> None:
+    """The head of an answer is there; its body has no leave to come."""
+    heard = bytearray()
+    while piece := await reader.read(65_536):
+        heard += piece
+        if any(kind == http2.HEADERS for kind, *_ in http2.read(heard)):
+            return
+    raise AssertionError("the server hung up")
 
 
 async def test_a_service_that_isnt_there_is_refused_to_who_asks_and_unknown_to_who_watches(

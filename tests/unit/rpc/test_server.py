@@ -41,7 +41,7 @@ async def address() -> AsyncIterator[str]:
     server = make_server(16)
     table = {"ListJobs": unary(answer, wire.ListJobsRequest, wire.ListJobsResponse)}
     put(server, Gate(), "schedd.v1.JobService", table)
-    await Health(list).serve(server, Gate())
+    Health(list).serve(server, Gate())
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     yield f"127.0.0.1:{port}"
