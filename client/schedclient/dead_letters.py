@@ -78,13 +78,16 @@ class DeadLetters:
         group: DeadLetterGroup | None = None,
         all: bool = False,  # noqa: A002 - as the wire says
         until: When | None = None,
+        at_most: int = 0,
         note: str = "",
         deadline: float | None = None,
     ) -> int:
         """Have them wait for nobody any more; how many. Either `run_ids`, or a job, a fingerprint
         or both, or one of `groups()` alone, or `all`: of these, where `until` is given, those that
-        died at or before it. With `until=group.last_died_at` nothing goes that `groups()` hasn't
-        told of. What a redrive is about to do again stays.
+        died at or before it. With `until=group.last_died_at` that is what `groups()` has told of,
+        and what had died by then but was still being stored, for the moment that a commit takes.
+        `at_most`: where more are chosen by now, none is discarded (Aborted); 0: however many. With
+        `group.count - group.promised` nothing goes that wasn't told of. What a redrive is about to do again stays.
         """
         request = wire.DiscardDeadLettersRequest(
             namespace=self._namespace,
@@ -94,6 +97,7 @@ class DeadLetters:
             group=_chosen(group),
             all=all,
             until=when_message(until, "until"),
+            at_most=at_most,
             note=note,
         )
         return (await self._call(methods.DISCARD_DEAD, request, deadline)).discarded
@@ -106,6 +110,7 @@ class DeadLetters:
         group: DeadLetterGroup | None = None,
         all: bool = False,  # noqa: A002 - as the wire says
         until: When | None = None,
+        at_most: int = 0,
         rate: float = 0.0,
         payload: object = None,
         dry_run: bool = False,
@@ -115,7 +120,7 @@ class DeadLetters:
     ) -> RedrivePlan:
         """Do many again: those of a job, a fingerprint or both, or one of `groups()` alone, or
         `all` that wait, at most `rate` a second over the whole cluster (10 if 0), with `payload`
-        instead of each run's own. `until` as for `discard`.
+        instead of each run's own. `until` and `at_most` as for `discard`.
 
         A dry run says how many. A key is made when none is given, as for `jobs.create`.
         """
@@ -126,6 +131,7 @@ class DeadLetters:
             group=_chosen(group),
             all=all,
             until=when_message(until, "until"),
+            at_most=at_most,
             rate=rate,
             payload=payload_message(payload),
             dry_run=dry_run,

@@ -33,6 +33,7 @@ class Chosen:
     all: bool = False
     of: str = ""
     until: datetime | None = None
+    at_most: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,13 +53,14 @@ class Chosen:
     @property
     def asked(self) -> dict[str, Any]:
         """What calls that choose take."""
+        bounds = {"until": self.until, "at_most": self.at_most}
         if not self.of:
             which = {"job": self.job, "fingerprint": self.fingerprint, "all": self.all}
-            return {**which, "until": self.until}
+            return which | bounds
         group = run_pb2.DeadLetterGroup(
             job=self.job, fingerprint=self.fingerprint, submitted=self.of == "submitted"
         )
-        return {"group": value_of(DeadLetterGroup, group), "until": self.until}
+        return {"group": value_of(DeadLetterGroup, group)} | bounds
 
 
 def choosing(command: Callable[..., R]) -> Callable[..., R]:
@@ -72,14 +74,22 @@ def choosing(command: Callable[..., R]) -> Callable[..., R]:
         every: bool,
         of: str | None,
         until: datetime | None,
+        at_most: int | None,
         **more: Any,
     ) -> R:
-        chosen = Chosen(run_ids, fingerprint or "", job or "", every, of or "", until)
+        of, bounds = of or "", (until, at_most or 0)
+        chosen = Chosen(run_ids, fingerprint or "", job or "", every, of, *bounds)
         _check(chosen)
         return command(*args, chosen=chosen, **more)
 
     wrapped = update_wrapper(called, command)
     for decorate in (
+        click.option(
+            "--at-most",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Nothing is done where more than N are chosen by now, such as a group's WAITING.",
+        ),
         click.option(
             "--until",
             type=Past(),
@@ -111,8 +121,8 @@ def _check(chosen: Chosen) -> None:
     filtered = bool(chosen.fingerprint or chosen.job)
     if chosen.run_ids and (filtered or chosen.all):
         problem = "a RUN goes with neither --group, --job nor --all"
-    elif chosen.run_ids and (chosen.of or chosen.until):
-        problem = "a RUN goes with neither --of nor --until"
+    elif chosen.run_ids and (chosen.of or chosen.until or chosen.at_most):
+        problem = "a RUN goes with neither --of, --until nor --at-most"
     elif filtered and chosen.all:
         problem = "--all goes with neither --group nor --job"
     elif chosen.of and not chosen.fingerprint:

@@ -6,13 +6,13 @@ namespace, job, fingerprint │ group │ run_ids │ all, until ─▶ Choice �
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from datetime import datetime
+from typing import TypeAlias
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api import definitions, stored_jobs
-from schedd.api.errors import Violation, refuse, wrong
+from schedd.api.errors import Aborted, Violation, refuse, wrong
 from schedd.api.services import compact
 from schedd.core.ids import RunId
 from schedd.core.redrive import Choice, Group
@@ -28,9 +28,11 @@ def choice_of(
     run_ids: tuple[RunId, ...] = (),
     group: Group | None = None,
     until: datetime | None = None,
+    at_most: int | None = None,
 ) -> Choice:
     """What is asked for, in the namespace that is meant."""
-    return Choice(stored_jobs.namespace_of(namespace), job, fingerprint, run_ids, group, until)
+    space = stored_jobs.namespace_of(namespace)
+    return Choice(space, job, fingerprint, run_ids, group, until, at_most)
 
 
 def chosen_by(request: Choosing, run_ids: tuple[RunId, ...] = ()) -> Choice:
@@ -42,6 +44,7 @@ def chosen_by(request: Choosing, run_ids: tuple[RunId, ...] = ()) -> Choice:
         run_ids,
         _group_of(request.group) if request.HasField("group") else None,
         _until(request.until) if request.HasField("until") else None,
+        request.at_most or None,
     )
 
 
@@ -68,7 +71,9 @@ def _missing(group: wire.ChosenGroup) -> Iterator[Violation]:
 
 
 def check_chosen(request: Choosing) -> None:
-    """Nobody means all of them by saying nothing."""
+    """Nobody means all of them by saying nothing, nor fewer than none."""
+    if request.at_most < 0:
+        raise wrong("at_most", "is below 0")
     filtered = request.job or request.fingerprint
     if request.HasField("group"):
         if filtered or request.all:
@@ -77,6 +82,15 @@ def check_chosen(request: Choosing) -> None:
         raise wrong("all", "is missing: name a job, a fingerprint, or say that all are meant")
     elif filtered and request.all:
         raise wrong("all", "goes with neither job nor fingerprint")
+
+
+def more_than_told(choice: Choice) -> Aborted:
+    """More are chosen than somebody was told of."""
+    return Aborted(
+        f"more dead letters are chosen by now than {choice.at_most:,}",
+        reason="MORE_THAN_TOLD",
+        remedy="look at them again, and call anew; nothing was done",
+    )
 
 
 def told(choice: Choice) -> dict[str, object]:

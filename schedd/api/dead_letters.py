@@ -9,11 +9,12 @@ from typing import Final
 
 from schedd.api import paging, validation, views
 from schedd.api.bounds import id_of
-from schedd.api.choosing import check_chosen, choice_of, chosen_by, counted, told
+from schedd.api.choosing import check_chosen, choice_of, chosen_by, counted, more_than_told, told
 from schedd.api.errors import NotFound, cut, wrong
 from schedd.api.runs import run_id_of
 from schedd.api.services import Caller, Services
 from schedd.core.ids import RedriveId, RunId
+from schedd.core.records import Conflict
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -95,12 +96,15 @@ async def discard_dead_letters(
         check_chosen(request)
     elif request.job or request.fingerprint or request.all or request.HasField("group"):
         raise wrong("run_ids", "goes with neither job, fingerprint, group nor all")
-    elif request.HasField("until"):
-        raise wrong("until", "goes with a job, a fingerprint, a group or all, and with no run_ids")
+    elif request.HasField("until") or request.at_most:
+        field = "until" if request.HasField("until") else "at_most"
+        raise wrong(field, "goes with a job, a fingerprint, a group or all, and with no run_ids")
     choice = chosen_by(request, run_ids)
     what = told(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)
     done = await services.dead_letters.discard(
         choice, caller.actor, request.note, entry, partial(counted, what, "discarded")
     )
+    if isinstance(done, Conflict):
+        raise more_than_told(choice)
     return wire.DiscardDeadLettersResponse(discarded=len(done))

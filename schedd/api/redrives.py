@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from schedd.api import paging, stored_jobs, validation, views
 from schedd.api.bounds import id_of
-from schedd.api.choosing import check_chosen, chosen_by, counted, told
+from schedd.api.choosing import check_chosen, chosen_by, counted, more_than_told, told
 from schedd.api.errors import FailedPrecondition, NotFound, cut, wrong
 from schedd.api.services import Caller, Services, compact
 from schedd.core.ids import JobId, RedriveId
@@ -50,6 +50,8 @@ async def redrive_dead_letters(
         entry,
         partial(counted, what, "total"),
     )
+    if isinstance(made, Conflict) and made.what == "letters":
+        raise more_than_told(choice)
     if isinstance(made, Conflict):
         raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
     if made is None:

@@ -167,11 +167,12 @@ class Idempotency:
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """A refusal: the name is taken, the key was used for another body, the etag is old, a calendar
-    has a newer version, the pool isn't there, it was done with another payload.
+    has a newer version, the pool isn't there, it was done with another payload, there are more
+    letters than was said.
     """
 
     what: str
-    """name, key, etag, calendar, pool, line, payload"""
+    """name, key, etag, calendar, pool, line, payload, letters"""
     job_id: JobId | None = None
 
 

@@ -64,6 +64,12 @@ class Choice:
     """That alone."""
     until: datetime | None = None
     """Of these the ones that died at or before it."""
+    at_most: int | None = None
+    """Where there are more, none is dealt with."""
+
+    def is_more(self, count: int) -> bool:
+        """Whether so many are more than was asked for."""
+        return self.at_most is not None and count > self.at_most
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,9 +39,9 @@ class DeadLetterStore(Protocol):
 
     async def discard(
         self, choice: Choice, by: str, note: str, audit: AuditEntry, noted: Callable[[int], str]
-    ) -> Sequence[RunId]:
+    ) -> Sequence[RunId] | Conflict:
         """Settle those that wait, but for what a redrive is about to do again; which. `noted`: what
-        the audit has of it, by how many they are.
+        the audit has of it, by how many they are. A Conflict: more than `choice.at_most`.
         """
         ...
 
@@ -70,7 +70,8 @@ class DeadLetterStore(Protocol):
         audit: AuditEntry,
         noted: Callable[[int], str],
     ) -> RedriveRecord | Conflict | None:
-        """Store it with the letters that are chosen now; None: none is free. The same idempotency
+        """Store it with the letters that are chosen now; None: none is free; a Conflict: more than
+        `choice.at_most`, or the key. The same idempotency
         key and digest give the one of then. `noted` as in `discard`.
         """
         ...

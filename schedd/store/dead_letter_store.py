@@ -47,7 +47,7 @@ class PostgresDeadLetterStore:
 
     async def discard(
         self, choice: Choice, by: str, note: str, audit: AuditEntry, noted: Callable[[int], str]
-    ) -> list[RunId]:
+    ) -> list[RunId] | Conflict:
         """Settle those that wait."""
         return await self.database.call(
             lambda c: dead_letters.discard(c, choice, by, note, audit, noted)

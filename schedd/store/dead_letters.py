@@ -27,10 +27,11 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from schedd.core.ids import RedriveId, RunId
 from schedd.core.model import AuditEntry
-from schedd.core.records import DeadLetterGroup, DeadLetterRecord
+from schedd.core.records import Conflict, DeadLetterGroup, DeadLetterRecord
 from schedd.core.redrive import Choice, Settled
 from schedd.store import audit
 from schedd.store.arrays import clean
+from schedd.store.database import Refused
 from schedd.store.fence import BY_INDEX
 from schedd.store.run_records import newest_first, of_job, record, records
 from schedd.store.schema import dead_letters, jobs, redrives, runs
@@ -117,8 +118,9 @@ def discard(
     entry: AuditEntry,
     noted: Callable[[int], str],
 ) -> list[RunId]:
-    """Settle those that wait, but for what a redrive that isn't stopped is to do again; which.
-    `noted`: what the audit has of it, by how many they are.
+    """Settle those that wait, but for what a redrive that isn't stopped is to do again; which. Ends
+    the transaction with a Conflict where they are more than may be. `noted`: what the audit has of
+    it, by how many they are.
     """
     alone(connection)
     changed = connection.execute(
@@ -133,6 +135,8 @@ def discard(
         .returning(dead_letters.c.run_id)
     )
     found = [RunId(one) for one in changed.scalars()]
+    if choice.is_more(len(found)):
+        raise Refused(Conflict("letters"))
     if found:
         audit.write_all(connection, [replace(entry, after=noted(len(found)))])
     return found

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Row, Select, case, func, select, tuple_
 from schedd.core.ids import RedriveId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry
-from schedd.core.records import Idempotency
+from schedd.core.records import Conflict, Idempotency
 from schedd.core.redrive import Choice, RedriveRecord, Wish
 from schedd.store import audit, idempotency
 from schedd.store.arrays import clean
@@ -61,7 +61,8 @@ def create(
     noted: Callable[[int], str],
 ) -> RedriveRecord | None:
     """Store it with the letters that are chosen now; with a key used before, the one of then.
-    Ends the transaction with None when no letter is free. `noted`: what the audit has of it, by how
+    Ends the transaction with None when no letter is free, with a Conflict where they are more than
+    may be. `noted`: what the audit has of it, by how
     many they are.
     """
     earlier = idempotency.claim(connection, wanted, wish.redrive_id)
@@ -77,6 +78,8 @@ def create(
     ).rowcount
     if not promised:
         raise Refused(None)  # the key isn't used up either
+    if wish.choice.is_more(promised):
+        raise Refused(Conflict("letters"))
     connection.execute(
         redrives.insert().values(
             redrive_id=wish.redrive_id,

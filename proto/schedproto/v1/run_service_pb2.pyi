@@ -635,6 +635,7 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
     REQUEST_ID_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     UNTIL_FIELD_NUMBER: builtins.int
+    AT_MOST_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     fingerprint: builtins.str
@@ -642,6 +643,10 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
     """All that wait: only said when neither job nor fingerprint is."""
     note: builtins.str
     request_id: builtins.str
+    at_most: builtins.int
+    """That somebody was told of: where more are chosen by now, none is discarded (ABORTED). 0: however
+    many. Not with run_ids.
+    """
     @property
     def run_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -650,8 +655,9 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
 
     @property
     def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Of those the ones that died at or before it (last_died_at of a group: those that it told of),
-        of an instant in whole milliseconds with all of its millisecond. Not with run_ids.
+        """Of those the ones that died at or before it, of an instant in whole milliseconds with all of its
+        millisecond. With last_died_at of a group: those that it told of, and what had died by then but
+        was still being stored, for the moment that a commit takes. Not with run_ids.
         """
 
     def __init__(
@@ -666,9 +672,10 @@ class DiscardDeadLettersRequest(google.protobuf.message.Message):
         request_id: builtins.str = ...,
         group: global___ChosenGroup | None = ...,
         until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        at_most: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["group", b"group", "until", b"until"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all", b"all", "fingerprint", b"fingerprint", "group", b"group", "job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id", "run_ids", b"run_ids", "until", b"until"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["all", b"all", "at_most", b"at_most", "fingerprint", b"fingerprint", "group", b"group", "job", b"job", "namespace", b"namespace", "note", b"note", "request_id", b"request_id", "run_ids", b"run_ids", "until", b"until"]) -> None: ...
 
 global___DiscardDeadLettersRequest = DiscardDeadLettersRequest
 
@@ -703,6 +710,7 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
     NOTE_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     UNTIL_FIELD_NUMBER: builtins.int
+    AT_MOST_FIELD_NUMBER: builtins.int
     namespace: builtins.str
     job: builtins.str
     fingerprint: builtins.str
@@ -716,6 +724,10 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
     request_id: builtins.str
     note: builtins.str
     """Why; the audit keeps it."""
+    at_most: builtins.int
+    """That somebody was told of: where more are chosen by now, none is done again (ABORTED). 0: however
+    many.
+    """
     @property
     def payload(self) -> schedproto.v1.common_pb2.Payload:
         """Instead of that of each run."""
@@ -726,8 +738,9 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
 
     @property
     def until(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """Of those the ones that died at or before it (last_died_at of a group: those that it told of),
-        of an instant in whole milliseconds with all of its millisecond.
+        """Of those the ones that died at or before it, of an instant in whole milliseconds with all of its
+        millisecond. With last_died_at of a group: those that it told of, and what had died by then but
+        was still being stored, for the moment that a commit takes.
         """
 
     def __init__(
@@ -745,9 +758,10 @@ class RedriveDeadLettersRequest(google.protobuf.message.Message):
         note: builtins.str = ...,
         group: global___ChosenGroup | None = ...,
         until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        at_most: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["group", b"group", "payload", b"payload", "until", b"until"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["all", b"all", "dry_run", b"dry_run", "fingerprint", b"fingerprint", "group", b"group", "idempotency_key", b"idempotency_key", "job", b"job", "namespace", b"namespace", "note", b"note", "payload", b"payload", "rate", b"rate", "request_id", b"request_id", "until", b"until"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["all", b"all", "at_most", b"at_most", "dry_run", b"dry_run", "fingerprint", b"fingerprint", "group", b"group", "idempotency_key", b"idempotency_key", "job", b"job", "namespace", b"namespace", "note", b"note", "payload", b"payload", "rate", b"rate", "request_id", b"request_id", "until", b"until"]) -> None: ...
 
 global___RedriveDeadLettersRequest = RedriveDeadLettersRequest
 

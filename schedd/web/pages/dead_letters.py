@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -67,12 +68,16 @@ class Group:
         return whose(self.job, submitted=self.submitted)
 
     @property
+    def free(self) -> int:
+        """How many no redrive is to do again."""
+        return self.count - self.promised
+
+    @property
     def all_free(self) -> str:
-        """Those that no redrive is to do again, in words that a verb for them begins after."""
-        count = self.count - self.promised
+        """The free ones, in words that a verb for them begins after."""
         of = f"submitted runs named {self.job}" if self.job else "submitted runs without a name"
         whose = of if self.submitted else self.job
-        letters = "The 1 dead letter" if count == 1 else f"All {count:,} dead letters"
+        letters = "The 1 dead letter" if self.free == 1 else f"All {self.free:,} dead letters"
         return f"{letters} of {whose} with this error"
 
 
@@ -209,6 +214,7 @@ async def _redrive(asked: Asked) -> Done:
         namespace=asked.namespace,
         group=_chosen(fields),
         until=until_of(fields),
+        at_most=told_of(fields),
         rate=rate_of(fields),
         note=fields.get("reason", ""),
         idempotency_key=asked.once,
@@ -224,6 +230,7 @@ async def _discard(asked: Asked) -> Done:
         namespace=asked.namespace,
         group=_chosen(asked.fields),
         until=until_of(asked.fields),
+        at_most=told_of(asked.fields),
         note=asked.fields.get("reason", ""),
     )
     told = await asked.call(
@@ -267,6 +274,17 @@ def until_of(fields: Mapping[str, str]) -> Timestamp | None:
         problem = f"{text[:40]!r} is no instant"
         raise wrong("until", problem, "load the page anew; nothing was done") from None
     return until
+
+
+def told_of(fields: Mapping[str, str]) -> int:
+    """How many letters the form told of; 0 where it says nothing. Raises InvalidArgument. Pure."""
+    text = fields.get("count", "")
+    if not text:
+        return 0
+    if not re.fullmatch("[1-9][0-9]{0,17}", text):
+        problem = f"{text[:40]!r} is no number of letters"
+        raise wrong("count", problem, "load the page anew; nothing was done")
+    return int(text)
 
 
 def rate_of(fields: Mapping[str, str]) -> float:

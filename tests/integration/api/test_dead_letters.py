@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 
 from schedd.api.dead_letters import greatest_groups
-from schedd.api.errors import AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
+from schedd.api.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
 from schedd.core.definition import Overlap
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, Reason, State
@@ -412,6 +412,9 @@ async def test_the_discarded_wait_for_nobody_and_say_why(dead: Dead) -> None:
         ({"group": {"job": "j"}, "all": True}, "group: goes with neither"),
         ({"run_ids": [str(uuid4())], "until": {"seconds": 1}}, "until: goes with a job"),
         ({"until": {"seconds": 1}}, "all: is missing"),
+        ({"run_ids": [str(uuid4())], "at_most": 1}, "at_most: goes with a job"),
+        ({"all": True, "at_most": -1}, "at_most: is below 0"),
+        ({"at_most": 1}, "all: is missing"),
         ({"run_ids": ["seven"]}, "isn't the id of a run"),
         ({"all": True, "note": "a\nb"}, "note"),
     ],
@@ -506,6 +509,35 @@ async def test_a_redrive_until_an_instant_is_of_those_that_its_dry_run_counts(de
     with pytest.raises(FailedPrecondition, match=r"that died by .* is free"):
         await dead.redrive(group=group, until=newest)
     assert (await dead.redrive(group=group)).total == 3
+
+
+async def test_what_had_died_by_then_but_wasnt_told_of_has_none_dealt_with(dead: Dead) -> None:
+    """Its transaction was under way when somebody looked."""
+    await dead.job()
+    known = await dead.many(2)
+    group, newest = await shown(dead)
+    [late] = await dead.many(1)
+    await dead.api.world.sql(
+        "UPDATE dead_letters SET died_at = died_at - interval '1 day' WHERE run_id = %s"
+        " RETURNING 1",
+        late,
+    )
+    told = {"group": group, "until": newest, "at_most": 2}
+    with pytest.raises(Aborted, match="more dead letters are chosen by now than 2"):
+        await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(**told))
+    with pytest.raises(Aborted, match="more dead letters are chosen by now than 2"):
+        await dead.redrive(**told, idempotency_key="k")
+    assert sorted(await dead.letters()) == sorted([*known, late])
+    assert not (await dead.api("ListRedrives", wire.ListRedrivesRequest())).redrives
+    again = told | {"at_most": 3}
+    assert (await dead.redrive(**again, idempotency_key="k")).total == 3
+
+
+async def test_fewer_than_somebody_was_told_of_are_dealt_with(dead: Dead) -> None:
+    await dead.job()
+    await dead.many(2)
+    asked = wire.DiscardDeadLettersRequest(all=True, at_most=9)
+    assert (await dead.api("DiscardDeadLetters", asked)).discarded == 2
 
 
 async def test_a_redrive_of_a_group_says_whether_it_is_of_submitted_runs(dead: Dead) -> None:

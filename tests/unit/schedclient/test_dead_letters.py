@@ -108,7 +108,7 @@ async def test_discarded_are_those_that_are_named_or_chosen(client: Client, memb
 async def test_until_its_newest_died_nothing_is_dealt_with_that_a_group_hasnt_told_of(
     client: Client, member: Scripted
 ):
-    group = run_pb2.DeadLetterGroup(fingerprint="f", job="etl")
+    group = run_pb2.DeadLetterGroup(fingerprint="f", job="etl", count=2)
     newest = DIED.replace(microsecond=123_456)
     group.last_died_at.FromDatetime(newest)
     member.say("ListDeadLetterGroups", runs.ListDeadLetterGroupsResponse(groups=[group]))
@@ -116,14 +116,15 @@ async def test_until_its_newest_died_nothing_is_dealt_with_that_a_group_hasnt_to
     member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=5, redrive=redrive()))
 
     [found] = await client.dead_letters.groups()
-    await client.dead_letters.discard(group=found, until=found.last_died_at)
-    await client.dead_letters.redrive(group=found, until=found.last_died_at)
+    await client.dead_letters.discard(group=found, until=found.last_died_at, at_most=found.count)
+    await client.dead_letters.redrive(group=found, until=found.last_died_at, at_most=2)
     await client.dead_letters.discard(all=True)
 
     discarded, every = member.heard("DiscardDeadLetters")
     [redriven] = member.heard("RedriveDeadLetters")
     assert discarded.until.ToDatetime(tzinfo=UTC) == newest
     assert redriven.until.ToDatetime(tzinfo=UTC) == newest
+    assert (discarded.at_most, redriven.at_most, every.at_most) == (2, 2, 0)
     assert not every.HasField("until")
 
 

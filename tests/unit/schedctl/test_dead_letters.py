@@ -262,7 +262,7 @@ async def test_until_an_instant_is_sent_as_it_was_written(ctl, member):
     member.say("RedriveDeadLetters", begun(redrive()))
     member.say("DiscardDeadLetters", runs.DiscardDeadLettersResponse(discarded=3))
 
-    until = ("--until", "2026-11-23T10:00:00.911234Z")
+    until = ("--until", "2026-11-23T10:00:00.911234Z", "--at-most", "3")
     redriven = await ctl("dlq", "redrive", "--group", "f1", "--of", "submitted", *until)
     await ctl("dlq", "discard", "--all", *until)
     await ctl("dlq", "discard", "--all")
@@ -272,6 +272,7 @@ async def test_until_an_instant_is_sent_as_it_was_written(ctl, member):
     meant = DIED.replace(microsecond=911_234)
     assert [one.until.ToDatetime(tzinfo=UTC) for one in sent[:2]] == [meant, meant]
     assert not sent[2].HasField("until")
+    assert [one.at_most for one in sent] == [3, 3, 0]
 
 
 async def test_redrives_say_whose_letters_they_do_again(ctl, member):
@@ -422,8 +423,10 @@ async def test_what_is_asked_for_before_a_group_is_discarded_is_that_group(
         (("--of", "submitted"), "--of goes with --group"),
         (("--job", "etl", "--of", "job"), "--of goes with --group"),
         (("--group", "f1", "--of", "job"), "--of job takes --job"),
-        (("r", "--of", "submitted"), "a RUN goes with neither --of nor --until"),
-        (("r", "--until", "10m"), "a RUN goes with neither --of nor --until"),
+        (("r", "--of", "submitted"), "a RUN goes with neither --of, --until nor --at-most"),
+        (("r", "--until", "10m"), "a RUN goes with neither --of, --until nor --at-most"),
+        (("r", "--at-most", "1"), "a RUN goes with neither --of, --until nor --at-most"),
+        (("--all", "--at-most", "0"), "--at-most"),
         (("--until", "10m"), "no dead letters are named"),
         (("--all", "--until", "then"), "or so long ago"),
     ],
