@@ -79,15 +79,9 @@ class Postgres:
 
 def _against(dsn: str) -> Iterator[str]:
     """Why it is none to connect by; nobody is asked."""
-    from schedd.store import dsn as options  # heavy: not for who reads settings alone
-    from schedd.store.database import url_of
+    from schedd.store.dsn import faults  # heavy: not for who reads settings alone
 
-    try:
-        url = url_of(dsn)
-    except Misconfigured:
-        yield "must be a URL such as postgresql://USER@HOST/DATABASE"
-    else:
-        yield from options.faults(url)
+    return faults(dsn)
 
 
 @dataclass(frozen=True, slots=True)
