@@ -112,6 +112,7 @@ def test_an_empty_variable_that_unsets_what_the_file_gives_is_named(tmp_path: Pa
 HANDLERS = {
     "no.such.module": "handlers: can't import 'no.such.module': ModuleNotFoundError: ",
     "broken": "handlers: can't import 'broken': ZeroDivisionError: ",
+    "ending": "handlers: can't import 'ending': SystemExit: 0",
     "odd": "handlers: the payload of 'odd': ",
 }
 
@@ -121,6 +122,7 @@ def test_handlers_that_no_start_takes_are_refused_by_the_check(
     tmp_path: Path, module: str, said: str
 ) -> None:
     (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "ending.py").write_text("raise SystemExit(0)")
     (tmp_path / "odd.py").write_text(
         "from schedclient.handlers import handler\n"
         "@handler\ndef odd(payload: 'Nowhere', ctx): ...\n"
