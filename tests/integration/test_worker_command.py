@@ -147,6 +147,16 @@ def test_handlers_that_a_start_takes_pass_the_check(tmp_path: Path) -> None:
     assert (told.returncode, told.stderr) == (0, "")
 
 
+def test_a_spool_that_can_t_be_made_is_refused_by_the_check_and_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    flags = ["--endpoints", "127.0.0.1:1", "--listen-http", "127.0.0.1:0"]
+    flags += ["--spool", str(tmp_path / "file" / "spool")]
+    for more in (["--check-config"], []):
+        told = run(*flags, *more, environ={})
+        assert told.returncode == 2, told
+        assert told.stderr.startswith(f"--spool: spool: {tmp_path}/file/spool can't be made"), told
+
+
 async def test_handlers_that_no_start_finds_are_told_at_a_reload(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (_, worker):
         file = tmp_path / "workerd.toml"
