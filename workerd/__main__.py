@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from schedkit import config as settings
 from schedkit import failpoints, logs
@@ -16,10 +17,13 @@ from schedkit.reloading import Reload
 from schedkit.service import MISCONFIGURED, OK, Daemon, run_daemon
 from schedkit.streams import put_out
 
+if TYPE_CHECKING:
+    from workerd.config import Config
+
 _NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
 _FLAGS = ("name", "endpoints", "slots", "spool", "handlers", "drain_timeout", "log_level")
-Judging = Callable[[Sequence[str]], Iterator[settings.Problem]]
-"""Of modules of handlers."""
+Judging = Callable[["Config"], Iterator[settings.Problem]]
+"""Of what is beyond the values: modules of handlers, the place of the spool."""
 DEFAULT_FILE = Path("/etc/schedd/workerd.toml")
 
 
@@ -54,11 +58,11 @@ def _run(given: argparse.Namespace) -> int:
             environ=os.environ,
             prefix="WORKERD",
             flags=flags,
-            also=lambda found: [*found.credentials(), *judged(found.handlers)],
+            also=lambda found: [*found.credentials(), *judged(found)],
         )
 
     try:
-        config = read(_imported if given.check_config else _at_the_start)
+        config = read(_as_started if given.check_config else _at_the_start)
     except NotNow as error:
         sys.stderr.write(f"{error}\n")
         return NotNow.EXIT_CODE
@@ -83,8 +87,18 @@ def _run(given: argparse.Namespace) -> int:
     return run_daemon(life, Reload(config, lambda: read(_looked_for), "workerd"))
 
 
+def _as_started(config: Config) -> Iterator[settings.Problem]:
+    """What the start would refuse, soon or later."""
+    yield from _at_the_start(config)
+    yield from _imported(config.handlers)
+
+
+def _at_the_start(config: Config) -> Iterator[settings.Problem]:
+    """No handlers yet: they are imported later, when all that is forked first has been."""
+    yield from config.unmade()
+
+
 def _imported(modules: Sequence[str]) -> Iterator[settings.Problem]:
-    """What the start would refuse."""
     if not modules:
         return
     from workerd.executors import python  # heavy
@@ -95,16 +109,11 @@ def _imported(modules: Sequence[str]) -> Iterator[settings.Problem]:
         yield settings.Problem("handlers", str(error).removeprefix("handlers: "))
 
 
-def _at_the_start(_: Sequence[str]) -> Iterator[settings.Problem]:
-    """Nothing yet: they are imported later, when all that is forked first has been."""
-    yield from ()
-
-
-def _looked_for(modules: Sequence[str]) -> Iterator[settings.Problem]:
+def _looked_for(config: Config) -> Iterator[settings.Problem]:
     """What no start would find."""
     from workerd.executors import python
 
-    for name in modules:
+    for name in config.handlers:
         if not python.is_there(name):
             yield settings.Problem("handlers", f"there is no module {name!r}")
 

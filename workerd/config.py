@@ -122,6 +122,9 @@ class Config:
             open_objects(self.results.url, self.results.options)
         except Misconfigured as error:
             yield Problem("results.url", hidden(str(error)))
+
+    def unmade(self) -> Iterator[Problem]:
+        """Why it can't have its spool: seen by making one. Not for who runs with it already."""
         if why := _unmade(self.spool):
             yield Problem("spool", f"{self.spool} can't be {why}")
 

@@ -1,4 +1,4 @@
-"""Files as a command leaves them: whole or not at all, never readable by more than was meant.
+"""Files as a command leaves them: each whole or not at all, never readable by more than was meant.
 
 write    all are replaced, each at once, by neighbours that had their modes from the first moment
 begin    one is made, for its owner alone, where there is none: before what is to stand in it
@@ -6,6 +6,7 @@ begin    one is made, for its owner alone, where there is none: before what is t
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,8 +34,12 @@ def write(*files: File) -> None:
     """Put them in the place of what is there, in this order, once all are on the disk.
 
     Raises:
-        OSError: one couldn't be written; then none is replaced.
+        OSError: one couldn't be written, or a folder is in its place; then none is replaced. Where
+            the system doesn't let one be replaced for another reason, those before it were.
     """
+    for file in files:
+        if file.path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(file.path))
     with ExitStack() as stack:
         neighbours = []
         for path, content, mode in files:

@@ -9,12 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from schedd.etcd.access import Access
+from schedd.etcd.access import Access, against
 from schedd.etcd.access import Tls as EtcdTls
 from schedkit.channel import TLS
 from schedkit.config import Problem, secret
 from schedkit.credentials import untimely, unusable
-from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL
 
 _ADDRESS: Final = re.compile(r"[^\s@<>,;:]+@[^\s@<>,;:]+")
@@ -40,12 +39,9 @@ class Etcd:
             yield Problem("user" if self.user else "password", "user and password come together")
         if (self.cert is None) is not (self.key is None):
             yield Problem("key" if self.key else "cert", "cert and key come together")
-        tls = EtcdTls() if any((self.ca, self.cert, self.key)) else None
-        for endpoint in self.endpoints:
-            try:
-                Access((endpoint,), tls=tls)
-            except Misconfigured as error:
-                yield Problem("endpoints", str(error).removeprefix("etcd: "))
+        encrypted = any((self.ca, self.cert, self.key))
+        for why in against(self.endpoints, encrypted=encrypted):
+            yield Problem("endpoints", why)
 
     def unusable(self, now: datetime) -> Iterator[Problem]:
         """Which of its files are none to connect by, by key."""
@@ -79,15 +75,9 @@ class Postgres:
 
 def _against(dsn: str) -> Iterator[str]:
     """Why it is none to connect by; nobody is asked."""
-    from schedd.store import dsn as options  # heavy: not for who reads settings alone
-    from schedd.store.database import url_of
+    from schedd.store.dsn import faults  # heavy: not for who reads settings alone
 
-    try:
-        url = url_of(dsn)
-    except Misconfigured:
-        yield "must be a URL such as postgresql://USER@HOST/DATABASE"
-    else:
-        yield from options.faults(url)
+    return faults(dsn)
 
 
 @dataclass(frozen=True, slots=True)

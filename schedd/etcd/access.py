@@ -9,6 +9,8 @@ Invariants
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,6 +21,7 @@ from schedkit.channel import split_address
 from schedkit.errors import Misconfigured
 
 _MIB: Final = 1024 * 1024
+_PORT: Final = re.compile(r"[0-9]+")
 
 CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.use_local_subchannel_pool", 1),
@@ -84,33 +87,43 @@ class Access:
             raise Misconfigured("etcd: no endpoint is given")
         if (self.user is None) is not (self.password is None):
             raise Misconfigured("etcd: user and password come together")
-        for endpoint in self.endpoints:
-            self._check(endpoint)
-
-    def _check(self, endpoint: str) -> None:
-        if "@" in endpoint:  # and it isn't repeated: what is before it may be a password
-            raise Misconfigured("etcd: no endpoint has a user in it; give etcd.user, etcd.password")
-        scheme, _, address = endpoint.rpartition("://")
-        if scheme not in {"", "http", "https"}:
-            raise Misconfigured(f"etcd: {endpoint!r} is no endpoint; write host:port")
-        if scheme == "https" and self.tls is None:
-            raise Misconfigured(f"etcd: {endpoint!r} needs TLS, and none is configured")
-        if scheme == "http" and self.tls is not None:
-            raise Misconfigured(f"etcd: {endpoint!r} is plain, though TLS is configured")
-        address = address.rstrip("/")
-        if not address.rpartition(":")[2].isdecimal():
-            raise Misconfigured(f"etcd: {endpoint!r} has no port; write host:port")
-        try:
-            _, port = split_address(address)
-        except ValueError as error:
-            raise Misconfigured(f"etcd: {error}") from error
-        if not port:
-            raise Misconfigured(f"etcd: nobody is reached at port 0: {endpoint!r}")
+        for why in against(self.endpoints, encrypted=self.tls is not None):
+            raise Misconfigured(f"etcd: {why}")
 
     @property
     def targets(self) -> tuple[str, ...]:
         """The endpoints as grpc takes them: `host:port`."""
         return tuple(endpoint.rpartition("://")[2].rstrip("/") for endpoint in self.endpoints)
+
+
+def against(endpoints: Sequence[str], *, encrypted: bool) -> Iterator[str]:
+    """Why these can't be asked, in words. None is repeated that may be a part of a password: what
+    stands before an `@`, in this one or, where a comma is in it, in a later one.
+    """
+    if any("@" in endpoint for endpoint in endpoints):
+        yield "no endpoint has a user in it; give etcd.user, etcd.password"
+        return
+    for endpoint in endpoints:
+        if why := _against(endpoint, encrypted):
+            yield why
+
+
+def _against(endpoint: str, encrypted: bool) -> str:
+    scheme, _, address = endpoint.rpartition("://")
+    address = address.rstrip("/")
+    if not _PORT.fullmatch(address.rpartition(":")[2]):
+        return "an endpoint has no port, or one that is no number; write host:port"
+    if scheme not in {"", "http", "https"}:
+        return f"{endpoint!r} is no endpoint; write host:port"
+    if scheme == "https" and not encrypted:
+        return f"{endpoint!r} needs TLS, and none is configured"
+    if scheme == "http" and encrypted:
+        return f"{endpoint!r} is plain, though TLS is configured"
+    try:
+        _, port = split_address(address)
+    except ValueError as error:
+        return str(error)
+    return "" if port else f"nobody is reached at port 0: {endpoint!r}"
 
 
 def metadata(token: str | None) -> tuple[tuple[str, str], ...]:

@@ -1,12 +1,15 @@
-"""Whether libpq can connect by a DSN's options: judged without a call, for else each try fails.
+"""Whether libpq can connect by a DSN: judged without a call, for else each try fails.
 
     postgresql://USER@HOST/DATABASE ? sslmode=verify-full & sslrootcert=/etc/ca.pem
-        the options' names, by libpq's own reading ─▶ values of a known few ─▶ files, ports
+        what is behind the ? ─▶ the options' names, by libpq's own reading
+            ─▶ hosts, ports ─▶ values of a known few ─▶ files, where it can't go on without
 
 libpq itself looks at values and files only as it connects. No value is repeated in a message, but
-of an option that takes one of a few words and of files.
+of an option that takes one of a few words and of files: what stands where a host does is the end of
+a password, perhaps.
 """
 
+import errno
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,19 +17,19 @@ from typing import Final
 
 from psycopg2 import ProgrammingError
 from psycopg2.extensions import make_dsn, parse_dsn
-from sqlalchemy import URL
 from sqlalchemy.exc import ArgumentError
 
+from schedd.store.database import url_of
 from schedkit.channel import split_address
 from schedkit.credentials import unreadable
+from schedkit.errors import Misconfigured
 
-_VERSIONS: Final = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+_BEHIND: Final = re.compile(r"[^:]*://(?>(?:[^:/]*(?::[^@]*)?@)?)[^?]*\?(.*)", re.DOTALL)
+"""What SQLAlchemy takes for the options: a `?` before the first `@` is a password's."""
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "sslmode": ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"),
     "sslnegotiation": ("postgres", "direct"),
     "sslcertmode": ("disable", "allow", "require"),
-    "ssl_min_protocol_version": _VERSIONS,
-    "ssl_max_protocol_version": _VERSIONS,
     "channel_binding": ("disable", "prefer", "require"),
     "gssencmode": ("disable", "prefer", "require"),
     "load_balance_hosts": ("disable", "random"),
@@ -34,21 +37,28 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
         *("any", "read-write", "read-only", "primary", "standby", "prefer-standby"),
     ),
 }
+_VERSIONS: Final = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+"""Words, too, and the only ones that may be written in any case."""
+_VERSIONED: Final = ("ssl_min_protocol_version", "ssl_max_protocol_version")
 _NUMBERS: Final = (
     *("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval"),
     *("keepalives_count", "tcp_user_timeout"),
 )
-_FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
-_NO_FILES: Final = {"sslrootcert": "system"}
-"""Words that stand for what OpenSSL has itself."""
+_SYSTEM: Final = "system"
+"""As `sslrootcert`: what OpenSSL has itself, and no file."""
 _PORT: Final = re.compile(r"0*[1-9][0-9]{0,4}")
 _NUMBER: Final = re.compile(r"\s*[+-]?[0-9]{1,9}\s*")
 
 
-def faults(url: URL) -> Iterator[str]:
+def faults(dsn: str) -> Iterator[str]:
     """What libpq would have against it, in words."""
-    if any("@" in f"{name}{value}" for name, value in url.query.items()):
-        yield "has an @ behind its ?: write %40 and %3F for those in a password"
+    try:
+        url = url_of(dsn)
+    except Misconfigured:
+        yield "must be a URL such as postgresql://USER@HOST/DATABASE"
+        return
+    if (behind := _BEHIND.match(dsn)) and "@" in behind[1]:
+        yield "has an @ behind its ?: write %40 for it, and %3F for a ? in a password"
         return
     try:
         arguments, options = url.get_dialect()().create_connect_args(url)
@@ -56,22 +66,73 @@ def faults(url: URL) -> Iterator[str]:
     except (ProgrammingError, ArgumentError) as error:
         yield str(error).strip().removeprefix("invalid dsn: ")
         return
-    for host in given.get("host", "").split(","):
-        if host and host[0] not in "/@" and not _is_host(host):  # else one of UNIX
-            yield f"has a host that is none: {host!r}"
-    for port in given.get("port", "").split(","):
-        if port and not (_PORT.fullmatch(port) and int(port) <= 0xFFFF):
-            yield "has a port that isn't from 1 to 65535"
+    yield from _unreached(given)
     for name, words in _WORDS.items():
-        if name in given and given[name].lower() not in {word.lower() for word in words}:
+        if name in given and given[name] not in words:
             yield f"{name} must be one of {', '.join(words)}, not {given[name]!r}"
+    for name in _VERSIONED:
+        if name in given and given[name].lower() not in map(str.lower, _VERSIONS):
+            yield f"{name} must be one of {', '.join(_VERSIONS)}, not {given[name]!r}"
     for name in _NUMBERS:
         if name in given and not _NUMBER.fullmatch(given[name]):
             yield f"{name} must be a whole number"
-    for name in _FILES:
-        file = given.get(name, "")
-        if file and file != _NO_FILES.get(name) and (why := unreadable(Path(file))):
-            yield f"{name}: {why}"
+    yield from _unread(given)
+
+
+def _unreached(given: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with hosts and ports. Those that begin with `/` or `@` are sockets of UNIX."""
+    hosts = [host for host in given.get("host", "").split(",") if host and host[0] != "/"]
+    if any("@" in host[1:] for host in hosts):
+        yield "has an @ in its host: write %40 for one in a password"
+    elif not all(host[0] == "@" or _is_host(host) for host in hosts):
+        yield "has a host that is none"
+    for port in given.get("port", "").split(","):
+        if port and not (_PORT.fullmatch(port) and int(port) <= 0xFFFF):
+            yield "has a port that isn't from 1 to 65535"
+
+
+def _unread(given: Mapping[str, str]) -> Iterator[str]:
+    """Files without which libpq doesn't connect; a test asks it.
+
+    It connects without TLS where that may be, and by sockets of UNIX always. A certificate that
+    isn't there is none to show, unless it must; its key is read after it, and lists of what was
+    revoked may be away.
+    """
+    root, cert, key = (given.get(name, "") for name in ("sslrootcert", "sslcert", "sslkey"))
+    mode = given.get("sslmode", "verify-full" if root == _SYSTEM else "prefer")
+    shows = given.get("sslcertmode", "allow")
+    hosts = (given.get("hostaddr") or given.get("host", "")).split(",")
+    by_tls = mode in {"require", "verify-ca", "verify-full"} and not any(map(_is_socket, hosts))
+    if not by_tls and shows != "require":
+        return
+    if root and root != _SYSTEM and (mode.startswith("verify") or not _missing(root)):
+        yield from _told("sslrootcert", root)
+    if not cert or shows == "disable":
+        return
+    there = _missing(cert) not in {errno.ENOENT, errno.ENOTDIR}
+    if there or shows == "require":
+        yield from _told("sslcert", cert)
+    if there and key and ":" not in key:  # else it is an engine's, by its name
+        yield from _told("sslkey", key)
+
+
+def _told(name: str, file: str) -> Iterator[str]:
+    if why := unreadable(Path(file)):
+        yield f"{name}: {why}"
+
+
+def _missing(file: str) -> int:
+    """Why the system knows nothing of it (`errno`); 0: it does."""
+    try:
+        Path(file).stat()
+    except OSError as error:
+        return error.errno or errno.ENOENT
+    return 0
+
+
+def _is_socket(host: str) -> bool:
+    """Of UNIX: as which libpq has it where none is named."""
+    return not host or host[0] in "/@"
 
 
 def _is_host(text: str) -> bool:

@@ -112,6 +112,7 @@ def test_an_empty_variable_that_unsets_what_the_file_gives_is_named(tmp_path: Pa
 HANDLERS = {
     "no.such.module": "handlers: can't import 'no.such.module': ModuleNotFoundError: ",
     "broken": "handlers: can't import 'broken': ZeroDivisionError: ",
+    "ending": "handlers: can't import 'ending': SystemExit: 0",
     "odd": "handlers: the payload of 'odd': ",
 }
 
@@ -121,6 +122,7 @@ def test_handlers_that_no_start_takes_are_refused_by_the_check(
     tmp_path: Path, module: str, said: str
 ) -> None:
     (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "ending.py").write_text("raise SystemExit(0)")
     (tmp_path / "odd.py").write_text(
         "from schedclient.handlers import handler\n"
         "@handler\ndef odd(payload: 'Nowhere', ctx): ...\n"
@@ -143,6 +145,16 @@ def test_handlers_that_a_start_takes_pass_the_check(tmp_path: Path) -> None:
     environ = {"PYTHONPATH": str(tmp_path)}
     told = run(*flags, "--handlers", "mine", "--check-config", environ=environ)
     assert (told.returncode, told.stderr) == (0, "")
+
+
+def test_a_spool_that_can_t_be_made_is_refused_by_the_check_and_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    flags = ["--endpoints", "127.0.0.1:1", "--listen-http", "127.0.0.1:0"]
+    flags += ["--spool", str(tmp_path / "file" / "spool")]
+    for more in (["--check-config"], []):
+        told = run(*flags, *more, environ={})
+        assert told.returncode == 2, told
+        assert told.stderr.startswith(f"--spool: spool: {tmp_path}/file/spool can't be made"), told
 
 
 async def test_handlers_that_no_start_finds_are_told_at_a_reload(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from schedd.app.configured import reach, tell_who_is_asked
 from schedd.config import Config
 from schedd.config.listening import Listen
 from schedd.config.servers import Etcd, Postgres, Results, Tls
+from schedd.etcd.access import Access
 from schedkit.clock import utcnow
 from schedkit.config import Untimely
+from schedkit.errors import Misconfigured
 from support.certs import Authority
 
 HERE = Config(postgres=Postgres(dsn="postgresql://x"))
@@ -130,11 +132,26 @@ def test_a_member_has_a_name_that_others_can_write(name: str) -> None:
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["http://u:s3cr3t@127.0.0.1:2379", "u:s3cr3t@127.0.0.1:2379", "s3cr3t@h:1", "s3cr3t@"],
+    [
+        *("http://u:s3cr3t@127.0.0.1:2379", "u:s3cr3t@127.0.0.1:2379", "s3cr3t@h:1", "s3cr3t@"),
+        *("http://u:s3cr3t,x@h:1", "http://u:x,s3cr3t,y@h:1", "https://u:70000,x@h:1"),
+    ],
 )
 def test_who_etcd_is_asked_as_stands_in_no_endpoint_and_is_not_repeated(endpoint: str) -> None:
+    """A variable is parted at its commas, those of a password too."""
+    endpoints = ("a:1", *endpoint.split(","))
+    said = "no endpoint has a user in it; give etcd.user, etcd.password"
+    assert [*map(str, Etcd(endpoints=endpoints).faults())] == [f"endpoints: {said}"]
+    with pytest.raises(Misconfigured, match=f"^etcd: {said}$"):
+        Access(endpoints)
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["s3cr3t", "http://u:s3cr3t", "https://u:s3cr3t", "x://s3cr3t"]
+)
+def test_no_endpoint_is_repeated_that_has_no_port(endpoint: str) -> None:
     [said] = map(str, Etcd(endpoints=("a:1", endpoint)).faults())
-    assert said == "endpoints: no endpoint has a user in it; give etcd.user, etcd.password"
+    assert said == "endpoints: an endpoint has no port, or one that is no number; write host:port"
 
 
 def test_two_listeners_have_no_one_port() -> None:
@@ -150,7 +167,7 @@ def test_two_listeners_have_no_one_port() -> None:
     ("etcd", "said"),
     [
         (Etcd(endpoints=()), "endpoints: no server is given; write host:port"),
-        (Etcd(endpoints=("a:1", "noport")), "endpoints: 'noport' has no port; write host:port"),
+        (Etcd(endpoints=("a:1", "x://a:1")), "endpoints: 'x://a:1' is no endpoint; write"),
         (Etcd(endpoints=("a:0",)), "endpoints: nobody is reached at port 0: 'a:0'"),
         (Etcd(endpoints=("http://a b:1",)), "endpoints: address 'a b:1' is not host:port: 'a b'"),
         (Etcd(endpoints=("256.0.0.1:1",)), "endpoints: address '256.0.0.1:1' is not host:port"),
@@ -241,8 +258,8 @@ def test_a_dsn_is_a_url_and_is_not_shown(dsn: str) -> None:
         ("connect_timeout=soon", "connect_timeout must be a whole number"),
         ("port=0", "has a port that isn't from 1 to 65535"),
         ("sslmode=verify-full&sslrootcert=/none", "sslrootcert: /none can't be read: No such file"),
-        ("sslcert=/", "sslcert: / can't be read: it is no regular file"),
-        ("sslkey=/none", "sslkey: /none can't be read: No such file"),
+        ("sslmode=require&sslcert=/", "sslcert: / can't be read: it is no regular file"),
+        (f"sslmode=require&sslcert={__file__}&sslkey=/none", "sslkey: /none can't be read: No"),
     ],
 )
 def test_the_options_of_a_dsn_are_judged_before_anything_connects(options: str, said: str) -> None:
@@ -272,9 +289,13 @@ def test_a_password_that_ends_too_early_is_not_shown() -> None:
     assert "s3cr3t" not in said
 
 
-def test_a_password_in_the_result_stores_address_is_not_repeated() -> None:
-    [said] = map(str, replace(HERE, results=Results(url="nosuch://k:s3cr3t@b/p")).faults())
-    assert said.startswith("results.url: the result store 'nosuch://***@b/p' is of no kind")
+@pytest.mark.parametrize("password", ["s3cr3t", "s3,cr'3t", "s3 cr/3@t", "s3\n'cr\"3t"])
+def test_a_password_in_the_result_stores_address_is_not_repeated(password: str) -> None:
+    results = Results(url=f"nosuch://k:{password}@b/p")
+    [said] = map(str, replace(HERE, results=results).faults())
+    assert said.replace('"', "'").startswith(
+        "results.url: the result store 'nosuch://***@b/p' is of no kind"
+    )
 
 
 def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:

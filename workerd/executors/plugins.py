@@ -124,7 +124,7 @@ def _loaded(name: str, point: EntryPoint, caller: Caller) -> Plugin:
         if not isinstance(executor, Executor):
             raise TypeError(f"{executor!r} is no schedclient.executors.Executor")
         return Plugin(executor, caller)
-    except Exception as error:  # it is another's code and may raise anything
+    except (Exception, SystemExit) as error:  # it is another's code and may raise anything
         raise Misconfigured(
             f"executors: can't load {name!r} ({point.value}): {type(error).__name__}: {error}"
         ) from error

@@ -104,7 +104,7 @@ def import_all(modules: Sequence[str]) -> None:
     for name in modules:
         try:
             importlib.import_module(name)
-        except Exception as error:  # the module is the user's and may raise anything
+        except (Exception, SystemExit) as error:  # it is the user's and may raise anything
             raise Misconfigured(
                 f"handlers: can't import {name!r}: {type(error).__name__}: {error}"
             ) from error

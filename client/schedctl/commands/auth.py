@@ -205,19 +205,27 @@ def revoke(session: Session, token_id: str) -> None:
 
 def _keep(session: Session, made: NewToken, file: FileIO, out: Path) -> None:
     """Write what is told once. One that can't be written is nobody's: it is revoked."""
-    token_id = made.token.token_id
     left = f"{made.secret}\n".encode()
     try:
         while left:
             left = left[file.write(left) :]
         os.fsync(file.fileno())
-    except OSError as error:
-        remedy = "make room for it, or name another place: this token was revoked"
-        try:
-            session.run(lambda client: client.access.revoke_token(token_id))
-        except ApiError:
-            remedy = f"revoke it, for nobody has it: schedctl auth token revoke {token_id}"
-        raise unusable(error, out, remedy) from error
+    except BaseException as error:  # Ctrl-C, too
+        alive = _still_alive(session, made.token.token_id)
+        if isinstance(error, OSError):
+            remedy = "make room for it, or name another place: this token was revoked"
+            raise unusable(error, out, alive or remedy) from error
+        message(alive or "this token was revoked")
+        raise
+
+
+def _still_alive(session: Session, token_id: str) -> str:
+    """Revoke it. What is to be done where that fails; empty: nothing."""
+    try:
+        session.run(lambda client: client.access.revoke_token(token_id))
+    except (ApiError, KeyboardInterrupt):
+        return f"revoke it, for nobody has it: schedctl auth token revoke {token_id}"
+    return ""
 
 
 def _folder(given: Path | None) -> Path:

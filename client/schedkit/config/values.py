@@ -36,11 +36,12 @@ _TYPED_BY_TOML: Final = (int, float, bool, tuple[str, ...], dict[str, str])
 """Types that TOML has itself: a text isn't read for them."""
 
 
-_CREDENTIALS: Final = re.compile(r"(?:(?<=://)|:)(?!/)[^\s,'\"]*@")
+_CREDENTIALS: Final = re.compile(r"(?:(?<=://)|:)(?!/).*@", re.DOTALL)
 
 
 def hidden(text: str) -> str:
-    """A text for people, what an address in it has before its `@` as `***`: it may be a password.
+    """A value for people, or a message with one in it: what an address has before its last `@` as
+    `***`, whatever stands between, for it may be a password.
 
     `http://***@127.0.0.1:2379` · a mail address and a path stay as they are
     """

@@ -16,6 +16,7 @@ from cryptography import x509
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedctl import contexts
+from schedctl.session import Session
 from schedd.core.rights import Role, identity_of
 from schedkit.channel import TLS
 from schedproto.v1 import auth_service_pb2 as auth
@@ -130,6 +131,36 @@ async def test_a_token_that_can_t_be_written_isn_t_left_alive_unsaid(
     assert remedy in err.decode()
     assert SECRET not in err.decode()
     assert {one.token_id for one in member.heard("RevokeToken")} == {TOKEN.token_id}
+    assert not (home / "token").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (TOKEN, "this token was revoked"),
+        (Refusal("PERMISSION_DENIED"), f"schedctl auth token revoke {TOKEN.token_id}"),
+        (KeyboardInterrupt, f"schedctl auth token revoke {TOKEN.token_id}"),
+    ],
+    ids=["revoked", "told", "interrupted again"],
+)
+async def test_a_token_isn_t_left_alive_unsaid_by_who_interrupts_its_writing(
+    ctl: Any, member: Scripted, home: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, said: str
+) -> None:
+    member.say("CreateToken", made)
+    if answer is not KeyboardInterrupt:
+        member.say("RevokeToken", answer)
+
+    def interrupted(*_: Any) -> Any:
+        if answer is KeyboardInterrupt:
+            monkeypatch.setattr(Session, "run", interrupted)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    ended = await ctl(*CREATE, str(home / "token"))
+    assert (ended.code, ended.out) == (130, "")
+    assert said in ended.err
+    assert SECRET not in ended.err
+    assert len(member.heard("RevokeToken")) == (answer is not KeyboardInterrupt)
     assert not (home / "token").exists()
 
 

@@ -49,6 +49,16 @@ def test_where_one_can_t_be_written_none_is_replaced(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [first], "nor is anything left beside it"
 
 
+def test_where_one_can_t_be_replaced_by_its_place_none_is(tmp_path: Path) -> None:
+    first, folder = tmp_path / "first", tmp_path / "folder"
+    first.write_bytes(b"before")
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError):
+        write(File(first, b"after"), File(folder, b"after"))
+    assert first.read_bytes() == b"before"
+    assert {*tmp_path.iterdir()} == {first, folder}
+
+
 def test_what_can_t_be_replaced_leaves_nothing_beside_it(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):

@@ -311,6 +311,16 @@ def test_what_an_address_has_before_its_at_is_shown_to_nobody(world: World) -> N
         assert hidden(plain) == plain
 
 
+@pytest.mark.parametrize("sign", [*",'\" /@:\\\n\t"])
+def test_whatever_signs_a_password_has_none_of_it_is_shown(sign: str) -> None:
+    for before in ("s3://key:", "https://", "key:"):
+        address = f"{before}be{sign}hind@bucket/p"
+        for shown in (hidden(address), hidden(repr(address)), hidden(f"no store: {address!r}")):
+            assert "be" not in shown
+            assert "hind" not in shown
+            assert "***@bucket/p" in shown
+
+
 @pytest.mark.parametrize(
     ("environ", "warnings"),
     [

@@ -15,7 +15,8 @@ from workerd.executors.python import is_there
 
 
 def told(spool: Path) -> list[str]:
-    return [str(each) for each in Config(("localhost:1",), spool, name="w1").faults()]
+    config = Config(("localhost:1",), spool, name="w1")
+    return [str(each) for each in (*config.faults(), *config.unmade())]
 
 
 def test_a_spool_that_can_be_made_is_not_made_by_looking(tmp_path: Path) -> None:
@@ -33,6 +34,15 @@ def test_a_spool_that_can_be_no_folder_is_told(tmp_path: Path) -> None:
         assert said.startswith(f"spool: {spool} can't be "), said
     [said] = told(Path("/proc/spool"))
     assert said == "spool: /proc/spool can't be made or written: No such file or directory"
+
+
+def test_values_are_judged_without_a_trace_in_the_spool_that_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **how: made.append(how))
+    assert [*Config(("localhost:1",), tmp_path, name="w1").faults()] == []
+    assert made == []
 
 
 @pytest.mark.parametrize("why", [errno.ENOSPC, errno.EDQUOT])

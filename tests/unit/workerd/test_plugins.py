@@ -7,11 +7,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from schedclient.executors import Executor
+from schedclient.executors import GROUP, Executor
+from schedkit.errors import Misconfigured
 from schedproto.v1 import common_pb2, job_pb2
 from support.fake_member import FakeMember
 from support.wait import PATIENCE
@@ -112,6 +115,16 @@ async def test_one_that_panics_wherever_ends_its_own_run_alone(
     assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
     assert outcome.error == f"Panic: {place}"
     assert (await carried_out(plugin, "nowhere")).verdict is Verdict.SUCCEEDED
+
+
+def test_one_that_ends_its_process_can_t_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_as_a_plugin.py").write_text("raise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    point = EntryPoint("odd", "ends_as_a_plugin:Odd", GROUP)
+    with pytest.raises(Misconfigured, match=r"can't load 'odd' \(.*\): SystemExit: 0"):
+        plugins.loaded({"odd": point}, Caller())
 
 
 async def carried_out(plugin: Plugin, place: str) -> Outcome:

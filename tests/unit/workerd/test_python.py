@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from schedkit.errors import Misconfigured
 from schedproto.v1 import job_pb2
 from support.fake_member import FakeMember
 from support.wait import PATIENCE
@@ -15,7 +17,7 @@ from workerd.core.outcome import Cause, Outcome, Reason, Verdict
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.calling import Escaped
 from workerd.executors.fitting import fit_of
-from workerd.executors.python import Caller
+from workerd.executors.python import Caller, check
 
 
 class Panic(BaseException):
@@ -132,3 +134,16 @@ async def test_a_coroutine_that_swallows_a_drain_is_waited_for() -> None:
     assert not call.done()
     go.set()
     assert (await call).verdict is Verdict.RETURNED
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [("sys.exit(0)", "SystemExit: 0"), ("sys.exit()", "SystemExit: "), ("1 / 0", "ZeroDivision")],
+)
+def test_a_module_that_ends_its_process_can_t_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, said: str
+) -> None:
+    (tmp_path / "ends_its_process.py").write_text(f"import sys\n{does}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Misconfigured, match=f"can't import 'ends_its_process': {said}"):
+        check(["ends_its_process"])
