@@ -87,7 +87,8 @@ class DeadLetters:
         died at or before it. With `until=group.last_died_at` that is what `groups()` has told of,
         and what had died by then but was still being stored, for the moment that a commit takes.
         `at_most`: where more are chosen by now, none is discarded (Aborted); 0: however many. With
-        `group.count - group.promised` nothing goes that wasn't told of. What a redrive is about to do again stays.
+        `group.count - group.promised` nothing goes that wasn't told of. What a redrive is about to
+        do again stays.
         """
         request = wire.DiscardDeadLettersRequest(
             namespace=self._namespace,
