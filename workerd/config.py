@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from schedkit.channel import TLS, check_plaintext
+from schedkit import naming
+from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.clock import utcnow
 from schedkit.config import Problem, hidden
 from schedkit.credentials import Bearer, problems
@@ -24,7 +24,6 @@ MOST_SLOTS: Final = 20_000
 """Each heartbeat lists what is in hand, eleven parts a run, and a member reads no more than
 `schedd.rpc.reading.MOST_PARTS_OF_FRAME`.
 """
-_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +109,13 @@ class Config:
                 f"must be from 1 to {MOST_SLOTS}, not {self.slots}: each heartbeat lists what"
                 " is in hand; run several workers",
             )
-        if not _NAME.fullmatch(self.name):
-            yield Problem("name", f"{self.name!r} must match {_NAME.pattern}")
+        if not naming.WORKER.fullmatch(self.name):
+            yield Problem("name", f"{self.name!r} must match {naming.WORKER.pattern}")
         for address in self.endpoints:
-            yield from _plain("endpoints", address, self.insecure or self.tls is not None)
+            yield from _reached(address, self.insecure or self.tls is not None)
+        for key in self.labels:
+            if not naming.LABEL.fullmatch(key):
+                yield Problem("labels", f"{key!r} isn't a label's key: {naming.LABEL_IN_WORDS}")
         yield from _plain("listen.http", self.listen.http, self.insecure)
         for folder in self.secrets:
             if not Path(folder).is_absolute():
@@ -168,6 +170,14 @@ def _is_there(path: Path) -> bool:
     return True
 
 
+def _reached(address: str, insecure: bool) -> Iterator[Problem]:
+    """Why no member is reached there."""
+    problems = [*_plain("endpoints", address, insecure)]
+    if not problems and not split_address(address)[1]:
+        problems = [Problem("endpoints", f"nobody is reached at port 0: {address}")]
+    yield from problems
+
+
 def _plain(key: str, address: str, insecure: bool) -> Iterator[Problem]:
     try:
         check_plaintext(address, insecure)
@@ -188,7 +198,7 @@ def names_worker(name: str, uris: Sequence[str]) -> bool:
     return ours == [whole] or (
         bool(ours)
         and all(
-            uri.startswith(f"{whole}/") and _NAME.fullmatch(uri.removeprefix(f"{whole}/"))
+            uri.startswith(f"{whole}/") and naming.WORKER.fullmatch(uri.removeprefix(f"{whole}/"))
             for uri in ours
         )
     )

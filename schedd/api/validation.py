@@ -21,6 +21,7 @@ from schedd.core.records import PinnedCalendar
 from schedd.core.retention import LEAST, MOST
 from schedd.core.schedule import silent
 from schedkit.jsonform import standard
+from schedkit.naming import LABEL, LABEL_IN_WORDS
 from schedproto.v1 import common_pb2, job_pb2, run_service_pb2
 
 MAX_PAYLOAD = 256 * 1024
@@ -44,8 +45,6 @@ LATE_AT = timedelta(seconds=60)
 """An `at` further past than this is refused; one less past fires at once."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,126}[a-z0-9])?")
-_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?")
-_KEY = "letters, digits, '.', '_', '-', '/'"
 
 
 def check(
@@ -154,8 +153,8 @@ def faults(
     elif job.name:
         yield from check_name(job.name)
     for key in job.labels:
-        if not _LABEL.fullmatch(key):
-            yield Violation("labels", f"{key[:140]!r} isn't a key: {_KEY}")
+        if not LABEL.fullmatch(key):
+            yield Violation("labels", f"{key[:140]!r} isn't a key: {LABEL_IN_WORDS}")
     yield from _match_violations("require", job.require)
     yield from _match_violations("prefer", job.prefer)
     if job.prefer and job.placement == job_pb2.PLACEMENT_BROADCAST:
@@ -304,8 +303,8 @@ def _match_violations(field: str, matches: Sequence[common_pb2.LabelMatch]) -> I
         return
     seen: set[str] = set()
     for match in matches:
-        if not _LABEL.fullmatch(match.key):
-            yield Violation(field, f"{match.key[:140]!r} isn't a label's key: {_KEY}")
+        if not LABEL.fullmatch(match.key):
+            yield Violation(field, f"{match.key[:140]!r} isn't a label's key: {LABEL_IN_WORDS}")
         elif match.key in seen:
             yield Violation(field, f"{match.key!r} stands there twice: give all its values at once")
         elif not match.any_of or len(match.any_of) > MOST_VALUES:

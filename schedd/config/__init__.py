@@ -1,6 +1,5 @@
 """The configuration of `schedd`: file, environment (`SCHEDD_…`) and flags into one value."""
 
-import re
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from schedd.config.listening import Listen, everywhere
 from schedd.config.policies import Ahead, CatchUp, Notifications, Retention
 from schedd.config.servers import Etcd, Postgres, Results, Smtp, Tls
 from schedd.core.rights import Kind, identity_of, uri_of
+from schedkit import naming
 from schedkit.channel import check_plaintext
 from schedkit.clock import utcnow
 from schedkit.config import Problem, hidden
@@ -22,8 +22,7 @@ from schedkit.objects import open_objects
 DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
 PREFIX: Final = "SCHEDD"
 SMALLEST_TTL: Final = timedelta(seconds=3)
-_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-"""Of a member: a host's, or one as workers have."""
+LONGEST_TTL: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +53,14 @@ class Config:
         """What is wrong, by key, but for what the sections say of themselves."""
         for key in ("member_ttl", "worker_ttl"):
             ttl = getattr(self, key)
-            if ttl < SMALLEST_TTL:
-                yield Problem(key, f"must be at least {SMALLEST_TTL.seconds}s")
+            if not SMALLEST_TTL <= ttl <= LONGEST_TTL:
+                yield Problem(key, "must be from 3s to 1d")
             if ttl % timedelta(seconds=1):
                 yield Problem(key, "must be whole seconds")
         if not 0 <= self.weight <= 10_000:
             yield Problem("weight", "must be from 0 to 10000")
-        if not _NAME.fullmatch(self.name):
-            yield Problem("name", f"{self.name!r} must match {_NAME.pattern}")
+        if not naming.MEMBER.fullmatch(self.name):
+            yield Problem("name", f"{self.name!r} must match {naming.MEMBER.pattern}")
         if not self.postgres.dsn:
             yield Problem("postgres.dsn", "is missing: give SCHEDD_POSTGRES__DSN or the file")
         try:

@@ -16,6 +16,7 @@ from schedd.config import Config
 from schedd.config.listening import Listen
 from schedd.config.servers import Etcd, Postgres, Results, Tls
 from schedd.etcd.access import Access
+from schedkit import duration
 from schedkit.clock import utcnow
 from schedkit.config import Untimely
 from schedkit.errors import Misconfigured
@@ -337,3 +338,10 @@ def test_it_says_once_whom_it_serves_without_a_question(
     [line] = caplog.records
     assert line.levelno == level
     assert said in line.message
+
+
+@pytest.mark.parametrize("ttl", ["2s", "2d", "3650000d"])
+def test_a_lease_is_neither_shorter_nor_longer_than_etcd_and_deadlines_take(ttl: str) -> None:
+    for key in ("member_ttl", "worker_ttl"):
+        wrong = replace(HERE, **{key: duration.parse(ttl)})  # type: ignore[arg-type]
+        assert [*map(str, wrong.faults())] == [f"{key}: must be from 3s to 1d"]

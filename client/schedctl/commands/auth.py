@@ -33,6 +33,7 @@ from schedd.core.rights import (
     uris_of_user,
     uris_of_worker,
 )
+from schedkit import naming
 
 if TYPE_CHECKING:
     from schedctl.authority import Subject
@@ -232,6 +233,9 @@ def _folder(given: Path | None) -> Path:
     return given or contexts.path().parent / "authority"
 
 
+_DAEMONS: Final = {"worker": naming.WORKER, "member": naming.MEMBER}
+
+
 def _subject(
     kind: str, name: str, hosts: Sequence[str], role: str | None, namespaces: Sequence[str]
 ) -> Subject:
@@ -243,6 +247,8 @@ def _subject(
 
     if not is_name(name):
         raise wrong(f"{name!r} can't name anybody", "use letters, digits, '.', '_', '@', '+', '-'")
+    if (may := _DAEMONS.get(kind)) is not None and not may.fullmatch(name):
+        raise wrong(f"no {kind} can be named {name!r}", f"it must match {may.pattern}")
     for namespace in namespaces:
         if namespace != EVERY and not NAMESPACE.fullmatch(namespace):
             raise wrong(f"{namespace!r} isn't a namespace", "as in `--namespace`")

@@ -77,3 +77,17 @@ def test_a_module_is_looked_for_and_not_imported(
     assert not is_there("no.such.module")
     assert is_there("json.decoder")
     assert "package_of_these" not in sys.modules
+
+
+def test_labels_have_keys_that_a_job_can_ask_for(tmp_path: Path) -> None:
+    labels = {"": "v", "a b": "x", "zone/eu": "1", "GPU": "", "é": "x"}
+    said = [*map(str, Config(("localhost:1",), tmp_path, name="w1", labels=labels).faults())]
+    assert said == [
+        f"labels: {key!r} isn't a label's key: letters, digits, '.', '_', '-', '/'"
+        for key in ("", "a b", "é")
+    ]
+
+
+def test_a_member_is_reached_at_a_port(tmp_path: Path) -> None:
+    config = Config(("localhost:1", "127.0.0.1:0"), tmp_path, name="w1")
+    assert [*map(str, config.faults())] == ["endpoints: nobody is reached at port 0: 127.0.0.1:0"]
