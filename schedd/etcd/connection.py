@@ -29,7 +29,7 @@ import grpc.aio
 from google.protobuf.message import Message
 from grpc import ChannelConnectivity
 
-from schedd.core.events import Called, Emit, Service, unheard
+from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
 from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
@@ -37,7 +37,6 @@ from schedd.etcd.methods import AUTHENTICATE, Method
 from schedd.etcd.ring import Ring
 from schedd.etcd.silence import Silence
 from schedd.etcd.stream import Stream
-from schedkit.clock import boottime
 from schedkit.errors import ScheddError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -97,17 +96,8 @@ class Connection:
         return await self._over(_Each(method, requests))
 
     async def _over(self, what: _What[T]) -> T:
-        began, failed = boottime(), True
-        try:
-            answer = await self._anywhere(what)
-            failed = False
-            self.silence.broken()
-            return answer
-        except Unavailable:
-            self.silence.unanswered(began)
-            raise
-        finally:
-            self._emit(Called(Service.ETCD, what.method.name, boottime() - began, failed))
+        with self.silence.around(what.method.name, self._emit):
+            return await self._anywhere(what)
 
     async def _anywhere(self, what: _What[T]) -> T:
         clock = _Clock(self.deadline)

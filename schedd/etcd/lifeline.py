@@ -13,7 +13,7 @@ import grpc
 from google.protobuf.message import Message
 
 from schedd.core.coordination import LeaseId
-from schedd.core.events import Called, Emit, Service, unheard
+from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
 from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
@@ -52,18 +52,8 @@ class Lifeline:
             Unavailable: no endpoint answered within the deadline.
             AccessDenied: etcd doesn't accept the user.
         """
-        began, failed = boottime(), True
-        try:
-            ttl = self._anywhere(lease, began + self._deadline)
-            failed = False
-            self._silence.broken()
-            return ttl
-        except Unavailable:
-            self._silence.unanswered(began)
-            raise
-        finally:
-            took = boottime() - began
-            self._emit(Called(Service.ETCD, LEASE_KEEP_ALIVE.name, took, failed))
+        with self._silence.around(LEASE_KEEP_ALIVE.name, self._emit) as began:
+            return self._anywhere(lease, began + self._deadline)
 
     def _anywhere(self, lease: LeaseId, ends: float) -> int:
         told: ScheddError | None = None

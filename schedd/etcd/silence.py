@@ -4,7 +4,12 @@ connection or the lease keeper's thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from schedd.core.events import Called, Emit, Service
 from schedkit.clock import boottime
+from schedkit.errors import Unavailable
 
 
 class Silence:
@@ -16,6 +21,22 @@ class Silence:
         self._answered = 0.0
         self._since = -1.0
         """Of the silence that is, or was: one that began before the last answer is over."""
+
+    @contextmanager
+    def around(self, call: str, emit: Emit) -> Iterator[float]:
+        """Around a call of whatever endpoints answer it: it is told of, and whether it was
+        answered. Gives when it began.
+        """
+        began, failed = boottime(), True
+        try:
+            yield began
+            failed = False
+            self.broken()
+        except Unavailable:
+            self.unanswered(began)
+            raise
+        finally:
+            emit(Called(Service.ETCD, call, boottime() - began, failed))
 
     def unanswered(self, began: float) -> None:
         """No endpoint has answered a call that began then (seconds of CLOCK_BOOTTIME)."""
