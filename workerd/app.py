@@ -6,7 +6,8 @@
 Invariants
 - Before the first hello nothing of an earlier process of this spool runs any more.
 - A worker that ends in good order leaves no running job, and, when a member was there to take
-  them, no result. Neither a store that hangs nor an executor keeps it from ending.
+  them, no result, whatever its disk takes. Neither a store that hangs nor an executor keeps it from
+  ending.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ class App:
         )
         self._work.on_change = self._attach.redeal
         self._work.on_progress = self._attach.progress
+        self._work.hindered = lambda: self._sessions.refuses
         self._attach.on_trust = self._trusted_until
         self._listener = Listener(config.listen.http, self._metrics, self._collect, self._unready)
         self._table = table
@@ -162,13 +164,22 @@ class App:
                 await _within(_REAP_WITHIN, self._work.idle())
         idle = await _within(0.0, self._work.idle())
         self._keeping.hurry(_STORE_WITHIN)
+        self._courier.leave()
         if not await _within(SETTLE_WITHIN, self._courier.settled()):
-            log.warning("%d results stay in the spool for the next start", len(self._courier))
+            self._tell_what_stays()
         elif not idle:
             # Its end is the process's; until the lease has run out nobody else begins it.
             log.warning("a handler's thread doesn't end; this worker leaves without a goodbye")
         else:
             await _within(2.0, self._attach.goodbye())
+
+    def _tell_what_stays(self) -> None:
+        on_disk, lost = self._courier.left
+        if on_disk:
+            log.warning("%d results stay in the spool for the next start", on_disk)
+        if lost:
+            why = self._courier.refuses or "its disk was too slow"
+            log.error("%d results are lost: no member took them, and %s", lost, why)
 
     def _settled(self, key: Key, verdict: str) -> None:
         self._metrics.answered(verdict).inc()

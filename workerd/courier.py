@@ -5,12 +5,15 @@
 
 Invariants
 - Nothing is sent before it is on disk, and nothing leaves the disk before a member has answered
-  ACCEPTED (stored) or STALE (refused and audited; there is nothing more to do).
+  ACCEPTED (stored) or STALE (refused and audited; there is nothing more to do). But at the end of
+  a worker (`leave`) what its disk doesn't take is sent as it is: it would be lost unheard.
 - A result goes first to the member that issued its assignment, while that is attached; else, and
   whenever it stays unanswered, to another. Sending twice is harmless: members know it by digest.
 - An end that is held back (`put` with `held`) is on disk as well, and sent as it is by whoever
   starts next; it goes when it is `release`d, in the words given then.
-- While the disk takes nothing, `refuses` says so and no new work should be asked for.
+- While the disk takes nothing, `refuses` says so and no new work should be asked for: from before
+  the first hello, when it is tried, until all that waits is written and a trial has passed.
+- Where a batch finds no room a smaller one is tried, of the smallest; what fits is written.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ PATIENCE = 2.0
 """Seconds after which an unanswered result is sent again, doubled each time up to the maximum."""
 MAX_PATIENCE = 30.0
 _TICK = 0.25
-_MAX_BATCH = 500
+_MOST_AT_ONCE = 500
+_MOST_BYTES = 1 << 20
+"""Of a batch, unless one result has more."""
 
 
 class Stream(Protocol):
@@ -62,6 +67,8 @@ class _Parcel:
     issuer: Address | None
     file: Path | None = None
     """Set once it is on disk."""
+    earlier: tuple[Path, ...] = ()
+    """Where it is on disk in words of before, until the last ones are."""
     carrier: Stream | None = None
     sent: float = 0.0
     patience: float = PATIENCE
@@ -92,6 +99,9 @@ class Courier:
         self._all_settled.set()
         self._full = ""
         """Why the spool takes nothing, in words."""
+        self._most = _MOST_AT_ONCE
+        """Results of the next batch: half of the one that found no room, twice what found it."""
+        self._leaving = False
 
     @property
     def room(self) -> tuple[int, int]:
@@ -110,8 +120,16 @@ class Courier:
     def __len__(self) -> int:
         return len(self._parcels)
 
+    @property
+    def left(self) -> tuple[int, int]:
+        """How many results the next start finds in the spool, and how many it doesn't."""
+        on_disk = sum(1 for each in self._parcels.values() if each.file or each.earlier)
+        return on_disk, len(self._parcels) - on_disk
+
     def load(self) -> None:
-        """Take over what earlier processes left. Blocks; called before the first hello."""
+        """Take over what earlier processes left, and try whether the disk takes more. Blocks;
+        called before the first hello.
+        """
         for file, results in self._spool.load():
             for result in results:
                 key = key_of(result.key)
@@ -121,6 +139,11 @@ class Courier:
         if self._parcels:
             self._all_settled.clear()
             log.info("%d results wait in the spool", len(self._parcels))
+        try:
+            self._spool.try_out()
+        except OSError as error:
+            self._found_full(error)
+            self._spool_work.set()
 
     def put(self, result: pb.Result, issuer: Address | None, *, held: bool = False) -> None:
         """An attempt has ended."""
@@ -135,7 +158,7 @@ class Courier:
         key = key_of(result.key)
         parcel = self._parcels[key]
         if parcel.file is not None:
-            self._settled.append(parcel.file)
+            parcel.earlier = (*parcel.earlier, parcel.file)
         parcel.result, parcel.file, parcel.held = result, None, False
         self._unspooled[key] = None
         self._spool_work.set()
@@ -147,8 +170,12 @@ class Courier:
     def again(self, key: Key) -> None:
         """Its member asked for it once more, not knowing that it had ended."""
         parcel = self._parcels.get(key)
-        if parcel is not None and parcel.file is not None:
+        if parcel is not None and self._may_go(parcel):
             self._send(parcel)
+
+    def leave(self) -> None:
+        """The worker ends when all is settled, or soon: what the disk doesn't take goes without."""
+        self._leaving = True
 
     def acknowledge(self, answers: Iterable[pb.Acknowledgement]) -> None:
         """Members have answered."""
@@ -157,10 +184,13 @@ class Courier:
                 continue
             key = key_of(answer.key)
             parcel = self._parcels.get(key)
-            if parcel is None or parcel.file is None:
+            if parcel is None or (parcel.file is None and not parcel.sent):
                 continue  # answered twice, by two members
             del self._parcels[key]
-            self._settled.append(parcel.file)
+            self._unspooled.pop(key, None)
+            self._settled += (
+                parcel.earlier if parcel.file is None else (*parcel.earlier, parcel.file)
+            )
             stale = answer.verdict == pb.Acknowledgement.VERDICT_STALE
             if stale:
                 log.warning(
@@ -168,12 +198,13 @@ class Courier:
                 )
             self._on_settled(key, "stale" if stale else "accepted")
         self._spool_work.set()
+        self._look_if_settled()
 
     def attached(self, stream: Stream) -> None:
         """One more way to send."""
         self._streams.append(stream)
         for parcel in self._parcels.values():
-            if parcel.file is not None and parcel.carrier is None:
+            if parcel.carrier is None and self._may_go(parcel):
                 self._send(parcel)
 
     def detached(self, stream: Stream) -> None:
@@ -194,8 +225,7 @@ class Courier:
             await asyncio.sleep(_TICK)
             now = boottime()
             for parcel in self._parcels.values():
-                due = parcel.file is not None and now - parcel.sent > parcel.patience
-                if due and not parcel.held:
+                if now - parcel.sent > parcel.patience and self._may_go(parcel):
                     parcel.patience = min(parcel.patience * 2, MAX_PATIENCE)
                     self._send(parcel, other_than=parcel.carrier)
 
@@ -207,37 +237,86 @@ class Courier:
             self._spool_work.clear()
             try:
                 await self._flush()
+                if self._full:
+                    await self._in_thread(Spool.try_out, self._spool)
             except OSError as error:
-                self._full = error.strerror or str(error)
-                log.warning("the spool takes nothing: %s; no new work until it does", error)
+                self._found_full(error)
                 await asyncio.sleep(backoff.next())
                 self._spool_work.set()
             else:
                 self._full = ""
                 backoff.reset()
 
+    def _found_full(self, error: OSError) -> None:
+        self._full = error.strerror or str(error)
+        log.warning("the spool takes nothing: %s; no new work until it does", error)
+
     async def _flush(self) -> None:
+        try:
+            await self._write()
+        except OSError:
+            await self._remove()  # which makes room
+            raise
+        await self._remove()
+
+    async def _write(self) -> None:
         while self._unspooled:
-            batch = [*itertools.islice(self._unspooled, _MAX_BATCH)]
-            parcels = [self._parcels[key] for key in batch]
-            written = [each.result for each in parcels]
-            file = await self._in_thread(self._spool.write, written)
-            for key, parcel, result in zip(batch, parcels, written, strict=True):
-                if parcel.result is not result:  # released meanwhile: its words come later
-                    self._settled.append(file)
-                    continue
+            batch = self._batch()
+            try:
+                await self._write_batch(batch)
+            except OSError:
+                self._unspooled = dict.fromkeys(sorted(self._unspooled, key=self._size))
+                if len(batch) == 1 and self._most == 1:
+                    raise
+                self._most = max(1, len(batch) // 2)
+            else:
+                self._most = min(self._most * 2, _MOST_AT_ONCE)
+
+    def _batch(self) -> list[Key]:
+        batch: list[Key] = []
+        room = _MOST_BYTES
+        for key in itertools.islice(self._unspooled, self._most):
+            room -= self._size(key)
+            if batch and room < 0:
+                break
+            batch.append(key)
+        return batch
+
+    def _size(self, key: Key) -> int:
+        return self._parcels[key].result.ByteSize()
+
+    async def _write_batch(self, batch: list[Key]) -> None:
+        parcels = [self._parcels[key] for key in batch]
+        written = [each.result for each in parcels]
+        file = await self._in_thread(self._spool.write, written)
+        for key, parcel, result in zip(batch, parcels, written, strict=True):
+            if key not in self._parcels:  # a member has it
+                self._settled.append(file)
+            elif parcel.result is not result:  # released meanwhile: its words come later
+                parcel.earlier = (*parcel.earlier, file)
+            else:
                 del self._unspooled[key]
-                parcel.file = file
+                self._settled += parcel.earlier
+                parcel.file, parcel.earlier = file, ()
                 self._send(parcel)
+
+    async def _remove(self) -> None:
         settled, self._settled = self._settled, []
         if settled or self._full:  # else nothing was left undone
             await self._in_thread(self._spool.acknowledged, settled)
+        self._look_if_settled()
+
+    def _look_if_settled(self) -> None:
         if not self._parcels and not self._settled:
             self._all_settled.set()
 
     async def _in_thread(self, call: Callable[[A], T], argument: A) -> T:
         """In a thread of its own: those of the loop may all wait for names to be resolved."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, argument)
+
+    def _may_go(self, parcel: _Parcel) -> bool:
+        on_disk = parcel.file is not None
+        return not parcel.held and (on_disk or (self._leaving and self._full != ""))
 
     def _send(self, parcel: _Parcel, other_than: Stream | None = None) -> None:
         if parcel.held:

@@ -14,6 +14,9 @@ Invariants
   as not written: it has no end of its own, and what is written next ends it with a `?`. For a part
   of a line may look like a whole one, and name another session.
 - It outlives the process, not the machine: no fsync, since a crash of the host ends the jobs too.
+- Where a full disk doesn't take it at the start, it says so (`problem`) and is made later. Nothing
+  begins before it is there. A tree that was made meanwhile holds no program; if its worker dies,
+  the tree is a forgotten one (`cgroups`).
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class Journal:
     """The writing side. Takes microseconds; called on the event loop."""
 
     def __init__(self, directory: Path, mark: str, tree: Path | None = None) -> None:
-        """`tree` is written down before it is made, so none is ever lost."""
+        """`tree` is written down before it is made, so none is ever lost, if the disk takes it."""
         self.mark = mark
         self._tree = tree
         self.path = directory / f"{mark}{SUFFIX}"
@@ -62,10 +65,29 @@ class Journal:
         self._fd = -1
         self._torn = False
         """Whether the last line was taken in part."""
-        self._rewrite()
+        self.problem = ""
+        """Why it isn't there yet, in words."""
+        self.make()
+
+    def make(self) -> None:
+        """Write its beginning, unless it is there; `problem` tells."""
+        if self._fd >= 0:
+            return
+        try:
+            self._rewrite()
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+        else:
+            self.problem = ""
 
     def began(self, session: int, start: int, mortal: Mortal | None = None) -> None:
-        """A job's first process runs, as leader of its session."""
+        """A job's first process runs, as leader of its session.
+
+        Raises:
+            OSError: it isn't written down.
+        """
+        if self._fd < 0:
+            raise OSError(errno.ENOSPC, self.problem, str(self.path))
         if mortal is not None:  # first: alone it means nothing, and an older reader passes it over
             self._append(f"{_line(mortal)}\n")
         self._append(f"+ {session} {start}\n")
@@ -83,7 +105,8 @@ class Journal:
 
     def close(self) -> None:
         """The worker ends and has nothing running."""
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
         self.path.unlink(missing_ok=True)
 
     def _append(self, text: str) -> None:
@@ -104,6 +127,7 @@ class Journal:
             fresh.replace(self.path)
         except OSError:
             os.close(fd)
+            fresh.unlink(missing_ok=True)
             raise
         self._size, self._torn = size, False
         if self._fd >= 0:

@@ -8,7 +8,8 @@ its log: its cgroup; or, where none can be made, sessions, marks and the births 
 Invariants
 - The keeper is there before anything else is started, the launcher too.
 - A session is written down before anything else is done with its first process, and struck out
-  when its attempt has ended and its group was killed.
+  when its attempt has ended and its group was killed. As long as there is nothing to write it in,
+  `refuses` says so, and no work is asked for.
 - An attempt is `empty` when nothing of it lives: in a cgroup that is proven, else it is judged.
 - What dies with the lease is known to the keeper, and to it alone when this process stands still;
   so its cgroup is nobody else's, not even later: the keeper may kill it late.
@@ -58,6 +59,8 @@ class Sessions:
         if tree is not None:
             _step_aside(tree.parent)
         self.journal = Journal(directory, mark, tree)
+        if self.refuses:
+            log.warning("%s; no work until it can", self.refuses)
         self.lease = Lease()
         """What the keeper knows of it; to be told of each refresh."""
         self._leased = False
@@ -81,6 +84,12 @@ class Sessions:
     def grouped(self) -> bool:
         """Whether each attempt has a cgroup."""
         return self._launcher is not None
+
+    @property
+    def refuses(self) -> str:
+        """Why no program may be started, in words; empty: they may."""
+        problem = self.journal.problem
+        return problem and f"its journal of what runs can't be written: {problem}"
 
     def lacking(self, bounds: Bounds) -> str:
         """Why an attempt can't be held to these bounds here; empty when it can."""
@@ -216,6 +225,7 @@ class Sessions:
             self._look_again()
 
     def _look_again(self) -> None:
+        self.journal.make()
         try:
             self._orphans.look()
         except OSError as error:

@@ -15,12 +15,14 @@ Invariants
   known again by its token and digest.
 - Two processes never share a directory.
 - Nothing that ended is ever refused for want of room: whoever asks for work looks at `size`.
+- What was written in part is removed, by who finds the disk full or, where that died, at the start.
 
 Everything here blocks; `courier` calls it in a thread.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import logging
@@ -34,13 +36,19 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from schedkit import failpoints
-from schedkit.errors import Misconfigured
+from schedkit.errors import Misconfigured, NotNow
 from schedproto.v1 import worker_service_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 SUFFIX = ".results"
 _BATCH = re.compile(r"[0-9]{1,18}" + re.escape(SUFFIX), re.ASCII)
+_PARTS = re.compile(
+    r"([0-9]{1,18}\.results|spool_id|trial|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.new"
+)
+"""What this directory's workers write before it has its name."""
+_TRIAL = 1 << 18
+"""Bytes; the largest result has little more than half of that."""
 
 BEFORE_SYNC = failpoints.blocking("worker.before_fsync", OSError)
 AFTER_SYNC = failpoints.blocking("worker.after_fsync", OSError)
@@ -54,21 +62,21 @@ class Spool:
 
         Raises:
             Misconfigured: another process has it, or it can't be written.
+            NotNow: it is a new one, and its disk is full.
         """
         self.directory = directory
         try:
             directory.mkdir(mode=0o711, parents=True, exist_ok=True)
-            self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = _locked(directory)
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                self._remove_parts()
+                self.id = self._identity()
+            except (OSError, Misconfigured):
                 os.close(self._lock)
-                raise Misconfigured(
-                    f"the spool {directory} is in use by another worker; give each its own"
-                ) from None
-            self.id = self._identity()
+                raise
         except OSError as error:
-            raise Misconfigured(f"the spool {directory} can't be used: {error}") from error
+            refused = NotNow if error.errno in (errno.ENOSPC, errno.EDQUOT) else Misconfigured
+            raise refused(f"the spool {directory} can't be used: {error}") from error
         self._batches: dict[Path, int] = {}
         """Results of each file that nobody has acknowledged yet."""
         self._empty: list[Path] = []
@@ -131,6 +139,16 @@ class Spool:
         self._account(path, len(results), len(data))
         return path
 
+    def try_out(self) -> None:
+        """Write as much as a large result has, and take it away.
+
+        Raises:
+            OSError: the disk takes nothing now.
+        """
+        trial = self.directory / "trial.new"
+        _write_part(trial, os.urandom(_TRIAL))
+        trial.unlink()
+
     def acknowledged(self, paths: Iterable[Path]) -> None:
         """One result for each time that a path is named is settled; empty files are removed.
 
@@ -162,6 +180,11 @@ class Spool:
         self._sizes[path] = size
         self.size += size
 
+    def _remove_parts(self) -> None:
+        for path in self.directory.glob("*.new"):
+            if _PARTS.fullmatch(path.name) and path.is_file():
+                path.unlink()
+
     def _identity(self) -> str:
         path = self.directory / "spool_id"
         if not path.exists():
@@ -176,14 +199,22 @@ class Spool:
             ) from None
 
 
+def _locked(directory: Path) -> int:
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise Misconfigured(
+            f"the spool {directory} is in use by another worker; give each its own"
+        ) from None
+    return lock
+
+
 def _write(path: Path, data: bytes) -> None:
     fresh = path.with_name(f"{path.name}.new")
+    _write_part(fresh, data)
     try:
-        made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(made, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
         fresh.replace(path)
     except OSError:
         fresh.unlink(missing_ok=True)
@@ -193,6 +224,18 @@ def _write(path: Path, data: bytes) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _write_part(path: Path, data: bytes) -> None:
+    try:
+        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(made, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _number(path: Path) -> int:

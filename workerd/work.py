@@ -82,6 +82,8 @@ class Work:
         """Called when slots were taken or became free."""
         self.on_progress: Callable[[pb.Progress], object] = lambda _: None
         """Called when an attempt has got further."""
+        self.hindered: Callable[[], str] = lambda: ""
+        """Why nothing could be started, in words."""
 
     async def run(self) -> NoReturn:
         """Be the home of all runs until cancelled."""
@@ -224,8 +226,10 @@ class Work:
 
     @property
     def refuses(self) -> str:
-        """Why no new work may be asked for, in words; empty: its results would find room."""
-        return self._courier.refuses or self._keeping.refuses
+        """Why no new work may be asked for, in words; empty: it would begin, and its results find
+        room.
+        """
+        return self._courier.refuses or self._keeping.refuses or self.hindered()
 
     def holdings(self) -> Iterator[pb.Holding]:
         """What is held, armed or runs. What waits in the spool is the courier's to tell."""

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from schedctl.failure import Unfit
-from schedctl.files import SECRET, File, write
+from schedctl.files import SECRET, File, within, write
 from schedd.core.rights import identity_of
 from schedkit.channel import TLS
 from schedkit.clock import utcnow
@@ -68,7 +68,6 @@ class Authority:
             OSError: the folder can't be made, or written to.
         """
         found = cls(folder)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if found.certificate.exists():
             raise Unfit(
                 f"{folder} has an authority already: {found.certificate}",
@@ -91,7 +90,8 @@ class Authority:
             )
             .sign(key, hashes.SHA256())
         )
-        write(_key(found._key_file, key), _certificate(found.certificate, made))
+        with within(folder):
+            write(_key(found._key_file, key), _certificate(found.certificate, made))
         return found
 
     def issue(self, subject: Subject, out: Path, lifetime: timedelta) -> TLS:
@@ -138,9 +138,9 @@ class Authority:
             )
             .sign(ca_key, hashes.SHA256())
         )
-        out.mkdir(parents=True, exist_ok=True, mode=0o700)
         trust = [] if trusted.exists() else [_certificate(trusted, ca)]
-        write(*trust, _certificate(tls.cert, made), _key(tls.key, key))
+        with within(out):
+            write(*trust, _certificate(tls.cert, made), _key(tls.key, key))
         return tls
 
     def _read(self) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

@@ -2,14 +2,16 @@
 
 write    all are replaced, each at once, by neighbours that had their modes from the first moment
 begin    one is made, for its owner alone, where there is none: before what is to stand in it
+within   a folder is made for them; it goes again if nothing comes into it
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,6 +21,7 @@ from schedctl.failure import Failure
 OPEN: Final = 0o644
 SECRET: Final = 0o600
 ANOTHER: Final = "name another place, or make this one writable for you"
+ROOM: Final = "make room there, or name another place"
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
@@ -81,6 +84,25 @@ def begin(path: Path) -> Iterator[FileIO]:
 
 
 @contextmanager
+def within(folder: Path) -> Iterator[None]:
+    """A folder of one's own, with those above; what was made of them and stays empty is removed if
+    what it is for fails.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    made = [*itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))]
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for each in made:
+                each.rmdir()
+        raise
+
+
+@contextmanager
 def using(path: Path) -> Iterator[None]:
     """What fails in here for the file or folder at `path`, or below, is told as the user's."""
     try:
@@ -89,7 +111,8 @@ def using(path: Path) -> Iterator[None]:
         raise unusable(error, path) from error
 
 
-def unusable(error: OSError, path: Path, remedy: str = ANOTHER) -> Failure:
+def unusable(error: OSError, path: Path, remedy: str = "") -> Failure:
     """A path that somebody gave, and that isn't as they think."""
     where = error.filename2 or error.filename or path
+    remedy = remedy or (ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else ANOTHER)
     return Failure(f"{where}: {error.strerror or error}", reason="NO_FILE", remedy=remedy)

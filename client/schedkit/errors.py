@@ -5,7 +5,7 @@
     │   ├── OutcomeUnknown   a write without an answer: read back before acting on it
     │   └── TookTooLong      done by nobody in the time it has: ask for less, or later
     ├── Misconfigured   the operator: told all at once (`config.ConfigErrors`), exit code 2
-    │   └── NotNow      the calendar: may be right later, exit code 75
+    │   └── NotNow      the calendar, a full disk: may be right later, exit code 75
     └── Fault           ourselves: a bug. Nobody catches it; the process restarts clean
 
 Invariants
@@ -48,8 +48,9 @@ class Misconfigured(ScheddError):
 
 
 class NotNow(Misconfigured):
-    """It can't be by this host's clock, and nothing else is wrong. Who ends by it may be started
-    again: a clock is set right after a start, and certificates are renewed.
+    """It can't be by this host's clock or for its full disk, and nothing else is wrong. Who ends by
+    it may be started again: a clock is set right after a start, certificates are renewed, and room
+    is made.
     """
 
     EXIT_CODE: Final = 75  # EX_TEMPFAIL

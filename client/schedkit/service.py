@@ -5,7 +5,8 @@
                       └SIGHUP: reload, then ready┘
 
 Exit codes: 0 ended as asked · 1 a bug, logged with its traceback · 2 the configuration is wrong ·
-75 it is so by this host's clock alone · 128 + signal when the same signal came twice.
+75 it is so for now alone, by this host's clock or its full disk · 128 + signal when the same signal
+came twice.
 
 Invariants
 - A signal only sets an event; what it means is decided in `main`, on the loop.
@@ -24,7 +25,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, NoReturn
 
-from schedkit.errors import Misconfigured
+from schedkit.errors import Misconfigured, NotNow
 from schedkit.notify import Notifier
 from schedkit.tasks import TERMINATION
 
@@ -133,7 +134,8 @@ def _run(
         causes = [*_leaves(error)]
         if all(isinstance(cause, Misconfigured) for cause in causes):
             sys.stderr.writelines(f"{cause}\n" for cause in causes)
-            return MISCONFIGURED
+            later = all(isinstance(cause, NotNow) for cause in causes)
+            return NotNow.EXIT_CODE if later else MISCONFIGURED
         log.exception("a bug ends this process")
         return BUG
     return OK

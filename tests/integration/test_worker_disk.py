@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from support.worker_process import cluster
+from support.fake_member import Stream
+from support.worker_process import cluster, http_get
+from workerd.spool import Spool
 
 
 @contextlib.contextmanager
@@ -36,15 +40,30 @@ def fill(disk: Path) -> Path:
     return filler
 
 
+WAITS = "while [ ! -e go ]; do sleep 0.05; done; "
+
+
+async def waiting(stream: Stream, at: Path, then: str = "echo done") -> pb.AssignmentKey:
+    """A program that runs until there is a file `go`."""
+    shell = job_pb2.ShellAction(argv=["sh", "-c", WAITS + then], cwd=str(at))
+    running = await stream.assign(shell=shell)
+    await stream.holds(running, pb.Holding.STATE_RUNNING)
+    return running
+
+
+async def refused(stream: Stream) -> str:
+    """Why the worker asks for no work, once it tells."""
+    return await stream.until(
+        lambda: stream.heartbeats[-1].refuses if stream.heartbeats else None, "no work to be wanted"
+    )
+
+
 @pytest.mark.root
 async def test_a_full_disk_stops_new_work_and_loses_no_result(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         async with cluster(tmp_path, spool=str(disk / "spool")) as (member, _):
             stream = await member.attached()
-            script = "while [ ! -e go ]; do sleep 0.05; done; echo done"
-            shell = job_pb2.ShellAction(argv=["sh", "-c", script], cwd=str(tmp_path))
-            running = await stream.assign(shell=shell)
-            await stream.holds(running, pb.Holding.STATE_RUNNING)
+            running = await waiting(stream, tmp_path)
             filler = fill(disk)
             (tmp_path / "go").touch()
             await stream.until(lambda: stream.granted.slots == 0 or None, "no slots granted")
@@ -61,3 +80,102 @@ async def test_a_full_disk_stops_new_work_and_loses_no_result(tmp_path: Path) ->
             await stream.granted_at_least(1)
             later = await stream.assign(argv=["true"])
             assert (await stream.result_of(later)).outcome == pb.Result.OUTCOME_SUCCEEDED
+
+
+@pytest.mark.root
+async def test_what_a_worker_that_ends_cant_write_it_sends_as_it_is(tmp_path: Path) -> None:
+    """Else its effects were done, and the run is told as lost, and done again."""
+    with small_disk(tmp_path / "disk") as disk:
+        async with cluster(tmp_path, spool=str(disk / "spool")) as (member, worker):
+            stream = await member.attached()
+            running = await waiting(stream, tmp_path)
+            fill(disk)
+            (tmp_path / "go").touch()
+            await stream.holds(running, pb.Holding.STATE_SPOOLED)
+            await refused(stream)
+            assert not stream.results, "nothing is sent before it is on disk, or at the end"
+            worker.signal(signal.SIGTERM)
+            assert (await stream.result_of(running)).output[0].data == b"done\n"
+            assert await worker.ended(20) == 0
+            assert stream.goodbye, "all is settled"
+            assert "lost" not in worker.log.read_text()
+            assert "stay in the spool" not in worker.log.read_text()
+
+
+@pytest.mark.root
+async def test_what_neither_disk_nor_member_takes_at_the_end_is_told_as_lost(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        async with cluster(tmp_path, spool=str(disk / "spool")) as (member, worker):
+            member.acknowledge_results = False
+            stream = await member.attached()
+            running = await waiting(stream, tmp_path)
+            written = await stream.assign(argv=["true"])
+            await stream.result_of(written)
+            fill(disk)
+            (tmp_path / "go").touch()
+            await stream.holds(running, pb.Holding.STATE_SPOOLED)
+            worker.signal(signal.SIGTERM)
+            await worker.ended(30)
+            said = worker.log.read_text()
+            assert "1 results stay in the spool for the next start" in said
+            assert (
+                "1 results are lost: no member took them, and its spool takes nothing: No" in said
+            )
+
+
+@pytest.mark.root
+async def test_a_disk_with_room_for_some_results_takes_them_and_in_the_end_all(
+    tmp_path: Path,
+) -> None:
+    """A batch that finds no room is made smaller: what was stored makes room for the rest."""
+    with small_disk(tmp_path / "disk") as disk:
+        async with cluster(tmp_path, spool=str(disk / "spool"), slots="10") as (member, _):
+            stream = await member.attached()
+            talks = "head -c 60000 /dev/zero | tr '\\0' x"
+            keys = [await waiting(stream, tmp_path, talks) for _ in range(10)]
+            filler = fill(disk)
+            (tmp_path / "go").touch()
+            for key in keys:
+                await stream.holds(key, pb.Holding.STATE_SPOOLED)
+            os.truncate(filler, filler.stat().st_size - 300_000)
+            for key in keys:
+                assert len((await stream.result_of(key)).output[0].data) == 60_000
+            await stream.granted_at_least(10)
+            later = await stream.assign(argv=["true"])
+            assert (await stream.result_of(later)).outcome == pb.Result.OUTCOME_SUCCEEDED
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("before", ["ended", "killed"])
+async def test_a_worker_starts_on_a_full_disk_tells_what_its_spool_holds_and_takes_no_work(
+    tmp_path: Path, before: str
+) -> None:
+    """Nothing can be written down of what it would start. It recovers when there is room."""
+    with small_disk(tmp_path / "disk") as disk:
+        folder = disk / "spool"
+        async with cluster(tmp_path, spool=str(folder)) as (member, worker):
+            if before == "ended":
+                await worker.stop()
+            else:
+                worker.kill()
+            spool, key = Spool(folder), member.key()
+            spool.write([pb.Result(key=key)])
+            spool.close()
+            filler = fill(disk)
+            worker.start()
+            stream = await member.attached(2)
+            assert [*stream.hello.spooled] == [key]
+            await stream.result_of(key)
+            assert await refused(stream) == "its spool takes nothing: No space left on device"
+            status, why = await http_get(await worker.http_port(), "/readyz")
+            assert (status, "No space left on device" in why) == (503, True)
+            assert all(beat.refuses for beat in stream.heartbeats)
+            assert stream.granted.slots == 0
+            assert not [*folder.glob("*.new")]
+            filler.unlink()
+            await stream.granted_at_least(1)
+            later = await stream.assign(argv=["true"])
+            assert (await stream.result_of(later)).outcome == pb.Result.OUTCOME_SUCCEEDED
+            assert [*folder.glob("*.journal")]

@@ -105,12 +105,14 @@ class WorkerProcess:
             self.kill()
 
     async def http_port(self) -> int:
-        """Where it serves health and metrics."""
+        """Where it serves health and metrics; where it did last, if it was started again and isn't
+        attached yet.
+        """
 
-        def told() -> re.Match[str] | None:
-            return re.search(r"listens on port (\d+)", self.log.read_text())
+        def told() -> list[str]:
+            return re.findall(r"listens on port (\d+)", self.log.read_text())
 
-        return int((await wait_until_async(told, PATIENCE, "the worker's port"))[1])
+        return int((await wait_until_async(told, PATIENCE, "the worker's port"))[-1])
 
     def keeper_pid(self) -> int:
         """Its keeper process."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from workerd.core.ids import Key
+from workerd.limits import at_limit
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -30,7 +31,11 @@ class Scratch:
         self._written: list[Path] = []
 
     def __enter__(self) -> Self:
-        self.path.mkdir(mode=0o700, parents=True)
+        try:
+            self.path.mkdir(mode=0o700)
+        except FileNotFoundError:
+            _make_root(self.path.parent)
+            self.path.mkdir(mode=0o700)
         return self
 
     def __exit__(
@@ -69,7 +74,20 @@ class Scratch:
             os.fchown(fd, self._user.pw_uid, self._user.pw_gid)
 
 
-def clear(root: Path) -> None:
-    """Remove what earlier processes left."""
-    shutil.rmtree(root, ignore_errors=True)
+def _make_root(root: Path) -> None:
     root.mkdir(mode=0o711, parents=True, exist_ok=True)
+
+
+def clear(root: Path) -> None:
+    """Remove what earlier processes left, but for the directory: a full disk may take none anew."""
+    try:
+        _make_root(root)
+    except OSError as error:
+        if not at_limit(error):
+            raise
+        return  # there was none; whoever needs it makes it
+    for path in root.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()

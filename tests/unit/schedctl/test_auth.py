@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import stat
@@ -250,6 +251,28 @@ def test_without_an_authority_nothing_is_signed(offline: Any, home: Any) -> None
     assert "no authority in" in ended.err
     assert "try: make one: schedctl auth init; or say where it is: --ca-dir" in ended.err
     assert "config contexts" not in ended.err
+
+
+@pytest.mark.parametrize("words", ["init --ca-dir", "issue worker w1 --out"])
+def test_a_full_disk_is_told_as_that_and_keeps_no_folder(
+    offline: Any, home: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    offline("auth", "init")
+    kept = home / "kept"
+    kept.mkdir()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for folder in (home / "new" / "ca", kept):
+        ended = offline("auth", *words.split(), str(folder))
+        assert ended.code == 2
+        assert "No space left on device" in ended.err
+        assert "try: make room there, or name another place" in ended.err
+        assert "writable" not in ended.err
+    assert not (home / "new").exists()
+    assert [*kept.iterdir()] == []
 
 
 @pytest.mark.parametrize("name", ["ca", "CA"])

@@ -21,7 +21,7 @@ SOON = 20.0
 PROGRAM = """
 import asyncio, os, sys
 from schedkit import logs
-from schedkit.errors import Fault, Misconfigured
+from schedkit.errors import Fault, Misconfigured, NotNow
 from schedkit.service import Daemon, run_daemon
 
 async def main(daemon: Daemon) -> None:
@@ -210,6 +210,13 @@ def test_a_wrong_configuration_ends_it_with_2_and_no_traceback() -> None:
         assert ends(process) == 2
         assert process.stderr is not None
         assert process.stderr.read() == "schedd.toml:3: unknown key 'x'\n"
+
+
+def test_what_may_be_right_later_ends_it_with_75() -> None:
+    with daemon('raise NotNow("No space left on device")') as process:
+        assert ends(process) == 75
+        assert process.stderr is not None
+        assert process.stderr.read() == "No space left on device\n"
 
 
 def test_children_cannot_speak_in_the_daemons_name() -> None:

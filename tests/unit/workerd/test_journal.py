@@ -111,6 +111,44 @@ def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
     assert journal.read(written.path) == journal.Left("mark", {10: 111, 20: 222})
 
 
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process may grow at all."""
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_journal_that_a_full_disk_doesnt_take_is_made_later_and_nothing_begins_before(
+    tmp_path: Path,
+) -> None:
+    with full_disk():
+        written = journal.Journal(tmp_path, "mark")
+        assert written.problem
+        with pytest.raises(OSError, match=written.problem):
+            written.began(10, 111)
+        written.make()
+        assert written.problem
+    assert [*tmp_path.iterdir()] == [], "no litter, whoever tries how often"
+    written.make()
+    assert written.problem == ""
+    written.began(10, 111)
+    written.make()
+    assert journal.read(written.path) == journal.Left("mark", {10: 111})
+
+
+def test_a_journal_that_was_never_there_closes(tmp_path: Path) -> None:
+    with full_disk():
+        written = journal.Journal(tmp_path, "mark")
+    before = open_files()
+    written.close()
+    assert open_files() == before
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_journal_names_the_tree_of_its_cgroups(tmp_path: Path) -> None:
     written = journal.Journal(tmp_path, "mark", Path("/sys/fs/a b"))
     written.began(10, 111)

@@ -15,6 +15,7 @@ import pytest
 from support.wait import PATIENCE, wait_until_async
 from workerd import sessions as module
 from workerd.core.ids import Key, RunId, Token
+from workerd.journal import Journal
 from workerd.keeper import Keeper
 from workerd.lease import Lease
 from workerd.programs import Program
@@ -87,4 +88,37 @@ def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attemp
         child.wait()
         sessions.ended(child.pid, later)
     finally:
+        sessions.close()
+
+
+async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a killed worker had running is found by it."""
+    full = [True]
+    rewrite = Journal._rewrite
+
+    def written(self: Journal) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rewrite(self)
+
+    monkeypatch.setattr(Journal, "_rewrite", written)
+    monkeypatch.setattr(module, "_LOOK", 0.01)
+    sessions = Sessions(tmp_path, wanted=False, handlers=False)
+    program = Program(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, tmp_path, subprocess.DEVNULL)
+    watching = asyncio.create_task(sessions.watch(), name="watch")
+    try:
+        why = "its journal of what runs can't be written: No space left on device"
+        assert sessions.refuses == why
+        child = sessions.start(program, Key(RunId("r"), Token(1)), 1, 2)
+        with pytest.raises(OSError, match="No space left"):
+            sessions.began(child.pid, Key(RunId("r"), Token(1)))
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        full.clear()
+        await wait_until_async(lambda: not sessions.refuses, PATIENCE, "the journal")
+        assert sessions.journal.path.exists()
+    finally:
+        watching.cancel()
         sessions.close()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import stat
+import uuid
 from pathlib import Path
 
 import pytest
 
-from schedkit.errors import Misconfigured
+from schedkit.errors import Misconfigured, NotNow
+from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
 from workerd.core.ids import Address
@@ -18,8 +21,50 @@ from workerd.spool import Spool
 from workerd.wire import key_of
 
 
-def result(run: str) -> pb.Result:
-    return pb.Result(key=pb.AssignmentKey(run_id=run, fencing_token=1))
+def result(run: str, size: int = 0) -> pb.Result:
+    """One with so many bytes of output."""
+    output = [run_pb2.LogPiece(data=b"x" * size)] if size else []
+    return pb.Result(key=pb.AssignmentKey(run_id=run, fencing_token=1), output=output)
+
+
+def accepted(*runs: str) -> list[pb.Acknowledgement]:
+    verdict = pb.Acknowledgement.VERDICT_ACCEPTED
+    return [pb.Acknowledgement(key=result(run).key, verdict=verdict) for run in runs]
+
+
+def names(folder: Path, pattern: str = "*") -> list[str]:
+    return sorted(path.name for path in folder.glob(pattern))
+
+
+class Hearing:
+    """A stream that hears what is sent."""
+
+    address = Address("m1:7420")
+
+    def __init__(self) -> None:
+        self.sent: list[pb.Result] = []
+
+    def send_result(self, result: pb.Result) -> None:
+        self.sent.append(result)
+
+    @property
+    def runs(self) -> set[str]:
+        return {each.key.run_id for each in self.sent}
+
+
+class Disk:
+    """As full as told: a file that is longer than there is room can't be synced."""
+
+    room = 0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._sync = os.fsync
+        monkeypatch.setattr(os, "fsync", self.fsync)
+
+    def fsync(self, fd: int) -> None:
+        if stat.S_ISREG(os.fstat(fd).st_mode) and os.fstat(fd).st_size > self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._sync(fd)
 
 
 def test_what_was_written_is_found_by_the_next_process_in_order(tmp_path: Path) -> None:
@@ -291,3 +336,154 @@ async def test_who_is_released_while_it_is_written_is_written_once_more_and_goes
         await courier.settled()
     assert (spool.size, spool.load()) == (0, [])
     spooling.cancel()
+
+
+async def test_what_the_disk_doesnt_take_at_the_end_of_a_worker_is_sent_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2: else it is lost unheard, and done again."""
+    courier, stream = Courier(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
+    disk = Disk(monkeypatch)
+    courier.attached(stream)
+    courier.put(result("a"), None)
+    courier.put(result("b"), None, held=True)
+    async with asyncio.TaskGroup() as group:
+        loops = [courier.keep_spooling(), courier.keep_sending()]
+        tasks = [group.create_task(each) for each in loops]
+        await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+        courier.acknowledge(accepted("a"))
+        assert (stream.sent, len(courier)) == ([], 2), "nobody can have it as yet"
+        courier.leave()
+        await wait_until_async(lambda: stream.sent, PATIENCE, "it to be sent")
+        assert stream.runs == {"a"}, "the other isn't to be told yet"
+        told = result("b", 5)
+        courier.release(told)
+        await wait_until_async(lambda: told in stream.sent, PATIENCE, "that to be sent, too")
+        assert courier.left == (0, 2)
+        courier.acknowledge(accepted("a", "b"))
+        async with asyncio.timeout(PATIENCE):
+            await courier.settled()
+        disk.room = 1 << 30
+        await wait_until_async(lambda: not courier.refuses, PATIENCE, "room")
+        for task in tasks:
+            task.cancel()
+    assert names(tmp_path, "*.results") == []
+
+
+async def test_what_isnt_on_disk_counts_as_lost_and_words_of_before_as_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    courier = Courier(Spool(tmp_path), lambda _key, _verdict: None)
+    spooling = asyncio.create_task(courier.keep_spooling())
+    for run in ("kept", "told later"):
+        courier.put(result(run), None, held=True)
+    await wait_until_async(lambda: courier.left == (2, 0), PATIENCE, "both to be on disk")
+    disk = Disk(monkeypatch)
+    courier.put(result("lost"), None)
+    courier.release(result("told later", 5))
+    await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+    assert courier.left == (2, 1)
+    assert names(tmp_path, "*.results") == ["000000000001.results"]
+    disk.room = 1 << 30
+    await wait_until_async(lambda: courier.left == (3, 0), PATIENCE, "all to be on disk")
+    spooling.cancel()
+
+
+async def test_a_batch_that_finds_no_room_is_made_smaller_and_what_fits_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2: else nothing of it ever goes, and the worker takes no work for good."""
+    disk = Disk(monkeypatch)
+    disk.room = 10_000
+    courier, stream = Courier(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
+    courier.attached(stream)
+    courier.put(result("large", 20_000), None)
+    small = {f"small {number}" for number in range(20)}
+    for run in small:
+        courier.put(result(run, 3_000), None)
+    spooling = asyncio.create_task(courier.keep_spooling())
+    await wait_until_async(lambda: stream.runs == small, PATIENCE, "what fits to be sent")
+    await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+    assert courier.left == (20, 1)
+    disk.room = 1 << 30
+    await wait_until_async(lambda: "large" in stream.runs, PATIENCE, "the rest to be sent")
+    await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take work again")
+    courier.acknowledge(accepted(*stream.runs))
+    async with asyncio.timeout(PATIENCE):
+        await courier.settled()
+    assert names(tmp_path, "*.results") == []
+    spooling.cancel()
+
+
+async def test_what_is_settled_leaves_a_full_disk_though_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2: that is what makes room."""
+    courier, stream = Courier(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
+    courier.attached(stream)
+    spooling = asyncio.create_task(courier.keep_spooling())
+    courier.put(result("a"), None)
+    await wait_until_async(lambda: stream.sent, PATIENCE, "it to be sent")
+    Disk(monkeypatch)
+    courier.put(result("b"), None)
+    await wait_until_async(lambda: courier.refuses, PATIENCE, "the disk to be found full")
+    courier.acknowledge(accepted("a"))
+    await wait_until_async(
+        lambda: not names(tmp_path, "*.results"), PATIENCE, "what was stored to go"
+    )
+    assert courier.refuses
+    spooling.cancel()
+
+
+async def test_a_batch_has_a_mebibyte_at_most_or_one_result(tmp_path: Path) -> None:
+    """Disk and memory take them one after the other, however large they are."""
+    spool = Spool(tmp_path)
+    courier = Courier(spool, lambda _key, _verdict: None)
+    for number in range(30):
+        courier.put(result(f"{number}", 100_000), None)
+    courier.put(result("huge", 3 << 20), None)
+    spooling = asyncio.create_task(courier.keep_spooling())
+    await wait_until_async(lambda: courier.left == (31, 0), PATIENCE, "all to be on disk")
+    batches = [results for _, results in spool.load()]
+    assert sorted(len(each) for each in batches) == [1, 10, 10, 10]
+    spooling.cancel()
+
+
+async def test_a_full_disk_is_found_before_the_first_hello_and_tried_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W2: else work is taken whose results find no room."""
+    spool = Spool(tmp_path)
+    disk = Disk(monkeypatch)
+    disk.room = 1000
+    courier = Courier(spool, lambda _key, _verdict: None)
+    courier.load()
+    assert courier.refuses == "its spool takes nothing: No space left on device"
+    spooling = asyncio.create_task(courier.keep_spooling())
+    courier.put(result("a"), None)
+    await wait_until_async(lambda: courier.left == (1, 0), PATIENCE, "what fits to be on disk")
+    assert courier.refuses, "but that was a small one"
+    disk.room = 1 << 30
+    await wait_until_async(lambda: not courier.refuses, PATIENCE, "room for work")
+    assert names(tmp_path) == ["000000000001.results", "lock", "spool_id"]
+    spooling.cancel()
+
+
+def test_what_was_written_in_part_makes_room_at_the_next_start(tmp_path: Path) -> None:
+    Spool(tmp_path).close()
+    parts = ["000000000009.results.new", "spool_id.new", "trial.new", f"{uuid.uuid4()}.new"]
+    for name in (*parts, "theirs.new"):
+        (tmp_path / name).write_bytes(b"half")
+    Spool(tmp_path).close()
+    assert names(tmp_path) == ["lock", "spool_id", "theirs.new"]
+
+
+def test_a_new_worker_whose_disk_is_full_may_be_started_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its id has to be kept; there is nothing to tell that waits."""
+    disk = Disk(monkeypatch)
+    with pytest.raises(NotNow, match="No space left on device"):
+        Spool(tmp_path)
+    disk.room = 1000
+    Spool(tmp_path).close()
