@@ -528,6 +528,33 @@ async def test_a_pause_with_an_etag_is_of_the_job_that_was_seen(api):
     assert (await api("PauseJob", wire.PauseJobRequest(job="etl", etag=edited.etag))).paused
 
 
+@pytest.mark.parametrize("call", ["DeleteJob", "PauseJob"])
+async def test_an_etag_guards_against_an_edit_that_comes_between(api, monkeypatch, call):
+    """The job is read, edited by another, and only then locked."""
+    seen = await api("CreateJob", create(job("etl")))
+    store = api.services.store
+    name, request = {
+        "DeleteJob": ("delete_job", wire.DeleteJobRequest(job="etl", etag=seen.etag)),
+        "PauseJob": ("pause_job", wire.PauseJobRequest(job="etl", etag=seen.etag)),
+    }[call]
+    plain = getattr(type(store), name)
+    edits = [update(job_pb2.Job(name="etl", slots=2), "slots")]
+
+    async def after_an_edit(self: Any, *arguments: Any) -> Any:
+        while edits:
+            await api("UpdateJob", edits.pop())
+        return await plain(self, *arguments)
+
+    monkeypatch.setattr(type(store), name, after_an_edit)
+    with pytest.raises(Aborted, match="was changed meanwhile"):
+        await api(call, request)
+    kept = await api("GetJob", wire.GetJobRequest(job="etl"))
+    assert (kept.slots, kept.paused) == (2, False)
+    assert await api.world.sql("SELECT count(*) FROM audit WHERE action = 'delete'") == [(0,)]
+    request.ClearField("etag")
+    await api(call, request)
+
+
 async def test_the_instants_of_a_pause_become_one_row_and_none_is_replayed(api):
     await api("CreateJob", create(job(cron=["* * * * * *", "*/7 * * * * *"])))
     await api("PauseJob", wire.PauseJobRequest(job="j", note="n"))
