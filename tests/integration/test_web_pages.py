@@ -601,6 +601,18 @@ async def test_dead_letters_that_are_discarded_already_are_told_so_and_not_as_no
     assert "0 dead letters" not in again
 
 
+async def test_a_redrive_is_told_as_what_is_to_be_and_what_may_stay(web: Web) -> None:
+    await buried(web)
+    await web.ask("DELETE", "/api/v1/jobs/etl")
+    said = (await web.get("/dead-letters")).text
+    assert "become new runs, so many a second; those whose job or pool is deleted stay." in said
+    assert "becomes a new run; if its job or pool is deleted, it stays." in said
+    answer = await sent(web, "/dead-letters/redrive", **await form_of(web, "redrive"), rate="10")
+    page = await page_after(web, answer)
+    assert "3 dead letters are to be done again: Redrives, below, tells how many are." in page
+    assert ">0 of 3" in page.partition('id="redrives"')[2]
+
+
 @pytest.mark.parametrize("action", ["discard", "redrive"])
 @pytest.mark.parametrize(
     ("fields", "problem"),

@@ -30,7 +30,7 @@ from schedproto.v1 import run_pb2, run_service_pb2
 LONGEST: Final = 256 * 1024
 """Characters of a log that the page itself holds, its newest; REST has all of it."""
 MOST_READ: Final = 8 * 1024 * 1024
-"""Bytes that are read for those. Of a longer log the page has the ends, as the database has them."""
+"""Bytes that are read for those. Of a longer log the page has the ends, which the row has."""
 SO_FAR: Final = 64 * 1024
 """Characters of one that is still written that the page comes with: its newest."""
 WITHIN: Final = 0.25
