@@ -99,7 +99,7 @@ async def discard_dead_letters(
         raise wrong("run_ids", "goes with neither job, fingerprint, group nor all")
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
-        raise wrong(field, "goes with a job, a fingerprint, a group or all, and with no run_ids")
+        raise wrong(field, "goes with a job, a fingerprint, a group or all, not with ids of runs")
     choice = chosen_by(request, run_ids)
     what = told(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)
