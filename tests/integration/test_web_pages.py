@@ -78,6 +78,24 @@ async def test_what_a_page_doesn_t_ask_for_is_refused_by_name_and_costs_no_look(
         assert "what it asks for is q, page, namespace" in answer.text
 
 
+async def test_what_a_page_is_asked_for_twice_is_refused_by_name(web: Web) -> None:
+    """As by REST: one of the two was meant."""
+    twice = "dead-letters?job=a&job=b"
+    for address in (f"/{twice}", f"/live/{twice}", "/jobs?page=&page="):
+        answer = await web.get(address)
+        assert answer.status == 400, address
+        assert "is given twice" in answer.text
+
+
+async def test_a_stream_says_first_whose_it_is_for_the_footer_that_it_stands_in(web: Web) -> None:
+    page = (await web.get("/jobs")).text
+    [name] = re.findall('<span id="served"> Served by ([^<]+)[.]</span>', page)
+    async with web.events("/live/jobs", beats=True) as events:
+        beat = await anext(events)
+        assert (beat.name, beat.data) == ("beat", name)
+        assert "There are no jobs yet" in (await anext(events)).data
+
+
 async def test_a_run_that_has_ended_is_told_so_and_its_log_isn_t_read_again(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
