@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from schedd.api import paging, validation, views
+from schedd.api import paging, stored_jobs, validation, views
 from schedd.api.bounds import id_of
 from schedd.api.choosing import check_chosen, choice_of, chosen_by, counted, more_than_told, told
 from schedd.api.errors import NotFound, cut, wrong
@@ -15,6 +15,7 @@ from schedd.api.runs import run_id_of
 from schedd.api.services import Caller, Services
 from schedd.core.ids import RedriveId, RunId
 from schedd.core.records import Conflict
+from schedd.core.redrive import Choice
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -98,7 +99,7 @@ async def discard_dead_letters(
         raise wrong("run_ids", "goes with neither job, fingerprint, group nor all")
     elif request.HasField("until") or request.at_most:
         field = "until" if request.HasField("until") else "at_most"
-        raise wrong(field, "goes with a job, a fingerprint, a group or all, and with no run_ids")
+        raise wrong(field, "goes with a job, a fingerprint, a group or all, not with ids of runs")
     choice = chosen_by(request, run_ids)
     what = told(choice) | {"note": request.note}
     entry = caller.audit("discard", "dead letters", request.request_id)
@@ -107,4 +108,15 @@ async def discard_dead_letters(
     )
     if isinstance(done, Conflict):
         raise more_than_told(choice)
+    if not done:
+        await check_job(services, choice)
     return wire.DiscardDeadLettersResponse(discarded=len(done))
+
+
+async def check_job(services: Services, choice: Choice) -> None:
+    """Raise NotFound where the job that is named neither is there nor has left a letter."""
+    if not choice.job or await services.store.get_job(choice.namespace, choice.job) is not None:
+        return
+    of_job = Choice(choice.namespace, choice.job)
+    if not await services.dead_letters.listed(of_job, None, None, 1, settled=True):
+        raise stored_jobs.unknown(choice.job)

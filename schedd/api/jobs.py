@@ -225,7 +225,12 @@ async def delete_job(
         audit = replace(audit, after=compact({"note": request.note}))
     async with settling.kept(services, stored.name):
         missed = LeftOut(partial(_never_fired, caller.actor), services.emit)
-        deleted = await services.store.delete_job(stored.job_id, audit, missed, noted.definition)
+        seen = stored.generation if request.etag else None
+        deleted = await services.store.delete_job(
+            stored.job_id, audit, missed, noted.definition, seen
+        )
+        if isinstance(deleted, Conflict):
+            raise stored_jobs.edited_meanwhile(stored.name)
         if isinstance(deleted, ChainRefused):
             raise chains.refusal(deleted, stored.name)
         if not deleted:

@@ -97,6 +97,6 @@ def _often_violations(field: str, said: job_pb2.Notification) -> Iterator[Violat
         yield Violation(f"{field}.silence", "must be a positive duration of at most 366 days")
     if said.HasField("after"):
         if field != "on_late":
-            yield Violation(f"{field}.after", "goes with on_late alone")
+            yield Violation(f"{field}.after", "goes with what is told of late runs alone")
         elif not timedelta(0) < seconds(said.after) <= LONGEST:
             yield Violation(f"{field}.after", "must be a positive duration of at most 366 days")

@@ -12,6 +12,7 @@ from uuid import uuid4
 from schedd.api import paging, stored_jobs, validation, views
 from schedd.api.bounds import id_of
 from schedd.api.choosing import check_chosen, chosen_by, counted, more_than_told, told
+from schedd.api.dead_letters import check_job
 from schedd.api.errors import FailedPrecondition, NotFound, cut, wrong
 from schedd.api.services import Caller, Services, compact
 from schedd.core.ids import JobId, RedriveId
@@ -36,7 +37,7 @@ async def redrive_dead_letters(
     if request.dry_run:
         planned = await services.dead_letters.planned(choice)
         if not planned:
-            await _check_job(services, choice)
+            await check_job(services, choice)
         return wire.RedriveDeadLettersResponse(total=planned)
     redrive_id = RedriveId(uuid4())
     wish = Wish(redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor)
@@ -55,7 +56,7 @@ async def redrive_dead_letters(
     if isinstance(made, Conflict):
         raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
     if made is None:
-        await _check_job(services, choice)
+        await check_job(services, choice)
         raise FailedPrecondition(
             f"no dead letter{_of(choice)} is free to be done again",
             reason="NO_DEAD_LETTERS",
@@ -126,15 +127,6 @@ async def _switched(
             remedy="`schedctl run cancel` ends runs that are under way",
         )
     return _answer(request.redrive_id, done)
-
-
-async def _check_job(services: Services, choice: Choice) -> None:
-    """Raise NotFound where the job that is named neither is there nor has left a letter."""
-    if not choice.job or await services.store.get_job(choice.namespace, choice.job) is not None:
-        return
-    of_job = Choice(choice.namespace, choice.job)
-    if not await services.dead_letters.listed(of_job, None, None, 1, settled=True):
-        raise stored_jobs.unknown(choice.job)
 
 
 def _of(choice: Choice) -> str:

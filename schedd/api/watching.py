@@ -35,7 +35,7 @@ async def watch_runs(
         return
     for field in ("namespace", "job"):
         if getattr(request, field):
-            raise wrong(field, "goes without run_ids, which name each run")
+            raise wrong(field, "goes without the ids of runs, each of which says whose it is")
     if len(request.run_ids) > MOST_WATCHED:
         raise wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
     watched = sorted(await _find_all(services, request.run_ids))

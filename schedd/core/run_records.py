@@ -30,7 +30,7 @@ class RunRecord:
     error: str
     retry_at: datetime | None
     paused: bool = False
-    """Its job is."""
+    """Its job is, and that keeps it: no person asked for this run."""
     braked: bool = False
     """The whole cluster is paused."""
     first_started_at: datetime | None = None

@@ -138,9 +138,11 @@ class UserStore(Protocol):
         audit: AuditEntry,
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
         noted: Callable[[JobRecord], str] | None = None,
-    ) -> bool | ChainRefused:
+        seen_generation: int | None = None,
+    ) -> bool | Conflict | ChainRefused:
         """False: it wasn't there. `missed` as in `update_job`, with the moment of the deletion;
-        `noted`: what the audit has of the job that went.
+        `noted`: what the audit has of the job that went. A `Conflict` if its generation isn't the
+        one that was seen.
         """
         ...
 

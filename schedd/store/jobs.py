@@ -254,14 +254,18 @@ def delete_job(
     entry: AuditEntry,
     missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
     noted: Callable[[JobRecord], str] | None = None,
-) -> bool | ChainRefused:
+    seen_generation: int | None = None,
+) -> bool | Conflict | ChainRefused:
     """Delete it: waiting runs are cancelled, running ones finish. False: it wasn't there. `missed`
     says of the job as it stood at that moment what accounts for what was due and never fired,
-    `noted` what the audit has of it. While others run after it, it stays.
+    `noted` what the audit has of it. While others run after it, it stays, and a `Conflict` if the
+    generation isn't the one seen.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
         return False
+    if seen_generation not in (None, generation):
+        return Conflict("etag", job_id)
     if named := chains.children(connection, job_id):
         return ChainRefused("child", ", ".join(named[:10]))
     now = connection.execute(select(func.clock_timestamp())).scalar_one()

@@ -53,6 +53,10 @@ def in_states(of: Columns, states: Sequence[State]) -> ColumnElement[bool]:
     return found & ~armed(of) if State.RUNNING in states and State.PENDING not in states else found
 
 
+_BY_A_PERSON: Final = (Trigger.MANUAL.value, Trigger.SUBMIT.value)
+"""Those go though their job is paused, as the statement that assigns has it."""
+
+
 def records(of: FromClause = runs) -> Select[Any]:
     """Runs with what their jobs and earlier attempts say. `of`: rows of `runs`, all or some."""
     first = select(func.min(attempts.c.started_at)).where(attempts.c.run_id == of.c.run_id)
@@ -64,7 +68,7 @@ def records(of: FromClause = runs) -> Select[Any]:
         jobs.c.namespace,
         jobs.c.name,
         jobs.c.ephemeral,
-        func.coalesce(timers.c.paused, False).label("paused"),
+        (func.coalesce(timers.c.paused, False) & of.c.trigger.not_in(_BY_A_PERSON)).label("paused"),
         literal_column("(SELECT paused FROM cluster WHERE one)").label("braked"),
         armed(of.c).label("armed"),
         func.least(earlier, of.c.started_at).label("first_started_at"),

@@ -168,9 +168,11 @@ class PostgresUserStore:
         audit: AuditEntry,
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
         noted: Callable[[JobRecord], str] | None = None,
-    ) -> bool | ChainRefused:
+        seen_generation: int | None = None,
+    ) -> bool | Conflict | ChainRefused:
         """False: it wasn't there."""
-        return await self.database.call(lambda c: jobs.delete_job(c, job_id, audit, missed, noted))
+        wish = (job_id, audit, missed, noted, seen_generation)
+        return await self.database.call(lambda c: jobs.delete_job(c, *wish))
 
     async def submit_run(
         self,

@@ -121,9 +121,12 @@ def _of_query(cls: type[Message], found: Found, query: Iterable[tuple[str, str]]
     """The fields that parameters name, dotted where they lie deeper."""
     form: dict[str, Any] = {}
     unknown: list[Violation] = []
+    inner = _body_of(cls, found)
     for key, value in query:
         field = _field(cls, key)
-        if field is None:
+        if field is None and inner is not None and _field(inner, key) is not None:
+            unknown.append(Violation(key, "belongs into the body"))
+        elif field is None:
             unknown.append(Violation(key, "unknown parameter"))
         elif found.route.body in (WHOLE, field.name):
             unknown.append(Violation(key, "belongs into the body"))
@@ -132,6 +135,12 @@ def _of_query(cls: type[Message], found: Found, query: Iterable[tuple[str, str]]
     if unknown:
         raise wrong("; ".join(f"{one.field}: {one.problem}" for one in unknown), violations=unknown)
     return from_json(form, cls, strings=True)
+
+
+def _body_of(cls: type[Message], found: Found) -> type[Message] | None:
+    """What the body is, where it is one field of the request."""
+    field = found.route.body
+    return None if field in ("", WHOLE) else type(getattr(cls(), field))
 
 
 def _field(cls: type[Message], key: str) -> FieldDescriptor | None:

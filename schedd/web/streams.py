@@ -56,8 +56,8 @@ class Event:
         return ("\n".join(lines) + "\n\n").encode()
 
 
-BEAT: Final = Event("", name="beat").encoded
-"""An event that says no more than that the member is there."""
+BEAT: Final = "beat"
+"""The event that says no more than that the member is there, and which that is."""
 
 
 class Ready:
@@ -96,8 +96,8 @@ class Ready:
 
 
 class EventStream:
-    """An ASGI response that sends the events of `events` until it ends, and `beat` after `every`
-    seconds of silence.
+    """An ASGI response that sends the events of `events` until it ends, and `beat` at first and
+    after `every` seconds of silence.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class EventStream:
         self._ready.end()
 
     async def _send_all(self, send: Send) -> None:
-        piece = HERE
+        piece = self._beat
         while piece:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             try:

@@ -19,6 +19,7 @@ from schedd.web.pages.all import PAGES
 from schedd.web.pages.looks import Looks
 from schedd.web.pages.page import AT_A_TIME, Asked
 from schedkit.errors import Unavailable
+from schedproto.v1 import run_pb2
 from support.callers import TESTER
 from support.postgres import private_postgres, restart
 from support.web import Answer, Web, served
@@ -77,6 +78,24 @@ async def test_what_a_page_doesn_t_ask_for_is_refused_by_name_and_costs_no_look(
         assert "what it asks for is q, page, namespace" in answer.text
 
 
+async def test_what_a_page_is_asked_for_twice_is_refused_by_name(web: Web) -> None:
+    """As by REST: one of the two was meant."""
+    twice = "dead-letters?job=a&job=b"
+    for address in (f"/{twice}", f"/live/{twice}", "/jobs?page=&page="):
+        answer = await web.get(address)
+        assert answer.status == 400, address
+        assert "is given twice" in answer.text
+
+
+async def test_a_stream_says_first_whose_it_is_for_the_footer_that_it_stands_in(web: Web) -> None:
+    page = (await web.get("/jobs")).text
+    [name] = re.findall('<span id="served"> Served by ([^<]+)[.]</span>', page)
+    async with web.events("/live/jobs", beats=True) as events:
+        beat = await anext(events)
+        assert (beat.name, beat.data) == ("beat", name)
+        assert "There are no jobs yet" in (await anext(events)).data
+
+
 async def test_a_run_that_has_ended_is_told_so_and_its_log_isn_t_read_again(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +113,62 @@ async def test_a_run_that_has_ended_is_told_so_and_its_log_isn_t_read_again(
     assert "cancelled" in told[0].data
     assert len(read) == 1
     assert "data-live" not in (await web.get(f"/runs/{run}")).text
+
+
+async def ended_with(
+    web: Web, monkeypatch: pytest.MonkeyPatch, lines: int, stored: run_pb2.Output | None = None
+) -> str:
+    """The page of a run that has ended and wrote so many lines, of 128 bytes; `stored`: what its
+    row has of them.
+    """
+
+    async def logs(*_: object) -> AsyncIterator[run_pb2.LogPiece]:
+        for first in range(0, lines, 500):
+            data = b"".join(b"%07d %s\n" % (at, b"." * 119) for at in range(first, first + 500))
+            # a worker reads wherever it is, within lines, too
+            yield run_pb2.LogPiece(data=data[:777], offset=first * 128)
+            yield run_pb2.LogPiece(data=data[777:], offset=first * 128 + 777)
+
+    monkeypatch.setitem(STREAMING, "schedd.v1.RunService.ReadLogs", logs)
+    await web.post("/api/v1/jobs", JOB)
+    run = (await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"]
+    await web.post(f"/api/v1/runs/{run}:cancel", {})
+    if stored is not None:
+        row = "INSERT INTO outputs SELECT run_id, 1, scheduled_at, %s, true FROM runs"
+        kept = (stored.SerializeToString(),)
+        await web.store.database.call(lambda c: c.exec_driver_sql(row, kept))
+    return (await web.get(f"/runs/{run}")).text.partition('id="log-text"')[2].partition("</pre>")[0]
+
+
+async def test_of_a_long_log_the_page_has_the_newest_lines(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = await ended_with(web, monkeypatch, 10_000)
+    assert "what came earlier is left out here: `schedctl run logs` has all of it" in text
+    _, *lines = re.sub("<[^>]*>", "", text.partition("all of it")[2]).splitlines()
+    assert {len(line) for line in lines} == {127}, "whole ones"
+    numbers = [int(line.split()[0]) for line in lines]
+    assert numbers == list(range(numbers[0], 10_000)), "to the last"
+    assert 255 * 1024 <= 128 * len(numbers) < 352 * 1024
+
+
+async def test_of_a_log_of_many_megabytes_the_page_has_the_ends_and_reads_not_all_of_it(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = run_pb2.Output(
+        pieces=[
+            run_pb2.LogPiece(data=b"the first line\n"),
+            run_pb2.LogPiece(data=b"the last line\n", offset=99_999_986, omitted=99_999_971),
+        ]
+    )
+    text = await ended_with(web, monkeypatch, 800_000, ends)
+    told = [re.sub("<[^>]*>", "", line) for line in text.partition(">")[2].splitlines()]
+    assert [line for line in told if line] == [
+        "the beginning and the end of a long log: `schedctl run logs` has all of it",
+        "the first line",
+        "99,999,971 bytes are left out here",
+        "the last line",
+    ]
 
 
 async def test_what_a_form_did_is_told_once(web: Web) -> None:
@@ -542,6 +617,18 @@ async def test_dead_letters_that_are_discarded_already_are_told_so_and_not_as_no
     again = await page_after(web, await sent(web, "/dead-letters/discard", **names))
     assert "None of these waits any more" in again
     assert "0 dead letters" not in again
+
+
+async def test_a_redrive_is_told_as_what_is_to_be_and_what_may_stay(web: Web) -> None:
+    await buried(web)
+    await web.ask("DELETE", "/api/v1/jobs/etl")
+    said = (await web.get("/dead-letters")).text
+    assert "become new runs, so many a second; those whose job or pool is deleted stay." in said
+    assert "becomes a new run; if its job or pool is deleted, it stays." in said
+    answer = await sent(web, "/dead-letters/redrive", **await form_of(web, "redrive"), rate="10")
+    page = await page_after(web, answer)
+    assert "3 dead letters are to be done again: Redrives, below, tells how many are." in page
+    assert ">0 of 3" in page.partition('id="redrives"')[2]
 
 
 @pytest.mark.parametrize("action", ["discard", "redrive"])

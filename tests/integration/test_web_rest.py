@@ -546,8 +546,10 @@ async def test_what_no_stream_has_told_is_no_place_to_go_on_from(web: Web) -> No
 async def test_what_is_wrong_before_a_stream_begins_is_a_plain_problem(web: Web) -> None:
     answer = await web.get("/api/v1/runs:watch?runIds=x")
     assert (answer.status, answer.json["violations"][0]["field"]) == (400, "runIds")
-    answer = await web.get(f"/api/v1/runs:watch?job=etl&runIds={uuid4()}")
-    assert (answer.status, answer.json["violations"][0]["field"]) == (400, "job")
+    for field in ("job", "namespace"):
+        answer = await web.get(f"/api/v1/runs:watch?{field}=etl&runIds={uuid4()}")
+        assert (answer.status, answer.json["violations"][0]["field"]) == (400, field)
+        assert "run_ids" not in answer.text, "it is runIds here"
     answer = await web.get("/api/v1/events?job=elt")
     assert (answer.status, answer.json["reason"]) == (404, "NO_SUCH_JOB")
     answer = await web.get("/api/v1/events", headers={"Last-Event-ID": "yesterday"})

@@ -44,6 +44,7 @@ from schedd.telemetry import Telemetry
 from schedd.web.app import build
 from schedd.web.forwarded import STRAIGHT, Reach
 from schedd.web.server import bound
+from schedd.web.streams import BEAT
 from schedkit.clock import utcnow
 from schedkit.objects.files import Files
 from schedproto.v1 import auth_service_pb2 as auth
@@ -153,12 +154,14 @@ class Web:
         return await self.ask("POST", path, json=body, **options)
 
     @asynccontextmanager
-    async def events(self, path: str, **options: Any) -> AsyncIterator[AsyncIterator[Sent]]:
-        """The events of a stream as they come."""
+    async def events(
+        self, path: str, *, beats: bool = False, **options: Any
+    ) -> AsyncIterator[AsyncIterator[Sent]]:
+        """The events of a stream as they come; with `beats` also those."""
         async with self.session.get(self.url + path, **options) as response:
             assert response.status == 200, await response.text()
             assert response.headers["content-type"].startswith("text/event-stream")
-            yield _events(response.content)
+            yield _events(response.content, beats)
 
 
 async def token(web: Web, role: int, *namespaces: str) -> tuple[str, str]:
@@ -184,7 +187,7 @@ class Sent:
     id: str
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Sent]:
+async def _events(content: aiohttp.StreamReader, beats: bool) -> AsyncIterator[Sent]:
     fields: dict[str, list[str]] = {}
     async for line in content:
         text = line.decode().rstrip("\n")
@@ -194,7 +197,8 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[Sent]:
         else:
             if "data" in fields:
                 name, id_ = fields.get("event", [""])[0], fields.get("id", [""])[0]
-                yield Sent("\n".join(fields["data"]), name, id_)
+                if beats or name != BEAT:
+                    yield Sent("\n".join(fields["data"]), name, id_)
             fields = {}
 
 

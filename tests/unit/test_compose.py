@@ -122,6 +122,7 @@ def test_the_proxy_is_over_all_members_by_readyz() -> None:
         assert f"bind :{port}\n" in PROXY
     assert PROXY.count("option httpchk GET /readyz") == 2
     assert "check inter 1s fall 2 rise 1 port 7421" in PROXY
+    assert "option redispatch 1" in PROXY, "else who comes to one that just died waits, for a 503"
 
 
 def test_prometheus_scrapes_every_member_and_worker_and_judges_our_rules() -> None:

@@ -108,7 +108,7 @@ def discard(session: Session, chosen: Chosen, note: str) -> None:
         show_data(session, {"discarded": count})
     message(f"discarded {count:,}")
     if others := len(set(chosen.run_ids)) - count if chosen.run_ids else 0:
-        message(f"as they were: {others:,}, settled before or promised to a redrive")
+        message(f"as they were: {others:,}, which wait for nobody, or for a redrive")
 
 
 def _facts(found: DeadLetter) -> Iterator[tuple[str, Any]]:

@@ -222,7 +222,8 @@ async def _redrive(asked: Asked) -> Done:
     told = await asked.call(
         "RunService.RedriveDeadLetters", request, run_service_pb2.RedriveDeadLettersResponse
     )
-    return Done(f"{_letters(told.total)} done again.", asked.link("dead-letters"))
+    done = f"{_letters(told.total)} to be done again: Redrives, below, tells how many are."
+    return Done(done, asked.link("dead-letters"))
 
 
 async def _discard(asked: Asked) -> Done:

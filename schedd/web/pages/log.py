@@ -16,17 +16,21 @@ import re
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+from uuid import UUID
 
 from schedd.api.calls import STREAMING
 from schedd.api.errors import CallError
+from schedd.core.ids import RunId
 from schedd.web.pages.page import Asked
 from schedkit.errors import Unavailable
 from schedproto.v1 import run_pb2, run_service_pb2
 
 LONGEST: Final = 256 * 1024
-"""Bytes of a log that the page itself holds; REST has all of it."""
+"""Characters of a log that the page itself holds, its newest; REST has all of it."""
+MOST_READ: Final = 8 * 1024 * 1024
+"""Bytes that are read for those. Of a longer log the page has the ends, which the row has."""
 SO_FAR: Final = 64 * 1024
 """Characters of one that is still written that the page comes with: its newest."""
 WITHIN: Final = 0.25
@@ -80,18 +84,26 @@ class LogText:
 
 
 async def kept(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
-    """What a run wrote that has ended, as far as it is kept, and fits a page."""
-    text, parts, size = LogText(), list[LogPart](), 0
+    """What a run wrote that has ended, as far as it is kept: the newest that fits a page."""
+    text, found, size = LogText(), Newest(LONGEST), 0
     try:
-        async for piece in _pieces(asked, run_id, follow=False):
-            parts += text.parts(piece)
-            size += len(piece.data)
-            if size > LONGEST:
-                parts.append(LogPart(f"more than {LONGEST // 1024} KiB: {_RAW}", False, True))
-                break
+        async with aclosing(_pieces(asked, run_id, follow=False)) as pieces:
+            async for piece in pieces:
+                size += len(piece.data)
+                if size > MOST_READ:
+                    return await _ends(asked, run_id)
+                found.add(text.parts(piece))
     except CallError as error:
-        parts.append(LogPart(error.message, False, True))
-    return tuple(parts)
+        found.add([LogPart(error.message, False, True)])
+    return found.told
+
+
+async def _ends(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
+    """The first and the last of what it wrote, without what lies between."""
+    stored = await asked.services.store.output(RunId(UUID(run_id)), None)
+    pieces = run_pb2.Output.FromString(stored[1]).pieces if stored else ()
+    text = LogText()
+    return (_ENDS, *(part for piece in pieces for part in text.parts(piece)))
 
 
 async def so_far(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
@@ -118,13 +130,15 @@ async def _pieces(
 
 
 class Newest:
-    """The last parts of a log: so many characters, and the rest of the part that these begin in."""
+    """The last parts of a log: so many characters, and the rest of the part that these begin in,
+    from the beginning of a line on.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._parts: deque[LogPart] = deque()
         self._size = 0
-        self._cut = False
+        self._cut = self._within = False
 
     def add(self, parts: Iterable[LogPart]) -> None:
         """These too."""
@@ -132,13 +146,20 @@ class Newest:
             self._parts.append(part)
             self._size += len(part.text)
         while self._parts and self._size - len(self._parts[0].text) >= self._most:
-            self._size -= len(self._parts.popleft().text)
-            self._cut = True
+            last = self._parts.popleft()
+            self._size -= len(last.text)
+            self._cut, self._within = True, not last.text.endswith("\n")
 
     @property
     def told(self) -> tuple[LogPart, ...]:
         """As they are shown."""
-        return (_EARLIER, *self._parts) if self._cut else (*self._parts,)
+        if not self._cut:
+            return (*self._parts,)
+        first, *rest = self._parts
+        if self._within and not first.note:
+            first = replace(first, text=first.text.partition("\n")[2] or first.text)
+        return (_EARLIER, first, *rest)
 
 
 _EARLIER: Final = LogPart(f"what came earlier is left out here: {_RAW}", False, True)
+_ENDS: Final = LogPart(f"the beginning and the end of a long log: {_RAW}", False, True)

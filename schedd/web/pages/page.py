@@ -5,7 +5,7 @@
 
 Invariants
 - An address is the whole question, and of nothing else: what a page doesn't ask for is refused by
-  name, as REST does, never ignored.
+  name, as REST does, never ignored; so is what it asks for twice.
 - However many addresses are watched, AT_A_TIME calls are under way for them: pages never take all
   of the database's threads.
 - All that a page shows comes from the calls that gRPC and REST make, in its caller's name.
@@ -17,13 +17,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from collections import Counter
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Collection,
     Coroutine,
-    Iterable,
     Mapping,
     Sequence,
 )
@@ -199,9 +199,16 @@ class Page:
     without: Without | None = None
     beside: Beside | None = None
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raise InvalidArgument where something is asked by another name than it has."""
+    def check(self, names: Collection[str]) -> None:
+        """Raise InvalidArgument where something is asked by another name than it has, or twice."""
         known = (*self.asks, NAMESPACE)
+        if twice := [name for name, count in Counter([*names]).items() if count > 1]:
+            raise InvalidArgument(
+                "; ".join(f"{cut(name)}: is given twice" for name in twice),
+                reason="INVALID_REQUEST",
+                remedy="leave one of them out",
+                violations=[Violation(name, "is given twice") for name in twice],
+            )
         if unknown := [name for name in names if name not in known]:
             raise InvalidArgument(
                 "; ".join(f"{cut(name)}: this page asks for no such thing" for name in unknown),

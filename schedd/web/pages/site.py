@@ -108,13 +108,14 @@ class Site:
         page = next((one.again for one in actions if one.again and one.path == found.path), None)
         if page is None:
             return None
-        query = dict(parse_qsl(found.query))
+        given = parse_qsl(found.query)
+        query = dict(given)
         asked = replace(self._asked(request), query=query)
         values = {name: typed.get(name, "") for name in page.asks}
         filled = replace(asked, query={**query, **values})
         try:
             check_page(asked.caller.who)
-            page.check(query)
+            page.check([name for name, _ in given])
             body = shown(page, filled, await page.read(filled))
         except (CallError, Unavailable):  # which the page itself tells
             return None
@@ -126,13 +127,14 @@ class Site:
 
         async def live(request: Request) -> Response | EventStream:
             try:
-                page.check(request.query_params)
+                page.check(_names(request))
             except CallError as error:
                 return self._problem(problems.of(error), page.path, self._asked(request))
             seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
             events = self._looks.of(page, asked).events(seen)
             told = self._while_known(asked, events)
-            return EventStream(told, self._closing, beat=BEAT, every=BEAT_EVERY)
+            beat = Event(self._here, name=BEAT).encoded
+            return EventStream(told, self._closing, beat=beat, every=BEAT_EVERY)
 
         made: list[BaseRoute] = [Route(page.path, whole)]
         if page.every is not None:
@@ -163,7 +165,7 @@ class Site:
 
     async def _page(self, page: Page, request: Request) -> Response:
         try:
-            page.check(request.query_params)
+            page.check(_names(request))
         except CallError as error:
             return self._problem(problems.of(error), request.url.path, self._asked(request))
         asked = self._asked(request)
@@ -211,6 +213,13 @@ class Site:
         body = replace(body, html=wrong.html + body.html, status=wrong.status)
         return self._framed(page.frame, body, page.tab, asked)
 
+    @property
+    def _here(self) -> str:
+        """The member's name, while it has a tenure."""
+        cluster = self._services.cluster
+        own = cluster.view().member(cluster.tenure)
+        return own.name if own else ""
+
     def _asked(self, request: Request, fields: Mapping[str, str] = NOTHING) -> Asked:
         query = {name: value for name, value in request.query_params.items() if value}
         who = caller_of(request)
@@ -224,8 +233,6 @@ class Site:
 
     def _framed(self, frame: str, body: Body, tab: str, asked: Asked, **values: Any) -> Response:
         """A whole page around a body."""
-        cluster = self._services.cluster
-        own = cluster.view().member(cluster.tenure)
         html = render(
             frame,
             body=body.html,
@@ -233,7 +240,7 @@ class Site:
             seen=body.seen,
             tabs=self._tabs,
             tab=tab,
-            here=own.name if own else "",
+            here=self._here,
             actor=asked.caller.actor if self._services.authentication.demanded else "",
             link=asked.link,
             may=asked.may,
@@ -241,3 +248,8 @@ class Site:
             **{"live": "", "told": None, "back": "", "beside": None, **values},
         )
         return HTMLResponse(stamped(html), body.status, headers={"cache-control": "no-store"})
+
+
+def _names(request: Request) -> list[str]:
+    """What stands behind the `?`, as often as it does."""
+    return [name for name, _ in request.query_params.multi_items()]

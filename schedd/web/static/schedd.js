@@ -135,7 +135,11 @@ function follow() {
     show(event.data);
     say("live"); // no sooner: until then what stands here is of before
   };
-  events.addEventListener("beat", heard);
+  events.addEventListener("beat", (event) => {
+    heard();
+    const served = document.getElementById("served"); // a proxy may lead to another member
+    if (served) served.textContent = event.data && ` Served by ${event.data}.`;
+  });
   events.addEventListener("end", stop);
   events.onerror = lost;
 }

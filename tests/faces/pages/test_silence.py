@@ -92,3 +92,11 @@ def test_a_page_is_live_when_it_has_been_drawn_anew_and_no_sooner(
         web.page.add_init_script(TELL_WHEN_LIVE)
         settled(web.open("/jobs"))
         assert min(web.page.evaluate("window.drawn_when_live")) > 0
+
+
+def test_the_foot_of_a_page_says_whom_its_stream_is_of(still: Watched) -> None:
+    """A proxy leads it to another member when the one that served the page has died."""
+    foot = still.page.locator("#served")
+    expect(foot).to_have_text("Served by m1.")
+    foot.evaluate("(foot) => (foot.textContent = ' Served by m9.')")  # as by the one before
+    expect(foot).to_have_text("Served by m1.", timeout=SHOWN_WITHIN)

@@ -402,6 +402,20 @@ async def test_the_discarded_wait_for_nobody_and_say_why(dead: Dead) -> None:
     assert (await dead.api.services.store.counts()).dead_letters == 0
 
 
+async def test_a_job_that_never_was_has_no_letters_to_discard_and_one_that_is_deleted_has(
+    dead: Dead,
+) -> None:
+    await dead.job()
+    await dead.many(2)
+    await dead.api("DeleteJob", jobs.DeleteJobRequest(job="j"))
+    await dead.job("idle")
+    with pytest.raises(NotFound, match="there is no job 'nope'"):
+        await dead.api("DiscardDeadLetters", wire.DiscardDeadLettersRequest(job="nope"))
+    for job, count in (("j", 2), ("j", 0), ("idle", 0)):
+        request = wire.DiscardDeadLettersRequest(job=job)
+        assert (await dead.api("DiscardDeadLetters", request)).discarded == count, job
+
+
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [

@@ -32,6 +32,7 @@ from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import ListAuditRequest
 from schedproto.v1.pool_service_pb2 import Pool, SetPoolRequest
 from schedproto.v1.run_service_pb2 import (
+    ExplainRunRequest,
     ListDeadLettersRequest,
     ListRunsRequest,
     SubmitRunRequest,
@@ -526,6 +527,52 @@ async def test_a_pause_with_an_etag_is_of_the_job_that_was_seen(api):
         await api("PauseJob", wire.PauseJobRequest(job="etl", etag=seen.etag))
     assert not (await api("GetJob", wire.GetJobRequest(job="etl"))).paused
     assert (await api("PauseJob", wire.PauseJobRequest(job="etl", etag=edited.etag))).paused
+
+
+@pytest.mark.parametrize("call", ["DeleteJob", "PauseJob"])
+async def test_an_etag_guards_against_an_edit_that_comes_between(api, monkeypatch, call):
+    """The job is read, edited by another, and only then locked."""
+    seen = await api("CreateJob", create(job("etl")))
+    store = api.services.store
+    name, request = {
+        "DeleteJob": ("delete_job", wire.DeleteJobRequest(job="etl", etag=seen.etag)),
+        "PauseJob": ("pause_job", wire.PauseJobRequest(job="etl", etag=seen.etag)),
+    }[call]
+    plain = getattr(type(store), name)
+    edits = [update(job_pb2.Job(name="etl", slots=2), "slots")]
+
+    async def after_an_edit(self: Any, *arguments: Any) -> Any:
+        while edits:
+            await api("UpdateJob", edits.pop())
+        return await plain(self, *arguments)
+
+    monkeypatch.setattr(type(store), name, after_an_edit)
+    with pytest.raises(Aborted, match="was changed meanwhile"):
+        await api(call, request)
+    kept = await api("GetJob", wire.GetJobRequest(job="etl"))
+    assert (kept.slots, kept.paused) == (2, False)
+    assert await api.world.sql("SELECT count(*) FROM audit WHERE action = 'delete'") == [(0,)]
+    request.ClearField("etag")
+    await api(call, request)
+
+
+async def test_a_run_that_is_triggered_while_its_job_is_paused_isnt_told_as_paused(api):
+    """It runs; what waits for the end of the pause says so."""
+    await api("CreateJob", create(job(cron=["0 0 1 1 *"])))
+    await api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    await api.world.sql("UPDATE runs SET trigger = 'SCHEDULE'")
+    await api("PauseJob", wire.PauseJobRequest(job="j"))
+    triggered = await api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    assert triggered.reason == common_pb2.REASON_UNSPECIFIED
+    listed = await api("ListRuns", ListRunsRequest(job="j"))
+    assert {one.trigger: one.reason for one in listed.runs} == {
+        run_pb2.Run.TRIGGER_MANUAL: common_pb2.REASON_UNSPECIFIED,
+        run_pb2.Run.TRIGGER_SCHEDULE: common_pb2.REASON_PAUSED,
+    }
+    for one in listed.runs:
+        why = await api("ExplainRun", ExplainRunRequest(run_id=one.run_id))
+        waits = one.trigger == run_pb2.Run.TRIGGER_SCHEDULE
+        assert ("job j is paused" in why.answer) is waits, why
 
 
 async def test_the_instants_of_a_pause_become_one_row_and_none_is_replayed(api):

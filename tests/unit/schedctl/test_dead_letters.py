@@ -367,7 +367,7 @@ async def test_letters_are_discarded_by_name_or_by_what_they_have_in_common(ctl,
 
     assert named.err.splitlines() == [
         "discarded 2",
-        "as they were: 1, settled before or promised to a redrive",
+        "as they were: 1, which wait for nobody, or for a redrive",
     ]
     assert (chosen.data, chosen.err) == ({"discarded": 2}, "discarded 2\n")
     first, second = member.heard("DiscardDeadLetters")

@@ -158,3 +158,6 @@ def test_a_page_is_asked_by_the_names_that_it_has_and_by_no_other(page: Page) ->
         page.check(["namespace", "look"])
     assert [one.field for one in refused.value.violations] == ["look"]
     assert "namespace" in refused.value.remedy
+    with pytest.raises(InvalidArgument, match="namespace: is given twice") as refused:
+        page.check([*page.asks, "namespace", "namespace"])
+    assert [one.field for one in refused.value.violations] == ["namespace"]

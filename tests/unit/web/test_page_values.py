@@ -518,3 +518,7 @@ def test_of_a_long_log_the_newest_is_kept_and_the_rest_told_of() -> None:
     assert note.note
     assert "earlier" in note.text
     assert [part.text for part in rest] == ["second", "third"]
+    found.add([LogPart("rest of a line\nfourth\n", False)])
+    assert [part.text for part in found.told[1:]] == ["fourth\n"]
+    found.add([LogPart("fifth of many\n", False)])
+    assert [part.text for part in found.told[1:]] == ["fifth of many\n"], "it begins a line"

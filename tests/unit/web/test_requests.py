@@ -92,6 +92,14 @@ def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
         message("POST", "/api/v1/jobs/etl:pause", [("note", "x")], {})
 
 
+@pytest.mark.parametrize(
+    ("verb", "path"), [("PATCH", "/api/v1/jobs/etl"), ("POST", "/api/v1/jobs")]
+)
+def test_a_parameter_that_is_a_field_of_the_body_belongs_into_it(verb: str, path: str) -> None:
+    with pytest.raises(Refusal, match="namespace: belongs into the body; sort: unknown parameter"):
+        message(verb, path, [("namespace", "x"), ("sort", "y")], {"labels": {}})
+
+
 @pytest.mark.parametrize("second", ["job", "job.name", "job.name.x"])
 def test_a_parameter_given_twice_is_refused(second: str) -> None:
     """Also one of which another says that it has parts."""
