@@ -27,7 +27,7 @@ the processor and the workers the less busy.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Final
@@ -42,6 +42,7 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, Firing, Timer
 from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
+from schedd.core.shares import Shares
 from schedd.core.survey import Behind, behind
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
@@ -60,8 +61,9 @@ log = logging.getLogger(__name__)
 
 BATCH: Final = 500
 ROWS: Final = 2_000
-"""Runs that one batch inserts, about: timers that are far behind take a few each at a time, and
-what is due now has its turn between.
+LEAST_ROWS: Final = 200
+"""Runs that one batch inserts, about, and at the most: timers that are far behind share what the
+others leave, and what is due now has its turn between.
 """
 ON_TIME: Final = timedelta(0)
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
@@ -113,7 +115,7 @@ class Fire:
         """
         self._looked: dict[JobId, tuple[ShardId, int, datetime]] = {}
         """Of jobs that are catching up, each of this generation: when they were first looked at."""
-        self._size = BatchSize(BATCH)
+        self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
         self._rest_until = 0.0
         self._rests: int = Priority.LOW
         """This class and those below, until then."""
@@ -162,15 +164,16 @@ class Fire:
         return pause
 
     async def _fire_timed(self, due: Sequence[Timer], its: int) -> None:
-        """Fire this batch of this class; how long that took says how large the next may be, and
-        when it comes.
+        """Fire this batch of this class; how long that took says how large the next may be, and how
+        many runs it may make, and when it comes.
         """
         full = len(due) >= self._size.now
         began = self._boot()
         with self._board.starting():
-            await self._fire(due)
+            rows = await self._fire(due)
         ended = self._boot()
         self._size.took(len(due), ended - began)
+        self._rows.took(rows, ended - began)
         if not full or len(self._board.ready) < ENOUGH:
             return
         rests = min(RESTS, (self._placeable() / ENOUGH) ** 2)
@@ -204,7 +207,8 @@ class Fire:
                 len(held),
             )
 
-    async def _fire(self, due: Sequence[Timer]) -> None:
+    async def _fire(self, due: Sequence[Timer]) -> int:
+        """How many rows these make."""
         timers = {timer.job_id: timer for timer in due}
         began = {timer.shard: self._epoch(timer.shard) for timer in due}
         self._open.update(timers)
@@ -213,12 +217,7 @@ class Fire:
                 {timer.job_id: timer.generation for timer in due}
             )
             now, reckoned = self._clock.now(), self._brake.pauses
-            most = max(1, min(catch_up.FIRES, ROWS // len(due)))
-            firings = [
-                self._firing_of(timer, known[timer.job_id], now, reckoned, most)
-                async for timer in in_turns(due)
-                if timer.job_id in known and not self._too_soon(timer, known[timer.job_id], now)
-            ]
+            firings = await self._plan(due, known, now, reckoned)
 
             async def write(claim: Claim, items: Sequence[Firing]) -> Fired:
                 fired = await self._store.fire(claim, items, reckoned.switched)
@@ -244,6 +243,22 @@ class Fire:
         if failed:
             self._changed |= in_doubt  # their rows say what happened
             raise failed[0].error
+        return sum(len(firing.runs) for firing in firings)
+
+    async def _plan(
+        self, due: Sequence[Timer], known: Mapping[JobId, Known], now: datetime, reckoned: Pauses
+    ) -> list[Firing]:
+        """The step of each that is to take one. Those that have begun to catch up share what the
+        others leave of the rows.
+        """
+        firings: list[Firing] = []
+        shares = Shares(self._rows.now, len(due), catch_up.FIRES)
+        async for timer in in_turns(sorted(due, key=self._has_begun)):
+            its, most = known.get(timer.job_id), shares.next()
+            if its is not None and not self._too_soon(timer, its, now):
+                firings.append(self._firing_of(timer, its, now, reckoned, most))
+                shares.took(len(firings[-1].runs))
+        return firings
 
     def behind(self) -> Behind:
         """With what this owner is, as far as memory knows."""
@@ -269,6 +284,10 @@ class Fire:
             return False
         self._board.timers.put_off(timer, timer.due_at)
         return True
+
+    def _has_begun(self, timer: Timer) -> bool:
+        """Whether it has begun to catch up, and there is more to make of it than one run."""
+        return timer.job_id in self._looked
 
     def _epoch(self, shard: ShardId) -> Epoch | None:
         """Under which it is owned now, if it is."""
@@ -318,6 +337,7 @@ class Fire:
             ),
             now + self._near.horizon,
             now,
+            begun=True,
         )
         if refused:
             self._catalogue.forget(refused)

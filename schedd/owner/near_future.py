@@ -8,18 +8,21 @@ left out. One that is old all the same costs a refused step.
 
 Loads read from minus infinity, never from a watermark: a creation may commit behind it. One load
 brings the soonest, as many as it may. Where that isn't all it brings the latest, too: behind a herd
-that takes minutes others fall due meanwhile, and some of them are urgent.
+that takes minutes others fall due meanwhile, and some of them are urgent. What is late of both is
+taken by turns: what was missed first and what was missed last have none of the herd before them.
 
 A definition tells the priority. Some of what was loaded are read ahead, the latest first, for they
 have most before them: a few after each load, and more while nothing is due.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Final
 
 from schedd.core.ids import JobId
+from schedd.core.model import Timer
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
@@ -154,7 +157,7 @@ class NearFuture:
         except BaseException:
             self._load_at = None
             raise
-        async for timer in in_turns(loaded, every=500):
+        async for timer in in_turns(_from_both_ends(loaded), every=500):
             if timer.job_id not in self._newer and not self._board.timers.stands(timer):
                 self._board.timers.come_up([timer], now=now)
         self._unread = [timer.job_id for timer in loaded]
@@ -179,3 +182,10 @@ class NearFuture:
         for job in ahead:
             self._board.timers.sort(job)
         return bool(ahead)
+
+
+def _from_both_ends(timers: Sequence[Timer]) -> list[Timer]:
+    """The first, the last, the second, the last but one, and so on."""
+    middle = (len(timers) + 1) // 2
+    pairs = zip_longest(timers[:middle], reversed(timers[middle:]))
+    return [timer for pair in pairs for timer in pair if timer is not None]

@@ -4,10 +4,15 @@ They come up so long before they are due as runs are made early. One that is lat
 here comes up behind what is due now: as if it had been due when it was put, and were of the class
 below. So what fell due in an outage is caught up with beside what falls due meanwhile, and not
 before it.
+
+One that has begun to catch up goes on before those that haven't: its next instants fall due
+meanwhile, and can't be on time until those before them are made. A run that is missed once holds
+nothing up.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from schedd.core.agenda import Agenda
 from schedd.core.catch_up import GRACE
@@ -16,6 +21,11 @@ from schedd.core.early import Ahead
 from schedd.core.ids import JobId, ShardId
 from schedd.core.model import Timer
 from schedd.owner.ownership import Ownership
+
+HEAD_START: Final = timedelta(seconds=30)
+"""What has begun to catch up comes up so much sooner than what hasn't: half of what a class is
+worth. So what is due now goes before both, and what hasn't begun waits a bounded time.
+"""
 
 
 class Timers(Agenda[JobId, Timer]):
@@ -31,11 +41,16 @@ class Timers(Agenda[JobId, Timer]):
         self._priority_of = priority_of
 
     def come_up(
-        self, timers: Iterable[Timer], until: datetime | None = None, now: datetime | None = None
+        self,
+        timers: Iterable[Timer],
+        until: datetime | None = None,
+        now: datetime | None = None,
+        *,
+        begun: bool = False,
     ) -> None:
         """Have these come up, so long before they are due as runs are made ahead; paused ones,
         those without a next instant and those due later than `until` go: the load brings the latter
-        in time. Which are late is seen by `now`.
+        in time. Which are late is seen by `now`. `begun`: those have begun to catch up.
         """
         for timer in timers:
             due = timer.due_at
@@ -45,7 +60,8 @@ class Timers(Agenda[JobId, Timer]):
             elif now is None or due >= now - GRACE:
                 self.put_off(timer, due - self._ahead.fire)
             elif not self.stands(timer):  # one that is there keeps its place
-                self.put(timer.job_id, now, timer, self._priority_of(timer.job_id) - 1)
+                at = now - HEAD_START if begun else now
+                self.put(timer.job_id, at, timer, self._priority_of(timer.job_id) - 1)
 
     def put_off(self, timer: Timer, at: datetime) -> None:
         """It comes up then: nothing of it may be made sooner."""
@@ -61,8 +77,8 @@ class Timers(Agenda[JobId, Timer]):
         found = self.get(job)
         if found is not None:
             at, timer = found
-            late = timer.due_at is not None and at > timer.due_at
-            self.put(job, at, timer, self._priority_of(job) - late)
+            on_time = timer.due_at and timer.due_at - self._ahead.fire <= at <= timer.due_at
+            self.put(job, at, timer, self._priority_of(job) - (not on_time))
 
     def drop_shards(self, shards: Collection[ShardId]) -> None:
         """Take out those of these shards."""

@@ -10,6 +10,7 @@ from schedd.core.lifecycle import State
 from schedd.core.line_ids import HURRIED, LineId
 from schedd.core.model import Timer
 from schedd.owner.board import HERD, Board
+from schedd.owner.timers import HEAD_START
 from support.runs import NOW, owning, run, running, worker
 
 MINUTE = timedelta(minutes=1)
@@ -169,14 +170,22 @@ def test_a_late_timer_whose_priority_is_learned_stays_behind():
     assert [one.job_id for one in board.timers.pop_due(NOW, 1)] == jobs(2)
 
 
-def test_a_late_timer_that_has_advanced_lets_the_others_go_first():
-    board = Board(owning(0))
-    board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
-    [first] = board.timers.pop_due(NOW, 1)
-    board.timers.come_up([replace(first, due_at=NOW - MINUTE)], now=NOW + timedelta(seconds=1))
+def test_a_late_timer_that_has_begun_to_catch_up_goes_on_before_those_that_havent():
+    """But not before what is due now, nor for ever."""
+    board, now = Board(owning(0)), NOW
+    board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=now)
+    [mine] = board.timers.pop_due(now, 1)
+    turns = 0
+    while mine.job_id != run(2).job_id:
+        turns += 1
+        now += timedelta(seconds=1)
+        due = now - timedelta(seconds=300)
+        board.timers.come_up([replace(mine, due_at=due)], now=now, begun=True)
+        board.timers.come_up([timer(3 + turns, seconds=turns)], now=now)
+        assert [one.job_id for one in board.timers.pop_due(now, 9)] == jobs(3 + turns)
+        [mine] = board.timers.pop_due(now, 1)
 
-    due = board.timers.pop_due(NOW + MINUTE, 9)
-    assert [one.job_id for one in due] == jobs(2, 1)
+    assert turns == HEAD_START.total_seconds()
 
 
 def test_a_run_whose_result_is_here_takes_no_slot_though_it_isnt_stored_yet():
