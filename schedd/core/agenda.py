@@ -25,8 +25,8 @@ class Agenda(Generic[K, V]):
     """Values by key, in order of their instants."""
 
     def __init__(self) -> None:
-        self._heaps: dict[int, list[tuple[datetime, int, K]]] = {}
-        self._entries: dict[K, tuple[datetime, int, V, int]] = {}
+        self._heaps: dict[float, list[tuple[datetime, int, K]]] = {}
+        self._entries: dict[K, tuple[datetime, int, V, float]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class Agenda(Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return key in self._entries
 
-    def put(self, key: K, at: datetime, value: V, priority: int = 0) -> None:
+    def put(self, key: K, at: datetime, value: V, priority: float = 0) -> None:
         """Have `value` come up at `at`; an earlier entry of the key is gone."""
         known = self._entries.get(key)
         if known is not None and known[0] == at and known[3] == priority:
@@ -63,25 +63,25 @@ class Agenda(Generic[K, V]):
         entry = self._entries.pop(key, None)
         return None if entry is None else entry[2]
 
-    def next_at(self, above: int | None = None) -> datetime | None:
+    def next_at(self, above: float | None = None) -> datetime | None:
         """The first instant, of the classes above this one alone; None where there is nothing."""
         return min((at for _, at in self._heads(above)), default=None)
 
-    def class_due(self, now: datetime, above: int | None = None) -> int | None:
+    def class_due(self, now: datetime, above: float | None = None) -> float | None:
         """The class of what `pop_due` takes out next; None where nothing is due."""
         heads = {priority: at for priority, at in self._heads(above) if at <= now}
         return min(heads, key=lambda its: rank(its, heads[its]), default=None)
 
-    def pop_due(self, now: datetime, limit: int, above: int | None = None) -> list[V]:
+    def pop_due(self, now: datetime, limit: int, above: float | None = None) -> list[V]:
         """Take out what is due at `now`, at most `limit`, of the classes above this one alone: by
         class and age, soonest first, and all of one class. The rest waits for the next call.
         """
 
-        def place(priority: int) -> float:
+        def place(priority: float) -> float:
             return rank(priority, heads[priority])
 
         due: list[V] = []
-        before: int | None = None
+        before: float | None = None
         heads = {priority: at for priority, at in self._heads(above) if at <= now}
         while heads and len(due) < limit:
             first = min(heads, key=place) if len(heads) > 1 else next(iter(heads))
@@ -106,7 +106,7 @@ class Agenda(Generic[K, V]):
         for key in keys:
             self._entries.pop(key, None)
 
-    def _heads(self, above: int | None) -> Iterator[tuple[int, datetime]]:
+    def _heads(self, above: float | None) -> Iterator[tuple[float, datetime]]:
         """Each class above this one that has something, with its first instant."""
         return (
             (priority, at)
@@ -114,7 +114,7 @@ class Agenda(Generic[K, V]):
             if (above is None or priority > above) and (at := self._head(priority)) is not None
         )
 
-    def _head(self, priority: int) -> datetime | None:
+    def _head(self, priority: float) -> datetime | None:
         """The first instant of this class; heads that were moved or forgotten go."""
         heap = self._heaps[priority]
         while heap:

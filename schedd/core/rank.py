@@ -21,7 +21,7 @@ LEEWAY = CLASS_STEP / 2
 """By so much a run may go after what another member has: a head tells its oldest alone."""
 
 
-def rank(priority: int, ready_at: datetime) -> float:
+def rank(priority: float, ready_at: datetime) -> float:
     """The place in the order, in seconds since the epoch; smaller goes first."""
     return ready_at.timestamp() - CLASS_STEP.total_seconds() * priority
 

@@ -117,7 +117,7 @@ class Fire:
         """Of jobs that are catching up, each of this generation: when they were first looked at."""
         self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
         self._rest_until = 0.0
-        self._rests: int = Priority.LOW
+        self._rests: float = Priority.LOW
         """This class and those below, until then."""
         self._ready: Callable[[], None] = lambda: None
         self._made: Callable[[Sequence[Hint]], None] = lambda _: None
@@ -163,7 +163,7 @@ class Fire:
         self._near.nothing_is_due()
         return pause
 
-    async def _fire_timed(self, due: Sequence[Timer], its: int) -> None:
+    async def _fire_timed(self, due: Sequence[Timer], its: float) -> None:
         """Fire this batch of this class; how long that took says how large the next may be, and how
         many runs it may make, and when it comes.
         """

@@ -5,13 +5,13 @@ here comes up behind what is due now: as if it had been due when it was put, and
 below. So what fell due in an outage is caught up with beside what falls due meanwhile, and not
 before it.
 
-One that has begun to catch up goes on before those that haven't: its next instants fall due
-meanwhile, and can't be on time until those before them are made. A run that is missed once holds
-nothing up.
+One that hasn't begun to catch up is half a class behind those that have: their next instants fall
+due meanwhile, and can't be on time until those before them are made. What is missed once holds
+nothing up; it waits half a minute more at most, however far behind the others are.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from schedd.core.agenda import Agenda
@@ -22,10 +22,9 @@ from schedd.core.ids import JobId, ShardId
 from schedd.core.model import Timer
 from schedd.owner.ownership import Ownership
 
-HEAD_START: Final = timedelta(seconds=30)
-"""What has begun to catch up comes up so much sooner than what hasn't: half of what a class is
-worth. So what is due now goes before both, and what hasn't begun waits a bounded time.
-"""
+BEGUN: Final = 1.0
+UNBEGUN: Final = 1.5
+"""By so many classes what is late stands behind: if it has begun to catch up, and if it hasn't."""
 
 
 class Timers(Agenda[JobId, Timer]):
@@ -60,8 +59,8 @@ class Timers(Agenda[JobId, Timer]):
             elif now is None or due >= now - GRACE:
                 self.put_off(timer, due - self._ahead.fire)
             elif not self.stands(timer):  # one that is there keeps its place
-                at = now - HEAD_START if begun else now
-                self.put(timer.job_id, at, timer, self._priority_of(timer.job_id) - 1)
+                behind = BEGUN if begun else UNBEGUN
+                self.put(timer.job_id, now, timer, self._priority_of(timer.job_id) - behind)
 
     def put_off(self, timer: Timer, at: datetime) -> None:
         """It comes up then: nothing of it may be made sooner."""
@@ -77,8 +76,8 @@ class Timers(Agenda[JobId, Timer]):
         found = self.get(job)
         if found is not None:
             at, timer = found
-            on_time = timer.due_at and timer.due_at - self._ahead.fire <= at <= timer.due_at
-            self.put(job, at, timer, self._priority_of(job) - (not on_time))
+            late = timer.due_at is not None and at > timer.due_at
+            self.put(job, at, timer, self._priority_of(job) - UNBEGUN * late)
 
     def drop_shards(self, shards: Collection[ShardId]) -> None:
         """Take out those of these shards."""

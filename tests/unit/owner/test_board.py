@@ -10,7 +10,6 @@ from schedd.core.lifecycle import State
 from schedd.core.line_ids import HURRIED, LineId
 from schedd.core.model import Timer
 from schedd.owner.board import HERD, Board
-from schedd.owner.timers import HEAD_START
 from support.runs import NOW, owning, run, running, worker
 
 MINUTE = timedelta(minutes=1)
@@ -185,7 +184,17 @@ def test_a_late_timer_that_has_begun_to_catch_up_goes_on_before_those_that_haven
         assert [one.job_id for one in board.timers.pop_due(now, 9)] == jobs(3 + turns)
         [mine] = board.timers.pop_due(now, 1)
 
-    assert turns == HEAD_START.total_seconds()
+    assert turns == 30
+
+
+def test_what_is_due_now_goes_before_what_is_urgent_and_has_begun_to_catch_up():
+    """Of the class below it, for that is how what is late counts."""
+    board = Board(owning(0), lambda job: Priority.HIGH if job == run(1).job_id else Priority.MEDIUM)
+    later = NOW + timedelta(seconds=5)
+    board.timers.come_up([timer(2, seconds=4)], now=later)
+    board.timers.come_up([timer(1, seconds=-600)], now=later, begun=True)
+
+    assert [one.job_id for one in board.timers.pop_due(later, 1)] == jobs(2)
 
 
 def test_a_run_whose_result_is_here_takes_no_slot_though_it_isnt_stored_yet():
