@@ -22,6 +22,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from schedd.api import in_time
 from schedd.api.errors import Unauthenticated
 from schedd.api.readers import TICK, Readers
 from schedd.core.access_tokens import AccessToken, read
@@ -82,7 +83,8 @@ class Authentication:
         """Who sent this header, or else showed this certificate.
 
         Raises:
-            Unauthenticated: nobody that is known. Unavailable: the token can't be looked up.
+            Unauthenticated: nobody that is known.
+            OutOfTouch, Unavailable: the token can't be looked up.
         """
         if not self.demanded:
             return ANONYMOUS
@@ -99,10 +101,11 @@ class Authentication:
         return who
 
     async def of_header(self, authorization: str) -> Identity:
-        """Who is meant by `Bearer schedd_…`. Raises Unauthenticated, Unavailable."""
+        """Who is meant by `Bearer schedd_…`. Raises Unauthenticated, OutOfTouch, Unavailable."""
         if authorization[: len(BEARER)].lower() != BEARER:
             raise _unknown("authorization isn't `Bearer` and a token", "BAD_TOKEN")
-        return await self.of_token(authorization[len(BEARER) :].strip())
+        async with in_time.read(None):
+            return await self.of_token(authorization[len(BEARER) :].strip())
 
     async def of_token(self, text: str) -> Identity:
         """Whose token this is. Raises Unauthenticated, Unavailable."""

@@ -47,8 +47,6 @@ UNASKED: Final = frozenset({"/healthz", "/readyz"})
 """Told to anybody, at once, whatever is away."""
 LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
-DEADLINE: Final = 30.0
-"""Seconds that a call may take; HTTP callers don't say."""
 _LOST: Final = "what you typed is too long to be kept here: your browser's Back has it"
 
 
@@ -151,7 +149,7 @@ def caller_of(request: Request) -> Caller:
     """Who makes the call that this request asks for."""
     peer = request.client
     source = f"http:{peer.host}:{peer.port}" if peer else "http"
-    return Caller(request.scope[IDENTITY], source=source, deadline=DEADLINE)
+    return Caller(request.scope[IDENTITY], source=source)
 
 
 def login_before(address: str) -> str:
