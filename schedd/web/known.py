@@ -87,12 +87,12 @@ class Known:
         await self._app(scope, receive, send)
 
     async def identity(self, scope: Scope) -> Identity:
-        """Who asks. Raises Unauthenticated, Unavailable."""
+        """Who asks. Raises what `Authentication.of` does."""
         headers, shown = Headers(scope=scope), partial(self._certified, scope)
-        sent = headers.get("authorization")
-        if sent is None and (login := cookie_of(headers)) is not None:
+        sent = tuple(headers.getlist("authorization"))
+        if not sent and (login := cookie_of(headers)) is not None:
             try:
-                return await self._authentication.of(f"{BEARER}{login}", shown)
+                return await self._authentication.of((f"{BEARER}{login}",), shown)
             except Unauthenticated:
                 if not isinstance(shown(), Identity):
                     raise

@@ -60,4 +60,4 @@ async def test_a_token_that_cant_be_looked_up_is_no_reason_to_wait_for_ever(
     text, _ = text_of(AccessTokenId(uuid4()), bytes(32))
     async with asyncio.timeout(5):
         with pytest.raises(OutOfTouch, match="nothing was changed"):
-            await Authentication(store, clock, demanded=True).of(f"Bearer {text}", never)
+            await Authentication(store, clock, demanded=True).of((f"Bearer {text}",), never)
