@@ -6,6 +6,7 @@
 
 Invariants
 - A token that is sent is judged, whatever certificate comes with it: a wrong one isn't passed by.
+  Of two it isn't guessed which is meant.
 - A revoked token is worth nothing FRESH seconds later, on whichever member; here, at once. So is
   a stream that it opened.
 - That a token has ended or was revoked is told to who knows its secret alone.
@@ -22,7 +23,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from schedd.api.errors import Unauthenticated
+from schedd.api import in_time
+from schedd.api.errors import Unauthenticated, wrong
 from schedd.api.readers import TICK, Readers
 from schedd.core.access_tokens import AccessToken, read
 from schedd.core.ids import AccessTokenId
@@ -77,17 +79,20 @@ class Authentication:
         return self._readers.loops
 
     async def of(
-        self, authorization: str | None, certificate: Callable[[], Identity | Nobody | None]
+        self, sent: tuple[str, ...], certificate: Callable[[], Identity | Nobody | None]
     ) -> Identity:
-        """Who sent this header, or else showed this certificate.
+        """Who sent this header (all that came of it), or else showed this certificate.
 
         Raises:
-            Unauthenticated: nobody that is known. Unavailable: the token can't be looked up.
+            InvalidArgument: it came more than once. Unauthenticated: nobody that is known.
+            OutOfTouch, Unavailable: the token can't be looked up.
         """
         if not self.demanded:
             return ANONYMOUS
-        if authorization is not None:
-            return await self.of_header(authorization)
+        if len(sent) > 1:
+            raise wrong("Authorization", "is given twice")
+        if sent:
+            return await self.of_header(sent[0])
         who = certificate()
         if who is None:
             raise _unknown("it isn't known who calls", "NO_CREDENTIALS")
@@ -99,10 +104,11 @@ class Authentication:
         return who
 
     async def of_header(self, authorization: str) -> Identity:
-        """Who is meant by `Bearer schedd_…`. Raises Unauthenticated, Unavailable."""
+        """Who is meant by `Bearer schedd_…`. Raises Unauthenticated, OutOfTouch, Unavailable."""
         if authorization[: len(BEARER)].lower() != BEARER:
             raise _unknown("authorization isn't `Bearer` and a token", "BAD_TOKEN")
-        return await self.of_token(authorization[len(BEARER) :].strip())
+        async with in_time.read(None):
+            return await self.of_token(authorization[len(BEARER) :].strip())
 
     async def of_token(self, text: str) -> Identity:
         """Whose token this is. Raises Unauthenticated, Unavailable."""

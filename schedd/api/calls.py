@@ -3,13 +3,13 @@
 `rpc/` serves it over gRPC and `web/` over HTTP, by the rules that stand in the protos. A method
 without a line, and not in `unbuilt.CALLS`, fails a test; so does a line without a method. Every
 request is checked for what nobody can mean (`wellformed`), and whether its caller may
-(`authorising`), before its function sees it. A read that PostgreSQL leaves without an answer ends
-in good time, with the reason: nothing depends on it.
+(`authorising`), before its function sees it; and has its answer in good time, whatever PostgreSQL
+does (`in_time`).
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Final, TypeAlias
 
@@ -29,6 +29,7 @@ from schedd.api import (
     dead_letters,
     draining,
     expressions,
+    in_time,
     instants,
     jobs,
     pausing,
@@ -41,7 +42,6 @@ from schedd.api import (
     watching,
 )
 from schedd.api.authorising import authorise
-from schedd.api.errors import OutOfTouch
 from schedd.api.services import Caller, Services
 from schedd.api.wellformed import check_wellformed
 from schedproto.v1 import (
@@ -60,12 +60,6 @@ Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncGenerator[Message,
 READS: Final = ("Get", "List", "Explain")
 """How the methods begin that change nothing."""
 
-READ_WITHIN: Final = 10.0
-"""Seconds that a read may take: several statements, each as long as its own timeout allows."""
-
-TELLING: Final = 0.5
-"""Seconds after which it says something of PostgreSQL that there was no answer."""
-
 
 def _authorised(method: str, call: Unary) -> Unary:
     @wraps(call)
@@ -76,37 +70,28 @@ def _authorised(method: str, call: Unary) -> Unary:
     return authorised
 
 
-def _checked(method: str, call: Unary) -> Unary:
-    authorised = _authorised(method, call)
+def _in_time(method: str, call: Unary) -> Unary:
+    reads = method.rpartition(".")[2].startswith(READS)
 
+    @wraps(call)
+    async def timely(services: Services, caller: Caller, request: Any) -> Message:
+        if reads:
+            async with in_time.read(caller.deadline):
+                return await call(services, caller, request)
+        waits = in_time.WAITS if caller.deadline is None else caller.deadline
+        async with in_time.changed(waits):
+            return await call(services, replace(caller, deadline=waits), request)
+
+    return timely
+
+
+def _checked(call: Unary) -> Unary:
     @wraps(call)
     async def checked(services: Services, caller: Caller, request: Any) -> Message:
         check_wellformed(request)
-        return await authorised(services, caller, request)
+        return await call(services, caller, request)
 
     return checked
-
-
-def _read(call: Unary) -> Unary:
-    @wraps(call)
-    async def read(services: Services, caller: Caller, request: Any) -> Message:
-        within = READ_WITHIN if caller.deadline is None else min(caller.deadline, READ_WITHIN)
-        if within < TELLING:  # its caller's haste tells nothing of PostgreSQL
-            return await call(services, caller, request)
-        limit = asyncio.timeout(within)
-        try:
-            async with limit:
-                return await call(services, caller, request)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise OutOfTouch(
-                f"PostgreSQL gave this member no answer within {within:.3g} s; nothing was changed",
-                reason="DATABASE_SILENT",
-                remedy="`schedctl cluster doctor` says what is wrong; or ask another member",
-            ) from None
-
-    return read
 
 
 def _checked_stream(method: str, call: Streaming) -> Streaming:
@@ -204,10 +189,10 @@ BATCHES: Final[dict[str, Unary]] = {
 }
 """Many requests in one, each of which is checked by itself."""
 
-UNARY: Final = {name: _authorised(name, call) for name, call in BATCHES.items()} | {
-    name: _checked(name, _read(call) if name.rpartition(".")[2].startswith(READS) else call)
-    for name, call in _UNARY.items()
+_TIMELY: Final = {
+    name: _in_time(name, _authorised(name, call)) for name, call in (_UNARY | BATCHES).items()
 }
+UNARY: Final = _TIMELY | {name: _checked(_TIMELY[name]) for name in _UNARY}
 """Calls with one answer."""
 
 _STREAMING: Final[dict[str, Streaming]] = {

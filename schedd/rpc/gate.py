@@ -84,11 +84,9 @@ class Gate:
         return self._authentication.of_certificate(next(iter(pem)), uris)
 
 
-def _authorization(context: Context) -> str | None:
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization":
-            return value if isinstance(value, str) else value.decode(errors="replace")
-    return None
+def _authorization(context: Context) -> tuple[str, ...]:
+    sent = (value for key, value in context.invocation_metadata() or () if key == "authorization")
+    return tuple(each if isinstance(each, str) else each.decode(errors="replace") for each in sent)
 
 
 def _wrapped(handler: Any, admit: Callable[[Context], Awaitable[None]]) -> Handler:

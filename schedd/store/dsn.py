@@ -62,7 +62,13 @@ def faults(dsn: str) -> Iterator[str]:
         return
     try:
         arguments, options = url.get_dialect()().create_connect_args(url)
+        if any("\0" in text for text in (*options, *map(str, options.values()))):
+            yield "has a NUL in it (%00), which libpq doesn't take"
+            return
         given = parse_dsn(make_dsn(*arguments, **options))
+    except UnicodeEncodeError:
+        yield "isn't UTF-8"
+        return
     except (ProgrammingError, ArgumentError) as error:
         yield str(error).strip().removeprefix("invalid dsn: ")
         return

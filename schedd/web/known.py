@@ -47,8 +47,6 @@ UNASKED: Final = frozenset({"/healthz", "/readyz"})
 """Told to anybody, at once, whatever is away."""
 LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
-DEADLINE: Final = 30.0
-"""Seconds that a call may take; HTTP callers don't say."""
 _LOST: Final = "what you typed is too long to be kept here: your browser's Back has it"
 
 
@@ -89,12 +87,12 @@ class Known:
         await self._app(scope, receive, send)
 
     async def identity(self, scope: Scope) -> Identity:
-        """Who asks. Raises Unauthenticated, Unavailable."""
+        """Who asks. Raises what `Authentication.of` does."""
         headers, shown = Headers(scope=scope), partial(self._certified, scope)
-        sent = headers.get("authorization")
-        if sent is None and (login := cookie_of(headers)) is not None:
+        sent = tuple(headers.getlist("authorization"))
+        if not sent and (login := cookie_of(headers)) is not None:
             try:
-                return await self._authentication.of(f"{BEARER}{login}", shown)
+                return await self._authentication.of((f"{BEARER}{login}",), shown)
             except Unauthenticated:
                 if not isinstance(shown(), Identity):
                     raise
@@ -151,7 +149,7 @@ def caller_of(request: Request) -> Caller:
     """Who makes the call that this request asks for."""
     peer = request.client
     source = f"http:{peer.host}:{peer.port}" if peer else "http"
-    return Caller(request.scope[IDENTITY], source=source, deadline=DEADLINE)
+    return Caller(request.scope[IDENTITY], source=source)
 
 
 def login_before(address: str) -> str:

@@ -299,6 +299,16 @@ async def test_a_token_that_is_wrong_revoked_or_expired_is_refused_however_it_co
     assert await place.code(*ask, place.tokens, place.trust, ended) is UNKNOWN
 
 
+async def test_of_two_tokens_it_isnt_guessed_which_is_meant(place: Place) -> None:
+    _, text = await place.token(3)
+    both = tuple(("authorization", f"Bearer {each}") for each in (text, "schedd_x"))
+    async with connect(place.tokens, tls=place.trust, use=uuid4().hex) as channel:
+        ask = channel.unary_unary("/schedd.v1.JobService/ListJobs", _bytes)
+        with pytest.raises(grpc.aio.AioRpcError, match="is given twice") as refused:
+            await ask(jobs.ListJobsRequest(), timeout=5, metadata=both)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_a_quiet_stream_is_refused_as_a_call_is_when_what_opened_it_is_over(
     place: Place, dsn: str, tmp_path: Path
 ) -> None:

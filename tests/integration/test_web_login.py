@@ -80,6 +80,18 @@ async def test_a_call_is_refused_with_what_to_do(web: Web) -> None:
     assert (wrong.status, wrong.json["reason"]) == (401, "BAD_TOKEN")
 
 
+async def test_two_tokens_in_one_request_are_refused_not_chosen_from(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    for texts in ((text, "schedd_x"), ("schedd_x", text), (text, text)):
+        twice = [each for one in texts for each in bearer(one).items()]
+        answer = await web.get("/api/v1/jobs", headers=twice)
+        assert (answer.status, answer.json["reason"]) == (400, "INVALID_FIELD"), answer.text
+        assert answer.json["violations"] == [
+            {"field": "Authorization", "problem": "is given twice"}
+        ]
+        assert text not in answer.text
+
+
 async def test_a_token_calls_what_its_role_allows_in_its_namespace(web: Web) -> None:
     _, text = await token(web, auth.ROLE_VIEWER, "billing")
     sent = bearer(text)

@@ -8,15 +8,16 @@ import json
 import re
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from http.client import HTTPConnection
 from typing import Any
 from uuid import uuid4
 
 import aiohttp
+import psycopg2
 import pytest
 
-from schedd.api import calls, unbuilt
+from schedd.api import calls, in_time, unbuilt
 from schedd.store import migrate
 from schedd.web.bodies import MOST_BYTES
 from schedd.web.rest import STREAMS_OF_ONE_HOST
@@ -915,6 +916,31 @@ async def test_an_outage_of_the_database_is_a_503_that_asks_to_come_back() -> No
                 return (await web.get("/api/v1/jobs")).status == 200
 
             await wait_until_async(back, PATIENCE, "the database's return")
+
+
+async def test_a_change_that_the_database_leaves_unanswered_may_have_happened_and_happens_once(
+    web: Web, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_time, "WAITS", 0.3)
+    monkeypatch.setattr(in_time, "STATEMENTS", 0.2)
+    job, key = await made(web), {"Idempotency-Key": str(uuid4())}
+    path, runs = "/api/v1/jobs/etl:trigger", f"/api/v1/runs?job={job['jobId']}"
+    with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:
+        cursor.execute("LOCK TABLE runs IN EXCLUSIVE MODE")  # so it is read, and not written
+        async with asyncio.timeout(PATIENCE):
+            unknown = await web.post(path, {}, headers=key)
+        assert (await web.get(runs)).json["runs"] == []
+    assert (unknown.status, unknown.json["reason"]) == (504, "OUTCOME_UNKNOWN")
+    assert unknown.json["title"] == "It may have happened"
+    assert "idempotency key" in unknown.json["remedy"]
+
+    async def told() -> bool:
+        return (await web.post(path, {}, headers=key)).status == 202
+
+    await wait_until_async(told, PATIENCE, "the answer of the same key")
+    again = await web.post(path, {}, headers=key)
+    [run] = (await web.get(runs)).json["runs"]
+    assert again.json["runId"] == run["runId"]
 
 
 async def test_the_server_ends_soon_though_somebody_watches(web: Web) -> None:

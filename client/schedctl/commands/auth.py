@@ -21,7 +21,7 @@ from schedctl.columns import TOKENS
 from schedctl.failure import Failure
 from schedctl.files import begin, unusable, using
 from schedctl.flags import Group, pass_session
-from schedctl.output import message, show_facts, show_listing, show_one
+from schedctl.output import instant, message, show_facts, show_listing, show_one
 from schedctl.session import Session
 from schedd.core.rights import (
     EVERY,
@@ -199,7 +199,8 @@ def revoke(session: Session, token_id: str) -> None:
     """Make one worth nothing, with all logins made by it: within five seconds, everywhere."""
     revoked: AccessToken = session.run(lambda client: client.access.revoke_token(token_id))
     if session.tabular:
-        message(f"revoked the token of {revoked.name}")
+        since = instant(session, revoked.revoked_at)
+        message(f"the token of {revoked.name} is revoked: {since}, by {revoked.revoked_by}")
     else:
         show_one(session, revoked, TOKENS, lambda one: one.token_id)
 

@@ -11,7 +11,7 @@ import pytest
 
 from schedd.api import authentication
 from schedd.api.authentication import MOST, Authentication
-from schedd.api.errors import Unauthenticated
+from schedd.api.errors import InvalidArgument, Unauthenticated
 from schedd.core.access_tokens import AccessToken, text_of
 from schedd.core.ids import AccessTokenId
 from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
@@ -44,7 +44,7 @@ class Place:
 
     async def refused(self, text: str) -> str:
         with pytest.raises(Unauthenticated) as refusal:
-            await self.authentication.of(f"Bearer {text}", lambda: CERTIFIED)
+            await self.authentication.of((f"Bearer {text}",), lambda: CERTIFIED)
         return refusal.value.reason
 
 
@@ -56,10 +56,18 @@ class Clock:
         return self._place.now
 
 
+async def test_of_two_tokens_it_isnt_guessed_which_is_meant() -> None:
+    place = Place()
+    both = tuple(f"Bearer {place.token()[1]}" for _ in range(2))
+    with pytest.raises(InvalidArgument, match="Authorization: is given twice"):
+        await place.authentication.of(both, lambda: CERTIFIED)
+    assert place.looked == 0
+
+
 async def test_a_token_names_whose_it_is_with_its_role() -> None:
     place = Place()
     token, text = place.token()
-    who = await place.authentication.of(f"bearer {text}", lambda: None)
+    who = await place.authentication.of((f"bearer {text}",), lambda: None)
     assert (who.actor, who.roles, who.token) == ("user/alice", {"billing": Role.OPERATOR}, token.id)
 
 
@@ -93,7 +101,7 @@ async def test_what_is_over_is_told_to_who_knows_the_secret() -> None:
 @pytest.mark.parametrize("sent", ["", "Basic YTpi", "Bearer", "Bearer ", "Bearer schedd_x"])
 async def test_a_wrong_header_is_refused_whatever_certificate_comes_with_it(sent: str) -> None:
     with pytest.raises(Unauthenticated):
-        await Place().authentication.of(sent, lambda: CERTIFIED)
+        await Place().authentication.of((sent,), lambda: CERTIFIED)
 
 
 async def test_a_revocation_is_known_here_at_once_and_elsewhere_soon(
@@ -128,12 +136,12 @@ async def test_a_stream_ends_with_what_its_reader_was_known_by() -> None:
 
 async def test_without_a_token_the_certificate_counts_until_it_ends() -> None:
     place = Place()
-    assert await place.authentication.of(None, lambda: CERTIFIED) is CERTIFIED
+    assert await place.authentication.of((), lambda: CERTIFIED) is CERTIFIED
     place.now += timedelta(days=1)
     with pytest.raises(Unauthenticated, match="has ended"):
-        await place.authentication.of(None, lambda: CERTIFIED)
+        await place.authentication.of((), lambda: CERTIFIED)
     with pytest.raises(Unauthenticated, match="isn't known who"):
-        await place.authentication.of(None, lambda: None)
+        await place.authentication.of((), lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +162,7 @@ async def test_a_certificate_that_names_nobody_is_told_from_none(
 ) -> None:
     authentication = Place().authentication
     with pytest.raises(Unauthenticated) as refusal:
-        await authentication.of(None, lambda: authentication.of_certificate(b"pem", uris))
+        await authentication.of((), lambda: authentication.of_certificate(b"pem", uris))
     assert refusal.value.reason == "CERTIFICATE_NAMES_NOBODY"
     assert "a certificate was shown, but it names nobody that schedd knows" in refusal.value.message
     assert said in refusal.value.message
@@ -166,7 +174,7 @@ async def test_a_certificate_that_names_nobody_is_told_from_none(
 
 async def test_who_isn_t_asked_is_anonymous() -> None:
     place = Place(demanded=False)
-    assert await place.authentication.of("Bearer wrong", lambda: None) is ANONYMOUS
+    assert await place.authentication.of(("Bearer wrong",), lambda: None) is ANONYMOUS
     assert place.looked == 0
 
 

@@ -47,6 +47,22 @@ def made(request: auth.CreateTokenRequest) -> auth.CreateTokenResponse:
     return auth.CreateTokenResponse(token=TOKEN, secret=SECRET)
 
 
+async def test_a_token_that_was_revoked_before_is_told_as_revoked_then_and_by_whom(
+    ctl: Any, member: Scripted
+) -> None:
+    revoked = auth.Token(
+        revoked_at=stamped(datetime(2026, 1, 2, tzinfo=UTC)), revoked_by="user/eve"
+    )
+    revoked.MergeFrom(TOKEN)
+    member.say("RevokeToken", revoked)
+    ended = await ctl("auth", "token", "revoke", TOKEN.token_id)
+    assert ended.code == 0
+    assert (
+        ended.err + ended.out
+        == "the token of bob is revoked: 2026-01-02T00:00:00.000Z, by user/eve\n"
+    )
+
+
 async def test_a_new_token_is_alone_on_stdout(ctl: Any, member: Scripted) -> None:
     member.say("CreateToken", made)
     told = ("--role", "viewer", "--in", "billing", "--lifetime", "7d")

@@ -185,6 +185,19 @@ def test_an_at_may_stand_escaped_behind_the_question_mark(dsn: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "dsn",
+    [
+        *("u:s3c%00ret@h/db", "u%00:s3cret@h/db", "h/db%00"),
+        *("u:s3cret@h/db?application_name=a%00b", "u:s3cret@h/db?a%00b=c", "/db?host=a%00b&host=c"),
+        *("u@h/db?password=s3c%00ret", "/db?host=%2Frun%2Fa%00b"),
+    ],
+)
+def test_libpq_ends_at_a_nul_so_none_may_stand_anywhere(dsn: str) -> None:
+    [told] = faults(f"postgresql://{dsn}")
+    assert told == "has a NUL in it (%00), which libpq doesn't take"
+
+
+@pytest.mark.parametrize(
     ("dsn", "said"),
     [
         ("u:my@s3cr3t@h/db", "has an @ in its host: write %40 for one in a password"),
@@ -199,3 +212,8 @@ def test_the_end_of_a_password_is_not_taken_for_a_host_and_shown(dsn: str, said:
     [told] = faults(f"postgresql://{dsn}")
     assert told.startswith(said)
     assert "s3cr3t" not in told
+
+
+def test_what_is_no_text_is_no_password_and_is_not_shown() -> None:
+    [told] = faults("postgresql://u:s3c\udcffret@h/db")
+    assert told == "isn't UTF-8"

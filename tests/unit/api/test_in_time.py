@@ -1,0 +1,63 @@
+"""Calls that PostgreSQL leaves without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from schedd.api import in_time
+from schedd.api.authentication import Authentication
+from schedd.api.calls import UNARY
+from schedd.api.errors import OutcomeUnclear, OutOfTouch
+from schedd.api.services import Caller, Services
+from schedd.core.access_tokens import text_of
+from schedd.core.ids import AccessTokenId
+from schedproto.v1 import cluster_service_pb2 as wire
+from support.callers import TESTER
+
+
+async def silent(*_: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+def never() -> None:
+    """No certificate is looked at."""
+
+
+async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_says_why() -> None:
+    services = cast("Services", SimpleNamespace(store=SimpleNamespace(list_audit=silent)))
+    read = UNARY["schedd.v1.ClusterService.ListAudit"]
+    with pytest.raises(OutOfTouch, match="nothing was changed") as told:
+        await read(services, Caller(TESTER, "test", 0.6), wire.ListAuditRequest())
+    assert told.value.reason == "DATABASE_SILENT"
+    assert "doctor" in told.value.remedy
+
+
+@pytest.mark.parametrize("deadline", [None, 0.05], ids=["HTTP's", "gRPC's"])
+async def test_a_change_that_gets_no_answer_ends_as_one_that_may_have_happened(
+    monkeypatch: pytest.MonkeyPatch, deadline: float | None
+) -> None:
+    monkeypatch.setattr(in_time, "WAITS", 0.05)
+    monkeypatch.setattr(in_time, "STATEMENTS", 0.05)
+    services = cast("Services", SimpleNamespace(pauses=SimpleNamespace(resume=silent)))
+    change = UNARY["schedd.v1.ClusterService.ResumeCluster"]
+    async with asyncio.timeout(5):
+        with pytest.raises(OutcomeUnclear, match="may have been made") as told:
+            await change(services, Caller(TESTER, "test", deadline), wire.ResumeClusterRequest())
+    assert told.value.reason == "OUTCOME_UNKNOWN"
+    assert "idempotency key" in told.value.remedy
+
+
+async def test_a_token_that_cant_be_looked_up_is_no_reason_to_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    store, clock = cast("Any", SimpleNamespace(find=silent)), cast("Any", None)
+    text, _ = text_of(AccessTokenId(uuid4()), bytes(32))
+    async with asyncio.timeout(5):
+        with pytest.raises(OutOfTouch, match="nothing was changed"):
+            await Authentication(store, clock, demanded=True).of((f"Bearer {text}",), never)
