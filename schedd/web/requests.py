@@ -9,6 +9,7 @@ Invariants
 - Every key, parameter and body either reaches the message or is refused by name.
 - `If-Match` is a list of entity tags, or `*`; an edit isn't made though it can't be read, nor where
   `If-None-Match` stands beside it, which no call that changes something knows.
+- An `Idempotency-Key` says one, once: who sends an empty one believes to be safe, and isn't.
 - A field that is named twice (in the path and in the body, say) must say the same; of where a
   stream goes on the header is the newer word.
 - A PATCH without `updateMask` changes the fields that its body names; one that names none is
@@ -24,6 +25,7 @@ from typing import Any, Final, cast
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from starlette.datastructures import Headers
 from starlette.requests import Request
 
 from schedd.api.errors import Violation
@@ -33,9 +35,10 @@ from schedd.web.problems import Refusal
 from schedd.web.rules import WHOLE, Found
 from schedkit.jsonform import FormErrors, from_json, named_fields
 
+KEY: Final = "Idempotency-Key"
 HEADERS: Final = {
     "If-Match": "etag",
-    "Idempotency-Key": "idempotency_key",
+    KEY: "idempotency_key",
     "Last-Event-ID": "resume_after",
 }
 """Header → the field of the request that it stands for."""
@@ -73,11 +76,24 @@ def read(request: Request, found: Found, body: Mapping[str, Any] | None) -> Mess
 
 def _whole(request: Request) -> dict[str, str]:
     """Those of its headers that are read, by their names in lower case, and of several lines the
-    list that they are.
+    list that they are. Raises Refusal.
     """
     lines = request.headers
+    key_of(lines)
     read = (name.lower() for name in (*HEADERS, UNTAKEN) if name in lines)
     return {name: ", ".join(lines.getlist(name)) for name in read}
+
+
+def key_of(headers: Headers) -> str | None:
+    """The idempotency key, where there is one: no list, as its header isn't one. Raises Refusal."""
+    match [key.strip() for key in headers.getlist(KEY)]:
+        case []:
+            return None
+        case [key] if key:
+            return key
+        case given:
+            problem = "is given twice" if len(given) > 1 else "is empty"
+            raise wrong(f"{KEY}: {problem}", violations=[Violation(KEY, problem)])
 
 
 def named(headers: Mapping[str, str], path: str) -> str:

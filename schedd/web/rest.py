@@ -175,7 +175,7 @@ class Rest:
             "INVALID_REQUEST",
             "leave it out",
         )
-        key = request.headers.get("idempotency-key")
+        key = requests.key_of(request.headers)
         return _told(await documents.submit(self._services, caller_of(request), body, key), 202)
 
     def _find(self, request: Request, path: str) -> Found:

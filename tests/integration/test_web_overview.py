@@ -123,6 +123,9 @@ async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
                 away = await anext(events)
                 assert "The database doesn&#39;t answer" in away.data
                 assert "etl" in away.data
+                unread = (await web.get("/?namespace=nobody-looked")).text
+                assert "nothing has been read of it yet" in unread
+                assert 'class="figure">0' not in unread
                 await asyncio.to_thread(restart, server)
                 assert "answer" not in (await anext(events)).data
 

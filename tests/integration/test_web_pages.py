@@ -441,9 +441,10 @@ async def test_an_outage_is_said_on_every_page_which_keeps_what_it_knew() -> Non
                 away = await anext(events)
                 assert "The database doesn't answer." in away.data
                 assert "etl" in away.data
-                unknown = await web.get("/jobs/etl")
-                assert unknown.status == 503
-                assert "What to do" in unknown.text
+                for unread in ("/jobs/etl", "/cluster", "/workers"):
+                    unknown = await web.get(unread)
+                    assert unknown.status == 503, unread
+                    assert "What to do" in unknown.text
                 await asyncio.to_thread(restart, server)
                 assert "answer" not in (await anext(events)).data
 

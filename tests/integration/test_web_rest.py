@@ -251,6 +251,27 @@ async def test_what_a_header_says_is_told_by_its_name(web: Web) -> None:
         assert answer.json["detail"].startswith("Idempotency-Key: has 300 characters")
 
 
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [(("",), "is empty"), (("a", "a"), "is given twice"), (("a", ""), "is given twice")],
+)
+async def test_an_idempotency_key_that_is_none_or_two_is_refused_by_name(
+    web: Web, given: tuple[str, ...], problem: str
+) -> None:
+    await made(web)
+    headers = [("Idempotency-Key", key) for key in given]
+    for path, body in (
+        ("/api/v1/jobs/etl:trigger", {}),
+        ("/api/v1/runs", {"spec": {"shell": {"argv": ["true"]}}}),
+        ("/api/tasks", {"taskName": "t"}),
+    ):
+        async with web.session.post(f"{web.url}{path}", json=body, headers=headers) as answer:
+            told = await answer.json()
+        assert (answer.status, told["detail"]) == (400, f"Idempotency-Key: {problem}"), path
+        assert told["violations"] == [{"field": "Idempotency-Key", "problem": problem}]
+    assert (await web.get("/api/v1/runs")).json["runs"] == []
+
+
 async def test_the_same_idempotency_key_makes_one_job(web: Web) -> None:
     headers = {"Idempotency-Key": "k"}
     first = await web.post("/api/v1/jobs", ETL, headers=headers)

@@ -171,7 +171,8 @@ def _troubles(
 ) -> Iterable[str]:
     """What the page is red for: what any member tells as trouble, a pause, and an old page."""
     if away:
-        yield "the database doesn't answer; what is shown was read before"
+        told = "what is shown was read before" if stored.read else "nothing has been read of it yet"
+        yield f"the database doesn't answer; {told}"
     if stored.pause is not None:
         yield f"the cluster is {paused(stored.pause)}"
     live = {member.name for member in view.members}

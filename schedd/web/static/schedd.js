@@ -19,10 +19,12 @@ const ours = memory("localStorage");
 
 // -- the body, changed in place --
 
+let drawn = ""; // what came last
+
 const keyOf = (node) => node.id || node.dataset?.key;
 
 function morph(old, fresh) {
-  if (old.isEqualNode(fresh)) return;
+  if (old.isEqualNode(fresh) || old.matches?.(ASKING)) return; // an open dialog asks what was read in it
   if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
     old.replaceWith(fresh);
     return;
@@ -81,12 +83,18 @@ function dropped(node) {
 }
 
 function show(html) {
+  drawn = html;
   const fresh = document.createElement("template");
   fresh.innerHTML = html;
   morphChildren(body, fresh.content);
   const trouble = document.querySelector(".verdict.bad") ? "⚠ " : "";
   document.title = trouble + document.title.replace(/^⚠ /, "");
   tick();
+}
+
+// what is asked next is asked of what is there by then
+function closed(event) {
+  if (event.newState === "closed" && drawn) show(drawn);
 }
 
 // -- times that pass --
@@ -394,6 +402,7 @@ document.addEventListener("submit", sending);
 addEventListener("pageshow", ({ persisted }) => persisted && anew());
 addEventListener("storage", ({ key, newValue }) => key === "answered" && newValue === stamp && anew());
 document.addEventListener("keydown", pressed);
+document.addEventListener("toggle", closed, true); // it doesn't bubble
 for (const log of document.querySelectorAll("[data-log]")) readLog(log);
 tick();
 setInterval(tick, 1000);

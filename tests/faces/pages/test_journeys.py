@@ -237,15 +237,37 @@ def test_a_dialog_stays_with_what_was_typed_when_its_row_comes_to_stand_elsewher
     expect(rows).to_have_text(["greater", "lesser"])
     failed(cluster, "lesser", 2)
     expect(rows).to_have_text(["lesser", "greater"], timeout=SLOW)
-    told = page.get_by_text("All 4 dead letters of lesser").locator("visible=true")
-    expect(told).to_be_visible(timeout=SLOW)  # it deals with as many as it tells of
+    told = page.get_by_text("All 2 dead letters of lesser").locator("visible=true")
+    expect(told).to_be_visible()  # it deals with as many as it told of when it was opened
     assert reason.input_value() == "known since Monday"
     assert reason.evaluate("it => it === document.activeElement")
     page.get_by_role("button", name="Discard them").locator("visible=true").click()
-    expect(page.locator(".told")).to_contain_text("4 dead letters are discarded")
+    expect(page.locator(".told")).to_contain_text("2 dead letters are discarded")
     [entry, *_] = cluster.json("audit", "list", "--object", "dead letters")
     assert "known since Monday" in entry["after"]
     assert '"job":"lesser"' in entry["after"]
+
+
+def test_an_open_dialog_stays_as_it_was_read_and_one_that_is_opened_again_tells_of_now(
+    web: Watched, cluster: DevCluster
+) -> None:
+    once = ("--on-demand", "--overlap", "allow", "--max-attempts", "1", "--", "false")
+    made = cluster.schedctl("job", "create", "flowing", *once)
+    assert made.returncode == 0, made.stderr
+    failed(cluster, "flowing", 2)
+    page = web.open("/dead-letters")
+    settled(page)
+    row = page.locator("#groups tr", has_text="flowing")
+    row.get_by_role("button", name="Redrive", exact=True).click()
+    dialog = row.get_by_role("dialog", name="Do them again?")
+    as_read = dialog.inner_html()
+    assert "All 2 dead letters" in as_read
+    failed(cluster, "flowing", 3)
+    expect(row.locator("td.n").first).to_have_text("5", timeout=SLOW)
+    assert dialog.inner_html() == as_read
+    dialog.get_by_role("button", name="Not now").click()
+    row.get_by_role("button", name="Redrive", exact=True).click()
+    expect(dialog).to_contain_text("All 5 dead letters", timeout=SLOW)
 
 
 def test_a_dialog_that_isn_t_drawn_anew_deals_with_those_that_it_tells_of(

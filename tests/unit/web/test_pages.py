@@ -103,8 +103,17 @@ def test_the_page_tells_troubles_in_the_words_of_the_call() -> None:
 
 def test_before_the_first_reading_nothing_is_claimed_to_be_missing() -> None:
     found = seen(Stored(), away=True)
-    assert found.troubles == ("the database doesn't answer; what is shown was read before",)
+    assert found.troubles == ("the database doesn't answer; nothing has been read of it yet",)
     assert "been read yet" in html(found)
+
+
+def test_what_was_never_read_is_shown_as_no_figure() -> None:
+    page = html(seen(Stored(), away=True))
+    assert not re.search(r'class="(figure|n)">\s*\d', page)
+    assert len(re.findall(r'class="figure"><span [^>]*title="not read yet">–<', page)) == 6
+    assert "no run has started" not in page
+    assert "none is attached" not in page
+    assert '<p class="figure">0</p>' in html(seen())
 
 
 def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() -> None:
