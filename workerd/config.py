@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,7 +16,7 @@ from typing import Final, Literal
 from schedkit import naming
 from schedkit.channel import TLS, check_plaintext, split_address
 from schedkit.clock import utcnow
-from schedkit.config import Problem, hidden
+from schedkit.config import Problem, Untimely, hidden
 from schedkit.credentials import Bearer, problems
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL, open_objects
@@ -127,8 +129,13 @@ class Config:
 
     def unmade(self) -> Iterator[Problem]:
         """Why it can't have its spool: seen by making one. Not for who runs with it already."""
-        if why := _unmade(self.spool):
-            yield Problem("spool", f"{self.spool} can't be {why}")
+        try:
+            _make_beside(self.spool)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not full or _is_new(self.spool):
+                kind = Untimely if full else Problem
+                yield kind("spool", f"{self.spool} can't be made or written: {error.strerror}")
 
     def credentials(self) -> Sequence[Problem]:
         """Why members can't know this worker by the files of TLS."""
@@ -147,19 +154,30 @@ class Config:
         )
 
 
-def _unmade(folder: Path) -> str:
-    """Why it can't be made, or written, in words: another one is made where it would be, and taken
-    away. A disk that is full is no reason: what the spool holds is to be told, and makes room.
+_ID: Final = "spool_id"
+"""What a new worker can't begin without, in its spool."""
+
+
+def _make_beside(folder: Path) -> None:
+    """Make another one where it would be, as a new worker makes its own, and take it away. Raises
+    OSError; that the disk is full hinders a new one alone: what a spool holds is to be told, and
+    makes room.
     """
+    there = folder.absolute()
+    while not _is_there(there):
+        there = there.parent
+    made = Path(tempfile.mkdtemp(prefix=".check-", dir=there))
     try:
-        there = folder.absolute()
-        while not _is_there(there):
-            there = there.parent
-        Path(tempfile.mkdtemp(prefix=".check-", dir=there)).rmdir()
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return "" if full else f"made or written: {error.strerror}"
-    return ""
+        with (made / _ID).open("wb") as file:
+            file.write(bytes(36))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        shutil.rmtree(made)
+
+
+def _is_new(spool: Path) -> bool:
+    return not _is_there(spool / _ID)
 
 
 def _is_there(path: Path) -> bool:

@@ -14,6 +14,8 @@ Invariants
 - While the disk takes nothing, `refuses` says so and no new work should be asked for: from before
   the first hello, when it is tried, until all that waits is written and a trial has passed.
 - Where a batch finds no room a smaller one is tried, of the smallest; what fits is written.
+- That the disk takes nothing is a line of the log once, and each `TELL_EVERY` at most; that it does
+  again is one, if the other was.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ T = TypeVar("T")
 PATIENCE = 2.0
 """Seconds after which an unanswered result is sent again, doubled each time up to the maximum."""
 MAX_PATIENCE = 30.0
+TELL_EVERY = 60.0
+"""Seconds from one line that says that the disk takes nothing to the next, tried as it may be."""
 _TICK = 0.25
 _MOST_AT_ONCE = 500
 _MOST_BYTES = 1 << 20
@@ -99,6 +103,10 @@ class Courier:
         self._all_settled.set()
         self._full = ""
         """Why the spool takes nothing, in words."""
+        self._to_tell = 0.0
+        """When that may be told next, by the boot clock."""
+        self._told = False
+        """Whether it was told of the disk as it is now."""
         self._most = _MOST_AT_ONCE
         """Results of the next batch: half of the one that found no room, twice what found it."""
         self._leaving = False
@@ -244,12 +252,20 @@ class Courier:
                 await asyncio.sleep(backoff.next())
                 self._spool_work.set()
             else:
-                self._full = ""
+                self._found_room()
                 backoff.reset()
 
     def _found_full(self, error: OSError) -> None:
         self._full = error.strerror or str(error)
-        log.warning("the spool takes nothing: %s; no new work until it does", error)
+        if (now := boottime()) >= self._to_tell:
+            self._told, self._to_tell = True, now + TELL_EVERY
+            log.warning("the spool takes nothing: %s; no new work until it does", error)
+
+    def _found_room(self) -> None:
+        self._full = ""
+        if self._told:
+            self._told = False
+            log.info("the spool takes results again, and new work is asked for")
 
     async def _flush(self) -> None:
         try:

@@ -225,7 +225,10 @@ class Sessions:
             self._look_again()
 
     def _look_again(self) -> None:
+        hindered = self.refuses
         self.journal.make()
+        if hindered and not self.refuses:
+            log.info("its journal of what runs is written: programs may be started")
         try:
             self._orphans.look()
         except OSError as error:

@@ -119,7 +119,7 @@ class Shard(Value):
 class Worker(Value):
     """One workerd. `state` LIVE, DRAINING (it says so itself) or LOST; `refuses`: why it takes no
     new work though it is live, in words; `drained_at`, `drained_by`, `drain_reason`: who wants it
-    to take none until it is undrained.
+    to take none until it is undrained. `unstored`: results that it has and no member has stored.
     """
 
     name: str
@@ -141,6 +141,7 @@ class Worker(Value):
     executors: tuple[str, ...]
     namespaces: tuple[str, ...]
     """Whose runs it is given; none: of all."""
+    unstored: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

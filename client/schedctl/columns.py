@@ -239,6 +239,7 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("NAMESPACES", lambda one: one.namespaces or "all", wide=True),
     Column("VERSION", lambda one: one.version, wide=True),
     Column("INCARNATION", lambda one: one.incarnation, wide=True),
+    Column("UNSTORED", lambda one: one.unstored, wide=True),
     Column("REFUSES", lambda one: one.refuses, wide=True),
     Column("DRAINED", lambda one: one.drained_at, wide=True),
     Column("BY", lambda one: one.drained_by, wide=True),

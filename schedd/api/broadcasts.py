@@ -8,6 +8,7 @@ from typing import Final
 
 from schedd.api.errors import FailedPrecondition
 from schedd.api.services import Services
+from schedd.core.checkup.workers import MAKE_ROOM
 from schedd.core.ids import IncarnationId
 from schedd.core.lifecycle import State
 from schedd.core.placement import Need, able
@@ -94,6 +95,9 @@ def waits_for(
         answer = f"no, worker {name} is there, but can't do it any more"
     elif all(one.draining for one in fit):
         answer = f"no, worker {name} is draining, and it goes to no other"
+    elif all(one.refuses for one in fit):
+        answer = f"worker {name} takes no work, and it goes to no other: {fit[0].refuses}"
+        return [Check(question=question, answer=answer, remedy=MAKE_ROOM)]
     elif why := next((said[one.incarnation.id] for one in fit if one.incarnation.id in said), ""):
         answer = f"worker {name} has refused it: {why}"
         return [Check(question=REFUSED, answer=answer, remedy=CHANGE)]

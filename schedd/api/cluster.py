@@ -210,6 +210,7 @@ def _worker(view: WorkerView) -> wire.Worker:
         lease_age=age,
         refuses=view.refuses,
         namespaces=sorted(one.namespaces or ()),
+        unstored=view.unstored,
     )
 
 

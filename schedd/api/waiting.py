@@ -56,7 +56,7 @@ async def waits(services: Services) -> Waits:
     takers = [
         view.incarnation
         for view in await living(services)
-        if not view.draining and view.incarnation.worker not in drained
+        if not view.draining and not view.refuses and view.incarnation.worker not in drained
     ]
     return judged(found, stored.values(), takers)
 

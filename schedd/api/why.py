@@ -8,6 +8,7 @@ from schedd.api import broadcasts, definitions, standing, views
 from schedd.api.broadcasts import CHANGE, REFUSED
 from schedd.api.services import Services
 from schedd.core import labels
+from schedd.core.checkup.workers import MAKE_ROOM
 from schedd.core.definition import CatchUpPolicy, Definition, Overlap
 from schedd.core.ids import NO_TOKEN, IncarnationId, JobId
 from schedd.core.lifecycle import LIVE, Reason, State
@@ -221,16 +222,10 @@ def _needs(
     no = len(fit) - len(able_so_far)
     but = f", {no} {'has' if no == 1 else 'have'} refused it: {'; '.join(whys)}" if no else ""
     fit = able_so_far
-    free = [one for one in fit if one.free >= definition.slots and not one.draining]
     checks = [Check(question="Is there a worker for it?", answer=f"{len(fit)} can run it{but}")]
-    if not free:
-        checks.append(
-            Check(
-                question="Has one of them a slot?",
-                answer=_taken(fit),
-                remedy="schedctl worker list",
-            )
-        )
+    takers = [one for one in fit if not one.draining and not one.refuses]
+    if not any(one.free >= definition.slots for one in takers):
+        checks.append(_taken(fit, takers))
     return checks
 
 
@@ -243,13 +238,24 @@ def _refused(asked: int, whys: Sequence[str]) -> Check:
     )
 
 
-def _taken(fit: Sequence[WorkerView]) -> str:
-    """Of workers none of which has a slot for it."""
+def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
+    """Of workers none of which has a slot for it; `takers`: those that take work at all."""
     leaving = sorted(one.incarnation.worker for one in fit if one.draining)
-    if len(leaving) == len(fit):
-        return f"no, those that can are draining: {', '.join(leaving)}"
-    told = f" ({', '.join(leaving)} draining)" if leaving else ""
-    return f"no, all slots of {len(fit)} workers are taken{told}"
+    full = sorted(
+        f"{one.incarnation.worker} takes no work: {one.refuses}"
+        for one in fit
+        if one.refuses and not one.draining
+    )
+    if full and not takers:
+        told = f" ({', '.join(leaving)} draining)" if leaving else ""
+        answer = f"no, {'; '.join(full)}{told}"
+        return Check(question="Does one of them take work?", answer=answer, remedy=MAKE_ROOM)
+    if not takers:
+        answer = f"no, those that can are draining: {', '.join(leaving)}"
+    else:
+        told = "; ".join([f"{', '.join(leaving)} draining"] * bool(leaving) + full)
+        answer = f"no, all slots of {len(fit)} workers are taken" + (f" ({told})" if told else "")
+    return Check(question="Has one of them a slot?", answer=answer, remedy="schedctl worker list")
 
 
 def _late(services: Services, run: LiveRun, definition: Definition) -> list[Check]:

@@ -377,3 +377,5 @@ class WorkerView:
     """Bytes that its spool takes, and that are free on its disk; 0: it didn't say, or none are."""
     refuses: str = ""
     """Why it asks for no new work though it isn't draining, in words."""
+    unstored: int = 0
+    """Results that it has and no member has stored."""

@@ -71,6 +71,8 @@ class Attached:
     """How it was answered."""
     free: int = 0
     running: int = 0
+    unstored: int = 0
+    """Results that it has and no member has stored."""
     draining: bool = False
     since_refresh: float = 0.0
     disk: tuple[int, int] = (0, 0)

@@ -93,9 +93,26 @@ class Workers:
 
     # -- what the streams tell --
 
-    def attach(self, incarnation: Incarnation, line: Line, *, draining: bool = False) -> Attached:
-        """A stream was opened; it takes the place of an older one of the same incarnation."""
-        attached = Attached(incarnation, line, spoke_at=self._boot(), draining=draining)
+    def attach(
+        self,
+        incarnation: Incarnation,
+        line: Line,
+        *,
+        draining: bool = False,
+        running: int = 0,
+        unstored: int = 0,
+    ) -> Attached:
+        """A stream was opened; it takes the place of an older one of the same incarnation. What is
+        told of it counts until its first heartbeat.
+        """
+        attached = Attached(
+            incarnation,
+            line,
+            running=running,
+            unstored=unstored,
+            spoke_at=self._boot(),
+            draining=draining,
+        )
         if self._drained is not None:
             attached.drain(incarnation.worker in self._drained)
         if (before := self._attached.get(incarnation.id)) is not None:
@@ -137,18 +154,22 @@ class Workers:
         holding: Iterable[tuple[RunId, Token]],
         *,
         running: int,
+        unstored: int = 0,
         free: int,
         since_refresh: float,
         draining: bool,
         disk: tuple[int, int] = (0, 0),
         refuses: str = "",
     ) -> None:
-        """A heartbeat came. `running`: of what it holds, that which has not ended."""
+        """A heartbeat came. `running`: of what it holds, that which has not ended; `unstored`: that
+        which has, and whose result no member has stored.
+        """
         attached.disk = disk
         attached.refuses = refuses
         attached.heard = Heard(at, frozenset(holding))
         attached.free = free
         attached.running = running
+        attached.unstored = unstored
         attached.since_refresh = since_refresh
         self._offering.spoke(attached)
         if attached.draining != draining:
@@ -309,6 +330,7 @@ class Workers:
                 spool=attached.disk[0],
                 disk_free=attached.disk[1],
                 refuses=attached.refuses,
+                unstored=attached.unstored,
             )
             for attached in self._attached.values()
         ]

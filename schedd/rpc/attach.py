@@ -121,7 +121,13 @@ class WorkerService:
         if isinstance(turned, Turned):
             await abort(context, turned.status, turned.message, reason=turned.reason)
         await context.write(wire.MemberFrame(welcome=self._welcome()))
-        attached = self._workers.attach(incarnation, outbox, draining=hello.draining)
+        attached = self._workers.attach(
+            incarnation,
+            outbox,
+            draining=hello.draining,
+            running=len(hello.running),
+            unstored=len(hello.spooled),
+        )
         self._tails.attached(incarnation.id)
         self._outboxes.add(outbox)
         try:
@@ -258,7 +264,8 @@ class WorkerService:
                 attached,
                 frames.instant(beat.judged_time),
                 held,
-                running=frames.running(beat),
+                running=(running := frames.running(beat)),
+                unstored=len(beat.holdings) - running,
                 free=beat.free,
                 since_refresh=since_refresh,
                 draining=beat.draining,

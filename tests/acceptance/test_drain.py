@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from schedclient import SyncClient
 from support.cluster import DevCluster
@@ -57,6 +62,52 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
     finally:
         for name in others:
             client.workers.undrain(name)
+
+
+@pytest.mark.root
+def test_a_drain_is_waited_for_until_a_full_disk_has_room_for_the_results(
+    rough: DevCluster, client: SyncClient, tmp_path: Path
+) -> None:
+    """Whoever ended the worker before would have the run done again."""
+    finish = tmp_path / "finish"
+    held = Probe(tmp_path / "held")
+    running = client.submit(
+        name="held", shell=held.shell(f"while [ ! -e {finish} ]; do sleep 0.1; done")
+    )
+    wait_until(held.starts, PATIENCE, "it has started")
+    name = held.starts()[0].worker
+    full = "1 result isn't stored yet: its spool takes nothing: No space left on device"
+    with full_disk(rough.directory / name):
+        finish.touch()
+        wait_until(lambda: client.workers.get(name).refuses, PATIENCE, "its disk to be full")
+        waited = rough.schedctl("worker", "drain", name, "--wait", "--timeout", "5")
+        assert waited.returncode != 0
+        assert full in waited.stderr
+        assert "drained" not in waited.stderr
+        assert client.runs.get(running.run_id).state == "RUNNING"
+    try:
+        waited = rough.schedctl("worker", "drain", name, "--wait")
+        assert f"drained {name}: nothing runs on it" in waited.stderr
+        assert client.runs.get(running.run_id).succeeded
+        assert len(held.starts()) == 1
+    finally:
+        client.workers.undrain(name)
+
+
+@contextlib.contextmanager
+def full_disk(over: Path) -> Iterator[None]:
+    """A disk without a byte to spare, in the place of this folder."""
+    size = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(over)]
+    mounted = subprocess.run(size, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"can't mount: {mounted.stderr.decode().strip()}")
+    try:
+        with (over / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+            while True:
+                filler.write(bytes(4096))
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(over)], check=True)
 
 
 def workers_of(client: SyncClient, file: Path) -> list[str]:

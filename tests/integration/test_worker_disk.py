@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,23 @@ async def test_a_disk_with_room_for_some_results_takes_them_and_in_the_end_all(
             await stream.granted_at_least(10)
             later = await stream.assign(argv=["true"])
             assert (await stream.result_of(later)).outcome == pb.Result.OUTCOME_SUCCEEDED
+
+
+@pytest.mark.root
+def test_a_new_worker_on_a_full_disk_is_refused_for_now_by_the_check_and_the_start(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk)
+        command = [sys.executable, "-m", "workerd", "--spool", str(disk / "spool")]
+        command += ["--endpoints", "127.0.0.1:1", "--listen-http", "127.0.0.1:0"]
+        for more in (["--check-config"], []):
+            told = subprocess.run(
+                [*command, *more], capture_output=True, text=True, env={}, timeout=60, check=False
+            )
+            assert told.returncode == 75, told
+            assert f"{disk}/spool can't be made or written: No space left on device" in told.stderr
+        assert [each.name for each in disk.iterdir()] == ["filler"]
 
 
 @pytest.mark.root

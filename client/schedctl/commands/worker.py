@@ -49,7 +49,11 @@ def describe(session: Session, name: str) -> None:
 @worker.command()
 @click.argument("name")
 @click.option("--reason", default="", help="Why; everybody sees it.")
-@click.option("--wait", is_flag=True, help="Stay until nothing runs on it; tell how far it is.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Stay until nothing runs on it and its results are stored; tell how far it is.",
+)
 @pass_session
 def drain(session: Session, name: str, reason: str, wait: bool) -> None:
     """Give it no new work, also after its next start, until it is undrained.
@@ -66,7 +70,7 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
             drained,
             lambda: client.workers.get(name),
             _left,
-            lambda one: one.state == "LOST" or (one.state == "DRAINING" and not one.running),
+            _done,
             name="drain",
             remedy=f"see `schedctl worker describe {name}`, or `schedctl worker undrain {name}`",
         )
@@ -74,10 +78,8 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
     found = session.run(work)
     if not session.tabular:
         show_one(session, found, WORKERS, lambda one: one.name)
-    if wait:
-        message(f"drained {name}: nothing runs on it; schedctl worker undrain {name}")
-    else:
-        message(f"draining {name}: {_left(found)}; schedctl worker undrain {name}")
+    done = "drained" if wait else "draining"
+    message(f"{done} {name}: {_left(found)}; schedctl worker undrain {name}")
 
 
 @worker.command()
@@ -97,8 +99,19 @@ def undrain(session: Session, name: str, reason: str) -> None:
     message(f"undrained {name}" if before.drained_at else f"{name} wasn't drained")
 
 
+def _done(found: Worker) -> bool:
+    """Whether nothing is done again, whatever becomes of it."""
+    under_way = found.running or found.unstored
+    return found.state == "LOST" or (found.state == "DRAINING" and not under_way)
+
+
 def _left(found: Worker) -> str:
     """What a drain still waits for."""
     if found.state == "LOST":
         return "it isn't there"
-    return f"{found.running} still running" if found.running else "nothing runs on it"
+    told = [f"{found.running} still running"] if found.running else []
+    if found.unstored:
+        what = "result isn't" if found.unstored == 1 else "results aren't"
+        why = f": {found.refuses}" if found.refuses else ""
+        told += [f"{found.unstored} {what} stored yet{why}"]
+    return "; ".join(told) or "nothing runs on it"

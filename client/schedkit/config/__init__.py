@@ -71,7 +71,7 @@ class Problem:
 
 
 class Untimely(Problem):
-    """One that is there by this host's clock alone."""
+    """One that is there by this host's clock, or its full disk, alone."""
 
 
 class ConfigErrors(Misconfigured):

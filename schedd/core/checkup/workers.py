@@ -8,6 +8,9 @@ from schedd.core.checkup.finding import Check, Finding
 
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024
+MAKE_ROOM: Final = (
+    "make room on its disk, and let it reach a member: what is stored leaves the spool"
+)
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
@@ -44,7 +47,7 @@ def _disk(one: WorkerFacts) -> Finding:
         return check.bad(
             f"{one.refuses}; {told}",
             "it takes no new work; a result that can't be spooled is lost when the worker dies",
-            "make room on its disk, and let it reach a member: what is stored leaves the spool",
+            MAKE_ROOM,
         )
     if not one.disk_free:
         return check.ok("it doesn't say; an older version")

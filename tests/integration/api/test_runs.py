@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
 from uuid import uuid4
@@ -206,6 +207,27 @@ async def test_why_a_run_waits_that_each_worker_has_refused(api):
     by_none = await why()
     assert not by_none.refused
     assert "2 can run it" in [each.answer for each in by_none.checks]
+
+
+async def test_why_a_run_waits_whose_workers_take_no_work_for_their_disks_are_full(api):
+    run = await api("SubmitRun", submit())
+    full = "its spool takes nothing: No space left on device"
+    one = WorkerView(incarnation(), True, False, free=2, running=0, lease_age=0.0, refuses=full)
+    other = replace(one, incarnation=incarnation(worker="worker-2"))
+
+    async def why(*attached: WorkerView) -> wire.ExplainRunResponse.Check:
+        api.lines.attached = [*attached]
+        answer = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
+        return answer.checks[-1]
+
+    alone = await why(one)
+    assert alone.answer == f"no, worker-1 takes no work: {full}"
+    assert alone.remedy.startswith("make room on its disk")
+    leaving = await why(one, replace(other, draining=True))
+    assert leaving.answer == f"no, worker-1 takes no work: {full} (worker-2 draining)"
+    busy = await why(one, replace(other, refuses="", free=0))
+    assert busy.answer == (f"no, all slots of 2 workers are taken (worker-1 takes no work: {full})")
+    assert (await why(one, replace(other, refuses=""))).answer == "2 can run it"
 
 
 async def test_why_a_run_waits_at_a_member_that_has_lost_its_lease(api):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 from uuid import UUID
 
-from schedd.api.waiting import Waits, judged
+from schedd.api.services import Services
+from schedd.api.waiting import Waits, judged, waits
 from schedd.core.ids import JobId
-from schedd.core.records import StoredDefinition, Wait
+from schedd.core.membership import EMPTY_VIEW, ClusterView
+from schedd.core.model import Incarnation
+from schedd.core.records import Drain, StoredDefinition, Wait, WorkerView
 from schedproto.v1 import common_pb2, job_pb2
 from support.store import incarnation
 
@@ -32,6 +37,35 @@ W1 = incarnation(worker="w1", actions=("shell",), namespaces=None)
 W7 = incarnation(worker="w7", actions=("shell",), namespaces=frozenset({"billing"}))
 
 
+class World:
+    """A job of which a run waits, and the worker that is attached."""
+
+    def __init__(self, attached: WorkerView) -> None:
+        self.attached = attached
+        self.store = self.worker_store = self.lines = self.cluster = self
+
+    async def waits(self) -> list[Wait]:
+        return [wait(1)]
+
+    async def definitions(self, _: object) -> dict[JobId, StoredDefinition]:
+        return {(job := stored(1, "etl")).job_id: job}
+
+    async def drains(self) -> list[Drain]:
+        return []
+
+    async def incarnations(self, _: object) -> list[Incarnation]:
+        return [self.attached.incarnation]
+
+    def workers(self) -> list[WorkerView]:
+        return [self.attached]
+
+    def view(self) -> ClusterView:
+        return EMPTY_VIEW
+
+    def services(self) -> Services:
+        return cast("Services", self)
+
+
 def test_what_a_worker_can_do_waits_for_its_turn() -> None:
     assert judged([wait(1)], [stored(1, "etl")], [W1]) == Waits(since=OLD)
 
@@ -41,6 +75,13 @@ def test_what_no_worker_may_do_waits_in_vain() -> None:
     found = judged([wait(1, 17), wait(2)], jobs, [W7])
     assert found == Waits(17, (("default", "etl"),), since=OLD)
     assert judged([wait(2)], jobs, []) == Waits(1, (("billing", "bill"),))
+
+
+async def test_what_only_a_worker_could_do_whose_disk_is_full_waits_in_vain() -> None:
+    view = WorkerView(W1, True, False, free=1, running=0, lease_age=0.0)
+    full = replace(view, refuses="its spool takes nothing: No space left on device")
+    assert await waits(World(view).services()) == Waits(since=OLD)
+    assert await waits(World(full).services()) == Waits(1, (("default", "etl"),))
 
 
 def test_what_requires_a_label_that_no_worker_has_waits_in_vain() -> None:

@@ -19,3 +19,11 @@ def test_a_child_says_that_its_worker_has_refused_it_and_not_that_it_is_there() 
     )
     [there] = waits_for(need, views, {worker(9).id: "no such limits"})
     assert (there.answer, there.remedy) == ("yes", "")
+
+
+def test_a_child_says_that_its_worker_takes_no_work_why_and_what_helps() -> None:
+    one, full = worker(), "its spool takes nothing: No space left on device"
+    views = [WorkerView(one, True, False, free=1, running=0, lease_age=0.0, refuses=full)]
+    [check] = waits_for(Need("shell", worker=one.worker), views, {})
+    assert check.answer == (f"worker {one.worker} takes no work, and it goes to no other: {full}")
+    assert check.remedy.startswith("make room on its disk")

@@ -44,6 +44,8 @@ class Greeting:
     def gone(self, incarnation: IncarnationId) -> None:
         self.ended.append(incarnation)
 
+    def heard(self, incarnation: object, since_refresh: float, answer: object) -> None: ...
+
 
 class Refused(Exception):
     """How the stream was ended."""
@@ -90,7 +92,10 @@ class Member:
         self.greeting = Greeting()
         self.workers = Workers(clock, lambda _event: None)
         self.results: list[Reported] = []
-        collect = SimpleNamespace(reported=lambda one, _outbox: self.results.append(one))
+        collect = SimpleNamespace(
+            reported=lambda one, _outbox: self.results.append(one),
+            is_anothers=lambda *_: False,
+        )
         self.service = WorkerService(
             Terms("m1", "c", "1", timedelta(seconds=3)),
             cast("Any", self.greeting),
@@ -178,6 +183,33 @@ async def test_a_result_counts_as_that_of_the_worker_whose_stream_it_is() -> Non
     assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
     assert [one.sender for one in member.results] == own
     assert {one.worker for one in member.results} == {"w"}, "the audit doesn't name another"
+
+
+def holding(state: wire.Holding.State.ValueType) -> wire.Holding:
+    return wire.Holding(key=frames.key_message(RunKey(NOW, RunId(uuid4())), Token(7)), state=state)
+
+
+@pytest.mark.parametrize("told", ["by its hello", "by its heartbeat"])
+async def test_what_has_ended_and_isnt_stored_is_counted_apart_from_what_runs(told: str) -> None:
+    """Whoever waits for a drained worker waits for both, from its first word on."""
+    runs = [holding(wire.Holding.STATE_RUNNING) for _ in range(2)]
+    ended = [holding(wire.Holding.STATE_SPOOLED) for _ in range(3)]
+    who = hello()
+    member, context = Member(), Context(who)
+    if told == "by its hello":
+        who.running.extend(each.key for each in runs)
+        who.spooled.extend(each.key for each in ended)
+        context.frames = [wire.WorkerFrame(hello=who)]
+    else:
+        beat = wire.Heartbeat(holdings=[*runs, *ended], judged_time=frames.stamp(NOW))
+        context.frames.insert(0, wire.WorkerFrame(heartbeat=beat))
+    member.attach(context)
+    await wait_until_async(
+        lambda: any(one.running for one in member.workers.workers()), 5, "it to be heard"
+    )
+    [view] = member.workers.workers()
+    assert (view.running, view.unstored) == (2, 3)
+    context.closed.set()
 
 
 async def test_a_stream_ends_with_the_certificate_that_it_was_opened_by() -> None:

@@ -161,6 +161,34 @@ async def test_a_drain_is_waited_for_until_the_worker_says_so_and_runs_nothing(c
     assert asked.reason == "disks"
 
 
+async def test_a_drain_is_waited_for_until_the_results_of_the_worker_are_stored_too(ctl, member):
+    """Else its runs are done again when it is ended now."""
+    draining = wire.Worker.STATE_DRAINING
+    full = "its spool takes nothing: No space left on device"
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1, unstored=1))
+    member.say(
+        "GetWorker",
+        drained(state=draining, unstored=2, refuses=full),
+        drained(state=draining, unstored=1),
+        drained(state=draining),
+    )
+    ended = await ctl("worker", "drain", "w1", "--wait")
+    assert ended.err.splitlines() == [
+        "1 still running; 1 result isn't stored yet",
+        f"2 results aren't stored yet: {full}",
+        "1 result isn't stored yet",
+        "nothing runs on it",
+        "drained w1: nothing runs on it; schedctl worker undrain w1",
+    ]
+
+
+async def test_of_a_worker_that_isnt_there_a_drain_says_no_more_than_that(ctl, member):
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, unstored=1))
+    member.say("GetWorker", drained(state=wire.Worker.STATE_LOST))
+    ended = await ctl("worker", "drain", "w1", "--wait")
+    assert ended.err.splitlines()[-1] == "drained w1: it isn't there; schedctl worker undrain w1"
+
+
 async def test_who_was_drained_by_whom_stands_in_its_description(ctl, member):
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1))
     member.say("GetWorker", drained(state=wire.Worker.STATE_DRAINING))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from schedkit.config import Untimely
 from workerd.config import Config, Results
 from workerd.executors.python import is_there
 
@@ -52,8 +53,26 @@ def test_a_worker_whose_disk_is_full_may_start(
     def no_room(**_: object) -> str:
         raise OSError(why, os.strerror(why))
 
+    (tmp_path / "spool_id").touch()
     monkeypatch.setattr(tempfile, "mkdtemp", no_room)
     assert told(tmp_path) == [], "the results in its spool are to be told, which makes room"
+
+
+@pytest.mark.parametrize("why", [errno.ENOSPC, errno.EDQUOT])
+def test_a_new_worker_has_to_keep_its_id_and_may_start_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
+) -> None:
+    """Folders find room on a disk that takes not a byte."""
+
+    def sync(_: int) -> None:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    spool = tmp_path / "spool"
+    [problem] = Config(("localhost:1",), spool, name="w1").unmade()
+    assert isinstance(problem, Untimely)
+    assert str(problem) == f"spool: {spool} can't be made or written: {os.strerror(why)}"
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_result_store_that_is_none_is_told_and_its_password_is_not(tmp_path: Path) -> None:

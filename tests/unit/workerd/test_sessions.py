@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import select
 import signal
@@ -92,9 +93,10 @@ def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attemp
 
 
 async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a killed worker had running is found by it."""
+    """What a killed worker had running is found by it. Each of both is a line of the log, once."""
+    caplog.set_level(logging.INFO, module.__name__)
     full = [True]
     rewrite = Journal._rewrite
 
@@ -119,6 +121,11 @@ async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
         full.clear()
         await wait_until_async(lambda: not sessions.refuses, PATIENCE, "the journal")
         assert sessions.journal.path.exists()
+        told = [line for line in caplog.messages if "its journal" in line]
+        assert told == [
+            f"{why}; no work until it can",
+            "its journal of what runs is written: programs may be started",
+        ]
     finally:
         watching.cancel()
         sessions.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import stat
 import uuid
@@ -16,7 +17,7 @@ from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
 from workerd.core.ids import Address
-from workerd.courier import Courier
+from workerd.courier import TELL_EVERY, Courier
 from workerd.spool import Spool
 from workerd.wire import key_of
 
@@ -211,6 +212,44 @@ async def test_a_disk_that_takes_nothing_is_told_of_until_it_does(
     assert courier.refuses == "its spool takes nothing: No space left on device"
     full.clear()
     await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take results again")
+    spooling.cancel()
+
+
+async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often it is tried meanwhile."""
+    caplog.set_level(logging.INFO, "workerd.courier")
+    spool, disk = Spool(tmp_path), Disk(monkeypatch)
+    tries, now, trial = 0, 1000.0, spool.try_out
+
+    def try_out() -> None:
+        nonlocal tries
+        tries += 1
+        trial()
+
+    async def tried(times: int) -> None:
+        goal = tries + times
+        await wait_until_async(lambda: tries >= goal, PATIENCE, "it to be tried again")
+
+    monkeypatch.setattr(Spool, "try_out", lambda _: try_out())
+    monkeypatch.setattr("workerd.courier.boottime", lambda: now)
+    courier = Courier(spool, lambda _key, _verdict: None)
+    courier.load()
+    spooling = asyncio.create_task(courier.keep_spooling())
+    full = "the spool takes nothing: [Errno 28] No space left on device; no new work until it does"
+    await tried(3)
+    assert caplog.messages == [full]
+    now += TELL_EVERY
+    await tried(2)
+    assert caplog.messages == [full, full]
+    disk.room = 1 << 20
+    await wait_until_async(lambda: not courier.refuses, PATIENCE, "it to take results again")
+    assert caplog.messages == [
+        full,
+        full,
+        "the spool takes results again, and new work is asked for",
+    ]
     spooling.cancel()
 
 
