@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from schedkit import naming
-from schedkit.channel import TLS, check_plaintext, split_address
+from schedkit.channel import TLS, against_each, check_plaintext, split_address
 from schedkit.clock import utcnow
 from schedkit.config import Problem, Untimely, hidden
 from schedkit.credentials import Bearer, problems
@@ -113,12 +113,13 @@ class Config:
             )
         if not naming.WORKER.fullmatch(self.name):
             yield Problem("name", f"{self.name!r} must match {naming.WORKER.pattern}")
-        for address in self.endpoints:
-            yield from _reached(address, self.insecure or self.tls is not None)
+        for why in against_each(self.endpoints, self._unreached):
+            yield Problem("endpoints", why)
         for key in self.labels:
             if not naming.LABEL.fullmatch(key):
                 yield Problem("labels", f"{key!r} isn't a label's key: {naming.LABEL_IN_WORDS}")
-        yield from _plain("listen.http", self.listen.http, self.insecure)
+        if why := _exposed(self.listen.http, self.insecure):
+            yield Problem("listen.http", why)
         for folder in self.secrets:
             if not Path(folder).is_absolute():
                 yield Problem("secrets", f"{folder} isn't an absolute path")
@@ -126,6 +127,13 @@ class Config:
             open_objects(self.results.url, self.results.options)
         except Misconfigured as error:
             yield Problem("results.url", hidden(str(error)))
+
+    def _unreached(self, address: str) -> str:
+        """Why no member is reached there; empty: one may be."""
+        if why := _exposed(address, self.insecure or self.tls is not None):
+            return why
+        _, port = split_address(address)
+        return "" if port else f"nobody is reached at port 0: {address}"
 
     def unmade(self) -> Iterator[Problem]:
         """Why it can't have its spool: seen by making one. Not for who runs with it already."""
@@ -188,19 +196,13 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def _reached(address: str, insecure: bool) -> Iterator[Problem]:
-    """Why no member is reached there."""
-    problems = [*_plain("endpoints", address, insecure)]
-    if not problems and not split_address(address)[1]:
-        problems = [Problem("endpoints", f"nobody is reached at port 0: {address}")]
-    yield from problems
-
-
-def _plain(key: str, address: str, insecure: bool) -> Iterator[Problem]:
+def _exposed(address: str, insecure: bool) -> str:
+    """Why it can't be spoken with in the clear there, or at all; empty: it can."""
     try:
         check_plaintext(address, insecure)
     except (Misconfigured, ValueError) as error:
-        yield Problem(key, str(error))
+        return str(error)
+    return ""
 
 
 _OURS: Final = "schedd"

@@ -36,9 +36,9 @@ from schedkit.channel import (
     MAX_STREAMS,
     TLS,
     Rotation,
+    against_each,
     check_plaintext,
     connect,
-    split_address,
 )
 from schedkit.errors import Misconfigured
 from schedkit.handshake import is_tls, why_not
@@ -79,13 +79,15 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.endpoints:
             raise Misconfigured("no endpoint given; write host:port,host:port")
-        for endpoint in self.endpoints:
-            try:
-                split_address(endpoint)
-                if self.tls is None and self.token:
-                    check_plaintext(endpoint, insecure=False)
-            except ValueError as error:
-                raise Misconfigured(str(error)) from None
+        for why in against_each(self.endpoints, self._against):
+            raise Misconfigured(why)
+
+    def _against(self, endpoint: str) -> str:
+        try:
+            check_plaintext(endpoint, insecure=self.tls is not None or not self.token)
+        except (Misconfigured, ValueError) as error:
+            return str(error)
+        return ""
 
 
 def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
@@ -145,6 +145,21 @@ def split_address(address: str) -> tuple[str, int]:
     if not (_is_v6(host) if bracketed else _may_be_host(host)):
         raise ValueError(f"address {address!r} is not host:port: {host!r} is no host")
     return host, int(port)
+
+
+def against_each(
+    addresses: Sequence[str],
+    against: Callable[[str], str],
+    users: str = "no address takes a user or password: one has an @ in it",
+) -> Iterator[str]:
+    """Why these addresses of a list can't be what they are to be, in words: by `against` of each
+    ("": it can). None is repeated that may be a part of a password, which stands before an `@`: in
+    that one or, where it has a comma, in an earlier one. So where there is any, `users` is all.
+    """
+    if any("@" in address for address in addresses):
+        yield users
+    else:
+        yield from filter(None, map(against, addresses))
 
 
 def _may_be_host(host: str) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from schedkit.channel import split_address
+from schedkit.channel import against_each, split_address
 from schedkit.config import Problem
 from schedkit.proxies import Proxies
 
@@ -35,13 +35,10 @@ class Listen:
 
     def faults(self) -> Iterator[Problem]:
         """What is wrong, by key."""
-        try:
-            self.proxies()
-        except ValueError as error:
-            yield Problem("trusted_proxies", str(error))
-        for name in self.host_names:
-            if not _HOST_NAME.fullmatch(name):
-                yield Problem("host_names", f"{name!r} is no name of a host")
+        for why in against_each(self.trusted_proxies, _untrusted):
+            yield Problem("trusted_proxies", why)
+        for why in against_each(self.host_names, _unnamed):
+            yield Problem("host_names", why)
         for key in ("advertise_grpc", "advertise_http"):
             if getattr(self, key):
                 yield from _unreached(key, getattr(self, key))
@@ -76,6 +73,18 @@ def everywhere(address: str) -> str:
         return host if ip_address(host).is_unspecified else ""
     except ValueError:
         return ""
+
+
+def _untrusted(proxy: str) -> str:
+    try:
+        Proxies.of([proxy])
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _unnamed(host: str) -> str:
+    return "" if _HOST_NAME.fullmatch(host) else f"{host!r} is no name of a host"
 
 
 def _unread(key: str, address: str) -> Iterator[Problem]:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import grpc
 
-from schedkit.channel import split_address
+from schedkit.channel import against_each, split_address
 from schedkit.errors import Misconfigured
 
 _MIB: Final = 1024 * 1024
@@ -97,18 +98,12 @@ class Access:
 
 
 def against(endpoints: Sequence[str], *, encrypted: bool) -> Iterator[str]:
-    """Why these can't be asked, in words. None is repeated that may be a part of a password: what
-    stands before an `@`, in this one or, where a comma is in it, in a later one.
-    """
-    if any("@" in endpoint for endpoint in endpoints):
-        yield "no endpoint has a user in it; give etcd.user, etcd.password"
-        return
-    for endpoint in endpoints:
-        if why := _against(endpoint, encrypted):
-            yield why
+    """Why these can't be asked, in words."""
+    users = "no endpoint has a user in it; give etcd.user, etcd.password"
+    return against_each(endpoints, partial(_against, encrypted), users)
 
 
-def _against(endpoint: str, encrypted: bool) -> str:
+def _against(encrypted: bool, endpoint: str) -> str:
     scheme, _, address = endpoint.rpartition("://")
     address = address.rstrip("/")
     if not _PORT.fullmatch(address.rpartition(":")[2]):

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -310,6 +311,15 @@ def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:
     for wrong in ("*", "a.example.com:7421", "", "http://a"):
         [said] = map(str, Listen(host_names=(wrong,)).faults())
         assert said.endswith("is no name of a host")
+
+
+@pytest.mark.parametrize("key", ["trusted_proxies", "host_names"])
+@pytest.mark.parametrize("address", ["u:s3cr3t@h", "u:s3cr3t,x@h", "u:x,s3cr3t,y@h"])
+def test_no_proxy_and_no_name_is_repeated_where_one_has_a_user(key: str, address: str) -> None:
+    """A variable is parted at its commas, those of a password too."""
+    given: Any = {key: ("10.0.0.7", *address.split(","))}
+    said = f"{key}: no address takes a user or password: one has an @ in it"
+    assert [*map(str, Listen(**given).faults())] == [said]
 
 
 def test_without_tls_other_hosts_are_served_by_who_asked_for_it_alone() -> None:

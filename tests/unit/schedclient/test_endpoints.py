@@ -211,3 +211,11 @@ def test_endpoints_that_are_none_are_refused_at_once(endpoints: object):
 def test_a_token_never_leaves_the_host_in_the_clear():
     with pytest.raises(Misconfigured, match="loopback"):
         Client("example.com:7420", token="secret")
+
+
+@pytest.mark.parametrize("address", ["u:s3cr3t@h:1", "u:s3cr3t,x@h:1", "u:x,s3cr3t,y@h:1"])
+def test_no_endpoint_is_repeated_where_one_has_a_user(address: str) -> None:
+    """A comma in a password makes several of one."""
+    with pytest.raises(Misconfigured) as refused:
+        Client(f"127.0.0.1:1,{address}")
+    assert str(refused.value) == "no address takes a user or password: one has an @ in it"

@@ -110,3 +110,11 @@ def test_labels_have_keys_that_a_job_can_ask_for(tmp_path: Path) -> None:
 def test_a_member_is_reached_at_a_port(tmp_path: Path) -> None:
     config = Config(("localhost:1", "127.0.0.1:0"), tmp_path, name="w1")
     assert [*map(str, config.faults())] == ["endpoints: nobody is reached at port 0: 127.0.0.1:0"]
+
+
+@pytest.mark.parametrize("address", ["u:s3cr3t@h:1", "u:s3cr3t,x@h:1", "u:x,s3cr3t,y@h:1"])
+def test_no_member_is_repeated_where_one_has_a_user(address: str, tmp_path: Path) -> None:
+    """A variable is parted at its commas, those of a password too."""
+    config = Config(("localhost:1", *address.split(",")), tmp_path, name="w1")
+    said = "endpoints: no address takes a user or password: one has an @ in it"
+    assert [*map(str, config.faults())] == [said]
