@@ -3,7 +3,7 @@
     GET  /login            the page: a form, or who is logged in
     POST /login  token=…   ─▶ a token of its own, SESSION long at most, in the cookie ─▶ the page
                               asked for; the one that the cookie held before is revoked
-               typed.…=…   ─▶ the page of the form that was sent without a login, filled in
+               undone typed.…=…  ─▶ the page of the form that was sent without a login, filled in
     POST /logout           ─▶ that one is revoked
 
 The token that was typed in is nowhere kept. The cookie is one that no script reads, that no other
@@ -26,7 +26,7 @@ from schedd.api.services import Services
 from schedd.core.rights import Identity
 from schedd.web import login_page, problems, ways
 from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
-from schedd.web.login_page import LONGEST, MOST, typed_in
+from schedd.web.login_page import LONGEST, MOST, UNDONE, typed_in
 from schedd.web.pages.forms import fields_of
 from schedd.web.problems import Refusal
 from schedkit.errors import Unavailable
@@ -35,7 +35,7 @@ from schedkit.seldom import Seldom
 log = logging.getLogger(__name__)
 
 BackWith: TypeAlias = Callable[[Request, str, Mapping[str, str]], Awaitable[Response]]
-"""The way back to a page of this site, with what was typed into a form of it."""
+"""The way back to a page of this site that a form was sent from, with what was typed into it."""
 
 
 def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
@@ -53,7 +53,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
             return Response(status_code=400)
         except Refusal as refused:
             return problems.answer(refused.body, refused.headers)
-        after, typed = form.get("next", "")[:LONGEST], typed_in(form)
+        after, undone, typed = form.get("next", "")[:LONGEST], UNDONE in form, typed_in(form)
         who: Identity | None = request.scope.get(IDENTITY)
         try:
             who = await services.authentication.of_token(form.get("token", "")[:LONGEST])
@@ -66,12 +66,13 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
             refusal = of_world(error) if isinstance(error, Unavailable) else error
             _tell(failed, request, refusal)
             status = 503 if isinstance(error, Unavailable) else 403
+            wrong = refusal.message
             return login_page.shown(
-                request, status, after, who=who, wrong=refusal.message, typed=typed
+                request, status, after, who=who, wrong=wrong, undone=undone, typed=typed
             )
         after = ways.page_of(request.app.routes, after)
         response: Response = RedirectResponse(after, 303)
-        if typed:
+        if undone:
             response = await back_with(request, after, typed)
         seconds = int(lasts.total_seconds())
         response.set_cookie(

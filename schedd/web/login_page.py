@@ -1,9 +1,10 @@
 """The page of the login: a form for a token, or who is logged in. It is the answer, too, to a form
 that somebody sends whose login has ended:
 
-    POST /new-job  name=… payload=…  ─▶ 401, this page: typed.name, typed.payload in its body
-    POST /login  token=… typed.name=… ─▶ the page of the form, filled in; nothing is done yet
+    POST /new-job  name=… payload=…   ─▶ 401, this page: undone, typed.name, typed.payload in it
+    POST /login  undone=yes typed.name=… ─▶ the page of the form, filled in
 
+There it says that nothing is done yet, also after a button without anything to type.
 What is too long for that is lost but for the browser's own Back, and the page says so.
 
 What was typed stands in the body alone, never in an address: those are kept, by browsers and by
@@ -32,6 +33,8 @@ MOST: Final = 3 * MAX_PAYLOAD + 128 * 1024
 """Bytes of a form of somebody who isn't known: of a job that may be stored, hardly more. Each byte
 of a text that isn't ASCII is three in a form.
 """
+UNDONE: Final = "undone"
+"""The field that says that another form was sent, and not taken."""
 TYPED: Final = "typed."
 """What the fields of another form are named by in this one's."""
 REASON: Final = "reason"
@@ -47,10 +50,12 @@ def shown(
     who: Identity | None = None,
     wrong: str = "",
     problem: Mapping[str, Any] | None = None,
+    undone: bool = False,
     typed: Mapping[str, str] = NOTHING,
 ) -> Response:
     """The page. `who` asks, where that is known; `after`: what comes when the login has; `wrong`:
-    why the last try failed; `problem`: why a form wasn't taken, `typed`: what was in it.
+    why the last try failed; `problem`: why a form wasn't taken; `undone`: there was one, with
+    `typed` in it.
     """
     html = render(
         "login.html",
@@ -59,6 +64,7 @@ def shown(
         wrong=wrong,
         seen=problem,
         next=ways.page_of(request.app.routes, after),
+        undone=undone or problem is not None,
         typed=[(TYPED + name, value) for name, value in typed.items()],
     )
     return HTMLResponse(html, status, {"cache-control": "no-store"})

@@ -322,7 +322,7 @@ async def test_a_form_for_a_job_comes_back_filled_in_after_the_login_and_nothing
         await sent_by_nobody(web, **fields, time_zone="", request_id="0123", made_up="x")
     )
     typed = {f"typed.{name}": value for name, value in fields.items()}
-    assert carried == {"next": "/new-job?namespace=team-a"} | typed
+    assert carried == {"next": "/new-job?namespace=team-a", "undone": "yes"} | typed
     mistyped = await log_in(web, "schedd_x", **carried)
     assert (mistyped.status, hidden_of(mistyped)) == (403, carried)
     assert nasty not in mistyped.text
@@ -347,7 +347,7 @@ async def test_a_reason_that_was_typed_into_a_dialog_is_told_after_the_login(web
     data = {"reason": reason, "request_id": "0123"}
     refused = await web.ask("POST", "/jobs/etl/pause", data=data, headers=headers)
     carried = hidden_of(refused)
-    assert carried == {"next": "/jobs/etl", "typed.reason": reason}
+    assert carried == {"next": "/jobs/etl", "undone": "yes", "typed.reason": reason}
     _, text = await token(web, auth.ROLE_ADMIN)
     entered = await log_in(web, text, **carried)
     assert (entered.status, entered.headers["location"]) == (303, "/jobs/etl")
@@ -358,6 +358,23 @@ async def test_a_reason_that_was_typed_into_a_dialog_is_told_after_the_login(web
     assert reason in unescape(page.text)
     assert "<b>&" not in page.text
     assert not (await web.get("/api/v1/jobs/etl", headers=sent)).json["paused"]
+
+
+async def test_a_button_without_a_dialog_is_told_after_the_login_as_not_done_yet(web: Web) -> None:
+    await made_and_triggered(web)
+    headers = PAGE | {"referer": f"{web.url}/jobs/etl"}
+    refused = await web.ask("POST", "/jobs/etl/trigger", data={}, headers=headers)
+    mistyped = await log_in(web, "schedd_x", **hidden_of(refused))
+    _, text = await token(web, auth.ROLE_ADMIN)
+    entered = await log_in(web, text, **hidden_of(mistyped))
+    assert (entered.status, entered.headers["location"]) == (303, "/jobs/etl")
+    cookies = entered.headers.getall("set-cookie")
+    sent = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)}
+    page = (await web.get("/jobs/etl", headers=sent)).text
+    assert "You are logged in. Nothing was done yet: send it again." in page
+    assert len((await web.get("/api/v1/runs", headers=sent)).json["runs"]) == 1
+    asked = {"cookie": cookie_of(await log_in(web, text, next="/jobs/etl"))}
+    assert "Nothing was done" not in (await web.get("/jobs/etl", headers=asked)).text
 
 
 @pytest.mark.parametrize(
@@ -371,13 +388,15 @@ async def test_a_reason_that_was_typed_into_a_dialog_is_told_after_the_login(web
 )
 async def test_what_was_typed_goes_to_its_own_form_alone(web: Web, after: str, page: str) -> None:
     _, text = await token(web, auth.ROLE_ADMIN)
-    entered = await log_in(web, text, **{"next": after, "typed.name": "by-form"})
+    sent = {"undone": "yes", "typed.name": "by-form"}
+    entered = await log_in(web, text, next=after, **sent)
     assert (entered.status, entered.headers["location"]) == (303, page)
 
 
 async def test_who_may_not_see_pages_is_told_so_instead_of_the_form(web: Web) -> None:
     _, text = await token(web, auth.ROLE_ADMIN, "team-a")
-    entered = await log_in(web, text, **{"next": "/new-job", "typed.name": "by-form"})
+    sent = {"undone": "yes", "typed.name": "by-form"}
+    entered = await log_in(web, text, next="/new-job", **sent)
     assert (entered.status, entered.headers["location"]) == (303, "/new-job")
 
 
@@ -386,7 +405,7 @@ async def test_a_form_of_more_than_the_login_may_send_leads_back_and_says_what_i
 ) -> None:
     for payload in ("x" * 890_000, "x" * 920_000, "\N{SNOWMAN}" * 100_000):
         refused = await sent_by_nobody(web, name="by-form", payload=payload)
-        assert hidden_of(refused) == {"next": "/new-job?namespace=team-a"}
+        assert hidden_of(refused) == {"next": "/new-job?namespace=team-a", "undone": "yes"}
         assert "too long to be kept here" in refused.text
     _, text = await token(web, auth.ROLE_ADMIN)
     for payload in ("x" * 800_000, "\N{SNOWMAN}" * (MAX_PAYLOAD // 3)):

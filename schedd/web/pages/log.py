@@ -158,8 +158,8 @@ class Newest:
         first, *rest = self._parts
         if self._within and not first.note:
             first = replace(first, text=first.text.partition("\n")[2] or first.text)
-        return (_EARLIER, first, *rest)
+        return (EARLIER, first, *rest)
 
 
-_EARLIER: Final = LogPart(f"what came earlier is left out here: {_RAW}", False, True)
+EARLIER: Final = LogPart(f"what came earlier is left out here: {_RAW}", False, True)
 _ENDS: Final = LogPart(f"the beginning and the end of a long log: {_RAW}", False, True)

@@ -14,7 +14,7 @@ from typing import Final
 
 from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.web.pages.lines import RunLine, run_line
-from schedd.web.pages.log import LogPart, kept, so_far
+from schedd.web.pages.log import EARLIER, LogPart, kept, so_far
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedd.web.pages.story import Step, story
 from schedkit.jsonform import payload_value
@@ -65,6 +65,8 @@ class RunSeen:
     checks: tuple[run_service_pb2.ExplainRunResponse.Check, ...]
     result: str
     log: tuple[LogPart, ...]
+    earlier: str = EARLIER.text
+    """What the script says where it drops what it has shown, or couldn't show."""
 
 
 async def _read(asked: Asked) -> Shown:

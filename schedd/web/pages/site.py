@@ -89,15 +89,16 @@ class Site:
         return self._problem(problem, "/", self._asked(request))
 
     async def back_with(self, request: Request, address: str, typed: Mapping[str, str]) -> Response:
-        """The page of a form that was sent before a login, filled in; of another, which is told the
-        reason that was typed into a dialog of it. Nothing is done.
+        """The page of a form that was sent before a login, filled in; of another, which tells that
+        nothing is done yet, and the reason that was typed into a dialog of it.
         """
-        if filled := await self._filled(request, address, typed):
+        if typed and (filled := await self._filled(request, address, typed)):
             return filled
-        response = RedirectResponse(address, 303)
+        told = BACK
         if reason := typed.get(REASON, "")[:LONGEST_REASON]:
             told = Told(f"{BACK.words} The reason that you typed: {reason}", "")
-            telling.send(response, told, secure=request.url.scheme == "https")
+        response = RedirectResponse(address, 303)
+        telling.send(response, told, secure=request.url.scheme == "https")
         return response
 
     async def _filled(

@@ -239,7 +239,16 @@ function readLog(log) {
   // A tab that nobody sees draws none, so what is gathered is no more than a page would keep.
   const shown = { parts: [], size: 0 }; // nodes, oldest first, and their characters
   const gathered = { parts: [], size: 0 };
+  const earlier = partOf(`${log.dataset.earlier}\n`, "about"); // stands first once something has gone
+  let gone = false;
   let drawing = false;
+
+  function partOf(text, kind) {
+    const part = document.createElement("span");
+    part.className = kind;
+    part.append(text);
+    return part;
+  }
 
   function add(text, kind) {
     if (!text) return;
@@ -247,7 +256,7 @@ function readLog(log) {
     if (last?.kind === kind && last.text.length + text.length <= PART) last.text += text;
     else gathered.parts.push({ text, kind });
     gathered.size += text.length;
-    trim(gathered, (part) => part.text.length);
+    gone = trim(gathered, (part) => part.text.length).length > 0 || gone;
     if (!drawing) requestAnimationFrame(draw);
     drawing = true;
   }
@@ -259,16 +268,18 @@ function readLog(log) {
     if (first) log.replaceChildren();
     const fresh = document.createDocumentFragment();
     for (const { text, kind } of gathered.parts.splice(0)) {
-      const part = document.createElement("span");
-      part.className = kind;
-      part.append(text);
+      const part = partOf(text, kind);
       fresh.append(part);
       shown.parts.push(part);
     }
     log.append(fresh);
     shown.size += gathered.size;
     gathered.size = 0;
-    for (const part of trim(shown, (part) => part.firstChild.length)) part.remove();
+    for (const part of trim(shown, (part) => part.firstChild.length)) {
+      part.remove();
+      gone = true;
+    }
+    if (gone && !earlier.isConnected) log.prepend(earlier);
     if (low) log.scrollTop = log.scrollHeight;
   }
 

@@ -16,6 +16,8 @@ CHATTY = "for n in $(seq 1 20); do seq 1 20000; sleep 0.1; done; echo oops >&2"
 """Two megabytes in two seconds."""
 KEPT = 1 << 20
 """Characters that a page keeps of a log."""
+EARLIER = "what came earlier is left out here: `schedctl run logs` has all of it\n"
+"""What a page says first of a log that it doesn't keep all of."""
 
 TELL_STALLS = """
 window.longest = 0;
@@ -62,6 +64,8 @@ def test_a_page_answers_while_its_run_writes_megabytes_and_shows_the_newest_of_i
     told = str(log.text_content())
     assert told.splitlines().count("20000") > 5
     assert len(told) < KEPT + (1 << 18)
+    assert told.startswith((EARLIER, "1\n2\n3\n"))  # a part of it is left out on its way
+    assert told.count(EARLIER) <= 1
     assert at_its_end(page)
     assert longest < LONGEST_STALL
 
@@ -76,4 +80,5 @@ def test_a_tab_that_nobody_sees_holds_no_more_of_a_log_than_one_that_is_seen(
     page.evaluate("window.frames_asked_for[0]()")  # somebody looks
     told = str(page.locator("#log-text").text_content())
     assert "oops" in told.splitlines()[-3:]
+    assert told.startswith(EARLIER)
     assert KEPT <= len(told) < KEPT + (1 << 18)

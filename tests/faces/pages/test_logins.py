@@ -91,6 +91,7 @@ def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
     settled(page)
     assert page.url == f"{inside.address}/jobs"
     expect(page.get_by_role("button", name="Trigger")).to_have_count(0)  # ann is a viewer now
+    expect(page.locator(".told")).to_contain_text("Nothing was done yet")
     triggered = guarded.json("run", "list", "--trigger", "manual")
     assert triggered == [], "nothing was done without a login"
     inside.allow("status of 401")
