@@ -45,6 +45,8 @@ REFUSED: Final = "REFUSED_STREAM"
 """Why a call ended that nobody began on: it may be made again, whatever it does."""
 _REFUSED_STREAM: Final = "RST_STREAM with error code 7"
 """How gRPC's core tells it (RFC 9113, 8.7): in words alone."""
+_TIME_OVER: Final = "Deadline Exceeded"
+"""How it tells that nobody has told anything in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,18 @@ class DeadlineExceeded(ApiError):
 
     status = "DEADLINE_EXCEEDED"
 
+    def after(self, refusal: ClusterUnavailable) -> DeadlineExceeded:
+        """The same, with what was heard while there was time."""
+        who = f", of {refusal.endpoint}" if refusal.endpoint else ""
+        heard = f"the last refusal{who}: {refusal.what} ({refusal.reason or refusal.status})"
+        return DeadlineExceeded(
+            f"{self.what}; {heard}",
+            reason=self.reason,
+            remedy=self.remedy,
+            metadata=self.metadata,
+            endpoint=self.endpoint,
+        )
+
 
 class GuardError(ScheddError):
     """A guarded target that isn't written: `what` happened, `remedy` what to do about it."""
@@ -244,6 +258,10 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
             endpoint=endpoint,
         )
     info, bad = _details(error.trailing_metadata())
+    if status == "DEADLINE_EXCEEDED" and error.details() == _TIME_OVER:
+        return DeadlineExceeded(
+            f"{endpoint} gave no whole answer in time", reason="NO_ANSWER", endpoint=endpoint
+        )
     metadata = dict(info.metadata)
     return _BY_STATUS.get(status, InternalError)(
         error.details() or status,

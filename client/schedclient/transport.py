@@ -9,6 +9,7 @@ Invariants
 - Each call has a deadline; no wait or try goes past it. Streams have one only if asked for.
 - A call that may not be made twice (`Again.UNSENT`) is begun on once at most: trying again is
   allowed only before a connection stands, or where the stream was refused (`errors.REFUSED`).
+- A change that one try may have made is told so (`DeadlineExceeded`), whatever later tries came to.
 - The endpoint that answered last is asked first again.
 - At most AT_ONCE calls are under way, however many are asked for: the others wait here in the order
   in which they came, and what a try may take counts from when it is sent.
@@ -48,6 +49,8 @@ Res = TypeVar("Res", bound=Message)
 
 NOBODY: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
 """Why a call was never sent: in all its time none of the endpoints spoke with us."""
+NO_TIME: Final = "NO_TIME"
+"""Why a try was never sent: there was no time for it."""
 SILENT: Final = "DATABASE_SILENT"
 """Why a read ended without PostgreSQL's answer."""
 ENOUGH: Final = 1.0
@@ -126,19 +129,23 @@ class Transport:
         Raises:
             ApiError: see `schedclient.errors`.
         """
+        tries = _Tries(method)
         try:
-            return await self._call(method, request, timeout)
+            return await self._call(method, request, timeout, tries)
         except ClusterUnavailable as error:
-            raise await self._explained(error) from error
+            raise tries.outcome(await self._explained(error)) from error
+        except DeadlineExceeded as error:
+            raise tries.outcome(error) from error
 
-    async def _call(self, method: Method[Req, Res], request: Req, timeout: float | None) -> Res:
+    async def _call(
+        self, method: Method[Req, Res], request: Req, timeout: float | None, tries: _Tries
+    ) -> Res:
         deadline = _Deadline(self.settings.timeout if timeout is None else timeout)
         backoff = Backoff(0.05, 1.0)
-        failure: ApiError | None = None
         while True:
             await self._connected(deadline)
             if not await self._placed(deadline):
-                raise _told(failure or _never_sent(), method)
+                raise _never_sent()
             try:
                 endpoint = await self._connected(deadline)  # the one of before may be gone by now
                 answer: grpc.aio.UnaryUnaryCall[Req, Res] = self._callable(endpoint, method)(
@@ -147,10 +154,11 @@ class Transport:
                 return await answer
             except grpc.aio.AioRpcError as error:
                 failure = from_rpc(error, endpoint)
+                tries.add(failure)
                 self._demote(endpoint, failure)
                 wait = backoff.next()
                 if not self._worth_another(failure, method, deadline.left() - wait):
-                    raise _told(failure, method) from error
+                    raise failure from error
             finally:
                 self._places.release()
             await asyncio.sleep(wait)
@@ -204,7 +212,7 @@ class Transport:
                 if not tried:
                     raise DeadlineExceeded(
                         f"the time was over before a connection stood: {told}",
-                        reason="NO_TIME",
+                        reason=NO_TIME,
                         remedy="give it more time; nothing was sent",
                     )
                 raise ClusterUnavailable(
@@ -336,10 +344,38 @@ class _Deadline:
         return max(0.0, self._at - self._loop.time())
 
 
+class _Tries:
+    """What the tries of one call have come to, and what the call ends in by that."""
+
+    def __init__(self, method: Method[Any, Any]) -> None:
+        self._method = method
+        self._last: ApiError | None = None
+        self._refusal: ClusterUnavailable | None = None
+        self._unclear: DeadlineExceeded | None = None
+
+    def add(self, failure: ApiError) -> None:
+        """One more has failed."""
+        self._last = failure
+        if isinstance(failure, ClusterUnavailable):
+            self._refusal = failure
+        elif isinstance(failure, DeadlineExceeded):
+            self._unclear = failure
+
+    def outcome(self, end: ClusterUnavailable | DeadlineExceeded) -> ApiError:
+        """The failure of the call whose tries came to this end, with the last refusal in it."""
+        told: ApiError = self._last if end.reason == NO_TIME and self._last else end
+        if self._unclear is not None and not self._method.reads:
+            told = self._unclear
+        refusal = end if isinstance(end, ClusterUnavailable) else self._refusal
+        if isinstance(told, DeadlineExceeded) and refusal is not None:
+            told = told.after(refusal)
+        return _told(told, self._method)
+
+
 def _never_sent() -> DeadlineExceeded:
     return DeadlineExceeded(
         f"the time was over before it was this call's turn: {AT_ONCE} are made at a time",
-        reason="NO_TIME",
+        reason=NO_TIME,
         remedy="give it more time, or make fewer at a time; nothing was sent",
     )
 

@@ -21,7 +21,7 @@ from schedclient import (
     Result,
     Run,
 )
-from schedctl.columns import progress
+from schedctl.columns import last_line, progress
 from schedctl.output import MARKS, length, message, stamp
 from schedctl.session import Session
 
@@ -38,23 +38,30 @@ T = TypeVar("T")
 async def wait(session: Session, client: Client, run: Run) -> Run:
     """Until it has ended, or `--timeout` passes, or Ctrl-C; the run itself is left alone."""
     try:
-        return await client.runs.wait(run, timeout=session.timeout, changed=Refusals(client).look)
+        return await client.runs.wait(run, timeout=session.timeout, changed=Asides(client).look)
     except asyncio.CancelledError:
         message(f"run {run.run_id} goes on: schedctl run wait {run.run_id}")
         raise
 
 
-class Refusals:
-    """Says of a run that waits because each worker has refused it, once for each reason: it looks
-    as if it were about to run, and never will be as things are.
+class Asides:
+    """What is said of a run while somebody waits for it: each attempt that failed, with when the
+    next one comes; and, once for each reason, that each worker has refused it: it looks as if it
+    were about to run, and never will be as things are.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._told: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, str | int]] = set()
 
     async def look(self, run: Run) -> None:
         """At a run that has changed."""
+        if run.retry_at is not None and (at := (run.run_id, run.fencing_token)) not in self._told:
+            self._told.add(at)
+            message(outcome(run))
+        await self._refusals(run)
+
+    async def _refusals(self, run: Run) -> None:
         if run.state not in WAITING or run.assignments <= run.attempt:
             return  # it is under way, or wasn't handed out in vain
         try:
@@ -192,7 +199,9 @@ def print_result(result: Result) -> None:
 
 
 def outcome(run: Run) -> str:
-    """One line: `✓ SUCCEEDED etl 0198… in 1.2s on w1 (attempt 1, exit 0)`."""
+    """One line: `✓ SUCCEEDED etl 0198… in 1.2s on w1 (attempt 1, exit 0)`; of one that is tried
+    again with when.
+    """
     mark, _ = MARKS.get(run.state, ("•", ""))
     took = (
         f" in {length(run.finished_at - run.started_at)}"
@@ -204,9 +213,11 @@ def outcome(run: Run) -> str:
     facts += [run.reason] if run.reason else []
     facts += [f"exit {run.exit_code}"] if run.exit_code is not None else []
     told = f" ({', '.join(facts)})" if facts else ""
-    why = f": {run.error}" if run.error and not run.succeeded else ""
+    again = f"; attempt {run.attempt + 1} at {stamp(run.retry_at)}" if run.retry_at else ""
+    error = last_line(run.error) if again else run.error
+    why = f": {error}" if error and not run.succeeded else ""
     why = why or (f": {progress(run)}" if run.progress else "")
-    return f"{mark} {run.state} {run.job or 'run'} {run.run_id}{took}{where}{told}{why}"
+    return f"{mark} {run.state} {run.job or 'run'} {run.run_id}{took}{where}{told}{why}{again}"
 
 
 def exit_code(run: Run, *, passed_on: bool) -> int:

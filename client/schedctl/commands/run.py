@@ -174,11 +174,11 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
     import asyncio
 
     ended: dict[str, Run] = {}
-    refusals = following.Refusals(client)
+    asides = following.Asides(client)
     try:
         async with asyncio.timeout(session.timeout):
             async for one in client.runs.watch(*run_ids):
-                await refusals.look(one)
+                await asides.look(one)
                 if one.ended:
                     ended[one.run_id] = one
     except TimeoutError:

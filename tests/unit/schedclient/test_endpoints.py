@@ -22,6 +22,13 @@ from support.scripted import Refusal, Scripted
 
 RUN = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED)
 DELETED = jobs.DeleteJobResponse(deleted=True)
+AWAY = Refusal("UNAVAILABLE", "the database is away", "DATABASE_AWAY")
+UNKNOWN = Refusal("DEADLINE_EXCEEDED", "the change was asked for", "OUTCOME_UNKNOWN", "look first")
+
+
+async def hang(_request: object) -> object:
+    await asyncio.Event().wait()
+    return RUN
 
 
 def free_address() -> str:
@@ -69,11 +76,6 @@ async def test_a_member_that_hangs_costs_its_patience_and_no_more(
     from schedclient import methods
 
     monkeypatch.setattr(methods, "GET_RUN", replace(methods.GET_RUN, patience=0.2))
-
-    async def hang(_request: object) -> object:
-        await asyncio.Event().wait()
-        return RUN
-
     member.say("GetRun", hang)
     other.say("GetRun", RUN)
     async with Client([member.address, other.address], timeout=10) as client:
@@ -89,7 +91,7 @@ async def test_unavailable_is_tried_again_within_the_deadline(client: Client, me
 
 
 async def test_unavailable_for_ever_ends_at_the_deadline_as_what_it_is(member: Scripted):
-    member.say("GetRun", Refusal("UNAVAILABLE", "the database is away", "DATABASE_AWAY"))
+    member.say("GetRun", AWAY)
     async with Client(member.address, timeout=0.5) as client:
         began = time.monotonic()
         with pytest.raises(ClusterUnavailable, match="database is away") as caught:
@@ -160,14 +162,55 @@ async def test_a_deletion_that_was_never_sent_goes_elsewhere(member: Scripted):
 
 
 async def test_no_answer_in_time_is_a_deadline(client: Client, member: Scripted):
-    async def hang(_request: object) -> object:
-        await asyncio.Event().wait()
-        return RUN
-
     member.say("GetRun", hang)
     with pytest.raises(DeadlineExceeded) as told:
         await client.runs.get("r", deadline=0.2)
     assert "nothing was changed" in told.value.remedy, "it was a read"
+
+
+async def test_out_of_time_tells_who_was_waited_for_and_the_last_refusal(member: Scripted):
+    member.say("TriggerJob", AWAY, hang)
+    async with Client(member.address, timeout=1) as client:
+        with pytest.raises(DeadlineExceeded) as told:
+            await client.jobs.trigger("etl")
+    assert str(told.value) == told.value.what
+    assert told.value.what == (
+        f"{member.address} gave no whole answer in time; the last refusal, of {member.address}:"
+        " the database is away (DATABASE_AWAY)"
+    )
+    assert told.value.reason == "NO_ANSWER"
+    assert not told.value.remedy, "whether it was done isn't known"
+
+
+async def test_a_change_that_may_have_been_made_isnt_told_as_refused(member: Scripted):
+    member.say("TriggerJob", UNKNOWN, AWAY)
+    async with Client(member.address, timeout=1) as client:
+        with pytest.raises(DeadlineExceeded, match=r"asked for; .*database is away") as told:
+            await client.jobs.trigger("etl")
+    assert (told.value.reason, told.value.remedy) == ("OUTCOME_UNKNOWN", "look first")
+
+
+async def test_a_change_that_may_have_been_made_isnt_told_as_never_sent(member: Scripted):
+    asked_again = asyncio.Event()
+
+    async def hang_once(request: object) -> object:
+        asked_again.set()
+        return await hang(request)
+
+    member.say("TriggerJob", UNKNOWN, hang_once)
+    async with Client(member.address, timeout=1) as client:
+        calling = asyncio.create_task(client.jobs.trigger("etl"))
+        await asked_again.wait()
+        await member.stop()
+        with pytest.raises(DeadlineExceeded, match=r"asked for; .*no endpoint answers"):
+            await calling
+
+
+async def test_a_read_that_is_refused_at_last_is_told_so(member: Scripted):
+    member.say("GetRun", UNKNOWN, AWAY)
+    async with Client(member.address, timeout=0.5) as client:
+        with pytest.raises(ClusterUnavailable, match=r"^the database is away$"):
+            await client.runs.get("r")
 
 
 async def test_nobody_there_is_told_with_all_endpoints():

@@ -1,5 +1,6 @@
 """Commands on jobs: what they show of one, and what they have done with it."""
 
+import asyncio
 from datetime import UTC, datetime
 
 from schedproto.v1 import common_pb2, job_pb2
@@ -87,6 +88,23 @@ async def test_a_wrong_instant_to_come_is_told_both_forms(ctl, member):
     said = (await ctl("job", "pause", "etl", "--until", "bogus")).err
     assert "RFC 3339" in said
     assert "or from now, such as +3s" in said
+
+
+async def test_a_trigger_without_an_answer_tells_what_the_members_said(ctl, member):
+    async def hang(_request):
+        await asyncio.Event().wait()
+
+    away = Refusal("UNAVAILABLE", "the cluster can't reach its database", "DATABASE_AWAY")
+    member.say("TriggerJob", away, hang)
+    ended = await ctl("job", "trigger", "etl", "--timeout", "1s")
+    assert ended.code == 7
+    what, why, remedy = ended.err.splitlines()
+    assert what == (
+        f"error: {member.address} gave no whole answer in time; the last refusal, of"
+        f" {member.address}: the cluster can't reach its database (DATABASE_AWAY)"
+    )
+    assert why == "  why: DEADLINE_EXCEEDED, NO_ANSWER"
+    assert "it may have happened" in remedy
 
 
 async def test_a_misspelt_job_gets_the_near_name(ctl, member):

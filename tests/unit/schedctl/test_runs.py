@@ -86,6 +86,34 @@ async def test_who_waits_is_told_once_that_each_worker_has_refused(ctl, member):
         assert "slots" not in ended.err
 
 
+def failed(attempt: int, **fields: object) -> run_pb2.Run:
+    """A run whose attempt has failed, to be tried again at noon."""
+    run = run_of(common_pb2.RUN_STATE_RETRYING, exit_code=7, fencing_token=attempt, **fields)
+    run.attempt = run.assignments = attempt
+    run.retry_at.FromDatetime(datetime(2026, 1, 1, 12, tzinfo=UTC))
+    return run
+
+
+@pytest.mark.parametrize("words", ["submit --wait -- false", "run wait r1", "run wait r1 -o json"])
+async def test_who_waits_hears_of_each_attempt_that_failed_and_when_the_next_comes(
+    ctl, member, words
+):
+    first = failed(1, error="Traceback\nValueError: no")
+    running = run_of(common_pb2.RUN_STATE_RUNNING)
+    member.say("SubmitRun", run_of(common_pb2.RUN_STATE_PENDING))
+    member.say("WatchRuns", says_of(first, failed(1), running, failed(2), run_of(exit_code=0)))
+    member.say("ReadLogs", [])
+    ended = await ctl(*words.split())
+    assert ended.code == 0, ended.err
+    noon = "2026-01-01T12:00:00.000Z"
+    assert ended.err.splitlines()[:2] == [
+        f"↻ RETRYING run r1 (attempt 1, exit 7): … ValueError: no; attempt 2 at {noon}",
+        f"↻ RETRYING run r1 (attempt 2, exit 7); attempt 3 at {noon}",
+    ]
+    assert ended.err.count("RETRYING") == 2
+    assert "-o" not in words or ended.data["state"] == "SUCCEEDED"
+
+
 async def test_who_waits_for_what_was_never_handed_out_in_vain_asks_nothing(ctl, member):
     waits = run_of(common_pb2.RUN_STATE_PENDING)
     failed = run_of(common_pb2.RUN_STATE_RETRYING, assignments=1)
