@@ -3,6 +3,7 @@
     page_token isn't …      ──▶  pageToken isn't …
     retry.max_attempts: …   ──▶  retry.maxAttempts: …
     job.name: …             ──▶  name: …   where the body is the job
+    time_zone: …            ──▶  time zone: …   on a page
 
 Invariant: only a word that is a field of some request is changed, and only where a field is named:
 what people call their things stays as they wrote it, as do the keys of `documents`.
@@ -28,6 +29,11 @@ _WORD: Final = re.compile(r"[a-z0-9_]+")
 def field(path: str) -> str:
     """The path of a field as REST has it."""
     return _WORD.sub(lambda word: _names().get(word[0], word[0]), path)
+
+
+def in_words(path: str) -> str:
+    """The path of a field as a page says it to a person."""
+    return path.replace("_", " ")
 
 
 def violations(told: Iterable[Violation]) -> list[Violation]:

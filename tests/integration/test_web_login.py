@@ -238,6 +238,14 @@ async def test_what_is_no_token_makes_no_login_and_the_page_says_so(web: Web, ty
     assert "isn&#39;t one of this cluster" in answer.text
 
 
+async def test_a_login_with_two_tokens_is_refused_as_what_is_given_twice(web: Web) -> None:
+    _, text = await token(web, auth.ROLE_VIEWER)
+    answer = await web.ask("POST", "/login", data=[("token", text), ("token", text)])
+    assert answer.status == 400
+    assert "token is given twice" in answer.text
+    assert "set-cookie" not in answer.headers
+
+
 async def test_logins_that_fail_are_told_once_a_second_at_most_with_how_many_there_were(
     web: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

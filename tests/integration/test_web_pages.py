@@ -266,6 +266,9 @@ async def test_what_is_no_form_is_refused(web: Web) -> None:
     answer = await web.post("/jobs/etl/pause", {"reason": "x"})
     assert answer.status == 400
     assert "The form can&#39;t be read" in answer.text
+    twice = await web.ask("POST", "/jobs/etl/pause", data=[("reason", "x"), ("reason", "y")])
+    assert twice.status == 400
+    assert "reason is given twice" in twice.text
     many = await web.ask("POST", "/new-job", data={f"f{at}": "x" for at in range(200)})
     assert many.status == 400
 
@@ -275,6 +278,8 @@ async def test_a_job_is_made_by_a_form_or_the_form_comes_back(web: Web) -> None:
     answer = await sent(web, "/new-job", **fields)
     assert answer.status == 400
     assert 'value="by-form"' in answer.text
+    of_mars = fields | {"schedule": "cron", "when": "0 9 * * *", "time_zone": "Mars"}
+    assert "Time zone: unknown time zone" in (await sent(web, "/new-job", **of_mars)).text
     answer = await sent(web, "/new-job", **fields, when="1m")
     assert (answer.status, answer.headers["location"]) == (303, "/jobs/by-form")
     again = await sent(web, "/new-job", **fields, when="1m")
@@ -413,6 +418,8 @@ async def test_the_cron_page_tells_what_the_call_does_by_the_clocks_of_the_zone(
     assert told["instants"][0].endswith("T00:00:00.000Z")
     wrong = (await web.get("/cron?expression=0+25+*+*+*")).text
     assert 'role="alert">Hour: ' in wrong
+    mars = (await web.get(f"/cron?{asked}&timeZone=Mars")).text
+    assert 'role="alert">Time zone: unknown time zone' in mars
 
 
 async def test_many_who_watch_one_address_share_its_looks(web: Web) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from schedd.api.errors import InvalidArgument
 from schedd.core.zones import zone as zoned
+from schedd.web.field_names import in_words, rename
 from schedd.web.pages.page import Asked, Page, Shown
 from schedproto.v1 import job_service_pb2 as wire
 
@@ -51,6 +52,7 @@ async def _read(asked: Asked) -> Shown:
     try:
         told = await asked.call("JobService.ExplainCron", request, wire.ExplainCronResponse)
     except InvalidArgument as error:
+        rename(error, in_words)
         return Shown("Cron", CronSeen(expression, zone, problem=error.message, hint=error.remedy))
     clock = zoned(told.time_zone).info
     instants = [at.ToDatetime(UTC).astimezone(clock) for at in told.instants]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.errors import InvalidArgument, Violation, cut
 from schedd.web import problems
 from schedd.web.bodies import MOST_BYTES, content_of
 from schedd.web.problems import Refusal
@@ -21,11 +22,10 @@ AT_ONCE: Final = 64 * 1024
 
 
 async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
-    """The fields by name, spaces around them left out; of two of a name the last. A form of more
-    than `most` bytes isn't read.
+    """The fields by name, spaces around them left out. A form of more than `most` bytes isn't read.
 
     Raises:
-        Refusal: it is no form, too large, or too slow.
+        Refusal: it is no form, too large, too slow, or has a field twice.
     """
     content = await content_of(request, most)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -36,6 +36,9 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
             pairs = await asyncio.to_thread(_parsed, content)
         else:
             pairs = _parsed(content)
+        times = Counter(name for name, _ in pairs)
+        if twice := [name for name, count in times.items() if count > 1]:
+            raise ValueError(f"{cut(', '.join(twice))} is given twice")
     except ValueError as error:
         raise Refusal(
             problems.problem(

@@ -27,6 +27,7 @@ from starlette.routing import BaseRoute, Route
 from schedd.api.errors import CallError, Unauthenticated
 from schedd.api.services import Services
 from schedd.web import problems
+from schedd.web.field_names import in_words, rename
 from schedd.web.known import IDENTITY, caller_of, check_page
 from schedd.web.login_page import REASON
 from schedd.web.pages import told as telling
@@ -210,6 +211,8 @@ class Site:
         """The page of a form as it was filled in, beside what was wrong with it."""
         filled = replace(asked, query={**asked.query, **asked.fields})
         body = shown(page, filled, await page.read(filled))
+        if isinstance(error, CallError):
+            rename(error, in_words)
         wrong = refused(error)
         body = replace(body, html=wrong.html + body.html, status=wrong.status)
         return self._framed(page.frame, body, page.tab, asked)
