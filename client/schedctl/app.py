@@ -137,7 +137,7 @@ def _usage(error: click.ClickException) -> Trouble:
         wrong = error.option_name
         if "argv" in {param.name for param in error.ctx.command.params}:
             remedy = f"{remedy}; put -- before the command to run"
-        remedy = f"{did_you_mean(wrong, known)} {remedy}".strip()
+        remedy = f"{did_you_mean(wrong, known, begin='--')} {remedy}".strip()
         return Trouble(f"no such option: {wrong}", "INVALID_ARGUMENT", "USAGE", (), remedy)
     return Trouble(error.format_message(), "INVALID_ARGUMENT", "USAGE", (), remedy)
 

@@ -14,7 +14,7 @@ import pytest
 
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from support.fake_member import Stream
+from support.fake_member import FakeMember, Stream
 from support.worker_process import cluster, http_get
 from workerd.spool import Spool
 
@@ -52,6 +52,18 @@ async def waiting(stream: Stream, at: Path, then: str = "echo done") -> pb.Assig
     return running
 
 
+async def held_back(
+    member: FakeMember, disk: Path, at: Path
+) -> tuple[Stream, pb.AssignmentKey, Path]:
+    """A run that has ended on a disk whose filler leaves its result no room."""
+    stream = await member.attached()
+    running = await waiting(stream, at)
+    filler = fill(disk)
+    (at / "go").touch()
+    await stream.holds(running, pb.Holding.STATE_SPOOLED)
+    return stream, running, filler
+
+
 async def refused(stream: Stream) -> str:
     """Why the worker asks for no work, once it tells."""
     return await stream.until(
@@ -63,12 +75,8 @@ async def refused(stream: Stream) -> str:
 async def test_a_full_disk_stops_new_work_and_loses_no_result(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         async with cluster(tmp_path, spool=str(disk / "spool")) as (member, _):
-            stream = await member.attached()
-            running = await waiting(stream, tmp_path)
-            filler = fill(disk)
-            (tmp_path / "go").touch()
+            stream, running, filler = await held_back(member, disk, tmp_path)
             await stream.until(lambda: stream.granted.slots == 0 or None, "no slots granted")
-            await stream.holds(running, pb.Holding.STATE_SPOOLED)
             other = await stream.assign(argv=["true"], payload='"needs room"')
             await stream.holds(other, pb.Holding.STATE_SPOOLED)
             assert not stream.results, "nothing is sent before it is on disk"
@@ -88,11 +96,7 @@ async def test_what_a_worker_that_ends_cant_write_it_sends_as_it_is(tmp_path: Pa
     """Else its effects were done, and the run is told as lost, and done again."""
     with small_disk(tmp_path / "disk") as disk:
         async with cluster(tmp_path, spool=str(disk / "spool")) as (member, worker):
-            stream = await member.attached()
-            running = await waiting(stream, tmp_path)
-            fill(disk)
-            (tmp_path / "go").touch()
-            await stream.holds(running, pb.Holding.STATE_SPOOLED)
+            stream, running, _ = await held_back(member, disk, tmp_path)
             await refused(stream)
             assert not stream.results, "nothing is sent before it is on disk, or at the end"
             worker.signal(signal.SIGTERM)

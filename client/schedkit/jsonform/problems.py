@@ -52,10 +52,13 @@ LONGEST_WORD: Final = 64
 """Characters of a word that a known one may be near to; to compare longer ones takes long."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean "cron"?`, or nothing when no known word is near."""
+def did_you_mean(word: str, known: Iterable[str], begin: str = "") -> str:
+    """`did you mean "cron"?`, or nothing when no known word is near. That all of them `begin` alike
+    makes none of them nearer.
+    """
     if len(word) > LONGEST_WORD:
         return ""
-    by_folded = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(word.lower(), by_folded, n=1, cutoff=0.6)
+    by_folded = {one.lower().removeprefix(begin): one for one in known}
+    folded = word.lower().removeprefix(begin)
+    near = difflib.get_close_matches(folded, by_folded, n=1, cutoff=0.6)
     return f'did you mean "{by_folded[near[0]]}"?' if near else ""

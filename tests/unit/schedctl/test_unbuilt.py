@@ -118,6 +118,14 @@ def test_misspelt_words_get_the_near_one(words, near, offline):
     assert len(ended.err.splitlines()) == 3
 
 
+@pytest.mark.parametrize("line", ["job list --nope", "auth token create --expires 30d"])
+def test_dashes_alone_make_no_option_near(line, offline):
+    ended = offline(*line.split())
+    assert ended.code == 2
+    assert "did you mean" not in ended.err
+    assert "--help" in ended.err.splitlines()[2]
+
+
 @pytest.mark.parametrize("words", [["job", "get"], ["run", "list", "--limit", "x"], ["-o", "xml"]])
 def test_wrong_usage_is_2_in_three_lines(words, offline):
     ended = offline(*words)
