@@ -45,8 +45,10 @@ REFUSED: Final = "REFUSED_STREAM"
 """Why a call ended that nobody began on: it may be made again, whatever it does."""
 _REFUSED_STREAM: Final = "RST_STREAM with error code 7"
 """How gRPC's core tells it (RFC 9113, 8.7): in words alone."""
+NO_ANSWER: Final = "NO_ANSWER"
+"""Why a call ended whose time was over before anybody had told anything."""
 _TIME_OVER: Final = "Deadline Exceeded"
-"""How it tells that nobody has told anything in time."""
+"""How gRPC's core tells that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,7 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
     info, bad = _details(error.trailing_metadata())
     if status == "DEADLINE_EXCEEDED" and error.details() == _TIME_OVER:
         return DeadlineExceeded(
-            f"{endpoint} gave no whole answer in time", reason="NO_ANSWER", endpoint=endpoint
+            f"{endpoint} gave no whole answer in time", reason=NO_ANSWER, endpoint=endpoint
         )
     metadata = dict(info.metadata)
     return _BY_STATUS.get(status, InternalError)(

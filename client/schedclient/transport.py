@@ -30,7 +30,14 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from schedclient.errors import REFUSED, ApiError, ClusterUnavailable, DeadlineExceeded, from_rpc
+from schedclient.errors import (
+    NO_ANSWER,
+    REFUSED,
+    ApiError,
+    ClusterUnavailable,
+    DeadlineExceeded,
+    from_rpc,
+)
 from schedclient.methods import Again, Method
 from schedkit.backoff import Backoff
 from schedkit.channel import (
@@ -358,7 +365,9 @@ class _Tries:
         self._last = failure
         if isinstance(failure, ClusterUnavailable):
             self._refusal = failure
-        elif isinstance(failure, DeadlineExceeded):
+        elif isinstance(failure, DeadlineExceeded) and not (
+            self._unclear and failure.reason == NO_ANSWER  # a member's own words say more
+        ):
             self._unclear = failure
 
     def outcome(self, end: ClusterUnavailable | DeadlineExceeded) -> ApiError:

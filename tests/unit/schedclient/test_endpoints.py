@@ -190,6 +190,14 @@ async def test_a_change_that_may_have_been_made_isnt_told_as_refused(member: Scr
     assert (told.value.reason, told.value.remedy) == ("OUTCOME_UNKNOWN", "look first")
 
 
+async def test_what_a_member_said_of_an_unknown_outcome_outlives_a_silent_try(member: Scripted):
+    member.say("TriggerJob", UNKNOWN, AWAY, hang)
+    async with Client(member.address, timeout=1) as client:
+        with pytest.raises(DeadlineExceeded, match=r"asked for; .*database is away") as told:
+            await client.jobs.trigger("etl")
+    assert told.value.reason == "OUTCOME_UNKNOWN"
+
+
 async def test_a_change_that_may_have_been_made_isnt_told_as_never_sent(member: Scripted):
     asked_again = asyncio.Event()
 
