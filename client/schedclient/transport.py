@@ -139,10 +139,14 @@ class Transport:
         tries = _Tries(method)
         try:
             return await self._call(method, request, timeout, tries)
-        except ClusterUnavailable as error:
-            raise tries.outcome(await self._explained(error)) from error
-        except DeadlineExceeded as error:
-            raise tries.outcome(error) from error
+        except (ClusterUnavailable, DeadlineExceeded) as error:
+            if isinstance(error, ClusterUnavailable):
+                told = tries.outcome(await self._explained(error))
+            else:
+                told = tries.outcome(error)
+            if told is error:
+                raise  # with what it came of
+            raise told from error
 
     async def _call(
         self, method: Method[Req, Res], request: Req, timeout: float | None, tries: _Tries

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import time
 
+import grpc.aio
 import pytest
 
 from schedclient import (
@@ -166,6 +167,7 @@ async def test_no_answer_in_time_is_a_deadline(client: Client, member: Scripted)
     with pytest.raises(DeadlineExceeded) as told:
         await client.runs.get("r", deadline=0.2)
     assert "nothing was changed" in told.value.remedy, "it was a read"
+    assert isinstance(told.value.__cause__, grpc.aio.AioRpcError), "what it came of"
 
 
 async def test_out_of_time_tells_who_was_waited_for_and_the_last_refusal(member: Scripted):
