@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 
@@ -156,6 +157,10 @@ def test_a_stream_goes_on_at_another_member_when_its_own_is_killed(
             assert before != after, "the SDK tells no state twice"
             assert not before.ended, f"what has ended changes no more: {before}, {after}"
             assert before.fencing_token <= after.fencing_token, f"{before}, {after}"
+        stood = [
+            at for at, _ in groupby(runs_told, attrgetter("state", "fencing_token", "started_at"))
+        ]
+        assert len(stood) == len(set(stood)), f"none stands again as it stood before: {runs_told}"
 
 
 def test_streams_end_with_a_member_that_is_stopped(rough: DevCluster) -> None:
