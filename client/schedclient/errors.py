@@ -45,6 +45,12 @@ REFUSED: Final = "REFUSED_STREAM"
 """Why a call ended that nobody began on: it may be made again, whatever it does."""
 _REFUSED_STREAM: Final = "RST_STREAM with error code 7"
 """How gRPC's core tells it (RFC 9113, 8.7): in words alone."""
+BROKEN: Final = "CONNECTION_BROKEN"
+"""Why a call ended to which no member has answered, though it may have begun on it."""
+CANCELLED: Final = "CANCELLED"
+"""The same, and somebody said so."""
+_UNSENT: Final = "failed to connect to all addresses"
+"""How gRPC's core begins where no connection stood: it has sent nothing."""
 NO_ANSWER: Final = "NO_ANSWER"
 """Why a call ended whose time was over before anybody had told anything."""
 _TIME_OVER: Final = "Deadline Exceeded"
@@ -165,7 +171,9 @@ class InternalError(ClusterError):
 
 
 class DeadlineExceeded(ApiError):
-    """No answer in time: a change may have happened; of a read the remedy says that nothing did."""
+    """No answer in time, or none any more: a change may have happened; of a read the remedy says
+    that nothing did.
+    """
 
     status = "DEADLINE_EXCEEDED"
 
@@ -255,7 +263,7 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
         return ClusterUnavailable(
             "the member, or what lies before it, cancelled the call; it may have happened",
             status=status,
-            reason="CANCELLED",
+            reason=CANCELLED,
             remedy="call again; what has an idempotency key happens once",
             endpoint=endpoint,
         )
@@ -263,6 +271,12 @@ def from_rpc(error: grpc.aio.AioRpcError, endpoint: str) -> ApiError:
     if status == "DEADLINE_EXCEEDED" and error.details() == _TIME_OVER:
         return DeadlineExceeded(
             f"{endpoint} gave no whole answer in time", reason=NO_ANSWER, endpoint=endpoint
+        )
+    if status == "UNAVAILABLE" and not info.reason and _UNSENT not in (error.details() or ""):
+        return ClusterUnavailable(
+            f"{endpoint} gave no answer: {error.details() or 'the connection broke'}",
+            reason=BROKEN,
+            endpoint=endpoint,
         )
     metadata = dict(info.metadata)
     return _BY_STATUS.get(status, InternalError)(

@@ -31,6 +31,8 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from schedclient.errors import (
+    BROKEN,
+    CANCELLED,
     NO_ANSWER,
     REFUSED,
     ApiError,
@@ -58,6 +60,10 @@ NOBODY: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
 """Why a call was never sent: in all its time none of the endpoints spoke with us."""
 NO_TIME: Final = "NO_TIME"
 """Why a try was never sent: there was no time for it."""
+ON_ITS_WAY: Final = frozenset({BROKEN, CANCELLED})
+"""Why no answer came of a member that may have begun on the call."""
+UNANSWERED: Final = ON_ITS_WAY | {NO_ANSWER}
+"""The same, or its time was over."""
 SILENT: Final = "DATABASE_SILENT"
 """Why a read ended without PostgreSQL's answer."""
 ENOUGH: Final = 1.0
@@ -367,10 +373,12 @@ class _Tries:
     def add(self, failure: ApiError) -> None:
         """One more has failed."""
         self._last = failure
+        if failure.reason in ON_ITS_WAY:
+            failure = _may_have_happened(failure)
         if isinstance(failure, ClusterUnavailable):
             self._refusal = failure
         elif isinstance(failure, DeadlineExceeded) and not (
-            self._unclear and failure.reason == NO_ANSWER  # a member's own words say more
+            self._unclear and failure.reason in UNANSWERED  # a member's own words say more
         ):
             self._unclear = failure
 
@@ -379,10 +387,21 @@ class _Tries:
         told: ApiError = self._last if end.reason == NO_TIME and self._last else end
         if self._unclear is not None and not self._method.reads:
             told = self._unclear
-        refusal = end if isinstance(end, ClusterUnavailable) else self._refusal
+        refusal = self._refusal
+        if isinstance(end, ClusterUnavailable) and end.reason not in ON_ITS_WAY:
+            refusal = end
         if isinstance(told, DeadlineExceeded) and refusal is not None:
             told = told.after(refusal)
         return _told(told, self._method)
+
+
+def _may_have_happened(failure: ApiError) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        failure.what,
+        reason=failure.reason,
+        remedy="see whether it was done; or call again, what has an idempotency key happens once",
+        endpoint=failure.endpoint,
+    )
 
 
 def _never_sent() -> DeadlineExceeded:

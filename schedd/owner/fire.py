@@ -124,6 +124,7 @@ class Fire:
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
         near.on_load(self.loop.wake)
         board.ownership.listen(self._shards_changed)
+        board.timers.has_begun = self._has_begun
 
     def on_ready(self, told: Callable[[], None]) -> None:
         """Have `told()` called when runs became ready."""
@@ -253,7 +254,7 @@ class Fire:
         """
         firings: list[Firing] = []
         shares = Shares(self._rows.now, len(due), catch_up.FIRES)
-        async for timer in in_turns(sorted(due, key=self._has_begun)):
+        async for timer in in_turns(sorted(due, key=lambda timer: self._has_begun(timer.job_id))):
             its, most = known.get(timer.job_id), shares.next()
             if its is not None and not self._too_soon(timer, its, now):
                 firings.append(self._firing_of(timer, its, now, reckoned, most))
@@ -285,9 +286,9 @@ class Fire:
         self._board.timers.put_off(timer, timer.due_at)
         return True
 
-    def _has_begun(self, timer: Timer) -> bool:
+    def _has_begun(self, job: JobId) -> bool:
         """Whether it has begun to catch up, and there is more to make of it than one run."""
-        return timer.job_id in self._looked
+        return job in self._looked
 
     def _epoch(self, shard: ShardId) -> Epoch | None:
         """Under which it is owned now, if it is."""
@@ -310,11 +311,16 @@ class Fire:
         moved = gained | dropped
         self._looked = {job: of for job, of in self._looked.items() if of[0] not in moved}
 
-    def _caught_up(self, firings: Iterable[Firing], now: datetime) -> None:
-        """Forget since when these were catching up, but those that are still."""
+    def _keep_looked(
+        self, firings: Iterable[Firing], timers: Mapping[JobId, Timer], now: datetime
+    ) -> None:
+        """Forget since when these were catching up, but those that are still, or from now on."""
         for firing in firings:
+            job = firing.job_id
             if firing.next_due_at is None or firing.next_due_at >= now - catch_up.GRACE:
-                self._looked.pop(firing.job_id, None)
+                self._looked.pop(job, None)
+            else:
+                self._looked.setdefault(job, (firing.shard, timers[job].generation, now))
 
     def _advance(
         self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[Fired]
@@ -324,7 +330,7 @@ class Fire:
         broken = {job for answer in answers for job in answer.broken}
         self._near.fired([firing.job_id for firing in firings])
         done = [firing for firing in firings if firing.job_id not in refused | broken]
-        self._caught_up(done, now)
+        self._keep_looked(done, timers, now)
         self._board.timers.come_up(
             (
                 replace(
@@ -337,7 +343,6 @@ class Fire:
             ),
             now + self._near.horizon,
             now,
-            begun=True,
         )
         if refused:
             self._catalogue.forget(refused)

@@ -38,18 +38,18 @@ class Timers(Agenda[JobId, Timer]):
         self._ownership = ownership
         self._ahead = ahead
         self._priority_of = priority_of
+        self.has_begun: Callable[[JobId], bool] = lambda _: False
+        """Whether this job has begun to catch up, and there is more to make of it than one run."""
 
     def come_up(
         self,
         timers: Iterable[Timer],
         until: datetime | None = None,
         now: datetime | None = None,
-        *,
-        begun: bool = False,
     ) -> None:
         """Have these come up, so long before they are due as runs are made ahead; paused ones,
         those without a next instant and those due later than `until` go: the load brings the latter
-        in time. Which are late is seen by `now`. `begun`: those have begun to catch up.
+        in time. Which are late is seen by `now`.
         """
         for timer in timers:
             due = timer.due_at
@@ -59,8 +59,7 @@ class Timers(Agenda[JobId, Timer]):
             elif now is None or due >= now - GRACE:
                 self.put_off(timer, due - self._ahead.fire)
             elif not self.stands(timer):  # one that is there keeps its place
-                behind = BEGUN if begun else UNBEGUN
-                self.put(timer.job_id, now, timer, self._priority_of(timer.job_id) - behind)
+                self.put(timer.job_id, now, timer, self._late_rank(timer.job_id))
 
     def put_off(self, timer: Timer, at: datetime) -> None:
         """It comes up then: nothing of it may be made sooner."""
@@ -77,7 +76,10 @@ class Timers(Agenda[JobId, Timer]):
         if found is not None:
             at, timer = found
             late = timer.due_at is not None and at > timer.due_at
-            self.put(job, at, timer, self._priority_of(job) - UNBEGUN * late)
+            self.put(job, at, timer, self._late_rank(job) if late else self._priority_of(job))
+
+    def _late_rank(self, job: JobId) -> float:
+        return self._priority_of(job) - (BEGUN if self.has_begun(job) else UNBEGUN)
 
     def drop_shards(self, shards: Collection[ShardId]) -> None:
         """Take out those of these shards."""

@@ -20,11 +20,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from schedd.api import in_time
 from schedd.api.access_tokens import log_in, log_out, replace_login
-from schedd.api.errors import CallError, of_world
+from schedd.api.errors import CallError, OutcomeUnclear, OutOfTouch, of_world
 from schedd.api.services import Services
 from schedd.core.rights import Identity
-from schedd.web import login_page, problems, ways
+from schedd.web import login_page, problems, refusals, ways
 from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
 from schedd.web.login_page import LONGEST, MOST, UNDONE, typed_in
 from schedd.web.pages.forms import fields_of
@@ -56,16 +57,17 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
         after, undone, typed = form.get("next", "")[:LONGEST], UNDONE in form, typed_in(form)
         who: Identity | None = request.scope.get(IDENTITY)
         try:
-            who = await services.authentication.of_token(form.get("token", "")[:LONGEST])
-            request.scope[IDENTITY] = who
-            caller = caller_of(request)
-            login, lasts = await log_in(services, caller)
-            if (former := cookie_of(request.headers)) is not None:
-                await replace_login(services, former, caller.source)
+            async with in_time.read(None):  # of a login that its browser never got nothing is left
+                who = await services.authentication.of_token(form.get("token", "")[:LONGEST])
+                request.scope[IDENTITY] = who
+                caller = caller_of(request)
+                login, lasts = await log_in(services, caller)
+                if (former := cookie_of(request.headers)) is not None:
+                    await replace_login(services, former, caller.source)
         except (CallError, Unavailable) as error:
             refusal = of_world(error) if isinstance(error, Unavailable) else error
             _tell(failed, request, refusal)
-            status = 503 if isinstance(error, Unavailable) else 403
+            status = 503 if isinstance(refusal, OutOfTouch | OutcomeUnclear) else 403
             wrong = refusal.message
             return login_page.shown(
                 request, status, after, who=who, wrong=wrong, undone=undone, typed=typed
@@ -81,7 +83,12 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
         return response
 
     async def leave(request: Request) -> Response:
-        await log_out(services, caller_of(request))
+        caller = caller_of(request)
+        try:
+            async with in_time.changed(in_time.WAITS):
+                await log_out(services, caller)
+        except (CallError, Unavailable) as error:
+            return refusals.told(request.scope, problems.of(error), caller.who)
         response = RedirectResponse(LOGIN, 303)
         response.delete_cookie(COOKIE, secure=True, httponly=True, samesite="strict")
         return response

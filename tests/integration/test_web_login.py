@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from schedd.api import in_time
 from schedd.api.authentication import FRESH
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller
 from schedd.api.validation import MAX_PAYLOAD
 from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
+from schedd.web import login as login_face
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import Asked
 from schedd.web.server import bound
@@ -162,6 +164,28 @@ async def test_a_login_opens_the_pages_until_it_is_left(web: Web) -> None:
         None, f"token/{told['login']}", None, None, 10
     )
     assert ended.action == "logout", "what was done in it is found by its id"
+
+
+async def test_a_login_and_its_end_wait_for_a_silent_postgresql_no_longer_than_other_calls(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    _, text = await token(web, auth.ROLE_VIEWER)
+    sent = {"cookie": cookie_of(await log_in(web, text)), **PAGE}
+    for name in ("log_in", "log_out"):
+        monkeypatch.setattr(login_face, name, silent)
+    for name in ("READ_WITHIN", "WAITS", "STATEMENTS"):
+        monkeypatch.setattr(in_time, name, 0.5)
+
+    async with asyncio.timeout(10):
+        refused = await log_in(web, text)
+        left = await web.ask("POST", "/logout", headers=sent, allow_redirects=False)
+    assert (refused.status, "set-cookie" in refused.headers) == (503, False)
+    assert "PostgreSQL gave this member no answer within 0.5 s" in refused.text
+    assert (left.status, "set-cookie" in left.headers) == (504, False), "it may still be good"
+    assert "it may have been made" in left.text
 
 
 async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None:

@@ -174,12 +174,13 @@ def test_a_late_timer_that_has_begun_to_catch_up_goes_on_before_those_that_haven
     board, now = Board(owning(0)), NOW
     board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=now)
     [mine] = board.timers.pop_due(now, 1)
+    board.timers.has_begun = {mine.job_id}.__contains__
     turns = 0
     while mine.job_id != run(2).job_id:
         turns += 1
         now += timedelta(seconds=1)
         due = now - timedelta(seconds=300)
-        board.timers.come_up([replace(mine, due_at=due)], now=now, begun=True)
+        board.timers.come_up([replace(mine, due_at=due)], now=now)
         board.timers.come_up([timer(3 + turns, seconds=turns)], now=now)
         assert [one.job_id for one in board.timers.pop_due(now, 9)] == jobs(3 + turns)
         [mine] = board.timers.pop_due(now, 1)
@@ -187,12 +188,22 @@ def test_a_late_timer_that_has_begun_to_catch_up_goes_on_before_those_that_haven
     assert turns == 30
 
 
+def test_a_late_timer_that_has_begun_to_catch_up_goes_on_first_when_its_priority_is_learned():
+    board = Board(owning(0))
+    board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
+    board.timers.has_begun = {*jobs(2)}.__contains__
+    board.timers.sort(run(2).job_id)
+
+    assert [one.job_id for one in board.timers.pop_due(NOW, 1)] == jobs(2)
+
+
 def test_what_is_due_now_goes_before_what_is_urgent_and_has_begun_to_catch_up():
     """Of the class below it, for that is how what is late counts."""
     board = Board(owning(0), lambda job: Priority.HIGH if job == run(1).job_id else Priority.MEDIUM)
     later = NOW + timedelta(seconds=5)
     board.timers.come_up([timer(2, seconds=4)], now=later)
-    board.timers.come_up([timer(1, seconds=-600)], now=later, begun=True)
+    board.timers.has_begun = {*jobs(1)}.__contains__
+    board.timers.come_up([timer(1, seconds=-600)], now=later)
 
     assert [one.job_id for one in board.timers.pop_due(later, 1)] == jobs(2)
 

@@ -24,6 +24,7 @@ from support.scripted import Refusal, Scripted
 RUN = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED)
 DELETED = jobs.DeleteJobResponse(deleted=True)
 AWAY = Refusal("UNAVAILABLE", "the database is away", "DATABASE_AWAY")
+BROKEN = Refusal("UNAVAILABLE", "Socket closed", bare=True)
 UNKNOWN = Refusal("DEADLINE_EXCEEDED", "the change was asked for", "OUTCOME_UNKNOWN", "look first")
 
 
@@ -214,6 +215,35 @@ async def test_a_change_that_may_have_been_made_isnt_told_as_never_sent(member: 
         await member.stop()
         with pytest.raises(DeadlineExceeded, match=r"asked for; .*no endpoint answers"):
             await calling
+
+
+@pytest.mark.parametrize("then", [(), (AWAY,), (AWAY, hang)])
+async def test_a_change_whose_connection_broke_isnt_told_as_refused(
+    member: Scripted, then: tuple[object, ...]
+):
+    member.say("TriggerJob", BROKEN, *then)
+    async with Client(member.address, timeout=1) as client:
+        with pytest.raises(DeadlineExceeded, match="gave no answer: Socket closed") as told:
+            await client.jobs.trigger("etl")
+    assert told.value.reason == "CONNECTION_BROKEN"
+    assert "see whether it was done" in told.value.remedy
+    assert ("database is away" in told.value.what) == bool(then)
+
+
+async def test_a_deletion_whose_connection_broke_is_told_as_one_that_may_have_been_made(
+    client: Client, member: Scripted
+):
+    member.say("DeleteJob", BROKEN, DELETED)
+    with pytest.raises(DeadlineExceeded, match="Socket closed"):
+        await client.jobs.delete("etl")
+    assert len(member.heard("DeleteJob")) == 1
+
+
+async def test_a_read_whose_connection_broke_for_ever_is_told_as_refused(member: Scripted):
+    member.say("GetRun", BROKEN)
+    async with Client(member.address, timeout=0.5) as client:
+        with pytest.raises(ClusterUnavailable, match="gave no answer: Socket closed"):
+            await client.runs.get("r")
 
 
 async def test_a_read_that_is_refused_at_last_is_told_so(member: Scripted):

@@ -169,9 +169,11 @@ async def test_what_a_member_cancels_is_made_again_where_that_does_it_once():
 
 async def test_what_is_cancelled_for_ever_is_told_as_what_it_is():
     async with refusing(1_000_000, b"", code=8) as (address, _), Client(address, timeout=2) as one:
-        with pytest.raises(ClusterUnavailable, match="may have happened") as told:
+        with pytest.raises(DeadlineExceeded, match="may have happened") as told:
             await one.submit(shell={"argv": ["true"]})
-    assert told.value.reason == "CANCELLED"
+        with pytest.raises(ClusterUnavailable) as told_of_a_read:
+            await one.runs.get("r")
+    assert told.value.reason == told_of_a_read.value.reason == "CANCELLED"
 
 
 @asynccontextmanager
