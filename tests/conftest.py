@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from support import distribution
+from support.turnstile import Turnstile
 
 # In CI the same change gives the same answer twice; everywhere else examples are drawn anew, and
 # what they find is kept as a test. How long one takes says what else the machine does.
@@ -26,14 +29,41 @@ STAND_BACK = 5
 pytest_plugins = ["support.databases"]
 
 _FIGURES = pytest.StashKey[list[str]]()
+_TURNSTILE = pytest.StashKey[TemporaryDirectory[str]]()
+TURNSTILE = "turnstile"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_FIGURES] = []
+    if not hasattr(config, "workerinput"):
+        config.stash[_TURNSTILE] = TemporaryDirectory(prefix="turnstile-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.stash[_TURNSTILE].cleanup()
+
+
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell one process of several where all of them meet."""
+    node.workerinput[TURNSTILE] = node.config.stash[_TURNSTILE].name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: distribution.turn(item.nodeid))
+
+
+@pytest.hookimpl(tryfirst=True, hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Outside of what measures its time: waiting isn't the test's."""
+    told = getattr(item.config, "workerinput", {}).get(TURNSTILE)
+    if told is None:
+        yield
+        return
+    turnstile = Turnstile(Path(told))
+    alone = item.get_closest_marker("alone") is not None
+    with turnstile.alone() if alone else turnstile.beside():
+        yield
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

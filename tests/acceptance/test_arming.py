@@ -10,6 +10,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from acceptance.conftest import TTL
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster, dev_cluster
@@ -18,14 +20,12 @@ from support.probe import Probe, Start
 from support.ticking import WRITTEN, Ticking, start_ticking
 from support.wait import PATIENCE, wait_until
 
+pytestmark = pytest.mark.alone
+
 ON_TIME = 0.5
 """Seconds past its instant by which an armed run has begun, on a busy machine."""
 NEARLY = 1.0
 """Seconds past its instant by which one has begun that was given back just before."""
-TRIES = 3
-"""How often what must be quick is tried: who else works on the machine makes it slower, never
-quicker.
-"""
 RESCUED = TTL + 3.0
 """Seconds within which a lost worker's run is handed out again."""
 
@@ -69,7 +69,12 @@ def test_a_pause_just_before_an_instant_takes_back_what_is_armed_and_a_trigger_s
     client.jobs.create("pausing", cron="* * * * * *", shell=probe.shell())
     wait_until(lambda: len(probe.starts()) >= 3, PATIENCE, "firing to begin")
 
-    instant = paused_before_an_instant(rough, client, figure)
+    instant, _ = armed_soon(rough, ["pausing"])
+    await_time(instant - 0.3)
+    asked = time.time()
+    client.jobs.pause("pausing", note="just before")
+    figure(f"paused while armed: ok after {time.time() - asked:.3f} s")
+    assert time.time() < instant, "ok came before the instant"
     wait_until(lambda: not running(client, "pausing"), PATIENCE, "the run before it to end")
     before = len(probe.starts())
     triggered = client.jobs.trigger("pausing")
@@ -95,7 +100,13 @@ def test_what_is_armed_at_a_worker_that_drains_or_dies_runs_elsewhere(
     ticking = start_ticking(rough, client, tmp_path, overlap="allow")
     jobs = list(ticking.probes)
 
-    drained, latest = drained_while_armed(rough, client, ticking, figure)
+    instant, armed = armed_soon(rough, jobs)
+    drained, given_back = busiest(armed)
+    client.workers.drain(drained)
+    begun = starts_of(ticking, given_back, instant + NEARLY + WRITTEN)
+    latest = max(start.lateness for start in begun.values())
+    elsewhere = sum(start.worker != drained for start in begun.values())
+    figure(f"drained while armed: {elsewhere} of {len(begun)} began elsewhere, {latest:.3f} s late")
     assert latest < NEARLY, "what it began before it heard of the drain began on time"
 
     instant, armed = armed_soon(rough, jobs)
@@ -165,49 +176,6 @@ def armed_soon(cluster: DevCluster, jobs: list[str]) -> tuple[float, dict[str, s
     armed = {run: worker for run, _, worker in cluster.sql(ARMED, jobs, instant)}
     assert armed, "nothing is armed"
     return instant, armed
-
-
-def paused_before_an_instant(
-    cluster: DevCluster, client: SyncClient, figure: Callable[[str], None]
-) -> float:
-    """Pause `pausing` 0.3 s before an instant for which it is armed; the instant, of which `ok`
-    came in time. On a busy machine one may not; the next is tried then.
-    """
-    for _ in range(TRIES):
-        instant, _ = armed_soon(cluster, ["pausing"])
-        await_time(instant - 0.3)
-        asked = time.time()
-        client.jobs.pause("pausing", note="just before")
-        answered = time.time()
-        figure(f"paused while armed: ok after {answered - asked:.3f} s")
-        if answered < instant:
-            return instant
-        client.jobs.resume("pausing")
-        time.sleep(WRITTEN)
-    raise AssertionError(f"ok came before none of {TRIES} instants")
-
-
-def drained_while_armed(
-    cluster: DevCluster, client: SyncClient, ticking: Ticking, figure: Callable[[str], None]
-) -> tuple[str, float]:
-    """Drain the worker that has most of what is armed. All of that must begin, and within `NEARLY`
-    of its instant unless the machine is busy with something else: then it is tried again. Gives who
-    is drained, and how late the latest was.
-    """
-    for _ in range(TRIES):
-        instant, armed = armed_soon(cluster, list(ticking.probes))
-        drained, given_back = busiest(armed)
-        client.workers.drain(drained)
-        begun = starts_of(ticking, given_back, instant + PATIENCE)
-        latest = max(start.lateness for start in begun.values())
-        elsewhere = sum(start.worker != drained for start in begun.values())
-        found = f"{elsewhere} of {len(begun)} began elsewhere, {latest:.3f} s late"
-        figure(f"drained while armed: {found}")
-        if latest < NEARLY:
-            break
-        client.workers.undrain(drained)
-        ticking.until(time.time(), PATIENCE)
-    return drained, latest
 
 
 def busiest(armed: dict[str, str]) -> tuple[str, set[str]]:

@@ -5,7 +5,8 @@ Tests that share a server stay together in one of them, in their order, so that 
 started once; all others stay together by file. Long groups begin first.
 
 All whole clusters stand in one process, one at a time, and begin first: their starts are judged by
-the second, and more than one is more than two cores bear. Whatever runs beside them stands back.
+the second, and more than one is more than two cores bear. Whatever runs beside them stands back,
+and waits for what is marked `alone` (`turnstile.py`).
 
 The scheduler is handed in by hook: `--dist loadgroup` silently groups nothing under pytest 9.2
 (pytest-xdist issue 1386).
