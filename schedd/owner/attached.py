@@ -19,6 +19,7 @@ from schedd.core.ids import JobId, Token
 from schedd.core.model import Assigned, Incarnation, RunKey
 from schedd.core.placement import Unable
 from schedd.core.ready_queue import Head
+from schedd.core.records import WorkerView
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
 from schedkit.records import dataclass
@@ -90,6 +91,21 @@ class Attached:
     """Its incarnation was written off."""
     spoke_at: float = 0.0
     """When its last grant or heartbeat came, in seconds of CLOCK_BOOTTIME."""
+
+    def view(self) -> WorkerView:
+        """How people are told of it."""
+        return WorkerView(
+            incarnation=self.incarnation,
+            attached_here=True,
+            draining=self.draining,
+            free=self.free,
+            running=self.running,
+            lease_age=self.since_refresh,
+            spool=self.disk[0],
+            disk_free=self.disk[1],
+            refuses=self.refuses,
+            unstored=self.unstored,
+        )
 
     @property
     def stays(self) -> bool:

@@ -13,15 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Protocol
 
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, LiveRun
 from schedd.owner.wordings import Known
 from schedkit.records import dataclass
-
-MOST_ASKED: Final = 8
-"""Workers about which a scan asks at most; the others have their turn in the next ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +37,6 @@ class Heard:
     def never_started(self, run: LiveRun) -> bool:
         """Whether that proves that this assignment never started, nor ever will."""
         return run.start_by is not None and self.at > run.start_by and not self.lists(run)
-
-
-class Turns:
-    """About whom a scan asks. A worker with a long run is asked about as long as it runs: a few of
-    them must not keep the others from their turn.
-    """
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def take(self, away: Collection[IncarnationId]) -> list[IncarnationId]:
-        """Those of these whose turn it is."""
-        asked = sorted(away, key=lambda one: (one.int <= self._last, one.int))[:MOST_ASKED]
-        if asked:
-            self._last = asked[-1].int
-        return asked
 
 
 class Elsewhere(Protocol):

@@ -18,7 +18,7 @@ What concerns a worker that isn't attached here goes over one hop (`elsewhere`).
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import datetime
 from math import inf
 from typing import Final
 
@@ -31,7 +31,8 @@ from schedd.core.ready_queue import Head
 from schedd.core.records import WorkerView
 from schedd.owner.attached import Attached, Line
 from schedd.owner.audience import Audience, Demand
-from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere, Turns
+from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere
+from schedd.owner.hearing import Hearing
 from schedd.owner.offering import SILENT_AFTER, Choice, Offering
 from schedd.owner.revocations import At, Question, Revocations, ask_elsewhere
 from schedd.owner.wordings import Known
@@ -42,9 +43,6 @@ REVOKE_MARGIN: Final = 0.5
 """Seconds past `start_by`, by this member's clock, after which nothing can start any more: by so
 much a worker's may be behind.
 """
-
-ASK_AFTER: Final = timedelta(seconds=1)
-"""Past `start_by`, before other members are asked about it: a heartbeat tells most by then."""
 
 
 def no_demand(_: Incarnation) -> Sequence[Head]:
@@ -77,7 +75,7 @@ class Workers:
         self._some = False
         self._demand: Demand = no_demand
         self._audience = Audience()
-        self._turns = Turns()
+        self._hearing = Hearing()
 
     def on_attachment(self, told: Callable[[bool], None]) -> None:
         """Have `told(some)` called when that changes: whether any worker is attached, and heard."""
@@ -319,21 +317,7 @@ class Workers:
 
     def workers(self) -> list[WorkerView]:
         """Those attached here."""
-        return [
-            WorkerView(
-                incarnation=attached.incarnation,
-                attached_here=True,
-                draining=attached.draining,
-                free=attached.free,
-                running=attached.running,
-                lease_age=attached.since_refresh,
-                spool=attached.disk[0],
-                disk_free=attached.disk[1],
-                refuses=attached.refuses,
-                unstored=attached.unstored,
-            )
-            for attached in self._attached.values()
-        ]
+        return [attached.view() for attached in self._attached.values()]
 
     def refusals(self, job: JobId, generation: int) -> dict[IncarnationId, str]:
         """Those attached here that have refused a run of it, as it was in this generation: why."""
@@ -362,33 +346,13 @@ class Workers:
         that it doesn't have this assignment. Asks the other members about workers that aren't
         attached here, or silent, once each.
         """
-        heard = {one.incarnation.id: one.heard for one in self._attached.values()}
+        said = {each.incarnation.id: each.heard for each in self._attached.values()}
         speaking = {
-            one.incarnation.id for one in self._attached.values() if self._offering.speaks(one)
+            each.incarnation.id for each in self._attached.values() if self._offering.speaks(each)
         }
-        past = self._clock.now() - ASK_AFTER
-        away: set[IncarnationId] = {
-            run.incarnation
-            for run in runs
-            if run.incarnation is not None
-            and run.incarnation not in speaking
-            and run.start_by is not None
-            and run.start_by < past
-        }
-        asked = self._turns.take(away)
-        async with asyncio.TaskGroup() as group:
-            answers = {
-                each: group.create_task(self.elsewhere.heard(each), name=f"heard {each}")
-                for each in asked
-            }
-        heard.update((each, told) for each, task in answers.items() if (told := task.result()))
-        return [
-            run
-            for run in runs
-            if run.incarnation is not None
-            and (last := heard.get(run.incarnation)) is not None
-            and last.never_started(run)
-        ]
+        return await self._hearing.never_started(
+            runs, said, speaking, self.elsewhere, self._clock.now()
+        )
 
     def attached(self, incarnation: IncarnationId) -> Attached | None:
         """Its stream here."""

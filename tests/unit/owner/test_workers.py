@@ -14,7 +14,8 @@ from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.model import Assigned, LiveRun
 from schedd.core.placement import Asked
 from schedd.core.ready_queue import Head
-from schedd.owner.elsewhere import MOST_ASKED, Heard, Nowhere
+from schedd.owner.elsewhere import Heard, Nowhere
+from schedd.owner.hearing import MOST_ASKED
 from schedd.owner.revocations import ASKED_AT_ONCE
 from schedd.owner.wordings import Known
 from schedd.owner.workers import REVOKE_MARGIN, SILENT_AFTER, Workers
