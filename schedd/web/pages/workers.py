@@ -14,7 +14,8 @@ from schedproto.v1 import cluster_service_pb2 as cluster_pb
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     """A worker as a row. `drained`: that it is to take no work, since when, by whom and why.
-    `namespaces`: whose runs it is given; none: of all.
+    `namespaces`: whose runs it is given; none: of all. `unstored`: what would be done again if it
+    was killed, where it isn't just on its way.
     """
 
     name: str
@@ -31,6 +32,7 @@ class WorkerRow:
     lease_seconds: int
     refuses: str
     drained: str
+    unstored: str
 
     @property
     def share(self) -> float:
@@ -74,7 +76,16 @@ def row_of(worker: cluster_pb.Worker) -> WorkerRow:
         lease_seconds=worker.lease_age.seconds,
         refuses=worker.refuses,
         drained=drained,
+        unstored=_unstored(worker),
     )
+
+
+def _unstored(worker: cluster_pb.Worker) -> str:
+    leaves = worker.state == cluster_pb.Worker.STATE_DRAINING or worker.HasField("drained_at")
+    if not worker.unstored or not (leaves or worker.refuses):
+        return ""
+    results = "1 result is" if worker.unstored == 1 else f"{worker.unstored:,} results are"
+    return f"{results} on it alone, not stored yet"
 
 
 async def _drain(asked: Asked) -> Done:

@@ -29,3 +29,19 @@ def test_a_worker_that_works_for_some_namespaces_says_for_which() -> None:
     ):
         assert told in workers_page(cluster_pb.Worker(name="w7", state=live, namespaces=namespaces))
     assert "alone" not in workers_page(cluster_pb.Worker(name="w1", state=live))
+
+
+def test_a_worker_that_leaves_says_how_many_results_are_on_it_alone() -> None:
+    """What it runs says nothing of them, and who then kills it has them done again."""
+    live, draining = cluster_pb.Worker.STATE_LIVE, cluster_pb.Worker.STATE_DRAINING
+    full = "its disk is full"
+    for worker, told in (
+        (cluster_pb.Worker(name="w1", state=draining, unstored=1), "1 result is on it alone"),
+        (
+            cluster_pb.Worker(name="w1", state=live, unstored=2000, refuses=full),
+            "2,000 results are",
+        ),
+    ):
+        assert told in workers_page(worker)
+    on_its_way = cluster_pb.Worker(name="w1", state=live, unstored=3)
+    assert "stored" not in workers_page(on_its_way)
