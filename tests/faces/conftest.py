@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -30,12 +29,14 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
         yield made
 
 
-@pytest.fixture
-def prometheus(cluster: DevCluster, tmp_path: Path) -> Iterator[Prometheus]:
+@pytest.fixture(scope="session")
+def prometheus(
+    cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
     """One that scrapes the cluster each second, and waits two before an alert fires."""
     targets = {
         "schedd": [member["http"] for member in cluster.record["members"]],
         "workerd": [worker["http"] for worker in cluster.record["workers"]],
     }
-    with Prometheus.started(tmp_path, targets) as made:
+    with Prometheus.started(tmp_path_factory.mktemp("prometheus"), targets) as made:
         yield made
