@@ -30,6 +30,8 @@ class Again(Enum):
 
 READS: Final = ("Get", "List", "Explain", "Check", "Watch", "Read")
 """How the calls begin that change nothing."""
+TRIALS: Final = ("dry_run", "validate_only")
+"""Fields by which the others are asked what they would do."""
 
 
 @dataclass(frozen=True)  # no slots: a parametrised Generic writes __orig_class__
@@ -41,10 +43,10 @@ class Method(Generic[Req_contra, Res_co]):
     again: Again = Again.ALWAYS
     patience: float = 5.0
 
-    @property
-    def reads(self) -> bool:
-        """Whether it changes nothing."""
-        return self.path.rpartition("/")[2].startswith(READS)
+    def reads(self, request: Message) -> bool:
+        """Whether this call of it changes nothing."""
+        tried = any(getattr(request, field, False) for field in TRIALS)
+        return tried or self.path.rpartition("/")[2].startswith(READS)
 
     def write(self, request: Req_contra) -> bytes:
         """The request's bytes."""

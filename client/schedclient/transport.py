@@ -142,7 +142,7 @@ class Transport:
         Raises:
             ApiError: see `schedclient.errors`.
         """
-        tries = _Tries(method)
+        tries = _Tries(reads=method.reads(request))
         try:
             return await self._call(method, request, timeout, tries)
         except (ClusterUnavailable, DeadlineExceeded) as error:
@@ -202,7 +202,7 @@ class Transport:
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, endpoint)
             self._demote(endpoint, failure)
-            raise _told(failure, method) from error
+            raise _told(failure, reads=method.reads(request)) from error
         finally:
             pieces.cancel()
 
@@ -364,8 +364,8 @@ class _Deadline:
 class _Tries:
     """What the tries of one call have come to, and what the call ends in by that."""
 
-    def __init__(self, method: Method[Any, Any]) -> None:
-        self._method = method
+    def __init__(self, *, reads: bool) -> None:
+        self._reads = reads
         self._last: ApiError | None = None
         self._refusal: ClusterUnavailable | None = None
         self._unclear: DeadlineExceeded | None = None
@@ -385,14 +385,14 @@ class _Tries:
     def outcome(self, end: ClusterUnavailable | DeadlineExceeded) -> ApiError:
         """The failure of the call whose tries came to this end, with the last refusal in it."""
         told: ApiError = self._last if end.reason == NO_TIME and self._last else end
-        if self._unclear is not None and not self._method.reads:
+        if self._unclear is not None and not self._reads:
             told = self._unclear
         refusal = self._refusal
         if isinstance(end, ClusterUnavailable) and end.reason not in ON_ITS_WAY:
             refusal = end
         if isinstance(told, DeadlineExceeded) and refusal is not None:
             told = told.after(refusal)
-        return _told(told, self._method)
+        return _told(told, reads=self._reads)
 
 
 def _may_have_happened(failure: ApiError) -> DeadlineExceeded:
@@ -412,8 +412,8 @@ def _never_sent() -> DeadlineExceeded:
     )
 
 
-def _told(failure: ApiError, method: Method[Any, Any]) -> ApiError:
+def _told(failure: ApiError, *, reads: bool) -> ApiError:
     """The failure, with what to do where only the call tells."""
-    if isinstance(failure, DeadlineExceeded) and method.reads and not failure.remedy:
+    if isinstance(failure, DeadlineExceeded) and reads and not failure.remedy:
         failure.remedy = "nothing was changed: ask again, or give it more time"
     return failure

@@ -60,6 +60,9 @@ Streaming: TypeAlias = Callable[[Services, Caller, Any], AsyncGenerator[Message,
 READS: Final = ("Get", "List", "Explain")
 """How the methods begin that change nothing."""
 
+TRIALS: Final = ("dry_run", "validate_only")
+"""Fields by which the others are asked what they would do."""
+
 
 def _authorised(method: str, call: Unary) -> Unary:
     @wraps(call)
@@ -75,7 +78,7 @@ def _in_time(method: str, call: Unary) -> Unary:
 
     @wraps(call)
     async def timely(services: Services, caller: Caller, request: Any) -> Message:
-        if reads:
+        if reads or any(getattr(request, field, False) for field in TRIALS):
             async with in_time.read(caller.deadline):
                 return await call(services, caller, request)
         waits = in_time.WAITS if caller.deadline is None else caller.deadline

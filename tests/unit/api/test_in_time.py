@@ -17,6 +17,7 @@ from schedd.api.services import Caller, Services
 from schedd.core.access_tokens import text_of
 from schedd.core.ids import AccessTokenId
 from schedproto.v1 import cluster_service_pb2 as wire
+from schedproto.v1 import pool_service_pb2
 from support.callers import TESTER
 
 
@@ -35,6 +36,15 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
         await read(services, Caller(TESTER, "test", 0.6), wire.ListAuditRequest())
     assert told.value.reason == "DATABASE_SILENT"
     assert "doctor" in told.value.remedy
+
+
+async def test_a_change_that_is_only_tried_ends_as_a_read() -> None:
+    services = cast("Services", SimpleNamespace(pools=SimpleNamespace(get=silent)))
+    call = UNARY["schedd.v1.PoolService.SetPool"]
+    pool = pool_service_pb2.Pool(namespace="default", name="gpus", limit=2)
+    asked = pool_service_pb2.SetPoolRequest(pool=pool, validate_only=True)
+    with pytest.raises(OutOfTouch, match="nothing was changed"):
+        await call(services, Caller(TESTER, "test", 0.6), asked)
 
 
 @pytest.mark.parametrize("deadline", [None, 0.05], ids=["HTTP's", "gRPC's"])

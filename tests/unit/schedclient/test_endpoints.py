@@ -239,6 +239,13 @@ async def test_a_deletion_whose_connection_broke_is_told_as_one_that_may_have_be
     assert len(member.heard("DeleteJob")) == 1
 
 
+async def test_a_dry_run_that_got_no_answer_is_told_as_a_read(client: Client, member: Scripted):
+    member.say("RebalanceCluster", hang)
+    with pytest.raises(DeadlineExceeded) as told:
+        await client.cluster.rebalance(dry_run=True, deadline=0.2)
+    assert "nothing was changed" in told.value.remedy
+
+
 async def test_a_read_whose_connection_broke_for_ever_is_told_as_refused(member: Scripted):
     member.say("GetRun", BROKEN)
     async with Client(member.address, timeout=0.5) as client:
