@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 from schedd.app import configured
 from schedd.app.doors import Doors, opened
 from schedd.app.garbage import Sweeper
-from schedd.app.lifecycle import once_available
+from schedd.app.lifecycle import Standing, once_available
 from schedd.app.parts import Ground, Parts, build
 from schedd.app.readiness import notes, readiness
 from schedd.app.recovering import recover as recover
@@ -110,7 +110,9 @@ class Daemon:
             sweeper.take_over()
             reach = configured.reach(config)
             page = web.build(parts.services, telemetry, unready, notes(parts.brake), reach)
-            await _live(daemon, parts, [health.loop, sweeper.loop], doors, page)
+            serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
+            standing = Standing(daemon, serving, lambda: not etcd.silence.never_broken, unready)
+            await _live(daemon, standing, parts, [health.loop, sweeper.loop], doors, page)
 
 
 def _store(config: Config, telemetry: Telemetry) -> PostgresStore:
@@ -137,10 +139,13 @@ async def _look(store: PostgresStore, clock: DatabaseClock) -> str:
 
 
 async def _live(
-    daemon: service.Daemon, parts: Parts, loops: Sequence[Loop], doors: Doors, page: Starlette
+    daemon: service.Daemon,
+    standing: Standing,
+    parts: Parts,
+    loops: Sequence[Loop],
+    doors: Doors,
+    page: Starlette,
 ) -> None:
-    identity = parts.member.identity
-    serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
     eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [
         ("collect", parts.collect.loop.run),
         ("brake", parts.brake.loop.run),
@@ -151,14 +156,14 @@ async def _live(
         ("run feed", parts.feed.loop.run),
         *doors.watched(),
         ("pulse", parts.telemetry.pulse.run),
-        ("reload", lambda: service.answer_reloads(daemon, serving)),
+        ("standing", standing.start),
+        ("status", standing.tell),
         *((loop.name, loop.run) for loop in (*loops, *parts.greeting.loops)),
         *((loop.name, loop.run) for loop in parts.services.authentication.loops),
     ]
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(guard(run, name), name=name) for name, run in eternal]
         tasks.append(group.create_task(doors.serve_http(page), name="http"))
-        daemon.ready(serving)
         await parts.member.run(daemon.draining)
         for task in tasks:
             task.cancel()

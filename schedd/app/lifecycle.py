@@ -1,9 +1,12 @@
-"""How a daemon starts before its database if it must."""
+"""How a daemon starts before its database if it must, and what its service manager hears of it.
+
+waiting for PostgreSQL ──▶ waiting for etcd ──READY──▶ serving │ serving; not ready: why
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, NoReturn, TypeVar
 
 from schedkit import service
 from schedkit.backoff import Backoff
@@ -12,6 +15,9 @@ from schedkit.errors import Unavailable
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks at whether a daemon is ready to serve."""
 
 
 async def once_available(
@@ -43,3 +49,48 @@ async def _unless_draining(work: Coroutine[Any, Any, T], daemon: service.Daemon)
         doing.cancel()
         asked.cancel()
         await asyncio.gather(doing, asked, return_exceptions=True)
+
+
+class Standing:
+    """How a daemon that serves stands, for its service manager. `answered`: whether etcd has; until
+    then it takes what is sent to it, but it isn't started. `unready`: why it isn't ready to serve.
+    """
+
+    def __init__(
+        self,
+        daemon: service.Daemon,
+        serving: str,
+        answered: Callable[[], bool],
+        unready: Callable[[], Sequence[str]],
+    ) -> None:
+        self._daemon = daemon
+        self._serving = serving
+        self._answered = answered
+        self._unready = unready
+        self._started = asyncio.Event()
+
+    async def start(self) -> NoReturn:
+        """READY once etcd has answered; then the answers to reloads."""
+        await self._started.wait()
+        self._daemon.ready(self._serving)
+        await service.answer_reloads(self._daemon, self._serving)
+
+    async def tell(self) -> NoReturn:
+        """Its status, whenever that is another, and as long as it isn't ready; its end it tells
+        itself.
+        """
+        told = self._serving
+        while True:
+            if self._answered():
+                self._started.set()
+            status = self._status()
+            if {status, told} != {self._serving} and not self._daemon.draining.is_set():
+                told = status
+                self._daemon.status(status)
+            await asyncio.sleep(LOOK_EVERY if self._started.is_set() else LOOK_EVERY / 10)
+
+    def _status(self) -> str:
+        if not self._answered():
+            return f"{self._serving}; waiting for etcd"
+        reasons = self._unready()
+        return f"{self._serving}; not ready: {', '.join(reasons)}" if reasons else self._serving

@@ -47,6 +47,11 @@ class Silence:
         """One has answered."""
         self._answered = boottime()
 
+    @property
+    def never_broken(self) -> bool:
+        """Whether no call has been answered yet."""
+        return self._answered == 0
+
     def seconds(self) -> float:
         """Seconds since the last answer or, if that is later, since the first call that no endpoint
         has answered began; 0: none since the last answer.

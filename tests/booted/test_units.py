@@ -153,6 +153,26 @@ def test_what_is_killed_or_hangs_is_started_again_and_no_instant_is_lost(
     assert unfinished(machine) == []
 
 
+def test_a_member_is_started_when_etcd_has_answered_and_says_what_it_waits_for(
+    machine: Machine,
+) -> None:
+    machine.must("systemctl stop etcd")
+    machine.must("systemctl restart --no-block schedd")
+    wait_until(lambda: "waiting for etcd" in status_of(machine), PATIENCE, "what it waits for")
+    assert machine.tell("systemctl show -P ActiveState schedd").strip() == "activating"
+    machine.must("systemctl start etcd")
+    wait_until(
+        lambda: machine.tell("systemctl show -P ActiveState schedd").strip() == "active",
+        PATIENCE,
+        "it to be started",
+    )
+    wait_until(lambda: "ready" not in status_of(machine), PATIENCE, "it to be ready")
+
+
+def status_of(machine: Machine) -> str:
+    return machine.tell("systemctl show -P StatusText schedd")
+
+
 def test_a_restart_under_load_loses_and_doubles_nothing(machine: Machine) -> None:
     for unit in (*UNITS, *UNITS):
         pid = pid_of(machine, unit)

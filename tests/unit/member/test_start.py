@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schedd.app.lifecycle import once_available
+from schedd.app.lifecycle import LOOK_EVERY, Standing, once_available
 from schedkit.errors import Fault, Unavailable
 from schedkit.notify import Notifier
 from schedkit.service import Daemon, answer_reloads
@@ -54,6 +54,41 @@ async def test_a_bug_at_the_start_comes_out(daemon: Daemon):
 
     with pytest.raises(Fault):
         await once_available(look, "PostgreSQL", daemon)
+
+
+async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_being_ready(
+    tmp_path: Path,
+):
+    answered, reasons = [False], ["it has no tenure"]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
+        manager.bind(address := str(tmp_path / "notify"))
+        daemon = Daemon(Notifier.take({"NOTIFY_SOCKET": address}))
+        standing = Standing(daemon, "m1: up", lambda: answered[0], lambda: reasons)
+        tasks = [asyncio.create_task(run()) for run in (standing.start, standing.tell)]
+
+        async def told(wanted: str) -> None:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    line = await asyncio.get_running_loop().sock_recv(manager, 4096)
+                    if line.decode() == wanted:
+                        return
+                    assert answered[0] or not line.startswith(b"READY"), "etcd hasn't answered"
+
+        await told("STATUS=m1: up; waiting for etcd")
+        await told("STATUS=m1: up; waiting for etcd")
+        answered[0] = True
+        await told("READY=1\nSTATUS=m1: up")
+        await told("STATUS=m1: up; not ready: it has no tenure")
+        reasons.clear()
+        await told("STATUS=m1: up")
+        daemon.draining.set()
+        reasons.append("it was asked to end")
+        await asyncio.sleep(1.2 * LOOK_EVERY)
+        with pytest.raises(BlockingIOError):  # it tells that itself
+            manager.recv(4096)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_each_reload_is_answered(tmp_path: Path):
