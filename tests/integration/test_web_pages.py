@@ -12,9 +12,11 @@ from urllib.parse import unquote
 
 import pytest
 
+from schedd.api import in_time
 from schedd.api.calls import STREAMING, UNARY
 from schedd.api.services import Caller
 from schedd.store import migrate
+from schedd.web.pages import site
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.looks import Looks
 from schedd.web.pages.page import AT_A_TIME, Asked
@@ -54,6 +56,17 @@ def counted(stream: Any, calls: list[object]) -> Any:
 async def sent(web: Web, path: str, **fields: str) -> Answer:
     """A form, its answer not followed."""
     return await web.ask("POST", path, data=fields, allow_redirects=False, headers=FORM)
+
+
+async def test_a_form_waits_for_no_page(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor has it less time than the same change over REST."""
+    monkeypatch.setattr(site, "AT_A_TIME", 0)
+    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    async with served(dsn) as web:
+        await web.post("/api/v1/jobs", JOB)
+        assert (await web.get("/jobs")).status == 503, "no page has a turn"
+        assert (await sent(web, "/jobs/etl/pause", reason="the disks")).status == 303
+        assert (await web.get("/api/v1/jobs/etl")).json["pauseNote"] == "the disks"
 
 
 async def test_every_page_is_there_and_within_the_frame(web: Web) -> None:

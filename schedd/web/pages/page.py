@@ -7,7 +7,8 @@ Invariants
 - An address is the whole question, and of nothing else: what a page doesn't ask for is refused by
   name, as REST does, never ignored; so is what it asks for twice.
 - However many addresses are watched, AT_A_TIME calls are under way for them: pages never take all
-  of the database's threads.
+  of the database's threads. A form waits for none of them.
+- No page waits longer for PostgreSQL than a call that reads, with its turn (`in_time`).
 - All that a page shows comes from the calls that gRPC and REST make, in its caller's name.
 - `read` changes nothing; what an action changes it changes by one call.
 """
@@ -33,6 +34,7 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
+from schedd.api import in_time
 from schedd.api.calls import UNARY
 from schedd.api.errors import InvalidArgument, Violation, cut
 from schedd.api.policy import POLICY
@@ -61,7 +63,7 @@ class Asked:
     """An address of a page, or a form sent from one, and in whose name the calls are made.
 
     `variables` are those of the path, `query` what stands behind the `?`, `fields` the form's. All
-    pages of a member take `turns`, and share what was read of `recent`.
+    pages of a member take `turns`, a form none, and share what was read of `recent`.
     """
 
     services: Services
@@ -69,7 +71,7 @@ class Asked:
     variables: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_A_TIME))
+    turns: asyncio.Semaphore | None = None
     recent: Recent = field(default_factory=Recent)
 
     @property
@@ -101,7 +103,7 @@ class Asked:
 
     async def call(self, name: str, request: Message, answer: type[Told]) -> Told:
         """Make a call, such as `JobService.GetJob`. Raises CallError, Unavailable."""
-        async with self.turns:
+        async with self._turn():
             told = await UNARY[f"schedd.v1.{name}"](self.services, self.caller, request)
         assert isinstance(told, answer)
         return told
@@ -112,8 +114,16 @@ class Asked:
         """What no call by itself tells, in its turn: before that it isn't begun, so who leaves
         earlier leaves nothing behind.
         """
-        async with self.turns:
+        async with in_time.read(None), self._turn():
             return await reading(*of, **how)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        if self.turns is None:
+            yield
+            return
+        async with in_time.read(None), self.turns:
+            yield
 
     @asynccontextmanager
     async def at_once(self) -> AsyncIterator[AtOnce]:

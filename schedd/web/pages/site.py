@@ -191,7 +191,7 @@ class Site:
         asked = self._asked(request)
         back = referred(request.scope)
         try:
-            asked = self._asked(request, await fields_of(request))
+            asked = replace(self._asked(request, await fields_of(request)), turns=None)
             done = await action.do(asked)
         except ClientDisconnect:
             log.info("a caller left in the middle of its form")

@@ -1,4 +1,6 @@
-"""Readings of pages take their turns; one that breaks off before its turn has begun nothing."""
+"""Readings of pages take their turns; one that breaks off before its turn has begun nothing, and
+none waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from typing import Any, cast
 
 import pytest
 
+from schedd.api import in_time
+from schedd.api.errors import OutOfTouch
 from schedd.api.services import Caller
 from schedd.web.pages import dead_letters, forecast, reading
 from schedd.web.pages.page import Asked, Read
@@ -25,14 +29,51 @@ class Store:
     counts = dead_letter_groups = newest_definitions = present
 
 
-@pytest.mark.parametrize("read", [reading.read, dead_letters.PAGE.read, forecast.PAGE.read])
+class Silent:
+    """It answers nothing."""
+
+    def __getattr__(self, name: str) -> object:
+        return self._silent
+
+    async def _silent(self, *_asked: object) -> object:
+        return await asyncio.Event().wait()
+
+
+READS = [reading.read, dead_letters.PAGE.read, forecast.PAGE.read]
+
+
+def asking(store: object, turns: int) -> Asked:
+    services = SimpleNamespace(store=store, pauses=store, dead_letters=store)
+    return Asked(
+        cast("Any", services), Caller(TESTER, source="test"), turns=asyncio.Semaphore(turns)
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "store", "turns"),
+    [
+        *((read, Store(), 0) for read in READS),
+        (dead_letters.PAGE.read, Silent(), 3),
+        (forecast.PAGE.read, Silent(), 3),
+    ],
+)
+async def test_nobody_waits_for_ever_for_a_turn_or_for_postgresql(
+    read: Read, store: object, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    asked = asking(store, turns)
+    async with asyncio.timeout(10):
+        with pytest.raises(OutOfTouch, match=r"no answer within 0\.6 s"):
+            await read(asked)
+    assert asked.turns is not None
+    assert asked.turns._value == turns, "none is kept"
+
+
+@pytest.mark.parametrize("read", READS)
 async def test_who_leaves_before_a_turn_has_come_leaves_no_reading_that_nobody_awaits(
     read: Read,
 ) -> None:
-    store = Store()
-    services = SimpleNamespace(store=store, pauses=store, dead_letters=store)
-    none_free = asyncio.Semaphore(0)
-    asked = Asked(cast("Any", services), Caller(TESTER, source="test"), turns=none_free)
+    asked = asking(Store(), turns=0)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         task = asyncio.ensure_future(read(asked))
