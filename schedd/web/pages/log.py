@@ -38,8 +38,9 @@ WITHIN: Final = 0.25
 QUIET: Final = 0.08
 """Seconds without a piece after which that was all so far."""
 _RAW: Final = "`schedctl run logs` has all of it"
-_CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-_BEGUN: Final = re.compile(r"\x1b(\[[0-?]{0,32}[ -/]{0,8})?\Z")
+_CONTROL: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\a\x1b\n]*(?:\a|\x1b\\))")
+"""What colours a terminal (CSI), or names its window and makes links (OSC)."""
+_BEGUN: Final = re.compile(r"\x1b(\[[0-?]{0,32}[ -/]{0,8}|\][^\a\x1b\n]{0,512}\x1b?)?\Z")
 
 
 @dataclass(frozen=True, slots=True)
