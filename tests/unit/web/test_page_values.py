@@ -506,7 +506,8 @@ def shown(*pieces: bytes) -> str:
 def test_what_colours_a_terminal_isnt_shown_nor_what_is_split_between_pieces() -> None:
     assert shown(b"\x1b[1;31mred\x1b[0m and \x1b[2Kplain\n") == "red and plain\n"
     assert shown(b"a\x1b", b"[3", b"1mb \xc3", b"\xa9") == "ab \N{LATIN SMALL LETTER E WITH ACUTE}"
-    assert shown(b"\x1b]0;its title\x07a", b"b\x1b]8;;http://x/\x1b", b"\\c\x1b]8;;\x1b\\d") == "abcd"
+    link = b"\x1b]8;;http://x/\x1b", b"\\b\x1b]8;;\x1b\\"
+    assert shown(b"\x1b]0;its title\x07a", *link, b"c") == "abc"
     assert shown(b"\x1b]0;never ended\nnext") == "\x1b]0;never ended\nnext"
     assert shown(b"[31m stays") == "[31m stays"
 
