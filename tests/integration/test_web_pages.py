@@ -19,11 +19,12 @@ from schedd.store import migrate
 from schedd.web.pages import site
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.looks import Looks
-from schedd.web.pages.page import AT_A_TIME, Asked
+from schedd.web.pages.page import AT_A_TIME, EVERY, Asked
 from schedkit.errors import Unavailable
 from schedproto.v1 import run_pb2
 from support.callers import TESTER
 from support.postgres import private_postgres, restart
+from support.wait import PATIENCE, wait_until_async
 from support.web import Answer, Web, served
 
 JOB = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
@@ -56,6 +57,29 @@ def counted(stream: Any, calls: list[object]) -> Any:
 async def sent(web: Web, path: str, **fields: str) -> Answer:
     """A form, its answer not followed."""
     return await web.ask("POST", path, data=fields, allow_redirects=False, headers=FORM)
+
+
+async def test_each_page_says_that_its_member_fires_nothing_where_its_lease_isnt_trusted(
+    web: Web,
+) -> None:
+    """Else it counts down to what nobody fires. Where troubles are told they are told once."""
+    await web.post("/api/v1/jobs", JOB)
+    live = [page.path for page in PAGES if page.every == EVERY and "{" not in page.path]
+    for path in live:
+        assert "trusted" not in (await web.get(path)).text, path
+    web.cluster.has_trust = False
+    for path in live:
+        await wait_until_async(
+            lambda path=path: says(web, path, "in etcd isn&#39;t trusted", "in etcd isn't trusted"),
+            PATIENCE,
+            path,
+        )
+    web.cluster.has_trust = True
+
+
+async def says(web: Web, path: str, *words: str) -> bool:
+    text = (await web.get(path)).text
+    return sum(text.count(each) for each in words) == 1
 
 
 async def test_a_form_waits_for_no_page(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

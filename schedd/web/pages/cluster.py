@@ -171,6 +171,7 @@ PAGE: Final = Page(
     "Cluster",
     "cluster",
     _read,
+    tells_troubles=True,
     actions=(
         Action("/cluster/pause", _pause),
         Action("/cluster/resume", _resume),

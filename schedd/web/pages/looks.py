@@ -140,7 +140,10 @@ class Look:
         except CallError as error:
             return refused(error)
         self._away, self._kept = False, told.kept
-        return self._draw(told)
+        body = self._draw(told)
+        if self._page.tells_troubles or self._asked.services.cluster.trusted():
+            return body
+        return _beneath("untrusted.html", body, self._asked)
 
     def _draw(self, told: Shown) -> Body:
         """The body that shows it: the one before, if that shows the same."""
@@ -159,9 +162,7 @@ class Look:
             return shown(self._page, self._asked, self._page.without(self._asked, self._kept))
         if self._known is None:
             return refused(error)
-        known = self._known
-        html = render("away.html") + known.html
-        return replace(known, html=html, digest=_digest(html))
+        return _beneath("away.html", self._known, self._asked)
 
 
 class Looks:
@@ -210,6 +211,12 @@ def refused(error: CallError | Unavailable) -> Body:
     told = problems.of(error)
     html = render("problem_body.html", seen=told)
     return _body(html, told["title"], status=told["status"])
+
+
+def _beneath(template: str, body: Body, asked: Asked) -> Body:
+    """The same, below what must be known of it."""
+    html = render(template, link=asked.link) + body.html
+    return replace(body, html=html, digest=_digest(html))
 
 
 def _body(html: str, title: str, seen: object = None, status: int = 200) -> Body:

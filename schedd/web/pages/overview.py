@@ -39,4 +39,6 @@ def _shown(asked: Asked, stored: Stored, *, away: bool) -> Shown:
     return Shown(f"Overview of {seen.here}" if seen.here else "Overview", seen, kept=stored)
 
 
-PAGE: Final = Page("/", "Overview", "overview", _read, every=EVERY, without=_without)
+PAGE: Final = Page(
+    "/", "Overview", "overview", _read, every=EVERY, without=_without, tells_troubles=True
+)

@@ -195,7 +195,8 @@ class Page:
     the `?`, beside NAMESPACE. `every`: seconds between two looks; None: it doesn't live. `without`:
     what it shows while nothing can be read, by what was `kept` of the last reading; if None, what
     it showed then. `beside`: what stands beside the body, by what was seen; read where the whole
-    page is asked for, and known to `frame` by that name.
+    page is asked for, and known to `frame` by that name. `tells_troubles`: what keeps runs from
+    being on time stands on it; any other has a line of it where this member fires nothing.
     """
 
     path: str
@@ -208,6 +209,7 @@ class Page:
     actions: Sequence[Action] = ()
     without: Without | None = None
     beside: Beside | None = None
+    tells_troubles: bool = False
 
     def check(self, names: Collection[str]) -> None:
         """Raise InvalidArgument where something is asked by another name than it has, or twice."""

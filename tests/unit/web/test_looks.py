@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from schedd.web.templating import render
 from schedkit.errors import Unavailable
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from support.callers import TESTER
+from support.web import ToldCluster
 
 
 @dataclass
@@ -44,7 +46,8 @@ class Read:
 
 
 def asked(**query: str) -> Asked:
-    return Asked(cast("Any", None), Caller(TESTER, source="test"), query=query)
+    services = cast("Any", SimpleNamespace(cluster=ToldCluster()))
+    return Asked(services, Caller(TESTER, source="test"), query=query)
 
 
 async def until_over(events: AsyncGenerator[Event, None]) -> list[str]:
