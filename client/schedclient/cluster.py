@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from google.protobuf.message import Message
 
-from schedclient import methods, paging
+from schedclient import methods, paging, watching
 from schedclient.cluster_values import (
     AuditEntry,
     Checkup,
@@ -95,6 +95,7 @@ class Workers:
     """`client.workers`, each by its name or as itself."""
 
     def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self._call = transport.call
 
     async def list(
@@ -114,6 +115,24 @@ class Workers:
         """One workerd by its name."""
         request = wire.GetWorkerRequest(worker=worker_of(worker))
         return value_of(Worker, await self._call(methods.GET_WORKER, request, deadline))
+
+    async def watch(
+        self, worker: Worker | str, *, deadline: float | None = None
+    ) -> AsyncIterator[Worker]:
+        """Yield how it stands, then each change of it, as long as one likes; that only its
+        `lease_age` is another one is no change. NotFound when it isn't there, or not any longer; of
+        one that is drained that is a change, to LOST.
+
+        A broken stream is taken up again at another member.
+        """
+        asked = watching.Asked(
+            methods.WATCH_WORKER,
+            wire.WatchWorkerRequest(worker=worker_of(worker)),
+            methods.GET_WORKER,
+            wire.GetWorkerRequest(worker=worker_of(worker)),
+        )
+        async for one in watching.one(self._transport, asked, deadline, Worker, lambda _: False):
+            yield one
 
     async def drain(
         self, worker: Worker | str, *, reason: str = "", deadline: float | None = None

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from google.protobuf.message import Message
 
-from schedclient import methods, paging
+from schedclient import methods, paging, watching
 from schedclient.dead_letter_values import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
 from schedclient.naming import dead_letter_of, redrive_of
 from schedclient.reading import value_of
@@ -155,6 +155,7 @@ class Redrives:
     """`client.redrives`, each by its id or as itself. `client.dead_letters.redrive` begins one."""
 
     def __init__(self, transport: Transport, namespace: str) -> None:
+        self._transport = transport
         self._call = transport.call
         self._namespace = namespace
 
@@ -178,6 +179,21 @@ class Redrives:
         async for one in paging.paged(Redrive, read, limit):
             yield one
 
+    async def watch(
+        self, redrive_id: Redrive | str, *, deadline: float | None = None
+    ) -> AsyncIterator[Redrive]:
+        """Yield how it stands, then each change of it, until it isn't OPEN any longer: all its runs
+        are made, or it was stopped. A broken stream is taken up again at another member.
+        """
+        asked = watching.Asked(
+            methods.WATCH_REDRIVE,
+            wire.WatchRedriveRequest(redrive_id=redrive_of(redrive_id)),
+            methods.GET_REDRIVE,
+            wire.GetRedriveRequest(redrive_id=redrive_of(redrive_id)),
+        )
+        async for one in watching.one(self._transport, asked, deadline, Redrive, _makes_no_more):
+            yield one
+
     async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
         """Make no more runs of it until it is resumed; those that there are go on."""
         request = wire.StopRedriveRequest(redrive_id=redrive_of(redrive_id))
@@ -187,3 +203,7 @@ class Redrives:
         """Go on with what is left of it."""
         request = wire.ResumeRedriveRequest(redrive_id=redrive_of(redrive_id))
         return value_of(Redrive, await self._call(methods.RESUME_REDRIVE, request, deadline))
+
+
+def _makes_no_more(one: Redrive) -> bool:
+    return one.state != "OPEN"

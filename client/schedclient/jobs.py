@@ -9,7 +9,7 @@ from uuid import uuid4
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
-from schedclient import methods, paging
+from schedclient import methods, paging, watching
 from schedclient.backfill_values import Backfill, BackfillPlan
 from schedclient.batches import Batches
 from schedclient.errors import ApiError, from_form
@@ -293,6 +293,21 @@ class Jobs:
         request = wire.GetBackfillRequest(backfill_id=backfill_of(backfill_id))
         return value_of(Backfill, await self._call(methods.GET_BACKFILL, request, deadline))
 
+    async def watch_backfill(
+        self, backfill_id: Backfill | str, *, deadline: float | None = None
+    ) -> AsyncIterator[Backfill]:
+        """Yield how it stands, then each change of it, until it has `ended`. A broken stream is
+        taken up again at another member.
+        """
+        asked = watching.Asked(
+            methods.WATCH_BACKFILL,
+            wire.WatchBackfillRequest(backfill_id=backfill_of(backfill_id)),
+            methods.GET_BACKFILL,
+            wire.GetBackfillRequest(backfill_id=backfill_of(backfill_id)),
+        )
+        async for one in watching.one(self._transport, asked, deadline, Backfill, _ended):
+            yield one
+
     async def backfills(
         self, job: Job | str = "", *, limit: int | None = None, deadline: float | None = None
     ) -> AsyncIterator[Backfill]:
@@ -334,3 +349,7 @@ def _need_name(call: str, given: object) -> None:
             f"{call}: the job's name comes first, as text, then its fields: "
             f'{call}("etl", …); got {type(given).__name__}'
         )
+
+
+def _ended(one: Backfill) -> bool:
+    return one.ended

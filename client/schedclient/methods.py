@@ -100,6 +100,9 @@ GET_BACKFILL: Final = Method[jobs.GetBackfillRequest, jobs.Backfill](
 LIST_BACKFILLS: Final = Method[jobs.ListBackfillsRequest, jobs.ListBackfillsResponse](
     JOBS + "ListBackfills", jobs.ListBackfillsResponse.FromString
 )
+WATCH_BACKFILL: Final = Method[jobs.WatchBackfillRequest, jobs.Backfill](
+    JOBS + "WatchBackfill", jobs.Backfill.FromString
+)
 CANCEL_BACKFILL: Final = Method[jobs.CancelBackfillRequest, jobs.Backfill](
     JOBS + "CancelBackfill", jobs.Backfill.FromString
 )
@@ -168,6 +171,9 @@ GET_REDRIVE: Final = Method[runs.GetRedriveRequest, run_pb2.Redrive](
 LIST_REDRIVES: Final = Method[runs.ListRedrivesRequest, runs.ListRedrivesResponse](
     RUNS + "ListRedrives", runs.ListRedrivesResponse.FromString
 )
+WATCH_REDRIVE: Final = Method[runs.WatchRedriveRequest, run_pb2.Redrive](
+    RUNS + "WatchRedrive", run_pb2.Redrive.FromString
+)
 STOP_REDRIVE: Final = Method[runs.StopRedriveRequest, run_pb2.Redrive](
     RUNS + "StopRedrive", run_pb2.Redrive.FromString
 )
@@ -207,6 +213,9 @@ LIST_WORKERS: Final = Method[cluster.ListWorkersRequest, cluster.ListWorkersResp
 )
 GET_WORKER: Final = Method[cluster.GetWorkerRequest, cluster.Worker](
     CLUSTER + "GetWorker", cluster.Worker.FromString
+)
+WATCH_WORKER: Final = Method[cluster.WatchWorkerRequest, cluster.Worker](
+    CLUSTER + "WatchWorker", cluster.Worker.FromString
 )
 DRAIN_WORKER: Final = Method[cluster.DrainWorkerRequest, cluster.Worker](
     CLUSTER + "DrainWorker", cluster.Worker.FromString, Again.ALWAYS

@@ -117,6 +117,7 @@ class SyncJobs(_Face[Jobs]):
     explain = _blocking(Jobs.explain)
     backfill = _blocking(Jobs.backfill)
     get_backfill = _blocking(Jobs.get_backfill)
+    watch_backfill = _iterating(Jobs.watch_backfill)
     backfills = _iterating(Jobs.backfills)
     cancel_backfill = _blocking(Jobs.cancel_backfill)
 
@@ -187,6 +188,7 @@ class SyncWorkers(_Face[Workers]):
 
     list = _iterating(Workers.list)
     get = _blocking(Workers.get)
+    watch = _iterating(Workers.watch)
     drain = _blocking(Workers.drain)
     undrain = _blocking(Workers.undrain)
 
@@ -220,6 +222,7 @@ class SyncRedrives(_Face[Redrives]):
     """`client.redrives`, blocking."""
 
     get = _blocking(Redrives.get)
+    watch = _iterating(Redrives.watch)
     list = _iterating(Redrives.list)
     stop = _blocking(Redrives.stop)
     resume = _blocking(Redrives.resume)

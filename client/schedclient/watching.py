@@ -1,9 +1,11 @@
-"""Runs as they change: these until they have ended, or all of a job or a namespace for ever.
+"""Runs as they change: these until they have ended, or all of a job or a namespace for ever; or one
+thing that makes runs or runs them.
 
     stream ──breaks──▶ another member, from the last cursor on ──▶ what was missed, then each change
 
 Invariants
 - No state is told twice in a row, however often a stream breaks.
+- One thing is told of from how it stands; what it was between two streams isn't.
 - The last state of a run is told, if it is kept: after a gap those that lived are looked at one by
   one.
 """
@@ -11,21 +13,89 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from google.protobuf.message import Message
 
 from schedclient import methods
-from schedclient.errors import ClusterUnavailable, DeadlineExceeded, NotFound
+from schedclient.errors import ClusterUnavailable, DeadlineExceeded, NotBuilt, NotFound
 from schedclient.event_values import RunEvent
+from schedclient.methods import Method
 from schedclient.reading import value_of
 from schedclient.run_values import Run
 from schedclient.transport import NOBODY, Transport
+from schedclient.values import Value
 from schedkit.backoff import Backoff
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 MOST_KNOWN: Final = 10_000
 """Runs whose last state is kept, so that it isn't told again."""
+
+M = TypeVar("M", bound=Message)
+Watch = TypeVar("Watch", bound=Message)
+Get = TypeVar("Get", bound=Message)
+V = TypeVar("V", bound=Value)
+
+
+@dataclass(frozen=True)
+class Asked(Generic[Watch, Get, M]):
+    """How one thing is watched; and how it is asked for, of members of a version that tells nobody
+    by itself.
+    """
+
+    watch: Method[Watch, M]
+    watched: Watch
+    get: Method[Get, M]
+    got: Get
+
+
+async def one(
+    transport: Transport,
+    asked: Asked[Any, Any, M],
+    deadline: float | None,
+    of: type[V],
+    over: Callable[[V], bool],
+) -> AsyncIterator[V]:
+    """Each change of one thing, from how it stands now, until it is `over`."""
+    told: Message | None = None
+    async for message in _stands(transport, asked, deadline):
+        if (facts := _ageless(message)) == told:
+            continue
+        told = facts
+        yield (stands := value_of(of, message))
+        if over(stands):
+            return
+
+
+async def _stands(
+    transport: Transport, asked: Asked[Any, Any, M], deadline: float | None
+) -> AsyncIterator[M]:
+    """As one stream after another tells it."""
+    backoff = Backoff(0.1, 2.0)
+    while True:
+        try:
+            async for message in transport.stream(asked.watch, asked.watched, deadline):
+                backoff.reset()
+                yield message
+        except NotBuilt:
+            yield await transport.call(asked.get, asked.got, deadline)
+        except ClusterUnavailable as failure:
+            if failure.reason in NOBODY:
+                raise
+        await asyncio.sleep(backoff.next())
+
+
+def _ageless(message: Message) -> Message:
+    """What is a change of it: not how old its lease is."""
+    if "lease_age" not in message.DESCRIPTOR.fields_by_name:
+        return message
+    facts = type(message)()
+    facts.CopyFrom(message)
+    facts.ClearField("lease_age")
+    return facts
 
 
 async def these(

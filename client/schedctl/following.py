@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from typing import Final, TypeVar
 
 import click
@@ -29,8 +29,6 @@ RUN_FAILED: Final = 1
 WAITING: Final = ("PENDING", "RETRYING")
 ASK_WITHIN: Final = 5.0
 """Seconds for what is only told beside: meanwhile nothing is heard of the run."""
-LOOK_EVERY: Final = (0.2, 0.5, 1.0, 2.0)
-"""Seconds before each look at how far it is; the last is for all that follow."""
 
 T = TypeVar("T")
 
@@ -94,28 +92,33 @@ async def stay(session: Session, client: Client, run: Run, *, follow: bool) -> R
 async def to_its_end(
     session: Session,
     made: T,
-    again: Callable[[], Awaitable[T]],
+    changes: AsyncIterator[T],
     progress: Callable[[T], str],
     ended: Callable[[T], bool],
     *,
     name: str,
     remedy: str,
 ) -> T:
-    """Until it has ended, or `--timeout` passes, or Ctrl-C; it goes on by itself. `again` looks at
-    it anew; `remedy` says what to do about one that goes on.
+    """Until it has ended, or `--timeout` passes, or Ctrl-C; it goes on by itself. `changes` are of
+    it, each told by its member; `remedy` says what to do about one that goes on.
     """
-    told, looks = "", 0
+    told = ""
+
+    def tell(stands: T) -> bool:
+        nonlocal told
+        if (line := progress(stands)) != told:
+            told = line
+            message(line)
+        return ended(stands)
+
     try:
         async with asyncio.timeout(session.timeout):
-            while True:
-                if (line := progress(made)) != told:
-                    told = line
-                    message(line)
-                if ended(made):
-                    return made
-                await asyncio.sleep(LOOK_EVERY[min(looks, len(LOOK_EVERY) - 1)])
-                looks += 1
-                made = await again()
+            if tell(made):
+                return made
+            async for made in changes:
+                if tell(made):
+                    break
+            return made
     except TimeoutError:
         raise DeadlineExceeded(
             f"the {name} hasn't ended after {session.timeout:g} s: {told}",

@@ -29,6 +29,7 @@ from schedd.api import (
     dead_letters,
     draining,
     expressions,
+    following,
     in_time,
     instants,
     jobs,
@@ -202,6 +203,9 @@ _STREAMING: Final[dict[str, Streaming]] = {
     "schedd.v1.RunService.WatchRuns": watching.watch_runs,
     "schedd.v1.RunService.ReadLogs": runs.read_logs,
     "schedd.v1.RunService.ReadResult": runs.read_result,
+    "schedd.v1.RunService.WatchRedrive": following.watch_redrive,
+    "schedd.v1.JobService.WatchBackfill": following.watch_backfill,
+    "schedd.v1.ClusterService.WatchWorker": following.watch_worker,
 }
 STREAMING: Final = {name: _checked_stream(name, call) for name, call in _STREAMING.items()}
 """Calls with a stream of answers."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from schedd.api.authentication import Authentication
+from schedd.api.looks import Looks
 from schedd.api.run_messages import RunMessages
 from schedd.core.events import Emit, unheard
 from schedd.core.late import DEFAULTS, LateLimits
@@ -78,6 +79,7 @@ class Services:
     emit: Emit = unheard
     """What happened, for who counts it."""
     run_messages: RunMessages = field(default_factory=RunMessages)
+    looks: Looks = field(default_factory=Looks)
 
 
 @dataclass(frozen=True, slots=True)

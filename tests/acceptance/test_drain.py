@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +15,14 @@ import pytest
 from schedclient import SyncClient
 from support.cluster import DevCluster
 from support.probe import Probe
+from support.relay import Relay
 from support.wait import PATIENCE, wait_until
 
 RUNS = 12
+TOLD_WITHIN = 3.0
+"""Seconds from the end of what ran until who waits knows: a look each second, and what it takes to
+store the result and to end a process.
+"""
 
 
 def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undrained(
@@ -62,6 +70,35 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
     finally:
         for name in others:
             client.workers.undrain(name)
+
+
+@pytest.mark.alone
+def test_who_waits_for_a_drain_asks_once_and_is_told_when_it_is_done(
+    rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
+) -> None:
+    finish = tmp_path / "finish"
+    held = Probe(tmp_path / "held")
+    client.submit(name="held", shell=held.shell(f"while [ ! -e {finish} ]; do sleep 0.1; done"))
+    wait_until(held.starts, PATIENCE, "it has started")
+    name = held.starts()[0].worker
+    with Relay(rough.endpoints[0]) as relay:
+        command = [sys.executable, "-m", "schedctl", "worker", "drain", name, "--wait"]
+        environment = {**os.environ, "SCHEDCTL_ENDPOINTS": relay.address}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True) as waits:
+            try:
+                wait_until(lambda: relay.requests == 2, PATIENCE, "the drain, and its watch")
+                time.sleep(5.0)
+                finish.touch()
+                finished = time.monotonic()
+                _, told = waits.communicate(timeout=PATIENCE)
+                took = time.monotonic() - finished
+            finally:
+                waits.kill()
+                client.workers.undrain(name)
+    assert told.splitlines()[-1].startswith(f"drained {name}: nothing runs on it"), told
+    assert (waits.returncode, relay.requests) == (0, 2)
+    figure(f"a drain's end was told {took:.1f} s after what ran there had ended")
+    assert took < TOLD_WITHIN
 
 
 @pytest.mark.root

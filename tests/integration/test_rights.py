@@ -40,9 +40,9 @@ from support.certs import Authority
 from support.web import Web, served
 
 VIEWER = """
-GetJob ListJobs GetBackfill ListBackfills ListNextInstants ExplainInstant ExplainCron
+GetJob ListJobs GetBackfill WatchBackfill ListBackfills ListNextInstants ExplainInstant ExplainCron
 GetRun ListRuns WatchRuns ListAttempts GetRunResult ReadResult ReadLogs ExplainRun
-ListDeadLetters GetDeadLetter ListDeadLetterGroups GetRedrive ListRedrives
+ListDeadLetters GetDeadLetter ListDeadLetterGroups GetRedrive WatchRedrive ListRedrives
 GetCalendar ListCalendars GetPool ListPools
 """
 OPERATOR = """
@@ -53,7 +53,7 @@ ADMIN = """
 CreateJob BatchCreateJobs UpdateJob DeleteJob SubmitRun BatchSubmitRuns
 ApplyCalendar DeleteCalendar SetPool DeletePool
 """
-VIEWER_OF_ALL = "GetCluster ListMembers ListShards CheckCluster ListWorkers GetWorker"
+VIEWER_OF_ALL = "GetCluster ListMembers ListShards CheckCluster ListWorkers GetWorker WatchWorker"
 OPERATOR_OF_ALL = "DrainWorker UndrainWorker"
 ADMIN_OF_ALL = """
 TransferLeader RebalanceCluster PauseCluster ResumeCluster ListAudit

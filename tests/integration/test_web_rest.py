@@ -635,6 +635,29 @@ async def test_a_backfill_is_planned_asked_for_read_and_cancelled(web: Web) -> N
     assert (wrong.status, wrong.json["reason"]) == (400, "INVALID_FIELD")
 
 
+async def test_a_watched_backfill_or_redrive_is_told_of_until_it_is_over(web: Web) -> None:
+    await made(web, cron="0 * * * *", overlap="skip")
+    body = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T02:00:00Z"}
+    asked = (await web.post("/api/v1/jobs/etl:backfill", body)).json
+    await dead(web, 2)
+    begun = (await web.post("/api/v1/dead-letters:redrive", {"all": True, "rate": 0.01})).json
+    for path, verb, states in (
+        (f"backfills/{asked['backfill']['backfillId']}", "cancel", ["ACTIVE", "CANCELLED"]),
+        (f"redrives/{begun['redrive']['redriveId']}", "stop", ["OPEN", "STOPPED"]),
+    ):
+        async with web.events(f"/api/v1/{path}:watch") as events:
+            found = [json.loads((await anext(events)).data)]
+            assert found[0] == (await web.get(f"/api/v1/{path}")).json
+            assert (await web.post(f"/api/v1/{path}:{verb}", {})).status == 200
+            found.append(json.loads((await anext(events)).data))
+            assert [one["state"] for one in found] == states
+            assert (await anext(events)).name == "end"
+        nobody = await web.get(f"/api/v1/{path.partition('/')[0]}/{uuid4()}:watch")
+        assert (nobody.status, nobody.json["reason"][:7]) == (404, "NO_SUCH")
+    answer = await web.get("/api/v1/workers/w9:watch")
+    assert (answer.status, answer.json["reason"]) == (404, "NO_SUCH_WORKER")
+
+
 async def dead(web: Web, count: int) -> list[str]:
     """So many runs of the job `etl` that failed for good."""
     made = [(await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"] for _ in range(count)]

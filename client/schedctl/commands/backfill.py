@@ -15,8 +15,6 @@ from schedctl.following import to_its_end
 from schedctl.output import instant, message, show_data, show_listing, show_one, show_rows
 from schedctl.session import Guard, Past, Session
 
-"""Seconds between two looks at one that is waited for; the last of them again and again."""
-
 FAILED: Final = 1
 
 
@@ -121,7 +119,7 @@ async def _to_its_end(session: Session, client: Client, made: Backfill) -> Backf
     return await to_its_end(
         session,
         made,
-        lambda: client.jobs.get_backfill(made.backfill_id),
+        client.jobs.watch_backfill(made),
         _progress,
         lambda one: one.ended,
         name=f"backfill {made.backfill_id}",

@@ -186,7 +186,7 @@ async def _to_its_end(session: Session, client: Client, made: Redrive) -> Redriv
     return await to_its_end(
         session,
         made,
-        lambda: client.redrives.get(made.redrive_id),
+        client.redrives.watch(made),
         _progress,
         lambda one: one.state != "OPEN",
         name=f"redrive {made.redrive_id}",

@@ -68,7 +68,7 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
         return await to_its_end(
             session,
             drained,
-            lambda: client.workers.get(name),
+            client.workers.watch(name),
             _left,
             _done,
             name="drain",

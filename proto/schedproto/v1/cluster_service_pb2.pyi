@@ -856,3 +856,18 @@ class ListAuditResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["entries", b"entries", "next_page_token", b"next_page_token"]) -> None: ...
 
 global___ListAuditResponse = ListAuditResponse
+
+@typing.final
+class WatchWorkerRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: builtins.int
+    worker: builtins.str
+    def __init__(
+        self,
+        *,
+        worker: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["worker", b"worker"]) -> None: ...
+
+global___WatchWorkerRequest = WatchWorkerRequest

@@ -99,6 +99,11 @@ class ClusterServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_cluster__service__pb2.ListAuditRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.ListAuditResponse.FromString,
                 _registered_method=True)
+        self.WatchWorker = channel.unary_stream(
+                '/schedd.v1.ClusterService/WatchWorker',
+                request_serializer=schedproto_dot_v1_dot_cluster__service__pb2.WatchWorkerRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.Worker.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer(object):
@@ -186,6 +191,14 @@ class ClusterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchWorker(self, request, context):
+        """How it stands now, then each change, until the caller leaves or it isn't there any longer
+        (NOT_FOUND). That only its lease_age is another one is no change.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -253,6 +266,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.ListAudit,
                     request_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.ListAuditRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_cluster__service__pb2.ListAuditResponse.SerializeToString,
+            ),
+            'WatchWorker': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchWorker,
+                    request_deserializer=schedproto_dot_v1_dot_cluster__service__pb2.WatchWorkerRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_cluster__service__pb2.Worker.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -606,6 +624,33 @@ class ClusterService(object):
             '/schedd.v1.ClusterService/ListAudit',
             schedproto_dot_v1_dot_cluster__service__pb2.ListAuditRequest.SerializeToString,
             schedproto_dot_v1_dot_cluster__service__pb2.ListAuditResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/schedd.v1.ClusterService/WatchWorker',
+            schedproto_dot_v1_dot_cluster__service__pb2.WatchWorkerRequest.SerializeToString,
+            schedproto_dot_v1_dot_cluster__service__pb2.Worker.FromString,
             options,
             channel_credentials,
             insecure,

@@ -88,6 +88,14 @@ class ClusterServiceStub:
         schedproto.v1.cluster_service_pb2.ListAuditResponse,
     ]
 
+    WatchWorker: grpc.UnaryStreamMultiCallable[
+        schedproto.v1.cluster_service_pb2.WatchWorkerRequest,
+        schedproto.v1.cluster_service_pb2.Worker,
+    ]
+    """How it stands now, then each change, until the caller leaves or it isn't there any longer
+    (NOT_FOUND). That only its lease_age is another one is no change.
+    """
+
 class ClusterServiceAsyncStub:
     GetCluster: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.cluster_service_pb2.GetClusterRequest,
@@ -157,6 +165,14 @@ class ClusterServiceAsyncStub:
         schedproto.v1.cluster_service_pb2.ListAuditRequest,
         schedproto.v1.cluster_service_pb2.ListAuditResponse,
     ]
+
+    WatchWorker: grpc.aio.UnaryStreamMultiCallable[
+        schedproto.v1.cluster_service_pb2.WatchWorkerRequest,
+        schedproto.v1.cluster_service_pb2.Worker,
+    ]
+    """How it stands now, then each change, until the caller leaves or it isn't there any longer
+    (NOT_FOUND). That only its lease_age is another one is no change.
+    """
 
 class ClusterServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -253,5 +269,15 @@ class ClusterServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.cluster_service_pb2.ListAuditRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.cluster_service_pb2.ListAuditResponse, collections.abc.Awaitable[schedproto.v1.cluster_service_pb2.ListAuditResponse]]: ...
+
+    @abc.abstractmethod
+    def WatchWorker(
+        self,
+        request: schedproto.v1.cluster_service_pb2.WatchWorkerRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[schedproto.v1.cluster_service_pb2.Worker], collections.abc.AsyncIterator[schedproto.v1.cluster_service_pb2.Worker]]:
+        """How it stands now, then each change, until the caller leaves or it isn't there any longer
+        (NOT_FOUND). That only its lease_age is another one is no change.
+        """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -869,3 +869,18 @@ class ExplainCronResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["description", b"description", "expression", b"expression", "instants", b"instants", "time_zone", b"time_zone", "warnings", b"warnings"]) -> None: ...
 
 global___ExplainCronResponse = ExplainCronResponse
+
+@typing.final
+class WatchBackfillRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BACKFILL_ID_FIELD_NUMBER: builtins.int
+    backfill_id: builtins.str
+    def __init__(
+        self,
+        *,
+        backfill_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backfill_id", b"backfill_id"]) -> None: ...
+
+global___WatchBackfillRequest = WatchBackfillRequest

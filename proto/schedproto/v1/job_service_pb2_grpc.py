@@ -116,6 +116,11 @@ class JobServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_job__service__pb2.ExplainCronRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_job__service__pb2.ExplainCronResponse.FromString,
                 _registered_method=True)
+        self.WatchBackfill = channel.unary_stream(
+                '/schedd.v1.JobService/WatchBackfill',
+                request_serializer=schedproto_dot_v1_dot_job__service__pb2.WatchBackfillRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_job__service__pb2.Backfill.FromString,
+                _registered_method=True)
 
 
 class JobServiceServicer(object):
@@ -227,6 +232,14 @@ class JobServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchBackfill(self, request, context):
+        """How it stands now, then each change, until it isn't ACTIVE and none of its runs is there any
+        longer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_JobServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -309,6 +322,11 @@ def add_JobServiceServicer_to_server(servicer, server):
                     servicer.ExplainCron,
                     request_deserializer=schedproto_dot_v1_dot_job__service__pb2.ExplainCronRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_job__service__pb2.ExplainCronResponse.SerializeToString,
+            ),
+            'WatchBackfill': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchBackfill,
+                    request_deserializer=schedproto_dot_v1_dot_job__service__pb2.WatchBackfillRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_job__service__pb2.Backfill.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -743,6 +761,33 @@ class JobService(object):
             '/schedd.v1.JobService/ExplainCron',
             schedproto_dot_v1_dot_job__service__pb2.ExplainCronRequest.SerializeToString,
             schedproto_dot_v1_dot_job__service__pb2.ExplainCronResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchBackfill(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/schedd.v1.JobService/WatchBackfill',
+            schedproto_dot_v1_dot_job__service__pb2.WatchBackfillRequest.SerializeToString,
+            schedproto_dot_v1_dot_job__service__pb2.Backfill.FromString,
             options,
             channel_credentials,
             insecure,

@@ -112,6 +112,14 @@ class JobServiceStub:
     ]
     """What a cron expression means, whether or not a job has it."""
 
+    WatchBackfill: grpc.UnaryStreamMultiCallable[
+        schedproto.v1.job_service_pb2.WatchBackfillRequest,
+        schedproto.v1.job_service_pb2.Backfill,
+    ]
+    """How it stands now, then each change, until it isn't ACTIVE and none of its runs is there any
+    longer.
+    """
+
 class JobServiceAsyncStub:
     CreateJob: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.job_service_pb2.CreateJobRequest,
@@ -203,6 +211,14 @@ class JobServiceAsyncStub:
         schedproto.v1.job_service_pb2.ExplainCronResponse,
     ]
     """What a cron expression means, whether or not a job has it."""
+
+    WatchBackfill: grpc.aio.UnaryStreamMultiCallable[
+        schedproto.v1.job_service_pb2.WatchBackfillRequest,
+        schedproto.v1.job_service_pb2.Backfill,
+    ]
+    """How it stands now, then each change, until it isn't ACTIVE and none of its runs is there any
+    longer.
+    """
 
 class JobServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -327,5 +343,15 @@ class JobServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.job_service_pb2.ExplainCronResponse, collections.abc.Awaitable[schedproto.v1.job_service_pb2.ExplainCronResponse]]:
         """What a cron expression means, whether or not a job has it."""
+
+    @abc.abstractmethod
+    def WatchBackfill(
+        self,
+        request: schedproto.v1.job_service_pb2.WatchBackfillRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[schedproto.v1.job_service_pb2.Backfill], collections.abc.AsyncIterator[schedproto.v1.job_service_pb2.Backfill]]:
+        """How it stands now, then each change, until it isn't ACTIVE and none of its runs is there any
+        longer.
+        """
 
 def add_JobServiceServicer_to_server(servicer: JobServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -877,3 +877,18 @@ class ResumeRedriveRequest(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["redrive_id", b"redrive_id", "request_id", b"request_id"]) -> None: ...
 
 global___ResumeRedriveRequest = ResumeRedriveRequest
+
+@typing.final
+class WatchRedriveRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REDRIVE_ID_FIELD_NUMBER: builtins.int
+    redrive_id: builtins.str
+    def __init__(
+        self,
+        *,
+        redrive_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["redrive_id", b"redrive_id"]) -> None: ...
+
+global___WatchRedriveRequest = WatchRedriveRequest

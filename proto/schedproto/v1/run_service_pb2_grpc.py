@@ -140,6 +140,11 @@ class RunServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_run__service__pb2.ResumeRedriveRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
                 _registered_method=True)
+        self.WatchRedrive = channel.unary_stream(
+                '/schedd.v1.RunService/WatchRedrive',
+                request_serializer=schedproto_dot_v1_dot_run__service__pb2.WatchRedriveRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
+                _registered_method=True)
 
 
 class RunServiceServicer(object):
@@ -285,6 +290,13 @@ class RunServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchRedrive(self, request, context):
+        """How it stands now, then each change, until it isn't OPEN any longer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RunServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -391,6 +403,11 @@ def add_RunServiceServicer_to_server(servicer, server):
             'ResumeRedrive': grpc.unary_unary_rpc_method_handler(
                     servicer.ResumeRedrive,
                     request_deserializer=schedproto_dot_v1_dot_run__service__pb2.ResumeRedriveRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_run__pb2.Redrive.SerializeToString,
+            ),
+            'WatchRedrive': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchRedrive,
+                    request_deserializer=schedproto_dot_v1_dot_run__service__pb2.WatchRedriveRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_run__pb2.Redrive.SerializeToString,
             ),
     }
@@ -960,6 +977,33 @@ class RunService(object):
             target,
             '/schedd.v1.RunService/ResumeRedrive',
             schedproto_dot_v1_dot_run__service__pb2.ResumeRedriveRequest.SerializeToString,
+            schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchRedrive(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/schedd.v1.RunService/WatchRedrive',
+            schedproto_dot_v1_dot_run__service__pb2.WatchRedriveRequest.SerializeToString,
             schedproto_dot_v1_dot_run__pb2.Redrive.FromString,
             options,
             channel_credentials,

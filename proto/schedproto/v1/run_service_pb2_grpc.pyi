@@ -142,6 +142,12 @@ class RunServiceStub:
         schedproto.v1.run_pb2.Redrive,
     ]
 
+    WatchRedrive: grpc.UnaryStreamMultiCallable[
+        schedproto.v1.run_service_pb2.WatchRedriveRequest,
+        schedproto.v1.run_pb2.Redrive,
+    ]
+    """How it stands now, then each change, until it isn't OPEN any longer."""
+
 class RunServiceAsyncStub:
     SubmitRun: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.run_service_pb2.SubmitRunRequest,
@@ -264,6 +270,12 @@ class RunServiceAsyncStub:
         schedproto.v1.run_service_pb2.ResumeRedriveRequest,
         schedproto.v1.run_pb2.Redrive,
     ]
+
+    WatchRedrive: grpc.aio.UnaryStreamMultiCallable[
+        schedproto.v1.run_service_pb2.WatchRedriveRequest,
+        schedproto.v1.run_pb2.Redrive,
+    ]
+    """How it stands now, then each change, until it isn't OPEN any longer."""
 
 class RunServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -429,5 +441,13 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.run_service_pb2.ResumeRedriveRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.run_pb2.Redrive, collections.abc.Awaitable[schedproto.v1.run_pb2.Redrive]]: ...
+
+    @abc.abstractmethod
+    def WatchRedrive(
+        self,
+        request: schedproto.v1.run_service_pb2.WatchRedriveRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[schedproto.v1.run_pb2.Redrive], collections.abc.AsyncIterator[schedproto.v1.run_pb2.Redrive]]:
+        """How it stands now, then each change, until it isn't OPEN any longer."""
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

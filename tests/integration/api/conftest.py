@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -146,6 +146,11 @@ class Api:
     async def __call__(self, name: str, request: Any, deadline: float | None = 5.0) -> Any:
         [call] = [call for full, call in calls.UNARY.items() if full.endswith(f".{name}")]
         return await call(self.services, Caller(TESTER, "test", deadline), request)
+
+    def stream(self, name: str, request: Any) -> AsyncGenerator[Any, None]:
+        """What a call with many answers says."""
+        [call] = [call for full, call in calls.STREAMING.items() if full.endswith(f".{name}")]
+        return call(self.services, Caller(TESTER, "test"), request)
 
     async def rows(self, name: str) -> list[tuple[Any, ...]]:
         """(state, reason, count) of the job's runs, oldest first."""

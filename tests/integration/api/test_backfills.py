@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -32,6 +33,7 @@ from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest
 from schedproto.v1.run_service_pb2 import ExplainRunRequest, ListRunsRequest, RetryRunRequest
 from support.store import MINUTE, START, Member, draft, firing, report
+from support.wait import PATIENCE
 
 SHELL = job_pb2.ShellAction(argv=["true"])
 HOUR = timedelta(hours=1)
@@ -657,3 +659,40 @@ async def test_one_that_goes_by_the_jobs_word_counts_as_any_run_of_it(past: Past
 
     answer = await past.me.assign(draft(own))
     assert (answer.assigned, answer.ended) == ([], [own.key])
+
+
+async def test_it_is_told_of_as_it_goes_on_until_nothing_of_it_is_there(past: Past) -> None:
+    answer = await past.backfill(0, 1, max_parallel=2, overlap=job_pb2.OVERLAP_ALLOW)
+    watch = wire.WatchBackfillRequest(backfill_id=answer.backfill.backfill_id)
+    async with asyncio.timeout(PATIENCE):
+        stream = past.api.stream("WatchBackfill", watch)
+        assert (await anext(stream)).to_come == 2
+        first, second = await past.fed()
+        made = await anext(stream)
+        assert (made.waiting, made.to_come) == (2, 0)
+        await past.ran(first, overlap=Overlap.ALLOW, overlap_limit=0)
+        await past.ran(second, State.FAILED, overlap=Overlap.ALLOW, overlap_limit=0)
+        *_, last = [each async for each in stream]
+    assert (last.state, last.succeeded, last.failed) == (wire.Backfill.STATE_DONE, 1, 1)
+    assert last == await past.now(answer)
+
+
+async def test_one_that_is_cancelled_is_told_of_until_its_runs_have_ended(past: Past) -> None:
+    answer = await past.backfill(0, 1)
+    [run] = await past.fed()
+    [handed] = await past.me.assigned(draft(run))
+    await past.cancel(answer)
+    watch = wire.WatchBackfillRequest(backfill_id=answer.backfill.backfill_id)
+    async with asyncio.timeout(PATIENCE):
+        stream = past.api.stream("WatchBackfill", watch)
+        going = await anext(stream)
+        assert (going.state, going.running) == (wire.Backfill.STATE_CANCELLED, 1)
+        await past.me.store.results.accept([report(handed)])
+        assert [each.running async for each in stream] == [0]
+
+
+async def test_who_watches_one_that_there_is_not_is_told_so_at_once(past: Past) -> None:
+    with pytest.raises(NotFound, match="there is no backfill"):
+        await anext(
+            past.api.stream("WatchBackfill", wire.WatchBackfillRequest(backfill_id=str(uuid4())))
+        )

@@ -645,6 +645,34 @@ async def test_what_an_owner_that_was_replaced_asks_for_isnt_made(dead: Dead) ->
     assert await dead.me.store.owner.redrive(stale, wanted, lines) == []
 
 
+async def test_a_redrive_is_told_of_as_it_goes_on_until_it_makes_no_more(dead: Dead) -> None:
+    await dead.job()
+    await dead.many(2)
+    one = await dead.redrive(all=True, rate=1000)
+    watch = wire.WatchRedriveRequest(redrive_id=one.redrive_id)
+    stop = wire.StopRedriveRequest(redrive_id=one.redrive_id)
+    async with asyncio.timeout(PATIENCE):
+        stream = dead.api.stream("WatchRedrive", watch)
+        assert (await anext(stream)) == one
+        await dead.api("StopRedrive", stop)
+        assert [each.state async for each in stream] == [STOPPED]
+        assert [each.state async for each in dead.api.stream("WatchRedrive", watch)] == [STOPPED]
+        await dead.api("ResumeRedrive", wire.ResumeRedriveRequest(redrive_id=one.redrive_id))
+        stream = dead.api.stream("WatchRedrive", watch)
+        assert (await anext(stream)).state == OPEN
+        await dead.fed_all()
+        *_, last = [each async for each in stream]
+        assert (last.state, last.made) == (DONE, 2)
+        assert last == await dead.now(one)
+
+
+async def test_who_watches_a_redrive_that_there_is_not_is_told_so_at_once(dead: Dead) -> None:
+    with pytest.raises(NotFound, match="there is no redrive"):
+        await anext(
+            dead.api.stream("WatchRedrive", wire.WatchRedriveRequest(redrive_id=str(uuid4())))
+        )
+
+
 async def test_a_redrive_is_stopped_and_resumed(dead: Dead) -> None:
     """P3.20: nothing is made after the row says that it is stopped."""
     await dead.job(overlap=ALLOW)

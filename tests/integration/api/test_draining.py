@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import aclosing
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +13,7 @@ from schedd.api.errors import InvalidArgument, NotFound
 from schedd.core.records import WorkerView
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.store import incarnation
+from support.wait import PATIENCE
 
 
 @pytest.fixture
@@ -41,6 +45,34 @@ async def test_a_drain_says_since_when_by_whom_and_why_until_it_ends(there):
     assert json.loads(first.after) == json.loads(second.before) == told
     assert second.action == "undrain"
     assert json.loads(second.after) == {"drained": False, "reason": "done"}
+
+
+async def test_who_watches_a_worker_is_told_of_each_change_of_it_and_of_nothing_else(there):
+    [view] = there.lines.attached
+    async with (
+        asyncio.timeout(PATIENCE),
+        aclosing(there.stream("WatchWorker", wire.WatchWorkerRequest(worker="w1"))) as told,
+    ):
+        assert (await anext(told)) == await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
+        following = asyncio.ensure_future(anext(told))
+        there.lines.attached = [replace(view, lease_age=3.0)]
+        await asyncio.sleep(1.5)
+        assert not following.done(), "that its lease is older is no change"
+        drained = await there("DrainWorker", wire.DrainWorkerRequest(worker="w1"))
+        assert (await following).drained_at == drained.drained_at
+        there.lines.attached = [replace(view, draining=True, running=0, unstored=0)]
+        last = await anext(told)
+        assert (last.state, last.running) == (wire.Worker.STATE_DRAINING, 0)
+        there.lines.attached = []
+        assert (await anext(told)).state == wire.Worker.STATE_LOST
+        await there("UndrainWorker", wire.UndrainWorkerRequest(worker="w1"))
+        with pytest.raises(NotFound, match="no live worker 'w1'"):
+            await anext(told)
+
+
+async def test_who_watches_a_worker_that_isnt_there_is_told_so_at_once(there):
+    with pytest.raises(NotFound, match="no live worker 'w2'"):
+        await anext(there.stream("WatchWorker", wire.WatchWorkerRequest(worker="w2")))
 
 
 async def test_draining_again_changes_the_reason_and_nothing_else(there):

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from google.protobuf import message_factory
+from google.protobuf.message import Message
 
 from schedclient import Client
 from schedclient.backfill_values import Backfill
@@ -82,8 +83,10 @@ CALLS = [
     Call("BackfillJob", JOB, "the-job", lambda c, job: c.jobs.backfill(job, DAY, DAY)),
     Call("ListBackfills", JOB, "the-job", lambda c, job: c.jobs.backfills(job)),
     Call("GetBackfill", BACKFILL, "the-backfill", lambda c, one: c.jobs.get_backfill(one)),
+    Call("WatchBackfill", BACKFILL, "the-backfill", lambda c, one: c.jobs.watch_backfill(one)),
     Call("CancelBackfill", BACKFILL, "the-backfill", lambda c, one: c.jobs.cancel_backfill(one)),
     Call("GetRedrive", REDRIVE, "the-redrive", lambda c, one: c.redrives.get(one)),
+    Call("WatchRedrive", REDRIVE, "the-redrive", lambda c, one: c.redrives.watch(one)),
     Call("StopRedrive", REDRIVE, "the-redrive", lambda c, one: c.redrives.stop(one)),
     Call("ResumeRedrive", REDRIVE, "the-redrive", lambda c, one: c.redrives.resume(one)),
     Call("GetPool", POOL, "the-pool", lambda c, pool: c.pools.get(pool)),
@@ -93,17 +96,26 @@ CALLS = [
     Call("GetCalendar", CALENDAR, "the-calendar", lambda c, one: c.calendars.get(one)),
     Call("DeleteCalendar", CALENDAR, "the-calendar", lambda c, one: c.calendars.delete(one)),
     Call("GetWorker", WORKER, "the-worker", lambda c, one: c.workers.get(one)),
+    Call("WatchWorker", WORKER, "the-worker", lambda c, one: anext(c.workers.watch(one))),
     Call("DrainWorker", WORKER, "the-worker", lambda c, one: c.workers.drain(one)),
     Call("UndrainWorker", WORKER, "the-worker", lambda c, one: c.workers.undrain(one)),
     Call("TransferLeader", MEMBER, "the-member", lambda c, one: c.cluster.transfer_leader(one)),
 ]
 every_call = pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.wire}-{call.said}")
 
+TO_THE_END: dict[str, list[Message]] = {
+    "WatchRuns": [run_service_pb2.RunEvent(run=ENDED)],
+    "WatchRedrive": [run_pb2.Redrive(state=run_pb2.Redrive.STATE_DONE)],
+    "WatchBackfill": [job_service_pb2.Backfill(state=job_service_pb2.Backfill.STATE_DONE)],
+    "WatchWorker": [cluster_service_pb2.Worker()],
+}
+"""Streams after which nothing more is asked for."""
+
 
 def answer_to(call: str) -> Any:
     """What a member answers in its least words; a stream's is one that ends."""
-    if call == "WatchRuns":
-        return [run_service_pb2.RunEvent(run=ENDED)]
+    if call in TO_THE_END:
+        return TO_THE_END[call]
     [method] = [one.methods_by_name[call] for one in SERVICES if call in one.methods_by_name]
     return [] if method.server_streaming else message_factory.GetMessageClass(method.output_type)()
 

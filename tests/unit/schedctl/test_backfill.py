@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -85,9 +86,11 @@ async def test_as_json_it_is_the_whole_answer(ctl, member):
     ("end", "code"), [({"succeeded": 3}, 0), ({"succeeded": 2, "failed": 1}, 1)]
 )
 async def test_it_is_waited_for_and_its_progress_told(ctl, member, end, code):
-    stands = iter([backfill(succeeded=1, running=1, to_come=1), backfill("DONE", **end)])
     member.say("BackfillJob", planned(backfill(to_come=3)))
-    member.say("GetBackfill", lambda _: next(stands))
+    member.say(
+        "WatchBackfill",
+        [backfill(succeeded=1, running=1, to_come=1), backfill("DONE", **end)],
+    )
 
     ended = await ctl("job", "backfill", "etl", *RANGE, "--wait")
 
@@ -97,9 +100,23 @@ async def test_it_is_waited_for_and_its_progress_told(ctl, member, end, code):
     assert "3 of 3 ended (" in ended.err
 
 
-async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
+async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):
+    """Its end comes later than any look of ours would have."""
+    done = asyncio.Event()
     member.say("BackfillJob", planned(backfill(to_come=3)))
     member.say("GetBackfill", backfill(to_come=3))
+    member.say("WatchBackfill", [backfill(to_come=3), done, backfill("DONE", succeeded=3)])
+    asyncio.get_running_loop().call_later(1.5, done.set)
+
+    ended = await ctl("job", "backfill", "etl", *RANGE, "--wait", "--timeout", "20")
+
+    assert ended.code == 0, ended.err
+    assert [name for name, _ in member.requests] == ["BackfillJob", "WatchBackfill"]
+
+
+async def test_one_that_takes_longer_than_the_timeout_goes_on(ctl, member):
+    member.say("BackfillJob", planned(backfill(to_come=3)))
+    member.say("WatchBackfill", [backfill(to_come=3), asyncio.Event()])
 
     ended = await ctl("job", "backfill", "etl", *RANGE, "--wait", "--timeout", "0.5")
 

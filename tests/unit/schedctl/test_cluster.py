@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -148,7 +149,7 @@ def drained(**facts: object) -> wire.Worker:
 async def test_a_drain_is_waited_for_until_the_worker_says_so_and_runs_nothing(ctl, member):
     live, draining = wire.Worker.STATE_LIVE, wire.Worker.STATE_DRAINING
     member.say("DrainWorker", drained(state=live))
-    member.say("GetWorker", drained(state=draining, running=2), drained(state=draining))
+    member.say("WatchWorker", [drained(state=draining, running=2), drained(state=draining)])
     ended = await ctl("worker", "drain", "w1", "--reason", "disks", "--wait")
     assert (ended.code, ended.out) == (0, "")
     assert ended.err.splitlines() == [
@@ -167,10 +168,12 @@ async def test_a_drain_is_waited_for_until_the_results_of_the_worker_are_stored_
     full = "its spool takes nothing: No space left on device"
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1, unstored=1))
     member.say(
-        "GetWorker",
-        drained(state=draining, unstored=2, refuses=full),
-        drained(state=draining, unstored=1),
-        drained(state=draining),
+        "WatchWorker",
+        [
+            drained(state=draining, unstored=2, refuses=full),
+            drained(state=draining, unstored=1),
+            drained(state=draining),
+        ],
     )
     ended = await ctl("worker", "drain", "w1", "--wait")
     assert ended.err.splitlines() == [
@@ -184,9 +187,22 @@ async def test_a_drain_is_waited_for_until_the_results_of_the_worker_are_stored_
 
 async def test_of_a_worker_that_isnt_there_a_drain_says_no_more_than_that(ctl, member):
     member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, unstored=1))
-    member.say("GetWorker", drained(state=wire.Worker.STATE_LOST))
+    member.say("WatchWorker", drained(state=wire.Worker.STATE_LOST))
     ended = await ctl("worker", "drain", "w1", "--wait")
     assert ended.err.splitlines()[-1] == "drained w1: it isn't there; schedctl worker undrain w1"
+
+
+async def test_however_long_a_drain_is_waited_for_it_is_asked_for_and_watched_once(ctl, member):
+    """Its end comes later than any look of ours would have."""
+    draining = wire.Worker.STATE_DRAINING
+    done = asyncio.Event()
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1))
+    member.say("GetWorker", drained(state=draining, running=1))
+    member.say("WatchWorker", [drained(state=draining, running=1), done, drained(state=draining)])
+    asyncio.get_running_loop().call_later(1.5, done.set)
+    ended = await ctl("worker", "drain", "w1", "--wait", "--timeout", "20")
+    assert ended.code == 0, ended.err
+    assert [name for name, _ in member.requests] == ["DrainWorker", "WatchWorker"]
 
 
 async def test_who_was_drained_by_whom_stands_in_its_description(ctl, member):

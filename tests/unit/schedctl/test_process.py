@@ -46,9 +46,9 @@ async def test_ctrl_c_is_130_and_leaves_the_run_alone(member):
 async def test_ctrl_c_leaves_a_redrive_going_and_says_how_to_stop_it(member):
     going = run_pb2.Redrive(redrive_id="d1", total=3, state=run_pb2.Redrive.STATE_OPEN)
     member.say("RedriveDeadLetters", runs.RedriveDeadLettersResponse(total=3, redrive=going))
-    member.say("GetRedrive", going)
+    member.say("WatchRedrive", [going, asyncio.Event()])
     process = await start(member, "dlq", "redrive", "--all", "--wait")
-    await wait_until_async(lambda: member.heard("GetRedrive"), 20, "the command to wait")
+    await wait_until_async(lambda: member.heard("WatchRedrive"), 20, "the command to wait")
     process.send_signal(signal.SIGINT)
     out, err = await process.communicate()
     assert (process.returncode, out) == (130, b"")

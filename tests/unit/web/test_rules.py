@@ -37,6 +37,7 @@ def test_a_verb_is_told_from_a_name() -> None:
     assert found("POST", "/api/v1/jobs/etl:pause") == ("PauseJob", {"job": "etl"})
     assert found("GET", "/api/v1/jobs/etl") == ("GetJob", {"job": "etl"})
     assert found("GET", "/api/v1/runs:watch") == ("WatchRuns", {})
+    assert found("GET", "/api/v1/workers/w1:watch") == ("WatchWorker", {"worker": "w1"})
 
 
 def test_a_colon_in_a_name_is_written_escaped() -> None:

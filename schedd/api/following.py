@@ -1,0 +1,61 @@
+"""Watching one thing: a worker, a redrive, a backfill. One request, and the member tells."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from schedd.api import backfilling, cluster, redrives
+from schedd.api.services import Caller, Services
+from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_pb2, run_service_pb2
+
+
+def watch_worker(
+    services: Services, caller: Caller, request: cluster_service_pb2.WatchWorkerRequest
+) -> AsyncGenerator[cluster_service_pb2.Worker, None]:
+    """One that lives, or is drained, until its reader leaves."""
+    del caller
+    return services.looks.changes(
+        ("worker", request.worker),
+        lambda: cluster.worker_named(services, request.worker),
+        _ageless,
+        lambda _: False,
+    )
+
+
+def watch_redrive(
+    services: Services, caller: Caller, request: run_service_pb2.WatchRedriveRequest
+) -> AsyncGenerator[run_pb2.Redrive, None]:
+    """Until it makes no more runs, be it stopped or done."""
+    asked = run_service_pb2.GetRedriveRequest(redrive_id=request.redrive_id)
+    return services.looks.changes(
+        ("redrive", request.redrive_id),
+        lambda: redrives.get_redrive(services, caller, asked),
+        lambda one: one,
+        lambda one: one.state != run_pb2.Redrive.STATE_OPEN,
+    )
+
+
+def watch_backfill(
+    services: Services, caller: Caller, request: job_service_pb2.WatchBackfillRequest
+) -> AsyncGenerator[job_service_pb2.Backfill, None]:
+    """Until nothing of it is there any more, or to come."""
+    asked = job_service_pb2.GetBackfillRequest(backfill_id=request.backfill_id)
+    return services.looks.changes(
+        ("backfill", request.backfill_id),
+        lambda: backfilling.get_backfill(services, caller, asked),
+        lambda one: one,
+        _over,
+    )
+
+
+def _ageless(worker: cluster_service_pb2.Worker) -> cluster_service_pb2.Worker:
+    """What is a change of it: not that its lease is older or younger."""
+    facts = cluster_service_pb2.Worker()
+    facts.CopyFrom(worker)
+    facts.ClearField("lease_age")
+    return facts
+
+
+def _over(one: job_service_pb2.Backfill) -> bool:
+    there = one.waiting + one.running + one.retrying
+    return one.state != job_service_pb2.Backfill.STATE_ACTIVE and not there

@@ -1,0 +1,139 @@
+"""A worker, redrive or backfill as the SDK watches it: one request, and on past broken streams."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from schedclient import Client, ClusterUnavailable, NotFound, SyncClient
+from schedproto.v1 import cluster_service_pb2 as cluster
+from schedproto.v1 import job_service_pb2 as jobs
+from schedproto.v1 import run_pb2
+from support.scripted import Refusal, Scripted
+
+AWAY = Refusal("UNAVAILABLE", reason="DATABASE_SILENT")
+Draining, Open, Done = (
+    cluster.Worker.STATE_DRAINING,
+    run_pb2.Redrive.STATE_OPEN,
+    run_pb2.Redrive.STATE_DONE,
+)
+
+
+def worker(running: int, age: int = 0) -> cluster.Worker:
+    one = cluster.Worker(name="w1", state=Draining, running=running)
+    one.lease_age.FromSeconds(age)
+    return one
+
+
+def redrive(made: int, state: Any = Open) -> run_pb2.Redrive:
+    return run_pb2.Redrive(redrive_id="d1", total=3, made=made, state=state)
+
+
+async def first(count: int, stream: Any) -> list[Any]:
+    """So many of a stream that doesn't end."""
+    found = []
+    async with asyncio.timeout(10):
+        async for one in stream:
+            found.append(one)
+            if len(found) == count:
+                break
+    await stream.aclose()
+    return found
+
+
+async def test_each_change_of_a_worker_is_told_in_one_request(client: Client, member: Scripted):
+    member.say("WatchWorker", [worker(2), worker(1), worker(0), asyncio.Event()])
+    found = await first(3, client.workers.watch("w1"))
+    assert [one.running for one in found] == [2, 1, 0]
+    assert [name for name, _ in member.requests] == ["WatchWorker"]
+
+
+async def test_a_broken_stream_goes_on_and_tells_nothing_twice(client: Client, member: Scripted):
+    """Be it that its member dies, ends it, or hears nothing of its database."""
+    member.say(
+        "WatchWorker",
+        [worker(2, age=1), AWAY],
+        [worker(2, age=7)],
+        [worker(2, age=3), worker(1, age=4), asyncio.Event()],
+    )
+    found = await first(2, client.workers.watch("w1"))
+    assert [one.running for one in found] == [2, 1]
+    assert len(member.heard("WatchWorker")) == 3
+
+
+async def test_another_member_tells_on_where_one_has_died(member: Scripted, other: Scripted):
+    for one in (member, other):
+        one.say("WatchRedrive", [redrive(1), asyncio.Event()])
+    async with Client([member.address, other.address], timeout=5) as client:
+        stream = client.redrives.watch("d1")
+        assert (await anext(stream)).made == 1
+        told, left = (member, other) if member.requests else (other, member)
+        left.say("WatchRedrive", [redrive(1), redrive(2), redrive(3, Done)])
+        await told.stop()
+        async with asyncio.timeout(10):
+            assert [one.made async for one in stream] == [2, 3]
+        assert len(left.heard("WatchRedrive")) == 1
+
+
+@pytest.mark.parametrize("state", ["DONE", "STOPPED"])
+async def test_a_redrive_is_told_of_until_it_makes_no_more(
+    client: Client, member: Scripted, state: str
+):
+    last = redrive(2, run_pb2.Redrive.State.Value(f"STATE_{state}"))
+    member.say("WatchRedrive", [redrive(1), last, asyncio.Event()])
+    async with asyncio.timeout(10):
+        found = [one async for one in client.redrives.watch("d1")]
+    assert [one.state for one in found] == ["OPEN", state]
+
+
+async def test_a_backfill_is_told_of_until_nothing_of_it_is_there(client: Client, member: Scripted):
+    cancelled = jobs.Backfill.STATE_CANCELLED
+    stands = [jobs.Backfill(state=cancelled, running=left) for left in (2, 1, 0)]
+    member.say("WatchBackfill", [*stands, asyncio.Event()])
+    async with asyncio.timeout(10):
+        found = [one.running async for one in client.jobs.watch_backfill("b1")]
+    assert found == [2, 1, 0]
+
+
+async def test_a_member_of_the_version_before_is_asked_until_one_tells(
+    client: Client, member: Scripted
+):
+    """As while a cluster is upgraded, which its workers are drained for."""
+    old = Refusal("UNIMPLEMENTED", bare=True)
+    member.say("WatchWorker", old, old, old, [worker(1), worker(0), asyncio.Event()])
+    member.say("GetWorker", worker(2), worker(2), worker(1))
+    found = await first(3, client.workers.watch("w1"))
+    assert [one.running for one in found] == [2, 1, 0]
+    assert (len(member.heard("WatchWorker")), len(member.heard("GetWorker"))) == (4, 3)
+    member.say("WatchRedrive", old)
+    member.say("GetRedrive", redrive(1), redrive(3, Done))
+    assert [one.made async for one in client.redrives.watch("d1")] == [1, 3]
+    member.say("WatchBackfill", old)
+    member.say("GetBackfill", jobs.Backfill(state=jobs.Backfill.STATE_DONE))
+    assert [one.state async for one in client.jobs.watch_backfill("b1")] == ["DONE"]
+
+
+async def test_what_isnt_there_is_told_and_not_asked_for_again(client: Client, member: Scripted):
+    member.say("WatchWorker", Refusal("NOT_FOUND"))
+    with pytest.raises(NotFound):
+        await first(1, client.workers.watch("w1"))
+    assert len(member.requests) == 1
+
+
+async def test_where_no_member_is_left_that_is_told(member: Scripted):
+    await member.stop()
+    async with Client(member.address, timeout=0.3) as client:
+        with pytest.raises(ClusterUnavailable, match="no endpoint answers"):
+            await first(1, client.workers.watch("w1"))
+
+
+async def test_the_blocking_client_watches_too(member: Scripted):
+    member.say("WatchRedrive", [redrive(1), redrive(3, Done)])
+
+    def watched() -> list[int]:
+        with SyncClient(member.address, timeout=5) as client:
+            return [one.made for one in client.redrives.watch("d1")]
+
+    assert await asyncio.to_thread(watched) == [1, 3]
