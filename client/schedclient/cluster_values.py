@@ -120,14 +120,16 @@ class Worker(Value):
     """One workerd. `state` LIVE, DRAINING (it says so itself) or LOST; `refuses`: why it takes no
     new work though it is live, in words; `drained_at`, `drained_by`, `drain_reason`: who wants it
     to take none until it is undrained. `unstored`: results that it has and no member has stored.
+    `unheard`: no member that answers hears it, so that it isn't known what runs on it: `free`,
+    `running`, `unstored` and `lease_age` are None.
     """
 
     name: str
     incarnation: str
     state: str
     slots: int
-    free: int
-    running: int
+    free: int | None
+    running: int | None
     labels: Mapping[str, str]
     handlers: tuple[str, ...]
     version: str | None
@@ -141,7 +143,8 @@ class Worker(Value):
     executors: tuple[str, ...]
     namespaces: tuple[str, ...]
     """Whose runs it is given; none: of all."""
-    unstored: int
+    unstored: int | None
+    unheard: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from schedclient.event_values import Gap
 from schedclient.job_values import After
 from schedclient.run_values import Check, Parent, Run, RunProgress
 from schedclient.values import Value
-from schedkit.jsonform import enum_word, rate_text
+from schedkit.jsonform import UNKNOWN, enum_word, rate_text
 
 V = TypeVar("V", bound=Value)
 
@@ -66,6 +66,8 @@ def _read(message: Message, of: Any, optional: bool) -> Any:
     if of.is_repeated:
         return tuple(_single(of, one) for one in value)
     if optional and of.has_presence and not message.HasField(of.name):
+        return None
+    if not value and (flag := UNKNOWN.get(of.full_name)) is not None and getattr(message, flag):
         return None
     single = _single(of, value)
     return None if optional and single == "" else single

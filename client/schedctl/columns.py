@@ -58,6 +58,20 @@ def last_line(text: str | None) -> str:
     return ("… " if len(lines) > 1 else "") + lines[-1] if lines else ""
 
 
+UNKNOWN: Final = "–"
+
+
+def _known(figure: Any) -> Any:
+    return UNKNOWN if figure is None else figure
+
+
+def _stands(worker: Worker) -> str:
+    """Its state, and what keeps work from it though it lives."""
+    if worker.unheard and worker.state != "LOST":
+        return f"{worker.state}, UNHEARD"
+    return f"{worker.state}, FULL" if worker.refuses else worker.state
+
+
 def of_whom(submitted: bool | None) -> str:
     """Whose dead letters they are, as `--of` has it; empty: of whatever is named so."""
     return "" if submitted is None else "submitted" if submitted else "job"
@@ -226,12 +240,12 @@ SHARDS: Final[Sequence[Column[Shard]]] = (
 )
 WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("NAME", lambda one: one.name),
-    Column("STATE", lambda one: f"{one.state}, FULL" if one.refuses else one.state),
-    Column("SLOTS", lambda one: one.slots),
-    Column("FREE", lambda one: one.free),
-    Column("RUNNING", lambda one: one.running),
+    Column("STATE", _stands),
+    Column("SLOTS", lambda one: one.slots or UNKNOWN),
+    Column("FREE", lambda one: _known(one.free)),
+    Column("RUNNING", lambda one: _known(one.running)),
     Column("LABELS", lambda one: one.labels),
-    Column("LEASE AGE", lambda one: one.lease_age),
+    Column("LEASE AGE", lambda one: _known(one.lease_age)),
     Column("HOST", lambda one: one.host, wide=True),
     Column("STARTED", lambda one: one.started_at, wide=True),
     Column("HANDLERS", lambda one: one.handlers, wide=True),
@@ -239,7 +253,7 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("NAMESPACES", lambda one: one.namespaces or "all", wide=True),
     Column("VERSION", lambda one: one.version, wide=True),
     Column("INCARNATION", lambda one: one.incarnation, wide=True),
-    Column("UNSTORED", lambda one: one.unstored, wide=True),
+    Column("UNSTORED", lambda one: _known(one.unstored), wide=True),
     Column("REFUSES", lambda one: one.refuses, wide=True),
     Column("DRAINED", lambda one: one.drained_at, wide=True),
     Column("BY", lambda one: one.drained_by, wide=True),

@@ -95,6 +95,8 @@ def waits_for(
         answer = f"no, worker {name} is there, but can't do it any more"
     elif all(one.draining for one in fit):
         answer = f"no, worker {name} is draining, and it goes to no other"
+    elif all(one.unheard for one in fit):
+        answer = f"no member hears worker {name}, and it goes to no other"
     elif all(one.refuses for one in fit):
         answer = f"worker {name} takes no work, and it goes to no other: {fit[0].refuses}"
         return [Check(question=question, answer=answer, remedy=MAKE_ROOM)]

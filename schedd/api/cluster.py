@@ -4,8 +4,6 @@ from collections import Counter
 from datetime import timedelta
 from typing import Final
 
-from google.protobuf.duration_pb2 import Duration
-
 from schedd.api import paging, standing, views
 from schedd.api.bounds import id_of
 from schedd.api.errors import InvalidArgument, NotFound, Violation, cut
@@ -162,27 +160,27 @@ async def list_audit(
 
 
 async def living(services: Services) -> list[WorkerView]:
-    """Those that live by etcd, with what this member hears from those attached to it."""
-    here = {view.incarnation.id: view for view in services.lines.workers()}
-    stored = await services.worker_store.incarnations(
-        sorted(services.cluster.view().workers | set(here))
+    """Those that live by etcd, with what some member hears from them."""
+    here = {view.incarnation.id: view.incarnation for view in services.lines.workers()}
+    ids = sorted(services.cluster.view().workers | here.keys())
+    stored = {one.id: one for one in await services.worker_store.incarnations(ids)}
+    lost = {one.id for one in stored.values() if one.lost_at is not None}
+    return await services.lines.views(
+        [one for one in (stored | here).values() if one.id not in lost]
     )
-    return [
-        here.get(one.id) or WorkerView(one, False, False, one.slots, 0, 0.0)
-        for one in stored
-        if one.lost_at is None
-    ]
 
 
 async def _workers(services: Services) -> list[wire.Worker]:
-    """Live by etcd, with what this member hears from those attached to it; and those that are
-    drained and not there.
+    """Live by etcd, with what some member hears from them; and those that are drained and not
+    there.
     """
     workers = [_worker(view) for view in await living(services)]
     drains = {one.worker: one for one in await services.worker_store.drains()}
     there = {worker.name for worker in workers}
     lost = wire.Worker.STATE_LOST
-    workers += [wire.Worker(name=name, state=lost) for name in drains if name not in there]
+    workers += [
+        wire.Worker(name=name, state=lost, unheard=True) for name in drains if name not in there
+    ]
     for worker in workers:
         if (drain := drains.get(worker.name)) is not None:
             worker.drained_at.FromDatetime(drain.at)
@@ -192,26 +190,25 @@ async def _workers(services: Services) -> list[wire.Worker]:
 
 def _worker(view: WorkerView) -> wire.Worker:
     one = view.incarnation
-    age = Duration()
-    age.FromTimedelta(timedelta(seconds=view.lease_age))
-    return wire.Worker(
+    worker = wire.Worker(
         name=one.worker,
         incarnation=str(one.id),
         state=wire.Worker.STATE_DRAINING if view.draining else wire.Worker.STATE_LIVE,
         slots=one.slots,
-        free=view.free,
-        running=view.running,
         labels=one.labels,
         handlers=one.handlers,
         executors=one.actions,
         version=one.version,
         host=one.host,
         started_at=views.stamp(one.started_at),
-        lease_age=age,
         refuses=view.refuses,
         namespaces=sorted(one.namespaces or ()),
-        unstored=view.unstored,
+        unheard=view.unheard,
     )
+    if not view.unheard:
+        worker.free, worker.running, worker.unstored = view.free, view.running, view.unstored
+        worker.lease_age.FromTimedelta(timedelta(seconds=view.lease_age))
+    return worker
 
 
 def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool) -> wire.Member:

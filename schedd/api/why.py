@@ -6,6 +6,7 @@ from typing import Final
 
 from schedd.api import broadcasts, definitions, standing, views
 from schedd.api.broadcasts import CHANGE, REFUSED
+from schedd.api.cluster import living
 from schedd.api.services import Services
 from schedd.core import labels
 from schedd.core.checkup.workers import MAKE_ROOM
@@ -14,7 +15,7 @@ from schedd.core.ids import NO_TOKEN, IncarnationId, JobId
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import LiveRun
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
-from schedd.core.placement import able, need_of
+from schedd.core.placement import Need, able, need_of
 from schedd.core.records import WorkerView
 from schedd.core.run_filter import RunFilter
 from schedd.core.run_records import RunRecord
@@ -73,7 +74,7 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
         said = await services.refusals.of(run.shard, run.job_id, definition.generation)
         checks += [
             *await _overlap(services, record, definition),
-            *_needs(services, record.run, definition, said),
+            *await _needs(services, record.run, definition, said),
         ]
         checks += await _pool(services, definition)
         checks += _late(services, record.run, definition)
@@ -183,11 +184,11 @@ async def _pool(services: Services, definition: Definition) -> list[Check]:
     ]
 
 
-def _needs(
+async def _needs(
     services: Services, run: LiveRun, definition: Definition, said: Mapping[IncarnationId, str]
 ) -> list[Check]:
     """`said`: why workers have refused it."""
-    workers = services.lines.workers()
+    workers = await living(services)
     need = need_of(definition, run)
     if need.worker is not None:
         return broadcasts.waits_for(need, workers, said)
@@ -205,11 +206,16 @@ def _needs(
         anywhere = [replace(one.incarnation, namespaces=None) for one in workers]
         if any(able(one, need) for one in anywhere):
             what += f" of namespace {need.namespace!r}: that is in no certificate of theirs"
+        gone = await _gone(services, need, workers)
+        isnt = "is drained and isn't there" if len(gone) == 1 else "are drained and aren't there"
+        but = f"; {', '.join(gone)} could, but {isnt}" if gone else ""
         return [
             Check(
                 question="Is there a worker for it?",
-                answer=f"no worker attached takes {what}",
-                remedy="schedctl worker list",
+                answer=f"no worker attached takes {what}{but}",
+                remedy=f"start it, and schedctl worker undrain {gone[0]}"
+                if len(gone) == 1
+                else "schedctl worker list",
             )
         ]
     if need_of(definition, run).each:
@@ -223,10 +229,22 @@ def _needs(
     but = f", {no} {'has' if no == 1 else 'have'} refused it: {'; '.join(whys)}" if no else ""
     fit = able_so_far
     checks = [Check(question="Is there a worker for it?", answer=f"{len(fit)} can run it{but}")]
-    takers = [one for one in fit if not one.draining and not one.refuses]
+    takers = [one for one in fit if one.speaks and not (one.draining or one.refuses)]
     if not any(one.free >= definition.slots for one in takers):
         checks.append(_taken(fit, takers))
     return checks
+
+
+async def _gone(services: Services, need: Need, there: Sequence[WorkerView]) -> list[str]:
+    """Those that are drained and not there, and could do it as they were last."""
+    names = {one.incarnation.worker for one in there}
+    drained = [
+        drain.worker for drain in await services.worker_store.drains() if drain.worker not in names
+    ]
+    if not drained:
+        return []
+    were = await services.worker_store.newest_of(drained)
+    return sorted(one.worker for one in were if able(one, need))
 
 
 def _refused(asked: int, whys: Sequence[str]) -> Check:
@@ -241,20 +259,29 @@ def _refused(asked: int, whys: Sequence[str]) -> Check:
 def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
     """Of workers none of which has a slot for it; `takers`: those that take work at all."""
     leaving = sorted(one.incarnation.worker for one in fit if one.draining)
+    silent = sorted(
+        f"no member hears {one.incarnation.worker}"
+        if one.unheard
+        else f"{one.incarnation.worker} has said nothing for {one.silent:.0f} s"
+        for one in fit
+        if not one.speaks and not one.draining
+    )
     full = sorted(
         f"{one.incarnation.worker} takes no work: {one.refuses}"
         for one in fit
-        if one.refuses and not one.draining
+        if one.refuses and one.speaks and not one.draining
     )
-    if full and not takers:
+    if (full or silent) and not takers:
         told = f" ({', '.join(leaving)} draining)" if leaving else ""
-        answer = f"no, {'; '.join(full)}{told}"
-        return Check(question="Does one of them take work?", answer=answer, remedy=MAKE_ROOM)
+        answer = f"no, {'; '.join(full + silent)}{told}"
+        remedy = MAKE_ROOM if full else "schedctl worker list"
+        return Check(question="Does one of them take work?", answer=answer, remedy=remedy)
     if not takers:
         answer = f"no, those that can are draining: {', '.join(leaving)}"
     else:
-        told = "; ".join([f"{', '.join(leaving)} draining"] * bool(leaving) + full)
-        answer = f"no, all slots of {len(fit)} workers are taken" + (f" ({told})" if told else "")
+        told = "; ".join([f"{', '.join(leaving)} draining"] * bool(leaving) + full + silent)
+        whose = fit[0].incarnation.worker if len(fit) == 1 else f"{len(fit)} workers"
+        answer = f"no, all slots of {whose} are taken" + (f" ({told})" if told else "")
     return Check(question="Has one of them a slot?", answer=answer, remedy="schedctl worker list")
 
 

@@ -21,9 +21,10 @@ from schedd.core.checkup.facts import (
     MemberFacts,
     WorkerFacts,
 )
-from schedd.core.membership import MemberView
+from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import AuditEntry, ShardRow
 from schedd.core.pauses import Pause
+from schedd.core.records import WorkerView
 from schedd.etcd.client import EndpointStatus, EtcdClient
 from schedd.member import Member
 from schedd.owner.workers import Workers
@@ -74,6 +75,7 @@ class Checkup:
             etcd = group.create_task(self._etcd(), name="checkup: etcd")
             stored = group.create_task(self._stored(), name="checkup: database")
             results = group.create_task(self._results(), name="checkup: result store")
+            others = group.create_task(self._others(view), name="checkup: workers elsewhere")
             members = [
                 group.create_task(self._member(one), name=f"checkup: {one.name}")
                 for one in view.members
@@ -90,17 +92,9 @@ class Checkup:
             results_away=results.result(),
             twins=read.twins,
             members=tuple(task.result() for task in members),
-            workers=tuple(
-                WorkerFacts(
-                    one.incarnation.worker,
-                    one.incarnation.version,
-                    one.draining,
-                    one.spool,
-                    one.disk_free,
-                    one.refuses,
-                )
-                for one in self.workers.workers()
-            ),
+            workers=tuple(_worker(one) for one in self.workers.workers()),
+            elsewhere=tuple(_worker(one) for one in others.result() if not one.unheard),
+            unheard=tuple(sorted(one.incarnation.worker for one in others.result() if one.unheard)),
             trusted=self.member.cluster.trusted(),
         )
 
@@ -152,6 +146,16 @@ class Checkup:
         except TimeoutError:
             return f"no answer within {LOOK_WITHIN:g} s"
 
+    async def _others(self, view: ClusterView) -> list[WorkerView]:
+        """The workers that live and aren't attached here; none where the database is away."""
+        here = {one.id for one in self.workers.incarnations()}
+        try:
+            async with asyncio.timeout(LOOK_WITHIN):
+                away = await self.store.workers.incarnations(sorted(view.workers - here))
+                return await self.workers.views([one for one in away if one.lost_at is None])
+        except (Unavailable, TimeoutError):
+            return []
+
     async def _twins(self) -> tuple[AuditEntry, ...]:
         since = self.clock.now() - TWINS_SEEN
         found: dict[str, AuditEntry] = {}
@@ -182,6 +186,17 @@ class Checkup:
             database_away=answer.database_away,
             trusted=answer.trusted,
         )
+
+
+def _worker(one: WorkerView) -> WorkerFacts:
+    return WorkerFacts(
+        one.incarnation.worker,
+        one.incarnation.version,
+        one.draining,
+        one.spool,
+        one.disk_free,
+        one.refuses,
+    )
 
 
 def _endpoint(endpoint: str, status: EndpointStatus | Unavailable, took: float) -> EtcdEndpoint:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from datetime import datetime, timedelta
+from typing import Final
 
 from schedd.core.definition import Priority
 from schedd.core.ids import (
@@ -361,9 +362,13 @@ class Drain:
     reason: str
 
 
+SILENT_AFTER: Final = 7.5
+"""Seconds without a word, three heartbeats of the default, after which nothing more is pushed."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as a member sees it."""
+    """A worker as the member that heard it last sees it."""
 
     incarnation: Incarnation
     attached_here: bool
@@ -379,3 +384,17 @@ class WorkerView:
     """Why it asks for no new work though it isn't draining, in words."""
     unstored: int = 0
     """Results that it has and no member has stored."""
+    silent: float = 0.0
+    """Seconds since its last word."""
+    unheard: bool = False
+    """No member hears it: of it is known what it is, and nothing of what it does."""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it was heard a short while ago: it is given work."""
+        return not self.unheard and self.silent <= SILENT_AFTER
+
+
+def unheard(one: Incarnation) -> WorkerView:
+    """Of a worker that no member hears."""
+    return WorkerView(one, False, draining=False, free=0, running=0, lease_age=0.0, unheard=True)

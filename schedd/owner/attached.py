@@ -91,20 +91,23 @@ class Attached:
     """Its incarnation was written off."""
     spoke_at: float = 0.0
     """When its last grant or heartbeat came, in seconds of CLOCK_BOOTTIME."""
+    beat_at: float = 0.0
+    """When its last heartbeat came; before the first one: when it was attached."""
 
-    def view(self) -> WorkerView:
-        """How people are told of it."""
+    def view(self, now: float) -> WorkerView:
+        """How people are told of it: its last word, and how old that is."""
         return WorkerView(
             incarnation=self.incarnation,
             attached_here=True,
             draining=self.draining,
             free=self.free,
             running=self.running,
-            lease_age=self.since_refresh,
+            lease_age=self.since_refresh + max(0.0, now - self.beat_at),
             spool=self.disk[0],
             disk_free=self.disk[1],
             refuses=self.refuses,
             unstored=self.unstored,
+            silent=max(0.0, now - self.spoke_at),
         )
 
     @property

@@ -16,7 +16,8 @@ from datetime import datetime
 from typing import Protocol
 
 from schedd.core.ids import IncarnationId, RunId, Token
-from schedd.core.model import Assigned, LiveRun
+from schedd.core.model import Assigned, Incarnation, LiveRun
+from schedd.core.records import WorkerView
 from schedd.owner.wordings import Known
 from schedkit.records import dataclass
 
@@ -60,6 +61,10 @@ class Elsewhere(Protocol):
         """Its last heartbeat to one of them; None: nobody has heard it, or answers."""
         ...
 
+    async def views(self, away: Sequence[Incarnation]) -> Sequence[WorkerView]:
+        """How those of these stand that one of them hears, by the one that heard it last."""
+        ...
+
 
 class Nowhere:
     """There are no other members."""
@@ -82,3 +87,8 @@ class Nowhere:
         """Nobody has."""
         del incarnation
         return None
+
+    async def views(self, away: Sequence[Incarnation]) -> Sequence[WorkerView]:
+        """None of them."""
+        del away
+        return ()

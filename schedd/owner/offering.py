@@ -9,16 +9,14 @@ A round looks at no worker that nothing has happened to: most of a thousand are 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from schedd.core.ids import IncarnationId
 from schedd.core.offers import Offers
 from schedd.core.placement import Offer
+from schedd.core.records import SILENT_AFTER
 from schedd.owner.attached import Attached
 from schedkit.clock import boottime
-
-SILENT_AFTER: Final = 7.5
-"""Seconds without a word, three heartbeats of the default, after which nothing more is pushed."""
 
 
 class Offering:

@@ -28,12 +28,12 @@ from schedd.core.model import Assigned, Incarnation, LiveRun
 from schedd.core.offers import Offers
 from schedd.core.placement import NOTHING, Asked, Unable
 from schedd.core.ready_queue import Head
-from schedd.core.records import WorkerView
+from schedd.core.records import SILENT_AFTER, WorkerView, unheard
 from schedd.owner.attached import Attached, Line
 from schedd.owner.audience import Audience, Demand
 from schedd.owner.elsewhere import Elsewhere, Heard, Nowhere
 from schedd.owner.hearing import Hearing
-from schedd.owner.offering import SILENT_AFTER, Choice, Offering
+from schedd.owner.offering import Choice, Offering
 from schedd.owner.revocations import At, Question, Revocations, ask_elsewhere
 from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock
@@ -103,12 +103,14 @@ class Workers:
         """A stream was opened; it takes the place of an older one of the same incarnation. What is
         told of it counts until its first heartbeat.
         """
+        now = self._boot()
         attached = Attached(
             incarnation,
             line,
             running=running,
             unstored=unstored,
-            spoke_at=self._boot(),
+            spoke_at=now,
+            beat_at=now,
             draining=draining,
         )
         if self._drained is not None:
@@ -169,6 +171,7 @@ class Workers:
         attached.running = running
         attached.unstored = unstored
         attached.since_refresh = since_refresh
+        attached.beat_at = self._boot()
         self._offering.spoke(attached)
         if attached.draining != draining:
             attached.draining = draining
@@ -317,7 +320,27 @@ class Workers:
 
     def workers(self) -> list[WorkerView]:
         """Those attached here."""
-        return [attached.view() for attached in self._attached.values()]
+        now = self._boot()
+        return [attached.view(now) for attached in self._attached.values()]
+
+    async def views(self, incarnations: Sequence[Incarnation]) -> list[WorkerView]:
+        """How each of these stands, by the member that heard it last. Asks the other members about
+        those that aren't attached here, or silent, all at once.
+        """
+        here = {one.incarnation.id: one for one in self._attached.values()}
+        away = [
+            one
+            for one in incarnations
+            if (attached := here.get(one.id)) is None or not self._offering.speaks(attached)
+        ]
+        told = await self.elsewhere.views(away) if away else ()
+        now = self._boot()
+        found = {view.incarnation.id: view for view in told}
+        for one in incarnations:
+            if (attached := here.get(one.id)) is not None:
+                own, other = attached.view(now), found.get(one.id)
+                found[one.id] = own if other is None or own.silent <= other.silent else other
+        return [found.get(one.id) or unheard(one) for one in incarnations]
 
     def refusals(self, job: JobId, generation: int) -> dict[IncarnationId, str]:
         """Those attached here that have refused a run of it, as it was in this generation: why."""

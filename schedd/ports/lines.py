@@ -11,7 +11,7 @@ from schedd.core.ids import (
     RunId,
     ShardId,
 )
-from schedd.core.model import LiveRun
+from schedd.core.model import Incarnation, LiveRun
 from schedd.core.records import (
     WorkerView,
 )
@@ -53,6 +53,9 @@ class WorkerLines(Protocol):
 
     def cancel(self, run: LiveRun, *, kill: bool = False) -> None: ...
     def workers(self) -> list[WorkerView]: ...
+    async def views(self, incarnations: Sequence[Incarnation]) -> list[WorkerView]:
+        """How each of these stands, by whichever member heard it last."""
+        ...
 
 
 class Refusals(Protocol):

@@ -62,6 +62,10 @@ class WorkerStore(Protocol):
         """Those of this worker that aren't lost, newest first."""
         ...
 
+    async def newest_of(self, names: Sequence[str]) -> list[Incarnation]:
+        """The newest one of each of these workers, lost or not."""
+        ...
+
     async def drains(self) -> list[Drain]:
         """The workers that are drained, by name."""
         ...

@@ -1,5 +1,5 @@
 """What the other members ask of this one: look at these rows, pass this on, how do you stand,
-who has refused this, what changes here.
+who has refused this, how do these workers stand, what changes here.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ from schedd.api.places import Places
 from schedd.core.ids import IncarnationId
 from schedd.owner.ears import Ears
 from schedd.owner.workers import Workers
-from schedd.rpc import frames, hearing
+from schedd.rpc import frames, hearing, worker_views
 from schedd.rpc.gate import Gate
 from schedd.rpc.nudges import Nudged, take_nudge
 from schedd.rpc.reading import MOST_PARTS_OF_FRAME, put, streaming, unary
@@ -48,6 +48,7 @@ class PeerService:
             "Relay": unary(self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
             "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse),
             "Refusals": unary(self.refusals, wire.RefusalsRequest, wire.RefusalsResponse),
+            "Workers": unary(self.workers, wire.WorkersRequest, wire.WorkersResponse),
             "Changes": streaming(self.changes, wire.ChangesRequest, wire.ChangesResponse),
         }
         put(server, gate, "schedd.v1.PeerService", table)
@@ -81,6 +82,17 @@ class PeerService:
         """Which workers have told this member that they can't run a job."""
         try:
             return told(self._workers, request)
+        except frames.BadFrame as bad:
+            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+
+    async def workers(
+        self,
+        request: wire.WorkersRequest,
+        context: grpc.aio.ServicerContext[wire.WorkersRequest, wire.WorkersResponse],
+    ) -> wire.WorkersResponse:
+        """How those of these workers stand that are attached here."""
+        try:
+            return worker_views.told(self._workers, request)
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
 

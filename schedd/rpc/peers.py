@@ -32,6 +32,7 @@ A = TypeVar(
     wire.RelayResponse,
     wire.ExamineResponse,
     wire.RefusalsResponse,
+    wire.WorkersResponse,
 )
 
 
@@ -69,6 +70,10 @@ class Peers:
     async def refusals(self, endpoint: str, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
         """Ask which workers have refused a job. Raises Unavailable."""
         return await self._call(endpoint, "Refusals", request, wire.RefusalsResponse)
+
+    async def workers(self, endpoint: str, request: wire.WorkersRequest) -> wire.WorkersResponse:
+        """Ask how workers stand that it hears. Raises Unavailable."""
+        return await self._call(endpoint, "Workers", request, wire.WorkersResponse)
 
     async def changes(
         self, endpoint: str, request: wire.ChangesRequest
@@ -116,7 +121,11 @@ class Peers:
         self,
         endpoint: str,
         method: str,
-        request: wire.NudgeRequest | wire.RelayRequest | wire.ExamineRequest | wire.RefusalsRequest,
+        request: wire.NudgeRequest
+        | wire.RelayRequest
+        | wire.ExamineRequest
+        | wire.RefusalsRequest
+        | wire.WorkersRequest,
         answer: type[A],
     ) -> A:
         channel = self._channel(endpoint)

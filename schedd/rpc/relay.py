@@ -22,11 +22,12 @@ from itertools import islice
 from typing import Final, NoReturn, TypeVar
 
 from schedd.core.ids import IncarnationId, RunId, Token
-from schedd.core.model import Assigned, LiveRun, RunKey
+from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey
+from schedd.core.records import WorkerView
 from schedd.owner.elsewhere import Heard
 from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
-from schedd.rpc import frames
+from schedd.rpc import frames, worker_views
 from schedd.rpc.outbox import MOST_IN_FRAME, Outbox, one_frame
 from schedd.rpc.peers import Peers
 from schedkit.errors import Unavailable
@@ -103,6 +104,10 @@ class Relay:
             if answer is not None and (heard := _heard(answer)) is not None
         ]
         return max(found, key=lambda each: each.at, default=None)
+
+    async def views(self, away: Sequence[Incarnation]) -> Sequence[WorkerView]:
+        """How these stand, by what the members say that hear them."""
+        return await worker_views.asked(self._peers, away)
 
     async def run(self) -> NoReturn:
         """Send cancels, for ever."""

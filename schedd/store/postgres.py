@@ -216,6 +216,10 @@ class PostgresWorkerStore:
         """Those of this worker that aren't lost, newest first."""
         return await self.database.call(lambda c: workers.of_worker(c, worker))
 
+    async def newest_of(self, names: Sequence[str]) -> list[Incarnation]:
+        """The newest one of each of these workers, lost or not."""
+        return await self.database.call(lambda c: workers.newest_of(c, names))
+
     async def drains(self) -> list[Drain]:
         """Those that are drained, by name."""
         return await self.database.call(drains.drains)

@@ -33,6 +33,11 @@ SELECT {INCARNATION_COLUMNS} FROM incarnations
 WHERE worker = %(worker)s AND lost_at IS NULL ORDER BY started_at DESC, id DESC
 """
 
+NEWEST_OF = f"""
+SELECT DISTINCT ON (worker) {INCARNATION_COLUMNS} FROM incarnations
+WHERE worker = ANY (%(workers)s::text[]) ORDER BY worker, started_at DESC, id DESC
+"""
+
 
 def register(connection: Connection, new: Incarnation) -> Incarnation:
     """Insert it if it is new; the stored row wins, but for the namespaces, which go by the
@@ -74,6 +79,12 @@ def not_living(connection: Connection, ids: Collection[IncarnationId]) -> frozen
 def of_worker(connection: Connection, worker: str) -> list[Incarnation]:
     """Those of this worker that aren't lost, newest first."""
     rows = connection.exec_driver_sql(OF_WORKER, {"worker": arrays.clean(worker)})
+    return [incarnation(row) for row in rows]
+
+
+def newest_of(connection: Connection, workers: Collection[str]) -> list[Incarnation]:
+    """The newest one of each of these workers, lost or not."""
+    rows = connection.exec_driver_sql(NEWEST_OF, {"workers": arrays.texts(workers)})
     return [incarnation(row) for row in rows]
 
 

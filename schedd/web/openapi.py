@@ -35,7 +35,7 @@ from schedd.web.openapi_tables import (
 from schedd.web.requests import HEADERS, NEWEST
 from schedd.web.rules import WHOLE, Route
 from schedkit.jsonform.scalars import bare_name
-from schedkit.jsonform.write import MATCHES, TOKENS, is_map, map_value
+from schedkit.jsonform.write import MATCHES, TOKENS, UNKNOWN, is_map, map_value
 
 INPUT: Final = ".Input"
 EVENTS: Final = "text/event-stream"
@@ -288,6 +288,7 @@ def _may_be_unknown(field: FieldDescriptor) -> bool:
         field.has_presence
         or field.enum_type is not None
         or field.name in TOKENS
+        or field.full_name in UNKNOWN
         or field.type == FieldDescriptor.TYPE_STRING
     )
 

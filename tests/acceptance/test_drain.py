@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,36 @@ def test_a_drain_is_waited_for_until_a_full_disk_has_room_for_the_results(
         assert len(held.starts()) == 1
     finally:
         client.workers.undrain(name)
+
+
+def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
+    rough: DevCluster, client: SyncClient, tmp_path: Path
+) -> None:
+    """Its runs are done again: whoever read "drained" would have gone on as if they weren't."""
+    finish = tmp_path / "finish"
+    held = Probe(tmp_path / "held")
+    wait = f"while [ ! -e {finish} ]; do sleep 0.1; done"
+    running = client.submit(name="held", shell=held.shell(wait))
+    wait_until(held.starts, PATIENCE, "it has started")
+    name = held.starts()[0].worker
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(rough.schedctl, "worker", "drain", name, "--wait", "--timeout", "60")
+        wait_until(
+            lambda: client.workers.get(name).state == "DRAINING", PATIENCE, "it has heard of it"
+        )
+        rough.kill(name)
+        wait_until(lambda: client.workers.get(name).running is None, PATIENCE, "its streams to end")
+        waited = waits.result()
+    finish.touch()
+    rough.up()
+    client.workers.undrain(name)
+    assert waited.returncode == 1, waited.stderr
+    *_, unheard, gone, last = waited.stderr.splitlines()
+    assert unheard == "it isn't known what runs on it: no member hears it"
+    assert gone == "it isn't there"
+    assert last.startswith(f"{name} is lost, not drained")
+    assert client.runs.wait(running, timeout=60).succeeded
+    assert len(held.starts()) == 2
 
 
 @contextlib.contextmanager

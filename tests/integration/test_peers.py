@@ -26,6 +26,7 @@ from schedd.rpc.peers import Peers
 from schedd.rpc.refusals import AskedRefusals
 from schedd.rpc.relay import Relay
 from schedproto.v1 import job_pb2
+from schedproto.v1 import peer_service_pb2 as wire
 from schedproto.v1 import worker_service_pb2 as down
 from support.peers import ME, OTHER, THIRD, Cluster, Peer, a_peer
 from support.runs import NOW, SetClock, running, worker
@@ -62,7 +63,7 @@ async def hung() -> AsyncIterator[Hung]:
         return b""
 
     silent = grpc.unary_unary_rpc_method_handler(forever)
-    calls = {"Nudge": silent, "Relay": silent}
+    calls = {"Nudge": silent, "Relay": silent, "Workers": silent}
     server = grpc.aio.server()
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("schedd.v1.PeerService", calls),)
@@ -303,3 +304,80 @@ async def test_only_what_concerns_runs_is_passed_on(peers: Peers, peer: Peer):
     await Relay(peers)._ask(one.id, down.MemberFrame(drain=down.Drain()))
     outbox.demand([])
     assert not (await outbox.next()).HasField("drain")
+
+
+async def test_how_a_worker_stands_comes_from_the_member_that_hears_it(peers: Peers, peer: Peer):
+    """All of it, as that member tells it itself."""
+    one = worker()
+    attached = peer.workers.attach(one, Outbox())
+    peer.workers.heard(
+        attached,
+        NOW,
+        [],
+        running=8,
+        unstored=3,
+        free=2,
+        since_refresh=1.5,
+        draining=True,
+        disk=(5, 7),
+        refuses="its disk is full",
+    )
+    [there] = peer.workers.workers()
+    [view] = await Relay(peers).views([one, worker(2)])
+    assert view.silent >= there.silent
+    assert view.lease_age >= there.lease_age >= 1.5
+    ages = {"lease_age": view.lease_age, "silent": view.silent}
+    assert view == replace(there, attached_here=False, **ages)
+
+
+async def test_about_a_thousand_workers_each_member_is_asked_once(
+    cluster: Cluster, peers: Peers, peer: Peer, monkeypatch: pytest.MonkeyPatch
+):
+    """As by a member that has just started, to which none has come yet."""
+    workers = [worker(number) for number in range(1, 1001)]
+    for one in workers[1:]:
+        peer.workers.attach(one, Outbox())
+    asked: list[int] = []
+    ask = peers.workers
+
+    async def counted(endpoint: str, request: wire.WorkersRequest) -> wire.WorkersResponse:
+        asked.append(len(request.incarnations))
+        return await ask(endpoint, request)
+
+    monkeypatch.setattr(peers, "workers", counted)
+    here = Workers(SetClock(), lambda _event: None)
+    here.elsewhere = Relay(peers)
+    found = await here.views(workers)
+    assert [view.unheard for view in found] == [True] + [False] * 999
+    assert asked == [1000]
+
+
+async def test_what_the_others_say_of_a_worker_isnt_held_up_by_one_that_hangs(
+    cluster: Cluster, peers: Peers, peer: Peer, hung: Hung, monkeypatch: pytest.MonkeyPatch
+):
+    peer.workers.attach(worker(), Outbox())
+    cluster.members[THIRD] = hung.endpoint
+    monkeypatch.setattr("schedd.rpc.peers.DEADLINE", 0.5)
+    async with asyncio.timeout(PATIENCE):
+        [view] = await Relay(peers).views([worker()])
+    assert view.incarnation == worker()
+    assert hung.calls == 1
+
+
+async def test_of_several_members_the_one_is_believed_that_heard_a_worker_last(
+    cluster: Cluster, peers: Peers, peer: Peer
+):
+    async with a_peer() as third:
+        cluster.members[THIRD] = third.endpoint
+        for at, silent, running_there in ((peer, 60.0, 8), (third, 1.0, 2)):
+            attached = at.workers.attach(worker(), Outbox(), running=running_there)
+            attached.spoke_at -= silent
+        [view] = await Relay(peers).views([worker()])
+    assert view.running == 2
+
+
+async def test_a_question_about_what_is_no_worker_is_refused(peers: Peers, peer: Peer):
+    async with grpc.aio.insecure_channel(peer.endpoint) as channel:
+        call = channel.unary_unary("/schedd.v1.PeerService/Workers")
+        with pytest.raises(grpc.aio.AioRpcError, match="16 bytes"):
+            await call(wire.WorkersRequest(incarnations=[b"short"]).SerializeToString())

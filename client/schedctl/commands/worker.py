@@ -58,11 +58,15 @@ def describe(session: Session, name: str) -> None:
 def drain(session: Session, name: str, reason: str, wait: bool) -> None:
     """Give it no new work, also after its next start, until it is undrained.
 
-    What it runs it finishes.
+    What it runs it finishes. --wait ends with 1 where the worker is lost meanwhile: what ran on it
+    may be done again. Of one that isn't there to begin with there is nothing to wait for: 0.
     """
+    there = False
 
     async def work(client: Client) -> Worker:
+        nonlocal there
         drained = await client.workers.drain(name, reason=reason)
+        there = drained.state != "LOST"
         if not wait:
             return drained
         return await to_its_end(
@@ -78,6 +82,12 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
     found = session.run(work)
     if not session.tabular:
         show_one(session, found, WORKERS, lambda one: one.name)
+    if wait and there and found.state == "LOST":
+        message(
+            f"{name} is lost, not drained: what still ran on it was given back, or is done again"
+            f" elsewhere; schedctl worker undrain {name}"
+        )
+        click.get_current_context().exit(1)
     done = "drained" if wait else "draining"
     message(f"{done} {name}: {_left(found)}; schedctl worker undrain {name}")
 
@@ -100,8 +110,8 @@ def undrain(session: Session, name: str, reason: str) -> None:
 
 
 def _done(found: Worker) -> bool:
-    """Whether nothing is done again, whatever becomes of it."""
-    under_way = found.running or found.unstored
+    """Whether nothing is done again, whatever becomes of it; or it is lost."""
+    under_way = found.unheard or found.running or found.unstored
     return found.state == "LOST" or (found.state == "DRAINING" and not under_way)
 
 
@@ -109,6 +119,8 @@ def _left(found: Worker) -> str:
     """What a drain still waits for."""
     if found.state == "LOST":
         return "it isn't there"
+    if found.unheard:
+        return "it isn't known what runs on it: no member hears it"
     told = [f"{found.running} still running"] if found.running else []
     if found.unstored:
         what = "result isn't" if found.unstored == 1 else "results aren't"

@@ -6,7 +6,7 @@
 Invariants
 - Every key is always there; what is unknown is null: an unset message or optional, an empty
   string, an UNSPECIFIED enum, a fencing token 0. A list or map is never null, a number never
-  but where the wire can tell it from unset.
+  but where the wire can tell it from unset, or another field says that it isn't known.
 - `from_json(to_json(m), type(m)) == m`, to the millisecond, but for a string payload of invalid
   JSON. Null and absent mean the same.
 - Reading collects every problem, each with its path; nothing unknown is ever ignored.
@@ -15,9 +15,10 @@ Invariants
 from schedkit.jsonform.problems import FormErrors, Path, Problem
 from schedkit.jsonform.read import from_json, named_fields
 from schedkit.jsonform.scalars import Plain, duration_text, enum_word, instant_text, rate_text
-from schedkit.jsonform.write import fields_to_json, payload_value, to_json
+from schedkit.jsonform.write import UNKNOWN, fields_to_json, payload_value, to_json
 
 __all__ = [
+    "UNKNOWN",
     "FormErrors",
     "Path",
     "Plain",

@@ -23,6 +23,11 @@ BASE64: Final = "$base64"
 TOKENS: Final = frozenset({"fencing_token"})
 """64-bit numbers that JavaScript would round: decimal strings."""
 
+UNKNOWN: Final = dict.fromkeys(
+    (f"schedd.v1.Worker.{name}" for name in ("free", "running", "unstored")), "unheard"
+)
+"""Numbers that aren't known, where they are 0 and the flag of this name is set beside them."""
+
 
 def to_json(message: Message, *, snake: bool = False) -> dict[str, Any]:
     """The message as a dict that `json.dumps` takes, every key there; `snake` for YAML."""
@@ -89,6 +94,8 @@ def _field(field: FieldDescriptor, snake: bool) -> Callable[[Message], Any]:
         single = _unless_zero
     elif field.type == FieldDescriptor.TYPE_STRING and not field.has_presence:
         return lambda message: value(message) or None
+    elif (flag := UNKNOWN.get(field.full_name)) is not None:
+        return lambda message: value(message) or (None if getattr(message, flag) else 0)
     if not field.has_presence:
         return lambda message: single(value(message))
     name = field.name

@@ -613,6 +613,7 @@ class Worker(google.protobuf.message.Message):
     EXECUTORS_FIELD_NUMBER: builtins.int
     NAMESPACES_FIELD_NUMBER: builtins.int
     UNSTORED_FIELD_NUMBER: builtins.int
+    UNHEARD_FIELD_NUMBER: builtins.int
     name: builtins.str
     incarnation: builtins.str
     state: global___Worker.State.ValueType
@@ -627,6 +628,10 @@ class Worker(google.protobuf.message.Message):
     drain_reason: builtins.str
     unstored: builtins.int
     """Results that it has and no member has stored: their runs are done again if it is lost with them."""
+    unheard: builtins.bool
+    """No member that answers hears it: free, running, unstored and lease_age aren't set, for they
+    aren't known; in JSON they are null, never 0.
+    """
     @property
     def labels(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
     @property
@@ -673,9 +678,10 @@ class Worker(google.protobuf.message.Message):
         executors: collections.abc.Iterable[builtins.str] | None = ...,
         namespaces: collections.abc.Iterable[builtins.str] | None = ...,
         unstored: builtins.int = ...,
+        unheard: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["drained_at", b"drained_at", "lease_age", b"lease_age", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["drain_reason", b"drain_reason", "drained_at", b"drained_at", "drained_by", b"drained_by", "executors", b"executors", "free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "name", b"name", "namespaces", b"namespaces", "refuses", b"refuses", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "unstored", b"unstored", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["drain_reason", b"drain_reason", "drained_at", b"drained_at", "drained_by", b"drained_by", "executors", b"executors", "free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "name", b"name", "namespaces", b"namespaces", "refuses", b"refuses", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "unheard", b"unheard", "unstored", b"unstored", "version", b"version"]) -> None: ...
 
 global___Worker = Worker
 

@@ -265,3 +265,80 @@ class RefusalsResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["refused", b"refused"]) -> None: ...
 
 global___RefusalsResponse = RefusalsResponse
+
+@typing.final
+class WorkersRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INCARNATIONS_FIELD_NUMBER: builtins.int
+    @property
+    def incarnations(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
+        """Incarnations, 16 bytes each."""
+
+    def __init__(
+        self,
+        *,
+        incarnations: collections.abc.Iterable[builtins.bytes] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["incarnations", b"incarnations"]) -> None: ...
+
+global___WorkersRequest = WorkersRequest
+
+@typing.final
+class WorkersResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class Heard(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        INCARNATION_FIELD_NUMBER: builtins.int
+        DRAINING_FIELD_NUMBER: builtins.int
+        FREE_FIELD_NUMBER: builtins.int
+        RUNNING_FIELD_NUMBER: builtins.int
+        UNSTORED_FIELD_NUMBER: builtins.int
+        LEASE_AGE_FIELD_NUMBER: builtins.int
+        SILENT_FIELD_NUMBER: builtins.int
+        SPOOL_BYTES_FIELD_NUMBER: builtins.int
+        DISK_FREE_BYTES_FIELD_NUMBER: builtins.int
+        REFUSES_FIELD_NUMBER: builtins.int
+        incarnation: builtins.bytes
+        draining: builtins.bool
+        free: builtins.int
+        running: builtins.int
+        unstored: builtins.int
+        lease_age: builtins.float
+        """Seconds since its lease was refreshed, and since its last word."""
+        silent: builtins.float
+        spool_bytes: builtins.int
+        disk_free_bytes: builtins.int
+        refuses: builtins.str
+        def __init__(
+            self,
+            *,
+            incarnation: builtins.bytes = ...,
+            draining: builtins.bool = ...,
+            free: builtins.int = ...,
+            running: builtins.int = ...,
+            unstored: builtins.int = ...,
+            lease_age: builtins.float = ...,
+            silent: builtins.float = ...,
+            spool_bytes: builtins.int = ...,
+            disk_free_bytes: builtins.int = ...,
+            refuses: builtins.str = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["disk_free_bytes", b"disk_free_bytes", "draining", b"draining", "free", b"free", "incarnation", b"incarnation", "lease_age", b"lease_age", "refuses", b"refuses", "running", b"running", "silent", b"silent", "spool_bytes", b"spool_bytes", "unstored", b"unstored"]) -> None: ...
+
+    HEARD_FIELD_NUMBER: builtins.int
+    @property
+    def heard(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___WorkersResponse.Heard]:
+        """Of those that are attached to the member that is called."""
+
+    def __init__(
+        self,
+        *,
+        heard: collections.abc.Iterable[global___WorkersResponse.Heard] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["heard", b"heard"]) -> None: ...
+
+global___WorkersResponse = WorkersResponse

@@ -59,6 +59,11 @@ class PeerServiceStub(object):
                 request_serializer=schedproto_dot_v1_dot_peer__service__pb2.ChangesRequest.SerializeToString,
                 response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.ChangesResponse.FromString,
                 _registered_method=True)
+        self.Workers = channel.unary_unary(
+                '/schedd.v1.PeerService/Workers',
+                request_serializer=schedproto_dot_v1_dot_peer__service__pb2.WorkersRequest.SerializeToString,
+                response_deserializer=schedproto_dot_v1_dot_peer__service__pb2.WorkersResponse.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -99,6 +104,13 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Workers(self, request, context):
+        """How these workers stand, by what the member that is called heard of them last.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +138,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Changes,
                     request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.ChangesRequest.FromString,
                     response_serializer=schedproto_dot_v1_dot_peer__service__pb2.ChangesResponse.SerializeToString,
+            ),
+            'Workers': grpc.unary_unary_rpc_method_handler(
+                    servicer.Workers,
+                    request_deserializer=schedproto_dot_v1_dot_peer__service__pb2.WorkersRequest.FromString,
+                    response_serializer=schedproto_dot_v1_dot_peer__service__pb2.WorkersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +280,33 @@ class PeerService(object):
             '/schedd.v1.PeerService/Changes',
             schedproto_dot_v1_dot_peer__service__pb2.ChangesRequest.SerializeToString,
             schedproto_dot_v1_dot_peer__service__pb2.ChangesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Workers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/schedd.v1.PeerService/Workers',
+            schedproto_dot_v1_dot_peer__service__pb2.WorkersRequest.SerializeToString,
+            schedproto_dot_v1_dot_peer__service__pb2.WorkersResponse.FromString,
             options,
             channel_credentials,
             insecure,

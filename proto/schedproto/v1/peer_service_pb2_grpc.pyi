@@ -49,6 +49,12 @@ class PeerServiceStub:
     ]
     """What changes at the member that is called, for as long as the other has somebody who watches."""
 
+    Workers: grpc.UnaryUnaryMultiCallable[
+        schedproto.v1.peer_service_pb2.WorkersRequest,
+        schedproto.v1.peer_service_pb2.WorkersResponse,
+    ]
+    """How these workers stand, by what the member that is called heard of them last."""
+
 class PeerServiceAsyncStub:
     Nudge: grpc.aio.UnaryUnaryMultiCallable[
         schedproto.v1.peer_service_pb2.NudgeRequest,
@@ -79,6 +85,12 @@ class PeerServiceAsyncStub:
         schedproto.v1.peer_service_pb2.ChangesResponse,
     ]
     """What changes at the member that is called, for as long as the other has somebody who watches."""
+
+    Workers: grpc.aio.UnaryUnaryMultiCallable[
+        schedproto.v1.peer_service_pb2.WorkersRequest,
+        schedproto.v1.peer_service_pb2.WorkersResponse,
+    ]
+    """How these workers stand, by what the member that is called heard of them last."""
 
 class PeerServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -120,5 +132,13 @@ class PeerServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[schedproto.v1.peer_service_pb2.ChangesResponse], collections.abc.AsyncIterator[schedproto.v1.peer_service_pb2.ChangesResponse]]:
         """What changes at the member that is called, for as long as the other has somebody who watches."""
+
+    @abc.abstractmethod
+    def Workers(
+        self,
+        request: schedproto.v1.peer_service_pb2.WorkersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[schedproto.v1.peer_service_pb2.WorkersResponse, collections.abc.Awaitable[schedproto.v1.peer_service_pb2.WorkersResponse]]:
+        """How these workers stand, by what the member that is called heard of them last."""
 
 def add_PeerServiceServicer_to_server(servicer: PeerServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -101,7 +101,7 @@ class MemberFacts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """A worker that is attached to the asking member."""
+    """A worker, as it was heard last."""
 
     name: str
     version: str
@@ -126,6 +126,11 @@ class Facts:
     pause: Pause | None = None
     members: tuple[MemberFacts, ...] = ()
     workers: tuple[WorkerFacts, ...] = field(default=())
+    """Attached to the asking member."""
+    elsewhere: tuple[WorkerFacts, ...] = ()
+    """Those that live by etcd and another member hears."""
+    unheard: tuple[str, ...] = ()
+    """Those that live by etcd, and no member that answers hears."""
     results_away: str = ""
     """Why the result store didn't answer the asking member."""
     twins: tuple[AuditEntry, ...] = ()

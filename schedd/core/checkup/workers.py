@@ -26,7 +26,8 @@ def examine(facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield check.bad("there is none", "nothing can run", "start a workerd")
-    old = {one.name: one.version for one in facts.workers if one.version != facts.version}
+    heard = (*facts.workers, *facts.elsewhere)
+    old = {one.name: one.version for one in heard if one.version != facts.version}
     versions = Check(AREA, "versions")
     if old:
         yield versions.warn(
@@ -34,10 +35,16 @@ def examine(facts: Facts) -> Iterator[Finding]:
             f"members are of {facts.version}; mixed versions are for upgrades alone",
             "upgrade those workers",
         )
-    elif facts.workers:
+    elif heard:
         yield versions.ok(facts.version)
-    for one in facts.workers:
+    for one in heard:
         yield _disk(one)
+    for name in facts.unheard:
+        yield Check(AREA, "heard", name).warn(
+            "no member that answers hears it",
+            "what runs on it isn't known; when its lease ends its runs are done again elsewhere",
+            "see whether it runs, and reaches a member",
+        )
 
 
 def _disk(one: WorkerFacts) -> Finding:

@@ -65,18 +65,18 @@ class MemberLine:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
-    """A worker, and how busy it is."""
+    """A worker, and how busy it is; None: no member hears it."""
 
     name: str
     slots: int
-    busy: int
+    busy: int | None
     draining: bool
     version: str
 
     @property
     def share(self) -> float:
         """Of its slots that are taken, 0 to 1."""
-        return min(1.0, self.busy / self.slots) if self.slots else 0.0
+        return min(1.0, (self.busy or 0) / self.slots) if self.slots else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +117,13 @@ class Glance:
 
     @property
     def slots(self) -> int:
-        """Of all workers."""
-        return sum(worker.slots for worker in self.workers)
+        """Of all workers that are heard."""
+        return sum(worker.slots for worker in self.workers if worker.busy is not None)
 
     @property
     def busy(self) -> int:
-        """Slots that are taken."""
-        return sum(worker.busy for worker in self.workers)
+        """Of these: that are taken."""
+        return sum(worker.busy or 0 for worker in self.workers)
 
 
 def glance(
@@ -246,7 +246,7 @@ def _worker(worker: cluster_pb.Worker) -> WorkerLine:
     return WorkerLine(
         name=worker.name,
         slots=worker.slots,
-        busy=worker.running,
+        busy=None if worker.unheard else worker.running,
         draining=worker.state == cluster_pb.Worker.STATE_DRAINING,
         version=worker.version,
     )

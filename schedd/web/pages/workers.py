@@ -10,18 +10,22 @@ from schedd.web.pages.lines import moment
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
+KEPT_WITHIN: Final = 10
+"""Seconds: more than a few heartbeats."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     """A worker as a row. `drained`: that it is to take no work, since when, by whom and why.
     `namespaces`: whose runs it is given; none: of all. `unstored`: what would be done again if it
-    was killed, where it isn't just on its way.
+    was killed, where it isn't just on its way. `busy`: slots that are taken; None: no member hears
+    it.
     """
 
     name: str
     state: str
     slots: int
-    busy: int
+    busy: int | None
     labels: tuple[str, ...]
     executors: tuple[str, ...]
     handlers: tuple[str, ...]
@@ -29,7 +33,7 @@ class WorkerRow:
     version: str
     host: str
     started: datetime | None
-    lease_seconds: int
+    lease: str
     refuses: str
     drained: str
     unstored: str
@@ -37,7 +41,7 @@ class WorkerRow:
     @property
     def share(self) -> float:
         """Of its slots that are taken, 0 to 1."""
-        return min(1.0, self.busy / self.slots) if self.slots else 0.0
+        return min(1.0, (self.busy or 0) / self.slots) if self.slots else 0.0
 
     @property
     def here(self) -> bool:
@@ -65,7 +69,7 @@ def row_of(worker: cluster_pb.Worker) -> WorkerRow:
         name=worker.name,
         state=cluster_pb.Worker.State.Name(worker.state).removeprefix("STATE_").lower(),
         slots=worker.slots,
-        busy=worker.running,
+        busy=None if worker.unheard else worker.running,
         labels=tuple(f"{key}:{value}" for key, value in sorted(worker.labels.items())),
         executors=tuple(worker.executors),
         handlers=tuple(worker.handlers),
@@ -73,11 +77,18 @@ def row_of(worker: cluster_pb.Worker) -> WorkerRow:
         version=worker.version,
         host=worker.host,
         started=moment(worker, "started_at"),
-        lease_seconds=worker.lease_age.seconds,
+        lease=_lease(worker.lease_age.seconds),
         refuses=worker.refuses,
         drained=drained,
         unstored=_unstored(worker),
     )
+
+
+def _lease(seconds: int) -> str:
+    """While it is kept its age goes up and down: said so it would have the page drawn again and
+    again.
+    """
+    return f"{seconds} s ago" if seconds >= KEPT_WITHIN else "just now"
 
 
 def _unstored(worker: cluster_pb.Worker) -> str:

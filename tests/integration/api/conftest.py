@@ -18,8 +18,8 @@ from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.events import Event
 from schedd.core.ids import Epoch, Hint, IncarnationId, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.membership import EMPTY_VIEW, ClusterView
-from schedd.core.model import LiveRun
-from schedd.core.records import WorkerView
+from schedd.core.model import Incarnation, LiveRun
+from schedd.core.records import WorkerView, unheard
 from schedd.owner.advances import Advances
 from schedd.owner.ears import Ears
 from schedd.owner.feed import Feed
@@ -89,6 +89,11 @@ class Lines:
 
     def workers(self) -> list[WorkerView]:
         return self.attached
+
+    async def views(self, incarnations: Sequence[Incarnation]) -> list[WorkerView]:
+        """As they are attached here; of the others nothing is heard."""
+        here = {view.incarnation.id: view for view in self.attached}
+        return [here.get(one.id) or unheard(one) for one in incarnations]
 
 
 @dataclass

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from schedd.api.errors import InvalidArgument, NotFound
+from schedd.core.membership import EMPTY_VIEW
 from schedd.core.records import WorkerView
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.store import incarnation
@@ -118,3 +119,17 @@ async def test_nobody_of_an_unknown_name_is_drained(there, name):
 async def test_a_reason_is_one_line(there):
     with pytest.raises(InvalidArgument, match="reason"):
         await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="a\nb"))
+
+
+async def test_of_a_worker_that_lives_by_etcd_and_no_member_hears_nothing_is_invented(there):
+    """It was told as live, with all its slots free, nothing on it and a lease just refreshed."""
+    [one] = there.lines.attached
+    there.cluster.now = replace(EMPTY_VIEW, workers=frozenset({one.incarnation.id}))
+    there.lines.attached = []
+    found = await there("DrainWorker", wire.DrainWorkerRequest(worker="w1"))
+    assert (found.state, found.unheard) == (wire.Worker.STATE_LIVE, True)
+    assert (found.slots, found.host) == (one.incarnation.slots, one.incarnation.host)
+    assert (found.free, found.running, found.HasField("lease_age")) == (0, 0, False)
+    there.lines.attached = [one]
+    heard = await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
+    assert (heard.unheard, heard.running, heard.HasField("lease_age")) == (False, 2, True)

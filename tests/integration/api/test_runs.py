@@ -22,13 +22,15 @@ from schedd.api.errors import (
 )
 from schedd.api.services import Caller
 from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import Incarnation, Verdict
+from schedd.core.membership import EMPTY_VIEW
+from schedd.core.model import AuditEntry, Incarnation, Verdict
 from schedd.core.records import WorkerView
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 from support.callers import TESTER
 from support.store import draft, incarnation, report
 
+HOUR = timedelta(hours=1)
 SPEC = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]))
 
 
@@ -228,6 +230,60 @@ async def test_why_a_run_waits_whose_workers_take_no_work_for_their_disks_are_fu
     busy = await why(one, replace(other, refuses="", free=0))
     assert busy.answer == (f"no, all slots of 2 workers are taken (worker-1 takes no work: {full})")
     assert (await why(one, replace(other, refuses=""))).answer == "2 can run it"
+    assert (await why(replace(one, refuses="", free=0))).answer == (
+        "no, all slots of worker-1 are taken"
+    )
+
+
+async def test_why_a_run_waits_whose_worker_no_member_hears(api):
+    run = await api("SubmitRun", submit())
+    one = incarnation()
+    await api.world.store.workers.register(one)
+    api.cluster.now = replace(EMPTY_VIEW, workers=frozenset({one.id}))
+
+    async def why() -> wire.ExplainRunResponse.Check:
+        answer = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
+        return answer.checks[-1]
+
+    assert (await why()).answer == "no, no member hears worker-1"
+    busy = WorkerView(incarnation(worker="worker-2"), True, False, 0, running=1, lease_age=0.0)
+    api.lines.attached = [busy]
+    told = "no, all slots of 2 workers are taken (no member hears worker-1)"
+    assert (await why()).answer == told
+    api.lines.attached = [replace(busy, free=1)]
+    assert (await why()).answer == "2 can run it"
+    api.lines.attached = [WorkerView(one, True, False, 1, running=0, lease_age=0.0, silent=40.2)]
+    assert (await why()).answer == "no, worker-1 has said nothing for 40 s"
+
+
+async def test_why_a_run_waits_whose_only_worker_is_drained_and_not_there(api):
+    """It stands in the list of the workers, by name, and is forgotten nowhere."""
+    spec = job_pb2.Job(shell=SPEC.shell, require=[common_pb2.LabelMatch(key="k", any_of=["nine"])])
+    run = await api("SubmitRun", wire.SubmitRunRequest(spec=spec))
+    store = api.world.store.workers
+    had = incarnation(worker="w9", labels={"k": "nine"})
+    for each in (
+        had,
+        incarnation(worker="w8", labels={"k": "nine"}),
+        incarnation(worker="w8", labels={"k": "ten"}, started_at=had.started_at + HOUR),
+        incarnation(worker="w7", labels={"k": "nine"}),
+    ):
+        await store.register(each)
+    await store.mark_lost(had.id)
+    api.lines.attached = [WorkerView(incarnation(), True, False, 1, running=0, lease_age=0.0)]
+
+    async def why() -> wire.ExplainRunResponse.Check:
+        answer = await api("ExplainRun", wire.ExplainRunRequest(run_id=run.run_id))
+        return answer.checks[-1]
+
+    nobody = "no worker attached takes shell jobs and has k=nine"
+    assert (await why()).answer == nobody
+    entry = AuditEntry("ops", "drain", "worker", "ok")
+    for name in ("w8", "w9"):
+        await store.drain(name, "ops", "", lambda *_: entry)
+    found = await why()
+    assert found.answer == f"{nobody}; w9 could, but is drained and isn't there"
+    assert found.remedy == "start it, and schedctl worker undrain w9"
 
 
 async def test_why_a_run_waits_at_a_member_that_has_lost_its_lease(api):

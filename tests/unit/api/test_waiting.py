@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
@@ -57,6 +58,10 @@ class World:
         return [self.attached.incarnation]
 
     def workers(self) -> list[WorkerView]:
+        return [self.attached]
+
+    async def views(self, incarnations: Sequence[Incarnation]) -> list[WorkerView]:
+        assert list(incarnations) == [self.attached.incarnation]
         return [self.attached]
 
     def view(self) -> ClusterView:

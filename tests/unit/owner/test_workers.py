@@ -11,9 +11,10 @@ import pytest
 from schedd.core import schedule
 from schedd.core.definition import Definition, Priority
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
-from schedd.core.model import Assigned, LiveRun
+from schedd.core.model import Assigned, Incarnation, LiveRun
 from schedd.core.placement import Asked
 from schedd.core.ready_queue import Head
+from schedd.core.records import WorkerView, unheard
 from schedd.owner.elsewhere import Heard, Nowhere
 from schedd.owner.hearing import MOST_ASKED
 from schedd.owner.revocations import ASKED_AT_ONCE
@@ -386,6 +387,9 @@ class OtherMember(Nowhere):
         self.revoked: list[LiveRun] = []
         self.answers = False
         self.beat: Heard | None = None
+        self.hears: list[WorkerView] = []
+        self.asked: list[list[int]] = []
+        """The numbers of the workers of each question."""
 
     async def revoke(
         self, incarnation: IncarnationId, runs: Sequence[LiveRun]
@@ -398,6 +402,10 @@ class OtherMember(Nowhere):
 
     async def heard(self, incarnation: IncarnationId) -> Heard | None:
         return self.beat
+
+    async def views(self, away: Sequence[Incarnation]) -> list[WorkerView]:
+        self.asked.append([one.id.int for one in away])
+        return self.hears
 
 
 @pytest.fixture
@@ -517,3 +525,71 @@ async def test_a_worker_that_is_silent_here_is_asked_about_elsewhere(clock: SetC
     assert await workers.never_started([out]) == []
     boot[0] += SILENT_AFTER + 0.1
     assert await workers.never_started([out]) == [out]
+
+
+class World:
+    """A member with one worker attached, 8 runs on it; and the time."""
+
+    def __init__(self, clock: SetClock) -> None:
+        self.boot = 100.0
+        self.workers = Workers(clock, lambda _event: None, boot=lambda: self.boot)
+        self.workers.elsewhere = self.other = OtherMember()
+        self.attached = self.workers.attach(worker(1), RecordingLine())
+        self.beat()
+
+    def beat(self) -> None:
+        self.workers.heard(
+            self.attached, NOW, [], running=8, free=2, since_refresh=1.5, draining=True
+        )
+
+    async def views(self, *numbers: int) -> list[WorkerView]:
+        return await self.workers.views([worker(number) for number in numbers])
+
+
+async def test_nobody_is_asked_about_a_thousand_workers_that_are_heard_here(clock: SetClock):
+    world = World(clock)
+    for number in range(2, 1001):
+        world.workers.attach(worker(number), RecordingLine())
+    found = await world.views(*range(1, 1001))
+    assert [view.incarnation.id.int for view in found] == [*range(1, 1001)]
+    assert world.other.asked == []
+
+
+async def test_the_others_are_asked_at_once_about_all_that_arent_attached_here(clock: SetClock):
+    world = World(clock)
+    world.other.hears = [
+        WorkerView(worker(3), False, draining=True, free=0, running=4, lease_age=2.0, silent=2.0)
+    ]
+    here, nobodys, theirs = await world.views(1, 2, 3)
+    assert world.other.asked == [[2, 3]]
+    assert (here.running, here.unheard, theirs) == (8, False, world.other.hears[0])
+    assert nobodys == unheard(worker(2)), "and never: it is live, all free, and nothing runs on it"
+    assert nobodys.unheard
+
+
+async def test_a_silent_worker_is_told_with_its_last_figures_and_how_old_they_are(clock: SetClock):
+    """Its lease gets older, whatever it said of it."""
+    world = World(clock)
+    world.boot += 2
+    world.workers.granted(world.attached, slots=1, received=0)
+    [view] = world.workers.workers()
+    assert (view.lease_age, view.silent) == (3.5, 0), "a grant says nothing of the lease"
+    world.boot += 100
+    for [view] in (world.workers.workers(), await world.views(1)):
+        assert (view.running, view.free, view.draining, view.unheard) == (8, 2, True, False)
+        assert (view.lease_age, view.silent) == (103.5, 100)
+    world.beat()
+    [view] = world.workers.workers()
+    assert view.lease_age == 1.5
+
+
+async def test_of_a_worker_that_is_silent_here_the_newest_word_counts(clock: SetClock):
+    """A line that was cut in silence may stand for long before it breaks."""
+    world = World(clock)
+    world.boot += SILENT_AFTER + 1
+    fresh = WorkerView(worker(1), False, draining=False, free=3, running=1, lease_age=0.5)
+    world.other.hears = [fresh]
+    assert await world.views(1) == [fresh]
+    world.other.hears = [replace(fresh, silent=SILENT_AFTER + 2)]
+    [view] = await world.views(1)
+    assert view.running == 8

@@ -185,11 +185,69 @@ async def test_a_drain_is_waited_for_until_the_results_of_the_worker_are_stored_
     ]
 
 
-async def test_of_a_worker_that_isnt_there_a_drain_says_no_more_than_that(ctl, member):
-    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, unstored=1))
-    member.say("WatchWorker", drained(state=wire.Worker.STATE_LOST))
+async def test_a_drain_isnt_done_while_no_member_hears_the_worker(ctl, member):
+    """Who killed it then had eight runs done twice: they were told as 0."""
+    live, draining = wire.Worker.STATE_LIVE, wire.Worker.STATE_DRAINING
+    member.say("DrainWorker", drained(state=live, running=8))
+    stands = (
+        drained(state=live, unheard=True),
+        drained(state=draining, unheard=True),
+        drained(state=draining, running=8),
+        drained(state=draining),
+    )
+    member.say("WatchWorker", [*stands])
     ended = await ctl("worker", "drain", "w1", "--wait")
+    assert ended.code == 0
+    assert ended.err.splitlines() == [
+        "8 still running",
+        "it isn't known what runs on it: no member hears it",
+        "8 still running",
+        "nothing runs on it",
+        "drained w1: nothing runs on it; schedctl worker undrain w1",
+    ]
+    member.say("DrainWorker", drained(state=live, unheard=True))
+    told = (await ctl("worker", "drain", "w1")).err
+    assert "draining w1: it isn't known what runs on it: no member hears it;" in told
+
+
+async def test_a_drain_that_is_waited_for_and_ends_with_the_loss_of_the_worker_isnt_done(
+    ctl, member
+):
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=8))
+    member.say("WatchWorker", [drained(state=wire.Worker.STATE_LOST, unheard=True)])
+    for form in ("table", "json"):
+        ended = await ctl("worker", "drain", "w1", "--wait", "-o", form)
+        assert ended.code == 1
+        last = ended.err.splitlines()[-1]
+        assert last.startswith("w1 is lost, not drained: what still ran on it was given back")
+    assert ended.data["state"] == "LOST"
+
+
+async def test_for_a_worker_that_isnt_there_to_begin_with_nobody_waits(ctl, member):
+    """It was drained before; it gets nothing when it comes, and there is nothing to lose."""
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LOST, unheard=True))
+    ended = await ctl("worker", "drain", "w1", "--wait")
+    assert (ended.code, member.heard("WatchWorker")) == (0, [])
     assert ended.err.splitlines()[-1] == "drained w1: it isn't there; schedctl worker undrain w1"
+    assert (await ctl("worker", "drain", "w1")).code == 0
+
+
+async def test_what_isnt_known_of_a_worker_is_told_as_that_and_never_as_0(ctl, member):
+    worker = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=16, unheard=True)
+    member.say("ListWorkers", wire.ListWorkersResponse(workers=[worker]))
+    member.say("GetWorker", worker)
+    [_, line] = (await ctl("worker", "list")).out.splitlines()
+    assert line.split() == ["w1", "LIVE,", "UNHEARD", "16", "–", "–", "–"]
+    described = (await ctl("worker", "describe", "w1")).out.splitlines()
+    told = {head.strip(): value.strip() for head, value in (one.split(":") for one in described)}
+    assert {told[head] for head in ("Free", "Running", "Lease age", "Unstored")} == {"–"}
+    [found] = (await ctl("worker", "list", "-o", "json")).data
+    assert found["unheard"] is True
+    assert [found[key] for key in ("free", "running", "unstored", "leaseAge")] == [None] * 4
+    heard = wire.Worker(name="w1", state=wire.Worker.STATE_LIVE, slots=16)
+    member.say("ListWorkers", wire.ListWorkersResponse(workers=[heard]))
+    [found] = (await ctl("worker", "list", "-o", "json")).data
+    assert [found[key] for key in ("free", "running", "unstored")] == [0] * 3
 
 
 async def test_however_long_a_drain_is_waited_for_it_is_asked_for_and_watched_once(ctl, member):

@@ -271,3 +271,15 @@ def test_the_page_keeps_to_its_own_policy() -> None:
 def test_all_assets_together_are_small() -> None:
     sizes = [path.stat().st_size for path in Path(templating.STATIC).iterdir()]
     assert sum(sizes) < 40_000
+
+
+def test_slots_of_a_worker_that_no_member_hears_are_counted_neither_free_nor_taken() -> None:
+    workers = [
+        cluster_pb.Worker(name="w1", slots=4, running=1),
+        cluster_pb.Worker(name="w2", slots=16, unheard=True),
+    ]
+    found = seen(stored(workers=workers))
+    assert (found.busy, found.slots) == (1, 4)
+    page = html(found)
+    assert "1 <small>of 4" in page
+    assert "of 16" not in page

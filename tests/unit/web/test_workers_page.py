@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from schedd.web import templating
 from schedd.web.pages.workers import row_of
@@ -45,3 +45,29 @@ def test_a_worker_that_leaves_says_how_many_results_are_on_it_alone() -> None:
         assert told in workers_page(worker)
     on_its_way = cluster_pb.Worker(name="w1", state=live, unstored=3)
     assert "stored" not in workers_page(on_its_way)
+
+
+def test_of_a_worker_that_no_member_hears_no_figure_is_shown() -> None:
+    """0 of 4 and "0 s ago" were read as: it is idle."""
+    unheard = workers_page(
+        cluster_pb.Worker(name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4, unheard=True)
+    )
+    assert "no member hears it" in unheard
+    for figure in ("0 of 4", "just now", "ago", "meter"):
+        assert figure not in unheard
+    heard = workers_page(cluster_pb.Worker(name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4))
+    for figure in ("0 of 4", "just now", "meter"):
+        assert figure in heard
+
+
+def test_the_age_of_a_lease_is_told_when_it_isnt_kept_any_more() -> None:
+    """While it is, nothing changes on the page, which is sent anew whenever something does."""
+    live = cluster_pb.Worker.STATE_LIVE
+
+    def seen(seconds: float) -> str:
+        worker = cluster_pb.Worker(name="w1", state=live, slots=4)
+        worker.lease_age.FromTimedelta(timedelta(seconds=seconds))
+        return workers_page(worker)
+
+    assert seen(0.2) == seen(5.4)
+    assert "12 s ago" in seen(12.3)
