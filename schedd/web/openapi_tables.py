@@ -39,7 +39,7 @@ SPECIAL: Final[Mapping[str, Schema]] = {
 
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 NAMESPACE: Final[Schema] = {"type": "string", "pattern": f"^({NAME.pattern})?$"}
-ANSWERED_IDS: Final = frozenset({"job_id"})
+ANSWERED_IDS: Final = frozenset({"job_id", "maker_id"})
 """Fields that hold an id where it is told. Where they are sent they are looked at by an edit alone:
 a job is made with whatever stands there, as with all else that the cluster sets.
 """
