@@ -9,6 +9,8 @@ Invariants
 - Every key, parameter and body either reaches the message or is refused by name.
 - `If-Match` is a list of entity tags, or `*`; an edit isn't made though it can't be read, nor where
   `If-None-Match` stands beside it, which no call that changes something knows.
+- A parameter that holds an id (`IDS`) isn't empty: left out it chooses all, and who gives one means
+  one.
 - An `Idempotency-Key` says one, once: who sends an empty one believes to be safe, and isn't.
 - A field that is named twice (in the path and in the body, say) must say the same; of where a
   stream goes on the header is the newer word.
@@ -28,6 +30,7 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from schedd.api.bounds import IDS
 from schedd.api.errors import Violation
 from schedd.web import problems
 from schedd.web.bodies import wrong
@@ -136,20 +139,22 @@ def _of_body(cls: type[Message], found: Found, body: Mapping[str, Any] | None) -
 def _of_query(cls: type[Message], found: Found, query: Iterable[tuple[str, str]]) -> Message:
     """The fields that parameters name, dotted where they lie deeper."""
     form: dict[str, Any] = {}
-    unknown: list[Violation] = []
+    refused: list[Violation] = []
     inner = _body_of(cls, found)
     for key, value in query:
         field = _field(cls, key)
         if field is None and inner is not None and _field(inner, key) is not None:
-            unknown.append(Violation(key, "belongs into the body"))
+            refused.append(Violation(key, "belongs into the body"))
         elif field is None:
-            unknown.append(Violation(key, "unknown parameter"))
+            refused.append(Violation(key, "unknown parameter"))
         elif found.route.body in (WHOLE, field.name):
-            unknown.append(Violation(key, "belongs into the body"))
+            refused.append(Violation(key, "belongs into the body"))
+        elif field.name in IDS and not value:
+            refused.append(Violation(key, "is empty: give an id, or leave it out"))
         else:
             _enter(form, key, value, field)
-    if unknown:
-        raise wrong("; ".join(f"{one.field}: {one.problem}" for one in unknown), violations=unknown)
+    if refused:
+        raise wrong("; ".join(f"{one.field}: {one.problem}" for one in refused), violations=refused)
     return from_json(form, cls, strings=True)
 
 
