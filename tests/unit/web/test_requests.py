@@ -118,6 +118,32 @@ def test_an_empty_id_in_the_query_is_refused_and_not_taken_as_none(path: str, na
     message("GET", concrete)
 
 
+@pytest.mark.parametrize(
+    ("path", "query", "body", "field"),
+    [
+        ("/api/v1/jobs/etl:trigger", [], {"idempotencyKey": ""}, "idempotencyKey"),
+        ("/api/v1/runs", [], {"name": "a", "idempotency_key": ""}, "idempotency_key"),
+        ("/api/v1/jobs", [("idempotencyKey", "")], {"name": "a"}, "idempotencyKey"),
+        (
+            "/api/v1/runs:batchSubmit",
+            [],
+            {"requests": [{"idempotencyKey": "k"}, {"idempotencyKey": ""}]},
+            "requests[1].idempotencyKey",
+        ),
+    ],
+)
+def test_an_empty_idempotency_key_is_refused_wherever_it_stands(
+    path: str, query: list[tuple[str, str]], body: dict[str, Any], field: str
+) -> None:
+    """As that of the header is: who sends one believes to be safe."""
+    with pytest.raises(Refusal) as refused:
+        message("POST", path, query, body)
+    problem = "is empty: give a key, or leave it out"
+    assert refused.value.body["violations"] == [{"field": field, "problem": problem}]
+    without = {name: value for name, value in body.items() if value != ""}
+    message("POST", path, [], without | ({"requests": [{}]} if "requests" in body else {}))
+
+
 def test_other_parameters_may_be_empty() -> None:
     assert message("GET", "/api/v1/runs", [("namespace", ""), ("job", "")]).job == ""
 
