@@ -57,7 +57,9 @@ class Access:
     async def revoke_token(
         self, token: AccessToken | str, *, deadline: float | None = None
     ) -> AccessToken:
-        """Make it worth nothing: within five seconds, on all members. Twice is fine."""
+        """Make it worth nothing, and all that was made by it: within five seconds, on all members.
+        Twice is fine.
+        """
         token_id = token if isinstance(token, str) else token.token_id
         request = wire.RevokeTokenRequest(token_id=token_id)
         return value_of(AccessToken, await self._call(methods.REVOKE_TOKEN, request, deadline))

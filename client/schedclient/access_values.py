@@ -10,7 +10,10 @@ from schedclient.values import Value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessToken(Value):
-    """One, but not its secret. `role` VIEWER, OPERATOR or ADMIN; `namespaces` `*` for all."""
+    """One, but not its secret. `role` VIEWER, OPERATOR or ADMIN; `namespaces` `*` for all;
+    `maker_id` of the token or login that made it, with which it ends; `ended_with_it` how many
+    `revoke_token` took along.
+    """
 
     token_id: str
     name: str
@@ -21,6 +24,8 @@ class AccessToken(Value):
     expires_at: datetime
     revoked_at: datetime | None
     revoked_by: str | None
+    maker_id: str | None
+    ended_with_it: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -284,6 +284,7 @@ TOKENS: Final[Sequence[Column[AccessToken]]] = (
     Column("CREATED", lambda one: one.created_at, wide=True),
     Column("BY", lambda one: one.created_by, wide=True),
     Column("REVOKED BY", lambda one: one.revoked_by, wide=True),
+    Column("MAKER", lambda one: one.maker_id, wide=True),
 )
 
 SHARD_MOVES: Final[Sequence[Column[ShardMove]]] = (

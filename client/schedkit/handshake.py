@@ -12,7 +12,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Final
 
-from schedkit.certificates import not_after
+from schedkit.certificates import first_of
 from schedkit.channel import TLS, split_address
 from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured
@@ -52,8 +52,8 @@ def why_not(endpoint: str, tls: TLS) -> Why | None:
     """What keeps TLS with `host:port` from standing; None: nothing of TLS. Blocks for seconds."""
     try:
         _, cert, _ = tls.read()
-        if cert is not None and (ended := not_after(cert)) <= utcnow():
-            return Why(f"our certificate {tls.cert} ended at {ended:%Y-%m-%d %H:%M} UTC")
+        if cert is not None and (untimely := _untimely(cert)):
+            return Why(f"our certificate {tls.cert} {untimely}")
         context = ssl.create_default_context(cafile=tls.ca)
         context.set_alpn_protocols(["h2"])
         if tls.cert is not None:
@@ -91,6 +91,17 @@ def in_words(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return (error.reason or str(error)).lower().replace("_", " ")
+
+
+def _untimely(cert: bytes) -> str:
+    """Why a certificate isn't good now; empty: its time is right. Raises ValueError."""
+    found, now = first_of(cert), utcnow()
+    if found.not_after <= now:
+        return f"ended at {found.not_after:%Y-%m-%d %H:%M} UTC"
+    if now < found.not_before:
+        begins = f"isn't good before {found.not_before:%Y-%m-%d %H:%M} UTC"
+        return f"{begins}, and here it is {now:%Y-%m-%d %H:%M}"
+    return ""
 
 
 def _tried(context: ssl.SSLContext, plain: socket.socket, host: str, *, ours: bool) -> Why | None:

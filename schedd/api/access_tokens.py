@@ -1,13 +1,14 @@
 """Calls on access tokens; logins, which are short-lived ones; and who the caller is."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import uuid4
 
 from schedd.api import paging, validation, views
+from schedd.api.authentication import revoked
 from schedd.api.bounds import id_of
 from schedd.api.errors import NotFound, Unauthenticated, Violation, cut, refuse
 from schedd.api.services import Caller, Services, compact
@@ -20,18 +21,21 @@ from schedd.core.access_tokens import (
     text_of,
 )
 from schedd.core.ids import AccessTokenId
+from schedd.core.model import AuditEntry
 from schedd.core.rights import EVERY, Role, is_name
 from schedproto.v1 import auth_service_pb2 as wire
 
 MOST_NAMESPACES: Final = 100
 SHORTEST: Final = timedelta(minutes=1)
+MOST_NOTED: Final = 100
+"""Of those that end with one that is revoked the audit has no more ids, and how many they are."""
 
 
 async def create_token(
     services: Services, caller: Caller, request: wire.CreateTokenRequest
 ) -> wire.CreateTokenResponse:
-    """Make one; its text is told once, here. One that a token makes ends with that at the latest:
-    nobody stays longer than they were let in for.
+    """Make one; its text is told once, here. One that a token makes ends with that: nobody stays
+    longer than they were let in for.
     """
     now = services.clock.now()
     asked = request.lifetime.ToTimedelta() if request.HasField("lifetime") else None
@@ -48,10 +52,11 @@ async def create_token(
             created_at=now,
             created_by=caller.actor,
             expires_at=now + lifetime if ends is None else min(now + lifetime, ends),
+            maker=caller.who.token,
         )
     )
     entry = caller.audit("create", f"token/{token.id}", request.request_id)
-    await services.access_tokens.create(token, replace(entry, after=_noted(token)))
+    await _store(services, token, replace(entry, after=compact(_said(token))))
     return wire.CreateTokenResponse(token=_message(token), secret=text)
 
 
@@ -77,18 +82,18 @@ async def list_tokens(
 async def revoke_token(
     services: Services, caller: Caller, request: wire.RevokeTokenRequest
 ) -> wire.Token:
-    """It is worth nothing any more."""
+    """It is worth nothing any more, nor is what was made by it."""
     token_id = AccessTokenId(id_of("token_id", request.token_id))
     entry = caller.audit("revoke", f"token/{token_id}", request.request_id)
-    revoked = await services.access_tokens.revoke(token_id, caller.actor, entry, _noted)
+    done = await services.access_tokens.revoke(token_id, caller.actor, entry, _noted)
     services.authentication.forget()
-    if revoked is None:
+    if done is None:
         raise NotFound(
             f"there is no token {cut(request.token_id)}",
             reason="NO_SUCH_TOKEN",
             remedy="see `schedctl auth token list`",
         )
-    return _message(revoked)
+    return _message(done.token, ended_with_it=len(done.with_it))
 
 
 async def get_identity(
@@ -116,6 +121,8 @@ async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
     assert who.token is not None
     made_by = await services.access_tokens.find(who.token)
     assert made_by is not None
+    if made_by.revoked:
+        raise revoked()
     now = services.clock.now()
     token, text = _drawn(
         replace(
@@ -124,17 +131,18 @@ async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
             created_at=now,
             created_by=who.actor,
             expires_at=min(now + SESSION, made_by.expires_at),
-            parent=made_by.parent or made_by.id,
+            maker=made_by.maker if made_by.login else made_by.id,
+            login=True,
         )
     )
     entry = caller.audit("login", f"token/{who.token}")
     after = compact({"login": str(token.id)} | _said(token))
-    await services.access_tokens.create(token, replace(entry, after=after))
+    await _store(services, token, replace(entry, after=after))
     return text, token.expires_at - now
 
 
 async def log_out(services: Services, caller: Caller) -> None:
-    """The login that the caller came by is worth nothing any more."""
+    """The login that the caller came by is worth nothing any more, nor is what was made by it."""
     if (token := caller.who.token) is not None:
         entry = caller.audit("logout", f"token/{token}")
         await services.access_tokens.revoke(token, caller.actor, entry, _noted)
@@ -151,8 +159,17 @@ async def replace_login(services: Services, text: str, source: str) -> None:
         return
     assert who.token is not None
     found = await services.access_tokens.find(who.token)
-    if found is not None and found.parent is not None:
+    if found is not None and found.login:
         await log_out(services, Caller(who, source))
+
+
+async def _store(services: Services, token: AccessToken, entry: AuditEntry) -> None:
+    """Store a new one. Raises Unauthenticated: the one that it is made by was revoked, which this
+    member didn't know yet.
+    """
+    if not await services.access_tokens.create(token, entry):
+        services.authentication.forget()
+        raise revoked()
 
 
 def _drawn(token: AccessToken) -> tuple[AccessToken, str]:
@@ -196,12 +213,14 @@ def _said(token: AccessToken) -> dict[str, object]:
     }
 
 
-def _noted(token: AccessToken) -> str:
-    """As the audit has it: never what it is proven by."""
-    return compact(_said(token))
+def _noted(token: AccessToken, with_it: Sequence[AccessTokenId]) -> tuple[str, str]:
+    """As the audit has one that is revoked, and what ends with it: never what it is proven by."""
+    ids = [str(token_id) for token_id in with_it[:MOST_NOTED]]
+    ended = compact({"ended_with_it": len(with_it), "tokens": ids}) if with_it else ""
+    return compact(_said(token)), ended
 
 
-def _message(token: AccessToken) -> wire.Token:
+def _message(token: AccessToken, ended_with_it: int = 0) -> wire.Token:
     return wire.Token(
         token_id=str(token.id),
         name=token.name,
@@ -212,4 +231,6 @@ def _message(token: AccessToken) -> wire.Token:
         expires_at=views.stamp(token.expires_at),
         revoked_at=views.stamp(token.revoked_at),
         revoked_by=token.revoked_by,
+        maker_id=str(token.maker or ""),
+        ended_with_it=ended_with_it,
     )

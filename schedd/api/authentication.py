@@ -154,7 +154,7 @@ class Authentication:
 
     def _token_over(self, token: AccessToken) -> Unauthenticated | None:
         if token.revoked:
-            return _unknown("the token was revoked", "TOKEN_REVOKED")
+            return revoked()
         if token.identity.ended(self._clock.now()):
             return _unknown("the token has expired", "TOKEN_EXPIRED")
         return None
@@ -207,6 +207,11 @@ class Authentication:
         asked, _ = self._rows.get(token, (-math.inf, None))
         since = boottime() - (FRESH if within is None else within)
         return asked > max(self._revoked_at, since)
+
+
+def revoked() -> Unauthenticated:
+    """That a token is worth nothing any more."""
+    return _unknown("the token was revoked", "TOKEN_REVOKED")
 
 
 def _unknown(what: str, reason: str) -> Unauthenticated:

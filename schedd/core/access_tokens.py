@@ -6,8 +6,8 @@
 A digest without salt and stretching is right for a secret of 256 bits of chance: nobody can guess
 one, so there is nothing to slow down; those are for passwords, which people choose.
 
-A login of the dashboard is a token, too: short-lived, and worth nothing once the one that it was
-made by has ended.
+A login of the dashboard is a token, too: short-lived, and in no list. Whatever was made by a token,
+a login or another token, ends with its maker: no later than that expires, and when it is revoked.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class AccessToken:
     expires_at: datetime
     revoked_at: datetime | None = None
     revoked_by: str = ""
-    parent: AccessTokenId | None = None
-    """That a login was made by."""
-    parent_revoked_at: datetime | None = None
+    maker: AccessTokenId | None = None
+    """The token or login that made it."""
+    maker_revoked_at: datetime | None = None
+    login: bool = False
 
     @property
     def identity(self) -> Identity:
@@ -61,7 +62,7 @@ class AccessToken:
     @property
     def revoked(self) -> bool:
         """Whether it, or that which it was made by, was revoked."""
-        return self.revoked_at is not None or self.parent_revoked_at is not None
+        return self.revoked_at is not None or self.maker_revoked_at is not None
 
     def is_of(self, secret: str) -> bool:
         """Whether this is its secret; takes as long for any other."""

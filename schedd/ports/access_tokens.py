@@ -2,17 +2,31 @@
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from schedd.core.access_tokens import AccessToken
 from schedd.core.ids import AccessTokenId
 from schedd.core.model import AuditEntry
+from schedkit.records import dataclass
+
+Noted: TypeAlias = Callable[[AccessToken, Sequence[AccessTokenId]], tuple[str, str]]
+"""What the audit has of one that is revoked before and after, and of those that end with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """One that is worth nothing any more, and what ended with it just now."""
+
+    token: AccessToken
+    with_it: Sequence[AccessTokenId]
 
 
 class AccessTokenStore(Protocol):
     """Each writing call is one transaction with its audit line."""
 
-    async def create(self, token: AccessToken, audit: AuditEntry) -> None: ...
+    async def create(self, token: AccessToken, audit: AuditEntry) -> bool:
+        """Whether it was: False, and nothing is written, where its maker was revoked."""
+        ...
 
     async def find(self, token: AccessTokenId) -> AccessToken | None:
         """Whether or not it has ended."""
@@ -33,9 +47,9 @@ class AccessTokenStore(Protocol):
         token: AccessTokenId,
         by: str,
         audit: AuditEntry,
-        noted: Callable[[AccessToken], str],
-    ) -> AccessToken | None:
-        """From now on it, and what was made by it, is worth nothing; the first time stays. None:
-        there is none. `noted`: what the audit has of what went.
+        noted: Noted,
+    ) -> Revoked | None:
+        """From now on it, and all that was made by it at any depth, is worth nothing; the first
+        time stays. None: there is none.
         """
         ...

@@ -1,21 +1,35 @@
-"""Access tokens: made, found, revoked, and forgotten a while after they have ended."""
+"""Access tokens: made, found, revoked, and forgotten a while after they have ended.
+
+Of who made one the row of a login says `parent`, that of any other token `maker`: by this they are
+told apart.
+
+Invariants
+- What is revoked takes along all that was made by it, at any depth, in one transaction. Nothing is
+  made meanwhile: one lock, which makers share and who revokes has alone.
+- Nothing is made by what was revoked, however lately.
+- A row outlives those of what was made by it: with it they would be forgotten, too.
+"""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
+    ColumnElement,
     Connection,
+    FromClause,
     Row,
     Select,
     Uuid,
     any_,
     func,
     literal,
+    or_,
     select,
     tuple_,
 )
@@ -24,6 +38,7 @@ from schedd.core.access_tokens import AccessToken
 from schedd.core.ids import AccessTokenId
 from schedd.core.model import AuditEntry
 from schedd.core.rights import Role
+from schedd.ports.access_tokens import Noted, Revoked
 from schedd.store import audit
 from schedd.store.arrays import clean, ids
 from schedd.store.database import Database
@@ -33,11 +48,20 @@ from schedkit.records import dataclass, replace
 KEPT: Final = timedelta(days=30)
 """After its end: so long a list says that it was there."""
 
-_parents: Final = tokens.alias("parents")
+_LOCK: Final = "hashtext('schedd access tokens')"
+
+_made: Final = tokens.alias("made")
+_makers: Final = tokens.alias("makers")
+_MAKER: Final = func.coalesce(tokens.c.maker, tokens.c.parent)
 
 
-def create(connection: Connection, token: AccessToken, entry: AuditEntry) -> None:
-    """Store a new one."""
+def create(connection: Connection, token: AccessToken, entry: AuditEntry) -> bool:
+    """Store a new one; whether it was: its maker is there, and not revoked."""
+    if token.maker is not None:
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock_shared({_LOCK})")
+        maker = find(connection, token.maker)
+        if maker is None or maker.revoked:
+            return False
     row = {
         "token_id": token.id,
         "digest": token.digest,
@@ -48,10 +72,12 @@ def create(connection: Connection, token: AccessToken, entry: AuditEntry) -> Non
         "created_by": clean(token.created_by),
         "expires_at": token.expires_at,
         "revoked_by": "",
-        "parent": token.parent,
+        "parent": token.maker if token.login else None,
+        "maker": None if token.login else token.maker,
     }
     connection.execute(tokens.insert().values(row))
     audit.write_all(connection, [entry])
+    return True
 
 
 def find(connection: Connection, token: AccessTokenId) -> AccessToken | None:
@@ -82,30 +108,57 @@ def revoke(
     token: AccessTokenId,
     by: str,
     entry: AuditEntry,
-    noted: Callable[[AccessToken], str],
-) -> AccessToken | None:
-    """It ends now; the first time stays. `noted`: what the audit has of what went."""
-    mine = tokens.c.token_id == token
+    noted: Noted,
+) -> Revoked | None:
+    """It ends now, with all that was made by it; the first time stays."""
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
     ends = {"revoked_at": func.clock_timestamp(), "revoked_by": clean(by)}
-    changed = tokens.update().where(mine, tokens.c.revoked_at.is_(None)).values(ends)
-    ended = connection.execute(changed).rowcount
+    changed = (
+        tokens.update()
+        .where(tokens.c.token_id.in_(_with_theirs(token)), tokens.c.revoked_at.is_(None))
+        .where(or_(tokens.c.token_id == token, tokens.c.expires_at > func.clock_timestamp()))
+        .values(ends)
+        .returning(tokens.c.token_id)
+    )
+    ended = {AccessTokenId(row.token_id) for row in connection.execute(changed)}
     found = find(connection, token)
-    if ended and found is not None:
-        audit.write_all(connection, [replace(entry, before=noted(found))])
-    return found
+    if found is None:
+        return None
+    with_it = sorted(ended - {token})
+    if ended:
+        before, after = noted(found, with_it)
+        audit.write_all(connection, [replace(entry, before=before, after=after)])
+    return Revoked(found, with_it)
 
 
 def forget_ended(connection: Connection) -> None:
-    """Delete those that ended long ago, with their logins; logins as soon as they have ended."""
+    """Delete those that ended long ago; logins as soon as they have ended, if nothing is there any
+    more that was made by them.
+    """
     now = func.clock_timestamp()
     connection.execute(tokens.delete().where(tokens.c.expires_at < now - KEPT))
     logins = tokens.c.parent.isnot(None)
-    connection.execute(tokens.delete().where(tokens.c.expires_at < now, logins))
+    made = select(_made.c.token_id).where(_by(_made, tokens.c.token_id))
+    connection.execute(tokens.delete().where(tokens.c.expires_at < now, logins, ~made.exists()))
+
+
+def _with_theirs(token: AccessTokenId) -> Select[Any]:
+    """The ids of it, and of all that was made by it, at any depth."""
+    first = select(literal(token, Uuid).label("token_id")).cte("theirs", recursive=True)
+    next_ = select(_made.c.token_id).select_from(_made).where(_by(_made, first.c.token_id))
+    return select(first.union(next_).c.token_id)
+
+
+def _by(made: FromClause, maker: ColumnElement[UUID]) -> ColumnElement[bool]:
+    """Whether it was made by that one: each half has an index of its own."""
+    return or_(made.c.maker == maker, made.c.parent == maker)
 
 
 def _all() -> Select[Any]:
-    both = tokens.outerjoin(_parents, _parents.c.token_id == tokens.c.parent)
-    return select(tokens, _parents.c.revoked_at.label("parent_revoked_at")).select_from(both)
+    both = tokens.outerjoin(_makers, _makers.c.token_id == _MAKER)
+    return select(
+        tokens, _MAKER.label("made_by"), _makers.c.revoked_at.label("maker_revoked_at")
+    ).select_from(both)
 
 
 def _token_of(row: Row[Any]) -> AccessToken:
@@ -120,8 +173,9 @@ def _token_of(row: Row[Any]) -> AccessToken:
         row.expires_at,
         row.revoked_at,
         row.revoked_by,
-        None if row.parent is None else AccessTokenId(row.parent),
-        row.parent_revoked_at,
+        None if row.made_by is None else AccessTokenId(row.made_by),
+        row.maker_revoked_at,
+        row.parent is not None,
     )
 
 
@@ -131,9 +185,9 @@ class PostgresAccessTokenStore:
 
     database: Database
 
-    async def create(self, token: AccessToken, audit: AuditEntry) -> None:
-        """Store a new one."""
-        await self.database.call(lambda c: create(c, token, audit))
+    async def create(self, token: AccessToken, audit: AuditEntry) -> bool:
+        """Store a new one; False: its maker was revoked."""
+        return await self.database.call(lambda c: create(c, token, audit))
 
     async def find(self, token: AccessTokenId) -> AccessToken | None:
         """It, as it stands."""
@@ -154,7 +208,7 @@ class PostgresAccessTokenStore:
         token: AccessTokenId,
         by: str,
         audit: AuditEntry,
-        noted: Callable[[AccessToken], str],
-    ) -> AccessToken | None:
-        """It ends now; None: there is none."""
+        noted: Noted,
+    ) -> Revoked | None:
+        """It ends now, with all that was made by it; None: there is none."""
         return await self.database.call(lambda c: revoke(c, token, by, audit, noted))

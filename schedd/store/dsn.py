@@ -24,6 +24,12 @@ from schedkit.channel import split_address
 from schedkit.credentials import unreadable
 from schedkit.errors import Misconfigured
 
+ONE: Final = "postgresql://USER@HOST/DATABASE"
+SEVERAL: Final = (
+    f"{ONE}, or with several hosts"
+    " postgresql://USER@/DATABASE?host=HOST1:5432&host=HOST2:5432&target_session_attrs=read-write"
+)
+
 _BEHIND: Final = re.compile(r"[^:]*://(?>(?:[^:/]*(?::[^@]*)?@)?)[^?]*\?(.*)", re.DOTALL)
 """What SQLAlchemy takes for the options: a `?` before the first `@` is a password's."""
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -55,7 +61,8 @@ def faults(dsn: str) -> Iterator[str]:
     try:
         url = url_of(dsn)
     except Misconfigured:
-        yield "must be a URL such as postgresql://USER@HOST/DATABASE"
+        several = "," in dsn.partition("://")[2].partition("?")[0]
+        yield f"must be a URL such as {SEVERAL if several else ONE}"
         return
     if (behind := _BEHIND.match(dsn)) and "@" in behind[1]:
         yield "has an @ behind its ?: write %40 for it, and %3F for a ? in a password"

@@ -93,18 +93,20 @@ def read(connection: Connection, known: Pauses = NO_PAUSES) -> Pauses:
 
 def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
     """Pause the cluster; one that is paused already gets the new note, if there is one; one that
-    recovers has it beside its own, which says what was lost and the way out.
+    recovers has it beside its own, which says what was lost and the way out. Nothing is written
+    where it has that note.
     """
     before = locked(connection)
     if before.present is None:
         connection.exec_driver_sql(SWITCH, (True,))
         connection.exec_driver_sql(BEGIN, (clean(by), clean(note)))
     else:
-        kept = f"{before.present.note} ({by}: {note})" if before.present.recovering else note
-        kept = kept if note else before.present.note
-        connection.exec_driver_sql(
-            "UPDATE pauses SET note = %s WHERE ended IS NULL", (clean(kept),)
-        )
+        stands, beside = before.present.note, clean(f" ({by}: {note})")
+        said = stands.endswith(beside) if before.present.recovering else stands == clean(note)
+        if said or not note:
+            return before
+        kept = f"{stands}{beside}" if before.present.recovering else clean(note)
+        connection.exec_driver_sql("UPDATE pauses SET note = %s WHERE ended IS NULL", (kept,))
     return audited(connection, before, entry)
 
 

@@ -34,13 +34,16 @@ def pause_job(
     seen_generation: int | None = None,
 ) -> JobRecord | Conflict | None:
     """Nothing fires from the commit on; waiting runs wait. Pausing again changes the note and the
-    end. A `Conflict` if the generation isn't the one seen.
+    end, and nothing where both are the same. A `Conflict` if the generation isn't the one seen.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
         return None
     if seen_generation not in (None, generation):
         return Conflict("etag", job_id)
+    was = stored(connection, job_id)
+    if was.definition.paused and (was.pause_note, was.paused_until) == (clean(note), until):
+        return was
     change(
         connection,
         job_id,

@@ -337,6 +337,7 @@ access_tokens = Table(
     Column("revoked_at", INSTANT),
     Column("revoked_by", Text, nullable=False),
     Column("parent", Uuid, ForeignKey("access_tokens.token_id", ondelete="CASCADE")),
+    Column("maker", Uuid, ForeignKey("access_tokens.token_id", ondelete="CASCADE")),
 )
 
 drains = Table(

@@ -278,7 +278,8 @@ def _priority(form: dict[str, Any], value: Any) -> None:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError("must be a text")
+        empty = "is empty: give a text, or leave it out"
+        raise ValueError(empty if value == "" else "must be a text")
     return value
 
 

@@ -38,8 +38,9 @@ SPECIAL: Final[Mapping[str, Schema]] = {
 """Messages that stand as a value of their own."""
 
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
+KEY: Final[Schema] = TEXT | {"minLength": 1}
 NAMESPACE: Final[Schema] = {"type": "string", "pattern": f"^({NAME.pattern})?$"}
-ANSWERED_IDS: Final = frozenset({"job_id"})
+ANSWERED_IDS: Final = frozenset({"job_id", "maker_id"})
 """Fields that hold an id where it is told. Where they are sent they are looked at by an edit alone:
 a job is made with whatever stands there, as with all else that the cluster sets.
 """
@@ -67,6 +68,8 @@ def scalar(field: FieldDescriptor, *, written: bool) -> Schema:
     """Of a field that holds a text, a number or the like; `written`: as it may be sent."""
     if field.name in TOKENS:
         return TOKEN
+    if field.name == "idempotency_key" and written:
+        return KEY
     holds_id = field.name in IDS or (field.name in ANSWERED_IDS and not written)
     return UUID if holds_id else SCALARS[field.type]
 

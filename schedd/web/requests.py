@@ -9,7 +9,10 @@ Invariants
 - Every key, parameter and body either reaches the message or is refused by name.
 - `If-Match` is a list of entity tags, or `*`; an edit isn't made though it can't be read, nor where
   `If-None-Match` stands beside it, which no call that changes something knows.
-- An `Idempotency-Key` says one, once: who sends an empty one believes to be safe, and isn't.
+- A parameter that holds an id (`IDS`) isn't empty: left out it chooses all, and who gives one means
+  one.
+- An idempotency key, in a header, a parameter or a body, says one, once: who sends an empty one
+  believes to be safe, and isn't.
 - A field that is named twice (in the path and in the body, say) must say the same; of where a
   stream goes on the header is the newer word.
 - A PATCH without `updateMask` changes the fields that its body names; one that names none is
@@ -28,6 +31,7 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from schedd.api.bounds import IDS
 from schedd.api.errors import Violation
 from schedd.web import problems
 from schedd.web.bodies import wrong
@@ -126,30 +130,50 @@ def _of_body(cls: type[Message], found: Found, body: Mapping[str, Any] | None) -
     if not field or body is None:
         return cls()
     if field == WHOLE:
-        return from_json(body, cls)
+        message = from_json(body, cls)
+        if refused := [*_empty_keys(body)]:
+            raise _refusal(refused)
+        return message
     message = cls()
     inner = getattr(message, field)
     inner.CopyFrom(from_json(body, type(inner)))
     return message
 
 
+def _empty_keys(body: Mapping[str, Any]) -> Iterator[Violation]:
+    """Idempotency keys that say none, in a body that was read, or in the requests of a batch."""
+    whole: list[tuple[str, Any]] = [("", body)]
+    whole += [(f"requests[{at}].", one) for at, one in enumerate(body.get("requests") or ())]
+    for where, request in whole:
+        for spelt in ("idempotencyKey", HEADERS[KEY]):
+            if isinstance(request, Mapping) and request.get(spelt) == "":
+                yield Violation(f"{where}{spelt}", "is empty: give a key, or leave it out")
+
+
+def _refusal(violations: Sequence[Violation]) -> Refusal:
+    return wrong("; ".join(f"{it.field}: {it.problem}" for it in violations), violations=violations)
+
+
 def _of_query(cls: type[Message], found: Found, query: Iterable[tuple[str, str]]) -> Message:
     """The fields that parameters name, dotted where they lie deeper."""
     form: dict[str, Any] = {}
-    unknown: list[Violation] = []
+    refused: list[Violation] = []
     inner = _body_of(cls, found)
     for key, value in query:
         field = _field(cls, key)
         if field is None and inner is not None and _field(inner, key) is not None:
-            unknown.append(Violation(key, "belongs into the body"))
+            refused.append(Violation(key, "belongs into the body"))
         elif field is None:
-            unknown.append(Violation(key, "unknown parameter"))
+            refused.append(Violation(key, "unknown parameter"))
         elif found.route.body in (WHOLE, field.name):
-            unknown.append(Violation(key, "belongs into the body"))
+            refused.append(Violation(key, "belongs into the body"))
+        elif not value and field.name in (*IDS, HEADERS[KEY]):
+            what = "an id" if field.name in IDS else "a key"
+            refused.append(Violation(key, f"is empty: give {what}, or leave it out"))
         else:
             _enter(form, key, value, field)
-    if unknown:
-        raise wrong("; ".join(f"{one.field}: {one.problem}" for one in unknown), violations=unknown)
+    if refused:
+        raise _refusal(refused)
     return from_json(form, cls, strings=True)
 
 
@@ -259,8 +283,7 @@ def _set_mask(message: Message, found: Found, body: Mapping[str, Any] | None) ->
         mask.paths.extend(_beside_overlap(body, mask.paths))
         told = _unmasked(body, kind.DESCRIPTOR, frozenset(mask.paths))
         if unmasked := [Violation(key, "isn't named by updateMask") for key in told]:
-            detail = "; ".join(f"{one.field}: {one.problem}" for one in unmasked)
-            raise wrong(detail, violations=unmasked)
+            raise _refusal(unmasked)
     if not mask.paths:
         named = named_fields(body, kind)
         mask.paths.extend(name for name in named if name not in IDENTITY)

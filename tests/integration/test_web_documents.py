@@ -155,6 +155,15 @@ async def test_what_is_wrong_with_a_task_is_told_by_its_own_keys(
     assert (await web.get("/api/v1/runs")).json["runs"] == []
 
 
+@pytest.mark.parametrize("key", ["customJobId", "custom_job_id", "namespace"])
+async def test_a_text_of_a_task_that_is_empty_is_told_as_that(web: Web, key: str) -> None:
+    task = {name: value for name, value in TASK.items() if name != "customJobId"}
+    answer = await web.post("/api/tasks", task | {key: ""})
+    assert answer.status == 400
+    problem = "is empty: give a text, or leave it out"
+    assert answer.json["violations"] == [{"field": key, "problem": problem}]
+
+
 async def test_a_task_may_be_written_in_snake_case(web: Web) -> None:
     snake = {"task_name": "sendEmail", "delay_ms": 3_600_000, "custom_job_id": "mail-1"}
     same = {key: TASK[key] for key in ("payload", "priority")}

@@ -196,11 +196,14 @@ def list_tokens(session: Session, limit: int | None) -> None:
 @click.argument("token_id")
 @pass_session
 def revoke(session: Session, token_id: str) -> None:
-    """Make one worth nothing, with all logins made by it: within five seconds, everywhere."""
+    """Make one worth nothing, with all that was made by it: within five seconds, everywhere."""
     revoked: AccessToken = session.run(lambda client: client.access.revoke_token(token_id))
     if session.tabular:
         since = instant(session, revoked.revoked_at)
         message(f"the token of {revoked.name} is revoked: {since}, by {revoked.revoked_by}")
+        if count := revoked.ended_with_it:
+            were = "was" if count == 1 else "were"
+            message(f"{count} that {were} made by it ended with it")
     else:
         show_one(session, revoked, TOKENS, lambda one: one.token_id)
 

@@ -60,12 +60,20 @@ class Token(google.protobuf.message.Message):
     EXPIRES_AT_FIELD_NUMBER: builtins.int
     REVOKED_AT_FIELD_NUMBER: builtins.int
     REVOKED_BY_FIELD_NUMBER: builtins.int
+    MAKER_ID_FIELD_NUMBER: builtins.int
+    ENDED_WITH_IT_FIELD_NUMBER: builtins.int
     token_id: builtins.str
     name: builtins.str
     """Whose it is: the audit names them as `user/<name>`."""
     role: global___Role.ValueType
     created_by: builtins.str
     revoked_by: builtins.str
+    maker_id: builtins.str
+    """The token or login that made it: it ends with that. Empty: it was made by a certificate, where
+    nobody is asked, or before this was noted.
+    """
+    ended_with_it: builtins.int
+    """In the answer of RevokeToken alone: how many tokens and logins ended with it."""
     @property
     def namespaces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """`*`: all, and the cluster itself."""
@@ -88,9 +96,11 @@ class Token(google.protobuf.message.Message):
         expires_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         revoked_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         revoked_by: builtins.str = ...,
+        maker_id: builtins.str = ...,
+        ended_with_it: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["created_at", b"created_at", "expires_at", b"expires_at", "revoked_at", b"revoked_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "created_by", b"created_by", "expires_at", b"expires_at", "name", b"name", "namespaces", b"namespaces", "revoked_at", b"revoked_at", "revoked_by", b"revoked_by", "role", b"role", "token_id", b"token_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["created_at", b"created_at", "created_by", b"created_by", "ended_with_it", b"ended_with_it", "expires_at", b"expires_at", "maker_id", b"maker_id", "name", b"name", "namespaces", b"namespaces", "revoked_at", b"revoked_at", "revoked_by", b"revoked_by", "role", b"role", "token_id", b"token_id"]) -> None: ...
 
 global___Token = Token
 

@@ -76,8 +76,8 @@ class AuthServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """It, and every login that was made by it, are worth nothing any more: here at once, at the other
-        members within five seconds. Twice is fine.
+        """It, and all that was made by it (tokens and logins, what these have made, and so on), are worth
+        nothing any more: here at once, at the other members within five seconds. Twice is fine.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

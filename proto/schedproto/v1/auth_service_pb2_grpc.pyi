@@ -38,8 +38,8 @@ class AuthServiceStub:
         schedproto.v1.auth_service_pb2.RevokeTokenRequest,
         schedproto.v1.auth_service_pb2.Token,
     ]
-    """It, and every login that was made by it, are worth nothing any more: here at once, at the other
-    members within five seconds. Twice is fine.
+    """It, and all that was made by it (tokens and logins, what these have made, and so on), are worth
+    nothing any more: here at once, at the other members within five seconds. Twice is fine.
     """
 
     GetIdentity: grpc.UnaryUnaryMultiCallable[
@@ -68,8 +68,8 @@ class AuthServiceAsyncStub:
         schedproto.v1.auth_service_pb2.RevokeTokenRequest,
         schedproto.v1.auth_service_pb2.Token,
     ]
-    """It, and every login that was made by it, are worth nothing any more: here at once, at the other
-    members within five seconds. Twice is fine.
+    """It, and all that was made by it (tokens and logins, what these have made, and so on), are worth
+    nothing any more: here at once, at the other members within five seconds. Twice is fine.
     """
 
     GetIdentity: grpc.aio.UnaryUnaryMultiCallable[
@@ -104,8 +104,8 @@ class AuthServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.auth_service_pb2.RevokeTokenRequest,
         context: _ServicerContext,
     ) -> typing.Union[schedproto.v1.auth_service_pb2.Token, collections.abc.Awaitable[schedproto.v1.auth_service_pb2.Token]]:
-        """It, and every login that was made by it, are worth nothing any more: here at once, at the other
-        members within five seconds. Twice is fine.
+        """It, and all that was made by it (tokens and logins, what these have made, and so on), are worth
+        nothing any more: here at once, at the other members within five seconds. Twice is fine.
         """
 
     @abc.abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 from unittest.mock import ANY
 
@@ -171,6 +172,26 @@ async def test_a_job_that_is_resumed_had_been_paused_by_somebody_for_a_reason(ap
     await api("ResumeJob", job_service_pb2.ResumeJobRequest(job="j"))
     assert paused == {"paused": True, "by": "tester", "note": "disks"}
     assert await states(api, "resume") == (paused, {"paused": False})
+
+
+async def test_a_pause_that_changes_nothing_is_none_and_leaves_the_etag(api):
+    """Else the `If-Match` of somebody else breaks, and the audit has a line that says nothing."""
+    job = job_pb2.Job(name="j", shell=SHELL, on_demand=True)
+    await api("CreateJob", job_service_pb2.CreateJobRequest(job=job))
+    until = Timestamp()
+    until.FromDatetime(api.clock.now() + timedelta(days=1))
+    for asked in ({"note": "disks"}, {"note": "disks", "until": until}, {"note": "ssd"}):
+        first = await api("PauseJob", job_service_pb2.PauseJobRequest(job="j", **asked))
+        lines = len(await entries(api, action="pause"))
+        again = await api("PauseJob", job_service_pb2.PauseJobRequest(job="j", **asked))
+        assert again == first
+        assert len(await entries(api, action="pause")) == lines
+    assert lines == 3
+    silent = await api("PauseJob", job_service_pb2.PauseJobRequest(job="j"))
+    assert silent == first
+    resumed = await api("ResumeJob", job_service_pb2.ResumeJobRequest(job="j"))
+    assert await api("ResumeJob", job_service_pb2.ResumeJobRequest(job="j")) == resumed
+    assert len(await entries(api, action="resume")) == 1
 
 
 # -- Tokens --

@@ -157,12 +157,17 @@ async def test_pausing_again_changes_the_note_and_resuming_again_nothing(world: 
     silent = await me.store.pauses.pause("eve", "", told)
     assert silent.present == again.present, "who says nothing wipes nothing"
 
+    same = await me.store.pauses.pause("eve", "upgrade, still", told)
+    assert same.present == again.present
+
     resumed = await me.store.pauses.resume(False, None, told)
     assert (resumed.present, resumed.switched) == (None, 2)
     assert await me.store.pauses.resume(False, None, told) == resumed
 
     lines = await me.store.users.list_audit(None, "cluster", None, None, 10)
-    assert len(lines) == 4, "the resume of what wasn't paused isn't one"
+    assert len(lines) == 3, (
+        "what changes nothing isn't one: a resume, a pause that says nothing new"
+    )
     assert all(entry.before and entry.after for _, entry in lines)
 
 

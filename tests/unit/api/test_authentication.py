@@ -93,7 +93,7 @@ async def test_what_is_over_is_told_to_who_knows_the_secret() -> None:
     place = Place()
     assert await place.refused(place.token(expires_at=NOW)[1]) == "TOKEN_EXPIRED"
     assert await place.refused(place.token(revoked_at=NOW)[1]) == "TOKEN_REVOKED"
-    assert await place.refused(place.token(parent_revoked_at=NOW)[1]) == "TOKEN_REVOKED"
+    assert await place.refused(place.token(maker_revoked_at=NOW)[1]) == "TOKEN_REVOKED"
     revoked, _ = place.token(revoked_at=NOW)
     assert await place.refused(text_of(revoked.id, b"x" * 32)[0]) == "BAD_TOKEN"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import resource
 import stat
@@ -61,6 +62,29 @@ async def test_a_token_that_was_revoked_before_is_told_as_revoked_then_and_by_wh
         ended.err + ended.out
         == "the token of bob is revoked: 2026-01-02T00:00:00.000Z, by user/eve\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(1, "1 that was made by it ended with it\n"), (3, "3 that were made by it ended with it\n")],
+)
+async def test_a_revocation_says_how_many_went_with_it(
+    ctl: Any, member: Scripted, count: int, said: str
+) -> None:
+    member.say("RevokeToken", auth.Token(ended_with_it=count))
+    ended = await ctl("auth", "token", "revoke", TOKEN.token_id)
+    assert ended.err.splitlines(keepends=True)[1] == said
+    member.say("RevokeToken", auth.Token(token_id=TOKEN.token_id, ended_with_it=count))
+    told = await ctl("auth", "token", "revoke", TOKEN.token_id, "-o", "json")
+    assert json.loads(told.out)["endedWithIt"] == count
+
+
+async def test_a_wide_list_has_who_made_a_token(ctl: Any, member: Scripted) -> None:
+    made_by = auth.Token(maker_id="1" * 8)
+    made_by.MergeFrom(TOKEN)
+    member.say("ListTokens", lambda _: auth.ListTokensResponse(tokens=[made_by]))
+    wide = await ctl("auth", "token", "list", "-o", "wide")
+    assert (wide.lines[0].split()[-1], wide.lines[1].split()[-1]) == ("MAKER", "11111111")
 
 
 async def test_a_new_token_is_alone_on_stdout(ctl: Any, member: Scripted) -> None:

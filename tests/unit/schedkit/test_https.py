@@ -17,7 +17,8 @@ import pytest
 from schedctl.authority import Authority, Subject
 from schedd.core.rights import Kind, Role, uri_of, uris_of_user
 from schedd.web.server import bound
-from schedkit import channel, seldom
+from schedkit import channel, handshake, seldom
+from schedkit.certificates import first_of
 from schedkit.channel import TLS, Rotation
 from schedkit.errors import Misconfigured
 from schedkit.handshake import why_not
@@ -203,7 +204,7 @@ async def test_why_a_handshake_fails_is_told_in_words(authority: Authority, tmp_
     elsewhere = Subject("m2", MEMBER.uris, ["m2.example.com"])
     async with https(member) as address:
         for tls, said in (
-            (ended, "our certificate .* ended at"),
+            (ended, r"our certificate .*old.*pem ended at \d{4}-\d\d-\d\d \d\d:\d\d UTC$"),
             (TLS(stranger.ca, alice.cert, alice.key), "isn't one for us"),
             (TLS(alice.ca, stranger.cert, stranger.key), "refuses ours|isn't one for it"),
             (TLS(tmp_path / "none.pem"), "can't be read"),
@@ -217,6 +218,22 @@ async def test_why_a_handshake_fails_is_told_in_words(authority: Authority, tmp_
         assert told is not None
         assert "mismatch" in told.what
     assert why_not("127.0.0.1:1", alice) is None
+
+
+def test_a_certificate_that_isn_t_good_yet_is_told_with_the_instant_from_which_it_is(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = authority.issue(ALICE, tmp_path / "a", DAY)
+    assert alice.cert is not None
+    begins = first_of(alice.cert.read_bytes()).not_before
+    now = begins - timedelta(days=3)
+    monkeypatch.setattr(handshake, "utcnow", lambda: now)
+    why = why_not("127.0.0.1:1", alice)
+    assert why is not None
+    assert why.what == (
+        f"our certificate {alice.cert} isn't good before {begins:%Y-%m-%d %H:%M} UTC,"
+        f" and here it is {now:%Y-%m-%d %H:%M}"
+    )
 
 
 def test_a_change_of_the_files_is_noticed_once_and_a_missing_one_is_none(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from schedd.api import calls
+from schedd.api.bounds import IDS
 from schedd.web.problems import Refusal
 from schedd.web.requests import message_of
 from schedd.web.rules import Found, Routes
@@ -85,6 +87,65 @@ def test_every_unknown_parameter_is_named() -> None:
         message("GET", "/api/v1/runs", [("stat", "x"), ("sort", "y")])
     assert [one["field"] for one in refused.value.body["violations"]] == ["stat", "sort"]
     assert refused.value.body["status"] == 400
+
+
+IDS_ASKED_BY = [
+    (route.template, field.json_name)
+    for route in ROUTES.all
+    if route.verb == "GET"
+    for field in route.method.input_type.fields
+    if field.name in IDS and field.name not in route.variables
+]
+"""Each parameter whose format is `uuid`, as OpenAPI tells."""
+
+
+def test_there_are_parameters_that_hold_ids() -> None:
+    asked = {("/api/v1/audit", "runId"), ("/api/v1/runs", "parentRunId")}
+    assert asked <= {*IDS_ASKED_BY}
+
+
+@pytest.mark.parametrize(("path", "name"), IDS_ASKED_BY)
+def test_an_empty_id_in_the_query_is_refused_and_not_taken_as_none(path: str, name: str) -> None:
+    """Who believes to ask for one run's would be told all."""
+    concrete = re.sub(r"\{[a-z_]+\}", "x", path)
+    snake = re.sub("([A-Z])", lambda found: f"_{found[1].lower()}", name)
+    for said in {name, snake}:
+        with pytest.raises(Refusal) as refused:
+            message("GET", concrete, [(said, "")])
+        problem = "is empty: give an id, or leave it out"
+        assert refused.value.body["violations"] == [{"field": said, "problem": problem}]
+        assert refused.value.body["status"] == 400
+    message("GET", concrete)
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "body", "field"),
+    [
+        ("/api/v1/jobs/etl:trigger", [], {"idempotencyKey": ""}, "idempotencyKey"),
+        ("/api/v1/runs", [], {"name": "a", "idempotency_key": ""}, "idempotency_key"),
+        ("/api/v1/jobs", [("idempotencyKey", "")], {"name": "a"}, "idempotencyKey"),
+        (
+            "/api/v1/runs:batchSubmit",
+            [],
+            {"requests": [{"idempotencyKey": "k"}, {"idempotencyKey": ""}]},
+            "requests[1].idempotencyKey",
+        ),
+    ],
+)
+def test_an_empty_idempotency_key_is_refused_wherever_it_stands(
+    path: str, query: list[tuple[str, str]], body: dict[str, Any], field: str
+) -> None:
+    """As that of the header is: who sends one believes to be safe."""
+    with pytest.raises(Refusal) as refused:
+        message("POST", path, query, body)
+    problem = "is empty: give a key, or leave it out"
+    assert refused.value.body["violations"] == [{"field": field, "problem": problem}]
+    without = {name: value for name, value in body.items() if value != ""}
+    message("POST", path, [], without | ({"requests": [{}]} if "requests" in body else {}))
+
+
+def test_other_parameters_may_be_empty() -> None:
+    assert message("GET", "/api/v1/runs", [("namespace", ""), ("job", "")]).job == ""
 
 
 def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:

@@ -1,0 +1,238 @@
+"""What was made by a token or a login ends with it: at any depth, everywhere, with its streams."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from schedd.api.access_tokens import MOST_NOTED
+from schedd.api.authentication import FRESH
+from schedd.api.errors import Unauthenticated
+from schedd.core.access_tokens import AccessToken
+from schedd.core.ids import AccessTokenId
+from schedproto.v1 import auth_service_pb2 as auth
+from support.wait import wait_until_async
+from support.web import Web, bearer, served, token
+
+ON_TOP = 2.0
+"""Seconds that the machine may take for what takes FRESH."""
+
+
+@pytest.fixture
+async def web(dsn: str) -> AsyncIterator[Web]:
+    async with served(dsn, demanded=True) as face:
+        yield face
+
+
+async def made(web: Web, sent: dict[str, str], name: str = "bot", **more: Any) -> tuple[str, str]:
+    """The id and text of a token that was made by who sends this."""
+    body = {"name": name, "role": "ADMIN", **more}
+    answer = await web.ask("POST", "/api/v1/tokens", json=body, headers=sent)
+    assert answer.status == 200, answer.text
+    return answer.json["token"]["tokenId"], answer.json["secret"]
+
+
+async def log_in(web: Web, text: str) -> dict[str, str]:
+    answer = await web.ask("POST", "/login", data={"token": text}, allow_redirects=False)
+    return {"cookie": str(answer.headers["set-cookie"]).partition(";")[0]}
+
+
+async def revoke(web: Web, token_id: str, text: str) -> dict[str, Any]:
+    path = f"/api/v1/tokens/{token_id}:revoke"
+    answer = await web.ask("POST", path, json={}, headers=bearer(text))
+    assert answer.status == 200, answer.text
+    return dict(answer.json)
+
+
+async def reason(web: Web, sent: dict[str, str]) -> str:
+    """Why who sends this is nobody; empty: they are somebody."""
+    answer = await web.get("/api/v1/identity", headers=sent)
+    return str(answer.json["reason"]) if answer.status == 401 else ""
+
+
+async def refused(web: Web, sent: dict[str, str]) -> bool:
+    return await reason(web, sent) == "TOKEN_REVOKED"
+
+
+async def found(web: Web, token_id: str) -> AccessToken:
+    there = await web.services.access_tokens.find(AccessTokenId(UUID(token_id)))
+    assert there is not None
+    return there
+
+
+async def told(web: Web, action: str, token_id: str) -> Any:
+    """What the audit has of the last such line."""
+    lines = await web.services.store.list_audit(action, f"token/{token_id}", None, None, 1)
+    return [json.loads(entry.after or "null") for _, entry in lines]
+
+
+async def run(web: Web, statement: str, *given: Any) -> Any:
+    return await web.store.database.call(lambda c: c.exec_driver_sql(statement, given))
+
+
+async def test_who_revokes_a_token_revokes_all_that_was_made_by_it_at_every_member(
+    web: Web, dsn: str
+) -> None:
+    """A token by a token by a token, a login of that, a token by the login: and nobody else's."""
+    root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
+    child = await made(web, bearer(top[1]))
+    grandchild = await made(web, bearer(child[1]))
+    login = await log_in(web, grandchild[1])
+    last = await made(web, login)
+    other = await made(web, bearer(root[1]))
+    for one, maker in ((top, None), (child, top), (grandchild, child), (other, root)):
+        parent = (await found(web, one[0])).maker
+        assert parent == (maker and UUID(maker[0]))
+    theirs = [bearer(text) for _, text in (top, child, grandchild, last)] + [login]
+    async with served(dsn, demanded=True) as far:
+        for sent in theirs:
+            assert await reason(far, sent) == ""
+        async with far.events("/api/v1/events", headers=bearer(last[1])) as events:
+            done = await revoke(web, top[0], root[1])
+            for sent in theirs:
+                assert await refused(web, sent)
+            async with asyncio.timeout(FRESH + ON_TOP):
+                ended = await anext(events)
+                while ended.name != "error":
+                    ended = await anext(events)
+        assert json.loads(ended.data)["reason"] == "TOKEN_REVOKED"
+        for sent in theirs:
+            await wait_until_async(partial(refused, far, sent), FRESH + ON_TOP, "it to be known")
+    assert await reason(web, bearer(other[1])) == ""
+    assert done["endedWithIt"] == 4
+    login_id = (await found(web, last[0])).maker
+    ids = sorted([child[0], grandchild[0], last[0], str(login_id)])
+    [line] = await told(web, "revoke", top[0])
+    assert line == {"ended_with_it": 4, "tokens": ids}
+    again = await revoke(web, top[0], root[1])
+    assert (again["endedWithIt"], again["revokedAt"]) == (0, done["revokedAt"])
+
+
+async def test_a_token_of_a_revoked_one_s_maker_lives_on(web: Web) -> None:
+    root = await token(web, auth.ROLE_ADMIN)
+    first, second = [await made(web, bearer(root[1])) for _ in range(2)]
+    assert (await revoke(web, first[0], root[1]))["endedWithIt"] == 0
+    assert await told(web, "revoke", first[0]) == [None]
+    assert await refused(web, bearer(first[1]))
+    assert [await reason(web, bearer(text)) for _, text in (root, second)] == ["", ""]
+
+
+async def test_a_login_of_a_made_token_ends_with_that_one(web: Web) -> None:
+    root = await token(web, auth.ROLE_ADMIN)
+    child = await made(web, bearer(root[1]))
+    login = await log_in(web, child[1])
+    assert (await revoke(web, child[0], root[1]))["endedWithIt"] == 1
+    assert await refused(web, login)
+
+
+async def test_a_logout_ends_what_was_made_by_the_login_and_says_so(web: Web) -> None:
+    root = await token(web, auth.ROLE_ADMIN)
+    login = await log_in(web, root[1])
+    child = await made(web, login)
+    login_id = (await found(web, child[0])).maker
+    await web.ask("POST", "/logout", headers=login, allow_redirects=False)
+    assert await refused(web, bearer(child[1]))
+    assert await reason(web, bearer(root[1])) == ""
+    assert await told(web, "logout", str(login_id)) == [{"ended_with_it": 1, "tokens": [child[0]]}]
+
+
+async def test_nothing_is_made_by_a_token_that_another_member_has_revoked_just_now(
+    web: Web, dsn: str
+) -> None:
+    """This one doesn't know it yet, and what it would make nobody would revoke."""
+    root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
+    async with served(dsn, demanded=True) as far:
+        who = await web.services.authentication.of_token(top[1])
+        await revoke(far, top[0], root[1])
+        assert await web.services.authentication.of_token(top[1]) == who
+        body = {"name": "bot", "role": "ADMIN"}
+        answer = await web.ask("POST", "/api/v1/tokens", json=body, headers=bearer(top[1]))
+        assert (answer.status, answer.json["reason"]) == (401, "TOKEN_REVOKED")
+        with pytest.raises(Unauthenticated):
+            await web.services.authentication.of_token(top[1])
+    [count] = await run(web, "SELECT count(*) FROM access_tokens WHERE maker IS NOT NULL")
+    assert count == (0,)
+
+
+async def test_what_is_made_while_its_maker_is_being_revoked_ends_or_isn_t_made(web: Web) -> None:
+    """Many times: whoever comes first."""
+    root = await token(web, auth.ROLE_ADMIN)
+    for _ in range(10):
+        top = await token(web, auth.ROLE_ADMIN)
+        body = {"name": "bot", "role": "ADMIN"}
+        asked = [
+            web.ask("POST", "/api/v1/tokens", json=body, headers=bearer(top[1])) for _ in range(4)
+        ]
+        answers = await asyncio.gather(asked[0], asked[1], revoke(web, top[0], root[1]), *asked[2:])
+        for answer in answers:
+            if not isinstance(answer, dict) and answer.status == 200:
+                assert await refused(web, bearer(answer.json["secret"]))
+
+
+async def test_the_list_has_who_made_a_token_and_no_login(web: Web) -> None:
+    root = await token(web, auth.ROLE_ADMIN)
+    child = await made(web, bearer(root[1]))
+    by_login = await made(web, await log_in(web, root[1]))
+    listed = (await web.get("/api/v1/tokens", headers=bearer(root[1]))).json["tokens"]
+    login = str((await found(web, by_login[0])).maker)
+    assert {one["tokenId"]: one["makerId"] for one in listed} == {
+        root[0]: None,
+        child[0]: root[0],
+        by_login[0]: login,
+    }
+    assert login not in {one["tokenId"] for one in listed}
+
+
+async def test_the_audit_has_no_more_ids_than_it_can_keep(web: Web) -> None:
+    root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
+    await run(
+        web,
+        """
+        INSERT INTO access_tokens (token_id, digest, name, role, namespaces, created_at, created_by,
+            expires_at, revoked_by, maker)
+        SELECT gen_random_uuid(), digest, name, role, namespaces, created_at, created_by,
+            expires_at, '', token_id FROM access_tokens, generate_series(1, %s) WHERE token_id = %s
+        """,
+        MOST_NOTED + 1,
+        top[0],
+    )
+    await revoke(web, top[0], root[1])
+    [line] = await told(web, "revoke", top[0])
+    assert (line["ended_with_it"], len(line["tokens"])) == (MOST_NOTED + 1, MOST_NOTED)
+
+
+async def test_a_maker_is_not_forgotten_before_what_it_made(web: Web) -> None:
+    """Else that would be forgotten with it, or be nobody's that could still be revoked."""
+    root = await token(web, auth.ROLE_ADMIN)
+    login = await log_in(web, root[1])
+    child = await made(web, login)
+    ids = "SELECT token_id::text FROM access_tokens"
+    over = "UPDATE access_tokens SET expires_at = now() - interval '1 day' WHERE token_id <> %s"
+    await run(web, over, root[0])
+    await web.store.keep_house()
+    login_id = str((await found(web, child[0])).maker)
+    assert {each for (each,) in await run(web, ids)} == {root[0], login_id, child[0]}
+    long_over = (
+        "UPDATE access_tokens SET expires_at = now() - interval '31 days' WHERE token_id = %s"
+    )
+    await run(web, long_over, child[0])
+    await web.store.keep_house()
+    assert {each for (each,) in await run(web, ids)} == {root[0]}
+
+
+async def test_what_an_older_member_revoked_takes_along_what_it_made_too(web: Web) -> None:
+    """It marks no row but that one; to revoke it once more marks all."""
+    root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
+    child = await made(web, bearer(top[1]))
+    grandchild = await made(web, bearer(child[1]))
+    await run(web, "UPDATE access_tokens SET revoked_at = now() WHERE token_id = %s", top[0])
+    web.services.authentication.forget()
+    assert await refused(web, bearer(child[1]))
+    assert (await revoke(web, top[0], root[1]))["endedWithIt"] == 2
+    assert await refused(web, bearer(grandchild[1]))
