@@ -32,20 +32,16 @@ async def pause_job(
     record = await stored_jobs.find(services, request.namespace, request.job)
     stored = record.definition
     stored_jobs.check_seen(stored, request.etag)
-    note = request.note or record.pause_note  # who pauses anew says what is to be another
-    audit = replace(
-        stored_jobs.audited(caller, "pause", stored, request.request_id),
-        before=_stood(record),
-        after=compact(standing(True, caller.actor, note, until)),
-    )
+    audit = stored_jobs.audited(caller, "pause", stored, request.request_id)
     async with settling.kept(services, stored.name):
         paused = await services.store.pause_job(
             stored.job_id,
-            note,
+            request.note,
             caller.actor,
             audit,
             until,
             stored.generation if request.etag else None,
+            _stood,
         )
         if isinstance(paused, Conflict):
             raise stored_jobs.edited_meanwhile(stored.name)

@@ -110,9 +110,11 @@ class UserStore(Protocol):
         audit: AuditEntry,
         until: datetime | None = None,
         seen_generation: int | None = None,
+        noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | Conflict | None:
-        """Its owner resumes it at `until`; None: a person does. A `Conflict` if its generation
-        isn't the one that was seen.
+        """Its owner resumes it at `until`; None: a person does. One that is paused keeps its note
+        where none is given. A `Conflict` if its generation isn't the one that was seen. `noted`:
+        what the audit has of how the job stood, and stands.
         """
         ...
 

@@ -32,9 +32,11 @@ def pause_job(
     entry: AuditEntry,
     until: datetime | None = None,
     seen_generation: int | None = None,
+    noted: Callable[[JobRecord], str] | None = None,
 ) -> JobRecord | Conflict | None:
-    """Nothing fires from the commit on; waiting runs wait. Pausing again changes the note and the
-    end, and nothing where both are the same. A `Conflict` if the generation isn't the one seen.
+    """Nothing fires from the commit on; waiting runs wait. Pausing again changes the note, if one
+    is given, and the end, and nothing where both are the same. A `Conflict` if the generation isn't
+    the one seen. `noted`: what the audit has of how it stands.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
@@ -42,19 +44,23 @@ def pause_job(
     if seen_generation not in (None, generation):
         return Conflict("etag", job_id)
     was = stored(connection, job_id)
-    if was.definition.paused and (was.pause_note, was.paused_until) == (clean(note), until):
+    said = clean(note) or was.pause_note
+    if was.definition.paused and (was.pause_note, was.paused_until) == (said, until):
         return was
     change(
         connection,
         job_id,
-        pause_note=clean(note),
+        pause_note=said,
         paused_by=clean(actor),
         paused_at=func.coalesce(jobs.c.paused_at, func.clock_timestamp()),
     )
     set_timer(connection, job_id, paused=True)
     standing.resume_at(connection, job_id, until)
+    now = stored(connection, job_id)
+    if noted is not None:
+        entry = replace(entry, before=noted(was), after=noted(now))
     audit.write_all(connection, [entry])
-    return stored(connection, job_id)
+    return now
 
 
 def resume_job(

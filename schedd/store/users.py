@@ -140,10 +140,13 @@ class PostgresUserStore:
         audit: AuditEntry,
         until: datetime | None = None,
         seen_generation: int | None = None,
+        noted: Callable[[JobRecord], str] | None = None,
     ) -> JobRecord | Conflict | None:
         """Fire nothing more of it; until then, if that is said."""
         return await self.database.call(
-            lambda c: pausing.pause_job(c, job_id, note, actor, audit, until, seen_generation)
+            lambda c: pausing.pause_job(
+                c, job_id, note, actor, audit, until, seen_generation, noted
+            )
         )
 
     async def resume_job(

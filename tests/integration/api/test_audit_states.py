@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from typing import Any
@@ -192,6 +193,20 @@ async def test_a_pause_that_changes_nothing_is_none_and_leaves_the_etag(api):
     resumed = await api("ResumeJob", job_service_pb2.ResumeJobRequest(job="j"))
     assert await api("ResumeJob", job_service_pb2.ResumeJobRequest(job="j")) == resumed
     assert len(await entries(api, action="resume")) == 1
+
+
+async def test_of_two_pauses_at_once_the_one_without_a_note_wipes_none(api):
+    for number in range(8):
+        name = f"j{number}"
+        job = job_pb2.Job(name=name, shell=SHELL, on_demand=True)
+        await api("CreateJob", job_service_pb2.CreateJobRequest(job=job))
+        asked = [job_service_pb2.PauseJobRequest(job=name, note=note) for note in ("disks", "")]
+        await asyncio.gather(*(api("PauseJob", one) for one in asked))
+        stands = await api("GetJob", job_service_pb2.GetJobRequest(job=name))
+        assert stands.pause_note == "disks"
+        lines = await entries(api, object=f"job/default/{name}", action="pause")
+        for line in lines:
+            assert json.loads(line.before) != json.loads(line.after)
 
 
 # -- Tokens --
