@@ -111,7 +111,7 @@ class Daemon:
             reach = configured.reach(config)
             page = web.build(parts.services, telemetry, unready, notes(parts.brake), reach)
             serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
-            standing = Standing(daemon, serving, lambda: not etcd.silence.never_broken, unready)
+            standing = Standing(daemon, serving, lambda: etcd.silence.answered_once, unready)
             await _live(daemon, standing, parts, [health.loop, sweeper.loop], doors, page)
 
 

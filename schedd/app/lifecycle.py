@@ -79,12 +79,14 @@ class Standing:
         """Its status, whenever that is another, and as long as it isn't ready; its end it tells
         itself.
         """
-        told = self._serving
+        told = ""
         while True:
+            started = self._started.is_set()
             if self._answered():
                 self._started.set()
             status = self._status()
-            if {status, told} != {self._serving} and not self._daemon.draining.is_set():
+            again = started and status != self._serving  # a reload may have told otherwise
+            if (again or status != told) and not self._daemon.draining.is_set():
                 told = status
                 self._daemon.status(status)
             await asyncio.sleep(LOOK_EVERY if self._started.is_set() else LOOK_EVERY / 10)

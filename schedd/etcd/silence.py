@@ -48,9 +48,9 @@ class Silence:
         self._answered = boottime()
 
     @property
-    def never_broken(self) -> bool:
-        """Whether no call has been answered yet."""
-        return self._answered == 0
+    def answered_once(self) -> bool:
+        """Whether any call has been answered."""
+        return self._answered > 0
 
     def seconds(self) -> float:
         """Seconds since the last answer or, if that is later, since the first call that no endpoint

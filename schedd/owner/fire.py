@@ -115,6 +115,8 @@ class Fire:
         """
         self._looked: dict[JobId, tuple[ShardId, int, datetime]] = {}
         """Of jobs that are catching up, each of this generation: when they were first looked at."""
+        self._begun: set[JobId] = set()
+        """Those of them of which this owner has made some runs, and has more to make."""
         self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
         self._rest_until = 0.0
         self._rests: float = Priority.LOW
@@ -144,6 +146,7 @@ class Fire:
         if self._brake.on:
             self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
             self._looked.clear()
+            self._begun.clear()
             self._open.clear()
             return LOAD_EVERY.total_seconds()
         if self._changed:
@@ -193,6 +196,7 @@ class Fire:
         for gone in jobs - {row.job_id for row in rows}:
             self._board.timers.discard(gone)
             self._looked.pop(gone, None)
+            self._begun.discard(gone)
         now = self._clock.now()
         self._board.timers.come_up(rows, now + self._near.horizon, now)
         refused, self._refused = self._refused, {}
@@ -287,8 +291,7 @@ class Fire:
         return True
 
     def _has_begun(self, job: JobId) -> bool:
-        """Whether it has begun to catch up, and there is more to make of it than one run."""
-        return job in self._looked
+        return job in self._begun
 
     def _epoch(self, shard: ShardId) -> Epoch | None:
         """Under which it is owned now, if it is."""
@@ -310,6 +313,7 @@ class Fire:
         """Who comes and goes elsewhere has no part in how long the others take to catch up."""
         moved = gained | dropped
         self._looked = {job: of for job, of in self._looked.items() if of[0] not in moved}
+        self._begun &= self._looked.keys()
 
     def _keep_looked(
         self, firings: Iterable[Firing], timers: Mapping[JobId, Timer], now: datetime
@@ -319,7 +323,9 @@ class Fire:
             job = firing.job_id
             if firing.next_due_at is None or firing.next_due_at >= now - catch_up.GRACE:
                 self._looked.pop(job, None)
+                self._begun.discard(job)
             else:
+                self._begun.add(job)
                 self._looked.setdefault(job, (firing.shard, timers[job].generation, now))
 
     def _advance(

@@ -27,7 +27,10 @@ class Turnstile:
         with self._room.open("w") as room:
             with _locked(self._gate, fcntl.LOCK_SH):
                 fcntl.flock(room, fcntl.LOCK_SH)
-            yield
+            try:
+                yield
+            finally:
+                fcntl.flock(room, fcntl.LOCK_UN)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -40,4 +43,7 @@ class Turnstile:
 def _locked(path: Path, how: int) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, how)
-        yield
+        try:
+            yield
+        finally:  # a child that was forked has the file, too
+            fcntl.flock(file, fcntl.LOCK_UN)

@@ -75,7 +75,6 @@ async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_
                     assert answered[0] or not line.startswith(b"READY"), "etcd hasn't answered"
 
         await told("STATUS=m1: up; waiting for etcd")
-        await told("STATUS=m1: up; waiting for etcd")
         answered[0] = True
         await told("READY=1\nSTATUS=m1: up")
         await told("STATUS=m1: up; not ready: it has no tenure")
