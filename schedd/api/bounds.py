@@ -44,6 +44,8 @@ IDS: Final[Mapping[str, Named]] = {
     "token_id": Named("token", "auth token list"),
 }
 """Fields that hold the id of something."""
+CHOOSING: Final = frozenset({"job", "fingerprint", "member"})
+"""Fields of a request's body by which less than all is chosen."""
 
 ROWS: Final = 50
 MOST_ROWS: Final = 1_000

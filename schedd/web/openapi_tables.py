@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from schedd.api.bounds import IDS, NUMBERS
+from schedd.api.bounds import CHOOSING, IDS, NUMBERS
 from schedd.api.validation import NAME
 from schedkit.jsonform.read import ONE_OR_MANY
 from schedkit.jsonform.write import BASE64, TOKENS
@@ -38,7 +38,7 @@ SPECIAL: Final[Mapping[str, Schema]] = {
 """Messages that stand as a value of their own."""
 
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
-KEY: Final[Schema] = TEXT | {"minLength": 1}
+WORD: Final[Schema] = TEXT | {"minLength": 1}
 NAMESPACE: Final[Schema] = {"type": "string", "pattern": f"^({NAME.pattern})?$"}
 ANSWERED_IDS: Final = frozenset({"job_id", "maker_id"})
 """Fields that hold an id where it is told. Where they are sent they are looked at by an edit alone:
@@ -68,10 +68,14 @@ def scalar(field: FieldDescriptor, *, written: bool) -> Schema:
     """Of a field that holds a text, a number or the like; `written`: as it may be sent."""
     if field.name in TOKENS:
         return TOKEN
-    if field.name == "idempotency_key" and written:
-        return KEY
+    if written and (field.name == "idempotency_key" or _chooses(field)):
+        return WORD
     holds_id = field.name in IDS or (field.name in ANSWERED_IDS and not written)
     return UUID if holds_id else SCALARS[field.type]
+
+
+def _chooses(field: FieldDescriptor) -> bool:
+    return field.name in CHOOSING and field.containing_type.name.endswith("Request")
 
 
 def asked_by(field: FieldDescriptor) -> Schema:
@@ -80,7 +84,8 @@ def asked_by(field: FieldDescriptor) -> Schema:
         return NAMESPACE
     if (number := NUMBERS.get(field.name)) is not None:
         return whole(number.low, number.high) | {"description": number.meaning}
-    return scalar(field, written=True)
+    schema = scalar(field, written=True)
+    return WORD if schema is TEXT and field.name not in ("page_token", "resume_after") else schema
 
 
 WAYS_TO_WRITE: Final[Mapping[str, Schema]] = {

@@ -9,8 +9,8 @@ Invariants
 - Every key, parameter and body either reaches the message or is refused by name.
 - `If-Match` is a list of entity tags, or `*`; an edit isn't made though it can't be read, nor where
   `If-None-Match` stands beside it, which no call that changes something knows.
-- A parameter that holds an id (`IDS`) isn't empty: left out it chooses all, and who gives one means
-  one.
+- A parameter isn't empty, but for MAY_BE_EMPTY, nor is what chooses in a body (`CHOOSING`): left
+  out it chooses all, and who gives one means one.
 - An idempotency key, in a header, a parameter or a body, says one, once: who sends an empty one
   believes to be safe, and isn't.
 - A field that is named twice (in the path and in the body, say) must say the same; of where a
@@ -31,7 +31,7 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from schedd.api.bounds import IDS
+from schedd.api.bounds import CHOOSING, IDS
 from schedd.api.errors import Violation
 from schedd.web import problems
 from schedd.web.bodies import wrong
@@ -50,6 +50,10 @@ NEWEST: Final = "resume_after"
 """The field whose header goes before the query: a browser that comes back to a stream asks by the
 address that it first asked by, and the header says how far it has got since.
 """
+
+KEYED: Final = HEADERS[KEY]
+MAY_BE_EMPTY: Final = frozenset({"namespace", "page_token", "resume_after"})
+"""Parameters of which an empty one says as much as none: the usual, from the beginning."""
 
 UNTAKEN: Final = "If-None-Match"
 _TAG: Final = r'(?:W/)?"[!#-~\x80-\xff]*"'
@@ -131,7 +135,7 @@ def _of_body(cls: type[Message], found: Found, body: Mapping[str, Any] | None) -
         return cls()
     if field == WHOLE:
         message = from_json(body, cls)
-        if refused := [*_empty_keys(body)]:
+        if refused := [*_empty_keys(body), *_empty_choices(body, cls)]:
             raise _refusal(refused)
         return message
     message = cls()
@@ -145,9 +149,16 @@ def _empty_keys(body: Mapping[str, Any]) -> Iterator[Violation]:
     whole: list[tuple[str, Any]] = [("", body)]
     whole += [(f"requests[{at}].", one) for at, one in enumerate(body.get("requests") or ())]
     for where, request in whole:
-        for spelt in ("idempotencyKey", HEADERS[KEY]):
+        for spelt in ("idempotencyKey", KEYED):
             if isinstance(request, Mapping) and request.get(spelt) == "":
                 yield Violation(f"{where}{spelt}", "is empty: give a key, or leave it out")
+
+
+def _empty_choices(body: Mapping[str, Any], cls: type[Message]) -> Iterator[Violation]:
+    for key, value in body.items():
+        field = _field(cls, key) if value == "" else None
+        if field is not None and field.name in CHOOSING:
+            yield Violation(key, "is empty: say which, or leave it out")
 
 
 def _refusal(violations: Sequence[Violation]) -> Refusal:
@@ -167,8 +178,8 @@ def _of_query(cls: type[Message], found: Found, query: Iterable[tuple[str, str]]
             refused.append(Violation(key, "unknown parameter"))
         elif found.route.body in (WHOLE, field.name):
             refused.append(Violation(key, "belongs into the body"))
-        elif not value and field.name in (*IDS, HEADERS[KEY]):
-            what = "an id" if field.name in IDS else "a key"
+        elif not value and field.type == field.TYPE_STRING and field.name not in MAY_BE_EMPTY:
+            what = "an id" if field.name in IDS else "a key" if field.name == KEYED else "a value"
             refused.append(Violation(key, f"is empty: give {what}, or leave it out"))
         else:
             _enter(form, key, value, field)

@@ -65,7 +65,11 @@ class Look:
         self._watchers = 0
         self._asked_at = boottime()
         self._looked_at = -math.inf
+        self._read_in_vain = False
+        self._found: Body | None = None
+        """What the last look gave."""
         self._body: Body | None = None
+        """The same, below what is to be known of this member now."""
         self._known: Body | None = None
         self._drawn: tuple[object, ...] = ()
         self._kept: object = None
@@ -88,9 +92,9 @@ class Look:
     async def now(self) -> Body:
         """The body as it stands, `every` old at most."""
         async with self._looking:
-            if self._body is None or self._due() <= 0:
+            if self._found is None or self._due() <= 0:
                 return await self._look()
-            return self._body
+            return self._stands(self._found)
 
     async def anew(self) -> Body:
         """The body as it stands now: for who has just changed something."""
@@ -101,12 +105,11 @@ class Look:
         """The first body whose digest is another than `seen`, or the last there is."""
         while True:
             if self._body is None or (self._body.digest == seen and not self._body.over):
-                await asyncio.sleep(self._due())  # not under the lock: others want to look sooner
-            async with self._looking:
-                if self._body is None or self._due() <= 0:
-                    await self._look()
-                if self._body is not None and (self._body.over or self._body.digest != seen):
-                    return self._body
+                # Not under the lock: others want to look sooner.
+                await asyncio.sleep(min(self._due(), EVERY))
+            body = await self.now()
+            if body.over or body.digest != seen:
+                return body
 
     async def events(self, seen: str) -> AsyncGenerator[Event, None]:
         """Each change of the body after the one that was seen, until it is over."""
@@ -125,25 +128,33 @@ class Look:
 
     def _due(self) -> float:
         """Seconds until the next look may be taken."""
-        return max(0.0, self._looked_at + self._every - boottime())
+        every = min(self._every, EVERY) if self._read_in_vain else self._every
+        return max(0.0, self._looked_at + every - boottime())
 
     async def _look(self) -> Body:
-        self._body = await self._read()
+        self._found = await self._read()
         self._looked_at = boottime()
+        return self._stands(self._found)
+
+    def _stands(self, found: Body) -> Body:
+        """What was found, below what is to be known of this member now, however old the look is."""
+        fires = self._page.tells_troubles or self._asked.services.cluster.trusted()
+        if fires or self._read_in_vain:
+            self._body = found
+        else:
+            self._body = _beneath("untrusted.html", found, self._asked)
         return self._body
 
     async def _read(self) -> Body:
+        self._read_in_vain = True
         try:
             told = await self._page.read(self._asked)
         except (Unavailable, OutOfTouch) as error:
             return self._without(error)
         except CallError as error:
             return refused(error)
-        self._away, self._kept = False, told.kept
-        body = self._draw(told)
-        if self._page.tells_troubles or self._asked.services.cluster.trusted():
-            return body
-        return _beneath("untrusted.html", body, self._asked)
+        self._read_in_vain, self._away, self._kept = False, False, told.kept
+        return self._draw(told)
 
     def _draw(self, told: Shown) -> Body:
         """The body that shows it: the one before, if that shows the same."""

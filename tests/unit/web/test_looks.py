@@ -16,7 +16,7 @@ from schedd.api.services import Caller
 from schedd.web.pages import looks as module
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.looks import KEPT, KEPT_FOR, Look, Looks
-from schedd.web.pages.page import Asked, Page, Shown
+from schedd.web.pages.page import EVERY, Asked, Page, Shown
 from schedd.web.streams import Event
 from schedd.web.templating import render
 from schedkit.errors import Unavailable
@@ -41,8 +41,8 @@ class Read:
             raise self.error
         return Shown("Doctor", self.seen, over=self.over)
 
-    def page(self) -> Page:
-        return Page("/doctor", "Cluster", "doctor", self, every=0.0)
+    def page(self, every: float = 0.0) -> Page:
+        return Page("/doctor", "Cluster", "doctor", self, every=every)
 
 
 def asked(**query: str) -> Asked:
@@ -139,6 +139,44 @@ async def test_a_page_that_comes_back_after_its_database_is_drawn_as_it_was() ->
     assert away.digest != before.digest
     read.error = None
     assert (await look.anew()).html == before.html
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+async def test_what_couldnt_be_read_is_read_again_soon_however_seldom_the_page_is(
+    clock: list[float], read_before: bool
+) -> None:
+    read = Read()
+    look = Looks().of(read.page(every=60), asked())
+    if read_before:
+        await look.now()
+        clock[0] += 61
+    read.error = Unavailable("PostgreSQL: away")
+    away = (await look.now()).html
+    assert (await look.now()).html == away
+    read.error = None
+    clock[0] += EVERY
+    assert (await look.now()).html != away
+    assert read.times == 2 + read_before
+
+
+async def test_that_a_member_fires_nothing_is_told_at_once_however_seldom_the_page_is_read(
+    clock: list[float],
+) -> None:
+    read, asking = Read(), asked()
+    cluster = cast("ToldCluster", asking.services.cluster)
+    look = Looks().of(read.page(every=60), asking)
+    before = (await look.now()).html
+    events = look.events("")
+    assert (await anext(events)).data == before
+    for trusted in (False, True):
+        cluster.has_trust = trusted
+        async with asyncio.timeout(5):
+            told = (await anext(events)).data
+        assert ("isn't trusted" in told) is not trusted
+        assert told.endswith(before)
+    await events.aclose()
+    assert read.times == 1
+    assert clock == [100.0]
 
 
 async def test_what_is_over_is_sent_once_and_nobody_looks_again() -> None:

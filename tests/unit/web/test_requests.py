@@ -144,8 +144,36 @@ def test_an_empty_idempotency_key_is_refused_wherever_it_stands(
     message("POST", path, [], without | ({"requests": [{}]} if "requests" in body else {}))
 
 
-def test_other_parameters_may_be_empty() -> None:
-    assert message("GET", "/api/v1/runs", [("namespace", ""), ("job", "")]).job == ""
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/api/v1/runs", "job"), ("/api/v1/runs", "worker"), ("/api/v1/dead-letters", "fingerprint")],
+)
+def test_an_empty_choice_in_the_query_is_refused_and_not_taken_as_none(
+    path: str, name: str
+) -> None:
+    """A script's variable that is empty by mistake would give everything."""
+    with pytest.raises(Refusal, match=f"{name}: is empty: give a value, or leave it out"):
+        message("GET", path, [(name, "")])
+
+
+def test_an_empty_namespace_is_the_usual_one_and_an_empty_page_token_the_first() -> None:
+    asked = message("GET", "/api/v1/runs", [("namespace", ""), ("pageToken", ""), ("job", "x")])
+    assert (asked.namespace, asked.page_token, asked.job) == ("", "", "x")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/api/v1/dead-letters:discard", {"job": "bad", "fingerprint": ""}, "fingerprint"),
+        ("/api/v1/dead-letters:redrive", {"fingerprint": "a", "job": ""}, "job"),
+        ("/api/v1/cluster:transferLeader", {"member": ""}, "member"),
+    ],
+)
+def test_what_chooses_in_a_body_isnt_empty(path: str, body: dict[str, Any], field: str) -> None:
+    """Else all of a job is discarded by who meant one of its groups."""
+    with pytest.raises(Refusal, match=f"{field}: is empty: say which, or leave it out"):
+        message("POST", path, [], body)
+    message("POST", path, [], {name: value for name, value in body.items() if value})
 
 
 def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
