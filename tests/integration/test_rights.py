@@ -293,7 +293,8 @@ async def test_a_token_that_is_wrong_revoked_or_expired_is_refused_however_it_co
     ended_id, ended = await place.token(3)
     await place.web.store.database.call(
         lambda c: c.exec_driver_sql(
-            "UPDATE access_tokens SET expires_at = now() WHERE token_id = %s", (ended_id,)
+            "UPDATE access_tokens SET expires_at = now() - interval '1 min' WHERE token_id = %s",
+            (ended_id,),
         )
     )
     assert await place.code(*ask, place.tokens, place.trust, ended) is UNKNOWN

@@ -122,14 +122,15 @@ CUT_CELLS = """
 """Cells of runs that are cut, but for names of jobs: those are as long as they like."""
 
 
-def test_no_page_overflows_or_is_cut_on_the_smallest_phone(
-    browser: Browser, cluster: DevCluster, address: str
+@pytest.mark.parametrize("wide", [SMALL["width"], 640, 720])
+def test_no_page_overflows_or_is_cut_on_the_smallest_phone_or_at_twice_the_size(
+    browser: Browser, cluster: DevCluster, address: str, wide: int
 ) -> None:
-    with watched(browser, address, size=SMALL) as web:
+    with watched(browser, address, size={"width": wide, "height": 640}) as web:
         for name, path in (ADDRESSES | HARD).items():
             page = web.open(path(cluster))
             width = page.evaluate("document.documentElement.scrollWidth")
-            assert width <= SMALL["width"], f"{name} is {width} wide"
+            assert width <= wide, f"{name} is {width} wide"
             assert page.evaluate(CUT) == [], name
 
 
