@@ -1,6 +1,6 @@
 """Why does a run wait, or why did it end so: looked at in the order in which things can stop it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -258,15 +258,15 @@ def _refused(asked: int, whys: Sequence[str]) -> Check:
 
 def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
     """Of workers none of which has a slot for it; `takers`: those that take work at all."""
-    leaving = sorted(one.incarnation.worker for one in fit if one.draining)
-    silent = sorted(
+    leaving = _few(one.incarnation.worker for one in fit if one.draining)
+    silent = _few(
         f"no member hears {one.incarnation.worker}"
         if one.unheard
         else f"{one.incarnation.worker} has said nothing for {one.silent:.0f} s"
         for one in fit
         if not one.speaks and not one.draining
     )
-    full = sorted(
+    full = _few(
         f"{one.incarnation.worker} takes no work: {one.refuses}"
         for one in fit
         if one.refuses and one.speaks and not one.draining
@@ -283,6 +283,12 @@ def _taken(fit: Sequence[WorkerView], takers: Sequence[WorkerView]) -> Check:
         whose = fit[0].incarnation.worker if len(fit) == 1 else f"{len(fit)} workers"
         answer = f"no, all slots of {whose} are taken" + (f" ({told})" if told else "")
     return Check(question="Has one of them a slot?", answer=answer, remedy="schedctl worker list")
+
+
+def _few(told: Iterable[str]) -> list[str]:
+    """The first of them in order, and how many more there are."""
+    named = sorted(told)
+    return named[:NAMED] + [f"{len(named) - NAMED:,} more"] * (len(named) > NAMED)
 
 
 def _late(services: Services, run: LiveRun, definition: Definition) -> list[Check]:
@@ -312,6 +318,8 @@ def waits_late(services: Services, definition: Definition) -> str:
 
 
 ARMED: Final = 100
+NAMED: Final = 10
+"""Workers that are named at most."""
 """Of the runs that wait, the newest of a job: what is armed, or was given back, is among them."""
 
 

@@ -8,6 +8,8 @@ from schedd.core.checkup.finding import Check, Finding
 
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024
+NAMED: Final = 10
+"""Workers that are named at most where no member hears them."""
 MAKE_ROOM: Final = (
     "make room on its disk, and let it reach a member: what is stored leaves the spool"
 )
@@ -39,11 +41,14 @@ def examine(facts: Facts) -> Iterator[Finding]:
         yield versions.ok(facts.version)
     for one in heard:
         yield _disk(one)
-    for name in facts.unheard:
-        yield Check(AREA, "heard", name).warn(
-            "no member that answers hears it",
-            "what runs on it isn't known; when its lease ends its runs are done again elsewhere",
-            "see whether it runs, and reaches a member",
+    if facts.unheard:
+        named = sorted(facts.unheard)
+        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+        yield Check(AREA, "heard").warn(
+            f"no member that can say so hears {', '.join(named[:NAMED])}{more}",
+            "what runs there isn't known; when the lease of one ends its runs are done again"
+            " elsewhere",
+            "see whether they run, and reach a member (one of an earlier version doesn't say)",
         )
 
 

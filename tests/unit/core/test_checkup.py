@@ -256,6 +256,12 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
 ]  # fmt: skip
 
 
+def test_however_many_workers_no_member_hears_they_are_one_finding() -> None:
+    found = examine(healthy(unheard=tuple(f"w{number:04}" for number in range(1000))))
+    [told] = [one for one in found if (one.area, one.check) == ("workers", "heard")]
+    assert "w0009 and 990 more" in told.what
+
+
 @pytest.mark.parametrize(
     ("facts", "severity", "check"),
     [trouble[1:] for trouble in TROUBLES],
