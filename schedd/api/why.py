@@ -318,9 +318,9 @@ def waits_late(services: Services, definition: Definition) -> str:
 
 
 ARMED: Final = 100
+"""Of the runs that wait, the newest of a job: what is armed, or was given back, is among them."""
 NAMED: Final = 10
 """Workers that are named at most."""
-"""Of the runs that wait, the newest of a job: what is armed, or was given back, is among them."""
 
 
 async def _overlap(services: Services, record: RunRecord, definition: Definition) -> list[Check]:

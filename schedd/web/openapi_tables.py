@@ -75,7 +75,8 @@ def scalar(field: FieldDescriptor, *, written: bool) -> Schema:
 
 
 def _chooses(field: FieldDescriptor) -> bool:
-    return field.name in CHOOSING and field.containing_type.name.endswith("Request")
+    of = field.containing_type
+    return of is not None and of.name.endswith("Request") and field.name in CHOOSING
 
 
 def asked_by(field: FieldDescriptor) -> Schema:
