@@ -52,8 +52,8 @@ address that it first asked by, and the header says how far it has got since.
 """
 
 KEYED: Final = HEADERS[KEY]
-MAY_BE_EMPTY: Final = frozenset({"namespace", "page_token", "resume_after"})
-"""Parameters of which an empty one says as much as none: the usual, from the beginning."""
+MAY_BE_EMPTY: Final = frozenset({"namespace", "filter", "page_token", "resume_after"})
+"""Parameters of which an empty one says as much as none: the usual, all, from the beginning."""
 
 UNTAKEN: Final = "If-None-Match"
 _TAG: Final = r'(?:W/)?"[!#-~\x80-\xff]*"'
