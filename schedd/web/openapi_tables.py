@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from schedd.api.bounds import CHOOSING, IDS, NUMBERS
+from schedd.api.bounds import CHOOSING, IDS, MAY_BE_EMPTY, NUMBERS
 from schedd.api.validation import NAME
 from schedkit.jsonform.read import ONE_OR_MANY
 from schedkit.jsonform.write import BASE64, TOKENS
@@ -86,7 +86,7 @@ def asked_by(field: FieldDescriptor) -> Schema:
     if (number := NUMBERS.get(field.name)) is not None:
         return whole(number.low, number.high) | {"description": number.meaning}
     schema = scalar(field, written=True)
-    return WORD if schema is TEXT and field.name not in ("page_token", "resume_after") else schema
+    return WORD if schema is TEXT and field.name not in MAY_BE_EMPTY else schema
 
 
 WAYS_TO_WRITE: Final[Mapping[str, Schema]] = {

@@ -31,7 +31,7 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from schedd.api.bounds import CHOOSING, IDS
+from schedd.api.bounds import CHOOSING, IDS, MAY_BE_EMPTY
 from schedd.api.errors import Violation
 from schedd.web import problems
 from schedd.web.bodies import wrong
@@ -52,8 +52,6 @@ address that it first asked by, and the header says how far it has got since.
 """
 
 KEYED: Final = HEADERS[KEY]
-MAY_BE_EMPTY: Final = frozenset({"namespace", "filter", "page_token", "resume_after"})
-"""Parameters of which an empty one says as much as none: the usual, all, from the beginning."""
 
 UNTAKEN: Final = "If-None-Match"
 _TAG: Final = r'(?:W/)?"[!#-~\x80-\xff]*"'
