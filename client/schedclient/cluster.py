@@ -120,10 +120,15 @@ class Workers:
         self, worker: Worker | str, *, deadline: float | None = None
     ) -> AsyncIterator[Worker]:
         """Yield how it stands, then each change of it, as long as one likes; that only its
-        `lease_age` is another one is no change. NotFound when it isn't there, or not any longer; of
-        one that is drained that is a change, to LOST.
+        `lease_age` is another one is no change. A broken stream is taken up again at another
+        member.
 
-        A broken stream is taken up again at another member.
+        Raises:
+            NotFound: it isn't there, or not any longer; of one that is drained that is a change, to
+                LOST.
+            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
+                streams there were; without one a watch has no end of its own.
+            ClusterUnavailable: no endpoint answers.
         """
         asked = watching.Asked(
             methods.WATCH_WORKER,

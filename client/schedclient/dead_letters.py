@@ -184,6 +184,11 @@ class Redrives:
     ) -> AsyncIterator[Redrive]:
         """Yield how it stands, then each change of it, until it isn't OPEN any longer: all its runs
         are made, or it was stopped. A broken stream is taken up again at another member.
+
+        Raises:
+            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
+                streams there were; without one a watch has no end of its own.
+            ClusterUnavailable: no endpoint answers.
         """
         asked = watching.Asked(
             methods.WATCH_REDRIVE,

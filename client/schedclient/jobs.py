@@ -298,6 +298,11 @@ class Jobs:
     ) -> AsyncIterator[Backfill]:
         """Yield how it stands, then each change of it, until it has `ended`. A broken stream is
         taken up again at another member.
+
+        Raises:
+            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
+                streams there were; without one a watch has no end of its own.
+            ClusterUnavailable: no endpoint answers.
         """
         asked = watching.Asked(
             methods.WATCH_BACKFILL,

@@ -91,6 +91,11 @@ class Runs:
 
         A broken stream is taken up again at another member; a state that was seen is not told
         twice. Of a run that changes faster than it is read, the newest state is told.
+
+        Raises:
+            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
+                streams there were; without one a watch has no end of its own.
+            ClusterUnavailable: no endpoint answers.
         """
         if bool(run_ids) == bool(job):
             raise InvalidArgument(
@@ -112,7 +117,7 @@ class Runs:
     ) -> AsyncIterator[RunEvent]:
         """Yield each change of the runs of `job` (id or name) or of the namespace, for ever:
         `after` the cursor of an event, from an earlier stream of any member, what has changed
-        since; without it first the runs that haven't ended.
+        since; without it first the runs that haven't ended. `deadline` as of `watch`.
         """
         request = wire.WatchRunsRequest(namespace=self._namespace, job=job, resume_after=after)
         async for event in watching.events(self._transport, request, deadline):

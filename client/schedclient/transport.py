@@ -184,17 +184,19 @@ class Transport:
         self, method: Method[Req, Res], request: Req, timeout: float | None = None
     ) -> AsyncIterator[Res]:
         """Yield what one stream brings, from one endpoint. The caller goes on where it broke.
+        `timeout` seconds are for all of it, with connecting.
 
         Raises:
             ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
         """
         settling = self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
+        ends = None if timeout is None else _Deadline(timeout)
         try:
             endpoint = await self._connected(_Deadline(settling), STREAMS)
         except ClusterUnavailable as error:
             raise await self._explained(error) from error
         pieces: grpc.aio.UnaryStreamCall[Req, Res] = self._callable(endpoint, method, stream=True)(
-            request, timeout=timeout, metadata=self._metadata
+            request, timeout=None if ends is None else ends.left(), metadata=self._metadata
         )
         try:
             async for piece in pieces:

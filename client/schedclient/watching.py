@@ -8,6 +8,9 @@ Invariants
 - One thing is told of from how it stands; what it was between two streams isn't.
 - The last state of a run is told, if it is kept: after a gap those that lived are looked at one by
   one.
+- A watch has one deadline, however many streams and calls it takes: DeadlineExceeded at its end,
+  and not before because a call has had its time.
+- It ends where no member speaks with us (`NOBODY`), not where one has failed.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any, Final, Generic, TypeVar
 from google.protobuf.message import Message
 
 from schedclient import methods
-from schedclient.errors import ClusterUnavailable, DeadlineExceeded, NotBuilt, NotFound
+from schedclient.errors import NO_ANSWER, ClusterUnavailable, DeadlineExceeded, NotBuilt, NotFound
 from schedclient.event_values import RunEvent
 from schedclient.methods import Method
 from schedclient.reading import value_of
@@ -74,18 +77,83 @@ async def _stands(
     transport: Transport, asked: Asked[Any, Any, M], deadline: float | None
 ) -> AsyncIterator[M]:
     """As one stream after another tells it."""
-    backoff = Backoff(0.1, 2.0)
+    backoff, time = Backoff(0.1, 2.0), _Time(deadline)
     while True:
         try:
-            async for message in transport.stream(asked.watch, asked.watched, deadline):
-                backoff.reset()
-                yield message
-        except NotBuilt:
-            yield await transport.call(asked.get, asked.got, deadline)
-        except ClusterUnavailable as failure:
-            if failure.reason in NOBODY:
-                raise
-        await asyncio.sleep(backoff.next())
+            try:
+                async for message in transport.stream(asked.watch, asked.watched, time.left):
+                    backoff.reset()
+                    time.heard()
+                    yield message
+            except NotBuilt:
+                if (stands := await _answer(transport, asked.get, asked.got, time)) is not None:
+                    yield stands
+        except (ClusterUnavailable, DeadlineExceeded) as failure:
+            time.failed(failure)
+        await time.passes(backoff.next())
+
+
+async def _answer(
+    transport: Transport, method: Method[Get, M], request: Get, time: _Time
+) -> M | None:
+    """What a call comes to in its time, or in what the watch has left; None: nothing."""
+    try:
+        answer = await transport.call(method, request, time.of_a_call(transport.settings.timeout))
+    except DeadlineExceeded:
+        return None
+    time.heard()
+    return answer
+
+
+class _Time:
+    """What one watch may take: `most` seconds from now, or any."""
+
+    def __init__(self, most: float | None) -> None:
+        self._most = most
+        self._began = asyncio.get_running_loop().time()
+        self._refusal: ClusterUnavailable | None = None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds, never less than zero; None: it has no end."""
+        if self._most is None:
+            return None
+        return max(0.0, self._began + self._most - asyncio.get_running_loop().time())
+
+    def of_a_call(self, usual: float) -> float:
+        """Seconds for one: as usual, or what is left."""
+        left = self.left
+        return usual if left is None else min(usual, left)
+
+    def heard(self) -> None:
+        """A member has told something."""
+        self._refusal = None
+
+    def failed(self, failure: ClusterUnavailable | DeadlineExceeded) -> None:
+        """What is gone on after, and told at the end. Raises it where there is nobody to go on
+        with, or where only connecting has an end, which has come.
+        """
+        if isinstance(failure, DeadlineExceeded):
+            gone = self._most is None
+        else:
+            gone, self._refusal = failure.reason in NOBODY, failure
+        if gone:
+            raise failure
+
+    async def passes(self, seconds: float) -> None:
+        """Wait so long, or to the end.
+
+        Raises:
+            DeadlineExceeded: it has come.
+        """
+        await asyncio.sleep(self.of_a_call(seconds))
+        if self.left == 0:
+            over = DeadlineExceeded(
+                f"the {self._most:g} s of the watch are over",
+                reason=NO_ANSWER,
+                remedy="nothing was changed: watch again, or give it more time",
+            )
+            raise over.after(self._refusal) if self._refusal else over
 
 
 def _ageless(message: Message) -> Message:
@@ -104,7 +172,7 @@ async def these(
     """Each change of these runs, from how they stand now, until all have ended."""
     known = _Known()
     request = wire.WatchRunsRequest(run_ids=watched)
-    async for event in _events(transport, request, deadline):
+    async for event in _events(transport, request, _Time(deadline)):
         if event is not None and known.is_news(event.run):
             yield value_of(Run, event.run)
         elif event is None and all(known.has_ended(run_id) for run_id in watched):
@@ -116,7 +184,7 @@ async def events(
 ) -> AsyncIterator[RunEvent]:
     """Each change of the runs asked for, and each gap, for ever."""
     known = _Known()
-    async for event in _events(transport, request, deadline):
+    async for event in _events(transport, request, _Time(deadline)):
         if event is not None and (event.HasField("gap") or known.is_news(event.run)):
             yield value_of(RunEvent, event)
 
@@ -125,8 +193,8 @@ async def runs(
     transport: Transport, request: wire.WatchRunsRequest, deadline: float | None
 ) -> AsyncIterator[Run]:
     """As `events`, the runs alone: after a gap those that lived are looked at."""
-    known = _Known()
-    async for event in _events(transport, request, deadline):
+    known, time = _Known(), _Time(deadline)
+    async for event in _events(transport, request, time):
         if event is None:
             continue
         if not event.HasField("gap"):
@@ -134,46 +202,46 @@ async def runs(
                 yield value_of(Run, event.run)
             continue
         for run_id in known.living:
-            one = await _read(transport, run_id)
+            one = await _read(transport, run_id, time)
             if one is None:
                 known.forget(run_id)
             elif known.is_news(one):
                 yield value_of(Run, one)
 
 
-async def _read(transport: Transport, run_id: str) -> run_pb2.Run | None:
+async def _read(transport: Transport, run_id: str, time: _Time) -> run_pb2.Run | None:
     """How it stands, as soon as somebody can say so; None: it isn't kept any longer."""
-    backoff = Backoff(0.1, 2.0)
+    backoff, request = Backoff(0.1, 2.0), wire.GetRunRequest(run_id=run_id)
     while True:
         try:
-            return await transport.call(methods.GET_RUN, wire.GetRunRequest(run_id=run_id))
+            if (run := await _answer(transport, methods.GET_RUN, request, time)) is not None:
+                return run
         except NotFound:
             return None
         except (ClusterUnavailable, DeadlineExceeded) as failure:
-            if failure.reason in NOBODY:
-                raise
-        await asyncio.sleep(backoff.next())
+            time.failed(failure)
+        await time.passes(backoff.next())
 
 
 async def _events(
-    transport: Transport, request: wire.WatchRunsRequest, deadline: float | None
+    transport: Transport, request: wire.WatchRunsRequest, time: _Time
 ) -> AsyncIterator[wire.RunEvent | None]:
     """The events of one stream after another; None where one came to its end."""
     backoff = Backoff(0.1, 2.0)
     while True:
         try:
-            async for event in transport.stream(methods.WATCH_RUNS, request, deadline):
+            async for event in transport.stream(methods.WATCH_RUNS, request, time.left):
                 backoff.reset()
+                time.heard()
                 if event.cursor and not request.run_ids:  # which a member may take no cursor for
                     request.resume_after = event.cursor
                 if event.HasField("run") or event.HasField("gap"):
                     yield event
-        except ClusterUnavailable as failure:
-            if failure.reason in NOBODY:
-                raise
+        except (ClusterUnavailable, DeadlineExceeded) as failure:
+            time.failed(failure)
         else:
             yield None
-        await asyncio.sleep(backoff.next())
+        await time.passes(backoff.next())
 
 
 class _Known:

@@ -1,6 +1,7 @@
 """Calls on the cluster: who is there, who leads, who owns what, which workers, what was done."""
 
 from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
@@ -124,9 +125,18 @@ async def get_worker(
 
 async def worker_named(services: Services, name: str) -> wire.Worker:
     """One that lives, or is drained. Raises NotFound."""
-    for worker in await _workers(services):
-        if worker.name == name:
-            return worker
+    return picked(await workers_by_name(services), name)
+
+
+async def workers_by_name(services: Services) -> dict[str, wire.Worker]:
+    """Those that live, or are drained. Of two with one name, as `_workers` has them, the first."""
+    return {worker.name: worker for worker in reversed(await _workers(services))}
+
+
+def picked(workers: Mapping[str, wire.Worker], name: str) -> wire.Worker:
+    """The one of this name. Raises NotFound."""
+    if (worker := workers.get(name)) is not None:
+        return worker
     raise NotFound(
         f"there is no live worker {cut(name)!r}",
         reason="NO_SUCH_WORKER",

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import TypeVar
+
+from google.protobuf.message import Message
 
 from schedd.api import backfilling, cluster, redrives
 from schedd.api.services import Caller, Services
 from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_pb2, run_service_pb2
 
+M = TypeVar("M", bound=Message)
+
 
 def watch_worker(
     services: Services, caller: Caller, request: cluster_service_pb2.WatchWorkerRequest
 ) -> AsyncGenerator[cluster_service_pb2.Worker, None]:
-    """One that lives, or is drained, until its reader leaves."""
+    """One that lives, or is drained, until its reader leaves. One look is of all workers, whichever
+    are watched; what it takes is mostly the other members' time.
+    """
     del caller
     return services.looks.changes(
-        ("worker", request.worker),
-        lambda: cluster.worker_named(services, request.worker),
+        ("workers", ""),
+        lambda: cluster.workers_by_name(services),
+        lambda workers: cluster.picked(workers, request.worker),
         _ageless,
         lambda _: False,
+        rests=False,
     )
 
 
@@ -30,7 +39,8 @@ def watch_redrive(
     return services.looks.changes(
         ("redrive", request.redrive_id),
         lambda: redrives.get_redrive(services, caller, asked),
-        lambda one: one,
+        _itself,
+        _itself,
         lambda one: one.state != run_pb2.Redrive.STATE_OPEN,
     )
 
@@ -43,9 +53,14 @@ def watch_backfill(
     return services.looks.changes(
         ("backfill", request.backfill_id),
         lambda: backfilling.get_backfill(services, caller, asked),
-        lambda one: one,
+        _itself,
+        _itself,
         _over,
     )
+
+
+def _itself(one: M) -> M:
+    return one
 
 
 def _ageless(worker: cluster_service_pb2.Worker) -> cluster_service_pb2.Worker:

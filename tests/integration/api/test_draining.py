@@ -71,6 +71,35 @@ async def test_who_watches_a_worker_is_told_of_each_change_of_it_and_of_nothing_
             await anext(told)
 
 
+async def test_however_many_workers_are_watched_they_are_looked_at_as_for_two(there, monkeypatch):
+    """A look is of all workers: one for each of those watched would stop the member."""
+    [view] = there.lines.attached
+    names = [f"w{number}" for number in range(1000)]
+    there.lines.attached = [
+        replace(view, incarnation=incarnation(worker=name), running=0) for name in names
+    ]
+    looked, views = [], there.lines.views
+
+    async def counted(incarnations):
+        looked.append(len(incarnations))
+        return await views(incarnations)
+
+    monkeypatch.setattr(there.lines, "views", counted)
+    told = [
+        there.stream("WatchWorker", wire.WatchWorkerRequest(worker=name)) for name in names[:200]
+    ]
+    async with asyncio.timeout(PATIENCE):
+        assert [one.name for one in await asyncio.gather(*map(anext, told))] == names[:200]
+        following = [asyncio.ensure_future(anext(one)) for one in told]
+        await asyncio.sleep(2.0)
+        there.lines.attached = [replace(one, running=1) for one in there.lines.attached]
+        assert {one.running for one in await asyncio.gather(*following)} == {1}
+    assert looked == [1000] * len(looked)
+    assert len(looked) <= 12, "as often as two would"
+    for one in told:
+        await one.aclose()
+
+
 async def test_who_watches_a_worker_that_isnt_there_is_told_so_at_once(there):
     with pytest.raises(NotFound, match="no live worker 'w2'"):
         await anext(there.stream("WatchWorker", wire.WatchWorkerRequest(worker="w2")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
@@ -37,9 +38,64 @@ class Thing:
         return Redrive(made=self.made, left_out=self.looked)
 
     def watched(self, by: Looks) -> AsyncGenerator[Redrive, None]:
-        return by.changes(
-            WHAT, self.look, lambda one: Redrive(made=one.made), lambda one: one.made == LAST
-        )
+        return by.changes(WHAT, self.look, lambda one: one, made, lambda one: one.made == LAST)
+
+
+def made(one: Redrive) -> Redrive:
+    """What is a fact of it."""
+    return Redrive(made=one.made)
+
+
+class Things:
+    """Many that one look shows, and how often what of them was compared."""
+
+    def __init__(self, count: int) -> None:
+        self.made = dict.fromkeys(range(count), 0)
+        self.looked = 0
+        self.compared: Counter[str] = Counter()
+
+    async def look(self) -> dict[int, Redrive]:
+        self.looked += 1
+        await asyncio.sleep(0.005)
+        return {
+            which: Redrive(redrive_id=str(which), made=made) for which, made in self.made.items()
+        }
+
+    def watched(self, by: Looks, which: int) -> AsyncGenerator[Redrive, None]:
+        def pick(found: dict[int, Redrive]) -> Redrive:
+            if which not in found:
+                raise NotFound(f"no {which}", reason="NONE", remedy="")
+            return found[which]
+
+        def facts(one: Redrive) -> Redrive:
+            self.compared[one.redrive_id] += 1
+            return made(one)
+
+        return by.changes(("all", ""), self.look, pick, facts, lambda _: False)
+
+
+class Dear:
+    """A look that takes `takes` seconds: how long nobody looked between two."""
+
+    def __init__(self, takes: float) -> None:
+        self.takes = takes
+        self.rests: list[float] = []
+        self.ended: float | None = None
+
+    async def look(self) -> Redrive:
+        now = asyncio.get_running_loop().time
+        if self.ended is not None:
+            self.rests.append(now() - self.ended)
+        await asyncio.sleep(self.takes)
+        self.ended = now()
+        return Redrive()
+
+    async def watched(self, by: Looks, *, rests: bool = True) -> None:
+        """For ever: it never changes."""
+        async for _ in by.changes(
+            WHAT, self.look, lambda one: one, made, lambda _: False, rests=rests
+        ):
+            pass
 
 
 async def test_it_is_told_of_at_once_then_when_a_fact_of_it_changes_until_it_is_over() -> None:
@@ -80,6 +136,58 @@ async def test_however_many_watch_it_is_looked_at_for_all_of_them() -> None:
     for one in streams:
         await one.aclose()
     assert not shared._watched
+
+
+async def test_many_that_one_look_shows_are_looked_at_as_one_and_each_is_told_of_its_own() -> None:
+    things, shared = Things(1000), Looks()
+    streams = [things.watched(shared, which) for which in range(200)]
+    first = await asyncio.gather(*(anext(one) for one in streams))
+    assert [one.redrive_id for one in first] == [str(which) for which in range(200)]
+    begun = things.looked
+    assert begun <= 2
+    following = [asyncio.ensure_future(anext(one)) for one in streams]
+    await wait_until_async(lambda: things.looked >= begun + 5, 10, "some looks")
+    assert set(things.compared) == {str(which) for which in range(200)}, "nobody's else"
+    things.made[7] = 1
+    assert (await asyncio.wait_for(following[7], 10)).redrive_id == "7"
+    assert not any(one.done() for which, one in enumerate(following) if which != 7)
+    del things.made[8]
+    with pytest.raises(NotFound, match="no 8"):
+        await asyncio.wait_for(following[8], 10)
+    looked = things.looked
+    await wait_until_async(lambda: things.looked >= looked + 3, 10, "the others to watch on")
+    things.made = dict.fromkeys(things.made, 2)
+    left = [one for which, one in enumerate(following) if which not in (7, 8)]
+    await asyncio.wait_for(asyncio.gather(*left), 10)
+    assert things.looked < begun + 100
+    for one in streams:
+        await one.aclose()
+    assert not shared._watched
+
+
+async def test_what_costs_much_is_looked_at_seldom_however_many_watch() -> None:
+    dear, shared = Dear(0.05), Looks()
+    watching = [asyncio.ensure_future(dear.watched(shared)) for _ in range(3)]
+    await wait_until_async(lambda: dear.ended is not None, 10, "the first look")
+    begun = len(dear.rests)
+    await wait_until_async(lambda: len(dear.rests) >= begun + 4, 20, "some looks")
+    for one in watching:
+        one.cancel()
+    # What begins together looks once or twice at once; what a look takes isn't the same each time.
+    assert min(dear.rests[2:]) >= 10 * 0.05 * 0.9
+
+
+@pytest.mark.parametrize(("rests", "most"), [(True, 0.1), (False, 10.0)])
+async def test_it_is_looked_at_again_soon_enough(
+    monkeypatch: pytest.MonkeyPatch, *, rests: bool, most: float
+) -> None:
+    """Be it that nobody waits longer than MOST_REST, or that a look only waits for others."""
+    monkeypatch.setattr(looks, "MOST_REST", most)
+    dear = Dear(0.3)
+    watching = asyncio.ensure_future(dear.watched(Looks(), rests=rests))
+    await wait_until_async(lambda: len(dear.rests) >= 3, 20, "some looks")
+    watching.cancel()
+    assert min(dear.rests) < 1.0
 
 
 async def test_who_begins_is_told_how_it_stands_since_then() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 
 import pytest
 
-from schedclient import Client, InvalidArgument, NotFound
+from schedclient import Client, DeadlineExceeded, InvalidArgument, NotFound
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 from support.scripted import Refusal, Scripted
@@ -123,3 +124,33 @@ async def test_a_watch_is_of_runs_or_of_a_job(client: Client, member: Scripted, 
     with pytest.raises(InvalidArgument, match="of runs or of a job"):
         await first(1, client.runs.watch(*runs, job=job))
     assert member.requests == []
+
+
+@pytest.mark.parametrize("breaks", [[told("1-1", 1), Refusal("UNAVAILABLE")], [told("1-1", 1)]])
+@pytest.mark.parametrize("of", ["run", "job", "all"])
+async def test_a_deadline_is_one_for_all_streams_of_a_watch(
+    client: Client, member: Scripted, breaks: list, of: str
+):
+    member.say("WatchRuns", breaks)
+    stream = {
+        "run": lambda: client.runs.watch("r1", deadline=1.0),
+        "job": lambda: client.runs.watch(job="etl", deadline=1.0),
+        "all": lambda: client.runs.events(deadline=1.0),
+    }[of]()
+    began = monotonic()
+    async with asyncio.timeout(10):
+        with pytest.raises(DeadlineExceeded):
+            async for _ in stream:
+                pass
+    assert 0.9 <= monotonic() - began < 2.0
+
+
+async def test_after_a_gap_it_is_one_for_what_is_looked_at_too(client: Client, member: Scripted):
+    member.say("WatchRuns", [told("1-1", 1), gap("1-2"), FOR_EVER()])
+    member.say("GetRun", Refusal("UNAVAILABLE", reason="DATABASE_SILENT"))
+    began = monotonic()
+    async with asyncio.timeout(10):
+        with pytest.raises(DeadlineExceeded, match="1 s of the watch are over; the last refusal"):
+            async for _ in client.runs.watch(job="etl", deadline=1.0):
+                pass
+    assert 0.9 <= monotonic() - began < 2.0

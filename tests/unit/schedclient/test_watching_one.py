@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from schedclient import Client, ClusterUnavailable, NotFound, SyncClient
+from schedclient import Client, ClusterUnavailable, DeadlineExceeded, NotFound, SyncClient
 from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import job_service_pb2 as jobs
 from schedproto.v1 import run_pb2
 from support.scripted import Refusal, Scripted
 
 AWAY = Refusal("UNAVAILABLE", reason="DATABASE_SILENT")
+OLD = Refusal("UNIMPLEMENTED", bare=True)
+"""What members of the version before say, which know no such stream."""
 Draining, Open, Done = (
     cluster.Worker.STATE_DRAINING,
     run_pb2.Redrive.STATE_OPEN,
@@ -101,18 +104,103 @@ async def test_a_member_of_the_version_before_is_asked_until_one_tells(
     client: Client, member: Scripted
 ):
     """As while a cluster is upgraded, which its workers are drained for."""
-    old = Refusal("UNIMPLEMENTED", bare=True)
-    member.say("WatchWorker", old, old, old, [worker(1), worker(0), asyncio.Event()])
+    member.say("WatchWorker", OLD, OLD, OLD, [worker(1), worker(0), asyncio.Event()])
     member.say("GetWorker", worker(2), worker(2), worker(1))
     found = await first(3, client.workers.watch("w1"))
     assert [one.running for one in found] == [2, 1, 0]
     assert (len(member.heard("WatchWorker")), len(member.heard("GetWorker"))) == (4, 3)
-    member.say("WatchRedrive", old)
+    member.say("WatchRedrive", OLD)
     member.say("GetRedrive", redrive(1), redrive(3, Done))
     assert [one.made async for one in client.redrives.watch("d1")] == [1, 3]
-    member.say("WatchBackfill", old)
+    member.say("WatchBackfill", OLD)
     member.say("GetBackfill", jobs.Backfill(state=jobs.Backfill.STATE_DONE))
     assert [one.state async for one in client.jobs.watch_backfill("b1")] == ["DONE"]
+
+
+@pytest.mark.parametrize("failed", [AWAY, Refusal("DEADLINE_EXCEEDED")])
+async def test_a_question_that_fails_is_asked_again(
+    client: Client, member: Scripted, failed: Refusal
+):
+    """A member of the version before tells nobody: what it can't say now, it says later."""
+    member.say("WatchRedrive", OLD)
+    member.say("GetRedrive", failed, redrive(1), failed, redrive(3, Done))
+    async with asyncio.timeout(20):
+        assert [one.made async for one in client.redrives.watch("d1")] == [1, 3]
+
+
+async def test_a_question_has_the_time_of_a_call_and_no_more(member: Scripted):
+    """It isn't the watch's: of a member that hangs once."""
+
+    async def hangs(_: Any) -> Any:
+        await asyncio.sleep(2.0)
+        return redrive(1)
+
+    member.say("WatchRedrive", OLD)
+    member.say("GetRedrive", hangs, redrive(3, Done))
+    async with Client(member.address, timeout=0.5) as client, asyncio.timeout(20):
+        assert [one.made async for one in client.redrives.watch("d1", deadline=15)] == [3]
+
+
+BREAKS = [worker(2), AWAY]
+
+
+@pytest.mark.parametrize(
+    ("streams", "stands"),
+    [
+        ([OLD], worker(2)),
+        ([OLD], AWAY),
+        ([BREAKS], None),
+        ([[worker(2)]], None),
+        ([AWAY], None),
+        ([[worker(2), asyncio.Event()]], None),
+        ([BREAKS, [worker(2), asyncio.Event()]], None),
+    ],
+    ids=["old", "old and away", "breaks", "ends", "away", "lasts", "breaks, then lasts"],
+)
+async def test_a_deadline_is_one_for_the_whole_watch(
+    client: Client, member: Scripted, streams: list[Any], stands: Any
+):
+    """Whatever it takes until then: questions, or streams that are taken up again."""
+    member.say("WatchWorker", *streams)
+    member.say("GetWorker", stands or Refusal("INTERNAL"))
+    began, found = monotonic(), list[int]()
+
+    async def watch() -> None:
+        async for one in client.workers.watch("w1", deadline=1.0):
+            found.append(one.running)
+
+    with pytest.raises(DeadlineExceeded) as ended:
+        await asyncio.wait_for(watch(), 10)
+    assert 0.9 <= monotonic() - began < 2.0
+    assert found == ([] if AWAY in (*streams, stands) else [2])
+    assert ended.value.reason == "NO_ANSWER"
+
+
+async def test_what_connecting_takes_is_of_the_watchs_time(member: Scripted):
+    """As where the endpoint that is asked first accepts, and says nothing."""
+    member.say("WatchWorker", [worker(2), asyncio.Event()])
+    mute = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    endpoint = f"127.0.0.1:{mute.sockets[0].getsockname()[1]}"
+    async with Client([endpoint, member.address], timeout=5) as client:
+        client._transport._order = [endpoint, member.address]
+        began, stream = monotonic(), client.workers.watch("w1", deadline=2.2)
+        assert (await asyncio.wait_for(anext(stream), 10)).running == 2
+        assert monotonic() - began > 1.0, "the other one was connected to first"
+        with pytest.raises(DeadlineExceeded):
+            await asyncio.wait_for(anext(stream), 10)
+        assert monotonic() - began < 3.2
+    mute.close()
+
+
+async def test_where_no_member_is_left_to_be_asked_that_is_told(member: Scripted):
+    member.say("WatchRedrive", OLD)
+    member.say("GetRedrive", redrive(1))
+    async with Client(member.address, timeout=1) as client, asyncio.timeout(20):
+        stream = client.redrives.watch("d1")
+        assert (await anext(stream)).made == 1
+        await member.stop()
+        with pytest.raises(ClusterUnavailable, match="no endpoint answers"):
+            await anext(stream)
 
 
 async def test_what_isnt_there_is_told_and_not_asked_for_again(client: Client, member: Scripted):
