@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from schedclient.values import Value
+
+MOST_TOLD: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessToken(Value):
     """One, but not its secret. `role` VIEWER, OPERATOR or ADMIN; `namespaces` `*` for all;
     `maker_id` of the token or login that made it, with which it ends; `ended_with_it` how many
-    `revoke_token` took along.
+    `revoke_token` took along (MOST_TOLD: as many or more).
     """
 
     token_id: str

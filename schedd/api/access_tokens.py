@@ -10,7 +10,7 @@ from uuid import uuid4
 from schedd.api import paging, validation, views
 from schedd.api.authentication import revoked
 from schedd.api.bounds import id_of
-from schedd.api.errors import NotFound, Unauthenticated, Violation, cut, refuse
+from schedd.api.errors import FailedPrecondition, NotFound, Unauthenticated, Violation, cut, refuse
 from schedd.api.services import Caller, Services, compact
 from schedd.core.access_tokens import (
     LIFETIME,
@@ -27,6 +27,8 @@ from schedproto.v1 import auth_service_pb2 as wire
 
 MOST_NAMESPACES: Final = 100
 SHORTEST: Final = timedelta(minutes=1)
+MOST_DEEP: Final = 32
+"""Makers above a token: whoever is asked who a token is looks at all of them."""
 MOST_NOTED: Final = 100
 """Of those that end with one that is revoked the audit has no more ids, and how many they are."""
 
@@ -42,6 +44,7 @@ async def create_token(
     ends = _maker_ends(caller)
     lifetime = LIFETIME if asked is None else asked
     refuse([*_faults(request, lifetime), *_too_late(asked, now, ends)], "INVALID_TOKEN")
+    await _not_too_deep(services, caller)
     token, text = _drawn(
         AccessToken(
             id=AccessTokenId(uuid4()),
@@ -172,6 +175,17 @@ async def _store(services: Services, token: AccessToken, entry: AuditEntry) -> N
         raise revoked()
 
 
+async def _not_too_deep(services: Services, caller: Caller) -> None:
+    if caller.who.token is not None:
+        maker = await services.access_tokens.find(caller.who.token)
+        if maker is not None and maker.depth >= MOST_DEEP:
+            raise FailedPrecondition(
+                f"your token was made by a token that was made by one, and so on, {MOST_DEEP} deep",
+                reason="TOO_MANY_MAKERS",
+                remedy="make it with a token that fewer stand above, or with a certificate",
+            )
+
+
 def _drawn(token: AccessToken) -> tuple[AccessToken, str]:
     """It with a secret of its own, and what is sent for it."""
     text, digest = text_of(token.id, secrets.token_bytes(SECRET_BYTES))
@@ -229,7 +243,7 @@ def _message(token: AccessToken, ended_with_it: int = 0) -> wire.Token:
         created_at=views.stamp(token.created_at),
         created_by=token.created_by,
         expires_at=views.stamp(token.expires_at),
-        revoked_at=views.stamp(token.revoked_at),
+        revoked_at=views.stamp(token.revoked_at or token.maker_revoked_at),
         revoked_by=token.revoked_by,
         maker_id=str(token.maker or ""),
         ended_with_it=ended_with_it,

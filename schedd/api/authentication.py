@@ -8,7 +8,8 @@ Invariants
 - A token that is sent is judged, whatever certificate comes with it: a wrong one isn't passed by.
   Of two it isn't guessed which is meant.
 - A revoked token is worth nothing FRESH seconds later, on whichever member; here, at once. So is
-  a stream that it opened.
+  a stream that it opened, and what was made by it. A login that newer ones ended has FRESH here,
+  too.
 - That a token has ended or was revoked is told to who knows its secret alone.
 - What nobody knows costs the database little: LOOKS are under way at a time, and what isn't there
   is remembered, too, as are no more than MOST of them.

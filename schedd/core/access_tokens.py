@@ -51,7 +51,10 @@ class AccessToken:
     maker: AccessTokenId | None = None
     """The token or login that made it."""
     maker_revoked_at: datetime | None = None
+    """Since when it is worth nothing by its maker, or by that one's, or so on."""
     login: bool = False
+    depth: int = 0
+    """How many makers there are above it."""
 
     @property
     def identity(self) -> Identity:
@@ -61,7 +64,7 @@ class AccessToken:
 
     @property
     def revoked(self) -> bool:
-        """Whether it, or that which it was made by, was revoked."""
+        """Whether it, or anything that it was made by, was revoked."""
         return self.revoked_at is not None or self.maker_revoked_at is not None
 
     def is_of(self, secret: str) -> bool:

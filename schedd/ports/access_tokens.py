@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from schedd.core.access_tokens import AccessToken
 from schedd.core.ids import AccessTokenId
@@ -12,10 +12,15 @@ from schedkit.records import dataclass
 Noted: TypeAlias = Callable[[AccessToken, Sequence[AccessTokenId]], tuple[str, str]]
 """What the audit has of one that is revoked before and after, and of those that end with it."""
 
+MOST_MARKED: Final = 1_000
+"""Of those that end with one that is revoked so many are told at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """One that is worth nothing any more, and what ended with it just now."""
+    """One that is worth nothing any more, and what ended with it just now: the first MOST_MARKED,
+    nearest first.
+    """
 
     token: AccessToken
     with_it: Sequence[AccessTokenId]
@@ -25,7 +30,9 @@ class AccessTokenStore(Protocol):
     """Each writing call is one transaction with its audit line."""
 
     async def create(self, token: AccessToken, audit: AuditEntry) -> bool:
-        """Whether it was: False, and nothing is written, where its maker was revoked."""
+        """Whether it was: False, and nothing is written, where its maker was revoked. A login ends
+        the oldest ones of its token, where there are very many.
+        """
         ...
 
     async def find(self, token: AccessTokenId) -> AccessToken | None:

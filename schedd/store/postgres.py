@@ -323,7 +323,7 @@ class PostgresStore:
             lambda: self.database.call(forget_expired),
             lambda: self.database.call(pooling.forget_orphans),
             lambda: self.database.call(chains.forget_orphans),
-            lambda: self.database.call(access_tokens.forget_ended),
+            self._forget_tokens,
             self._forget_keys,
         )
         for chore in chores:
@@ -331,6 +331,10 @@ class PostgresStore:
                 await chore()
             except TookTooLong as error:
                 log.warning("a chore of the database took too long, it is done later: %s", error)
+
+    async def _forget_tokens(self) -> None:
+        while await self.database.call(access_tokens.forget_ended):
+            pass
 
     async def _forget_keys(self) -> None:
         while await self.database.call(idempotency.forget_old):

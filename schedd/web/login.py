@@ -2,7 +2,8 @@
 
     GET  /login            the page: a form, or who is logged in
     POST /login  token=…   ─▶ a token of its own, SESSION long at most, in the cookie ─▶ the page
-                              asked for; the one that the cookie held before is revoked
+                              asked for; then the one that the cookie held before is
+                              revoked, if it can be
                undone typed.…=…  ─▶ the page of the form that was sent without a login, filled in
     POST /logout           ─▶ that one is revoked
 
@@ -41,7 +42,7 @@ BackWith: TypeAlias = Callable[[Request, str, Mapping[str, str]], Awaitable[Resp
 
 def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
     """The page, and what its buttons do."""
-    failed = Seldom()
+    failed, stayed = Seldom(), Seldom()
 
     async def page(request: Request) -> Response:
         after, who = request.query_params.get("next", ""), request.scope.get(IDENTITY)
@@ -62,8 +63,6 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
                 request.scope[IDENTITY] = who
                 caller = caller_of(request)
                 login, lasts = await log_in(services, caller)
-                if (former := cookie_of(request.headers)) is not None:
-                    await replace_login(services, former, caller.source)
         except (CallError, Unavailable) as error:
             refusal = of_world(error) if isinstance(error, Unavailable) else error
             _tell(failed, request, refusal)
@@ -72,6 +71,8 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
             return login_page.shown(
                 request, status, after, who=who, wrong=wrong, undone=undone, typed=typed
             )
+        if (former := cookie_of(request.headers)) is not None:
+            await end_former(former, caller.source)
         after = ways.page_of(request.app.routes, after)
         response: Response = RedirectResponse(after, 303)
         if undone:
@@ -81,6 +82,16 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
             COOKIE, login, max_age=seconds, secure=True, httponly=True, samesite="strict"
         )
         return response
+
+    async def end_former(login: str, source: str) -> None:
+        """Where that fails its browser has the new one all the same."""
+        try:
+            async with in_time.changed(0):
+                await replace_login(services, login, source)
+        except (CallError, Unavailable) as error:
+            if since := stayed.due():
+                told = "a login that its browser has another for may not be ended: %s (of %d)"
+                log.warning(told, error, since)
 
     async def leave(request: Request) -> Response:
         caller = caller_of(request)

@@ -11,15 +11,20 @@ from uuid import UUID
 
 import pytest
 
-from schedd.api.access_tokens import MOST_NOTED
+from schedd.api.access_tokens import MOST_DEEP, MOST_NOTED
 from schedd.api.authentication import FRESH
 from schedd.api.errors import Unauthenticated
 from schedd.core.access_tokens import AccessToken
 from schedd.core.ids import AccessTokenId
+from schedd.ports.access_tokens import MOST_MARKED
+from schedd.store.access_tokens import MOST_LOGINS
+from schedd.store.database import Database
+from schedd.store.postgres import PostgresStore
 from schedproto.v1 import auth_service_pb2 as auth
 from support.wait import wait_until_async
 from support.web import Web, bearer, served, token
 
+MANY, AT_A_TIME = 30_000, 10_000
 ON_TOP = 2.0
 """Seconds that the machine may take for what takes FRESH."""
 
@@ -236,3 +241,120 @@ async def test_what_an_older_member_revoked_takes_along_what_it_made_too(web: We
     assert await refused(web, bearer(child[1]))
     assert (await revoke(web, top[0], root[1]))["endedWithIt"] == 2
     assert await refused(web, bearer(grandchild[1]))
+
+
+def hasty(dsn: str, milliseconds: int) -> str:
+    """The same, where each statement ends so soon: as at 3 s, with fewer rows."""
+    return f"{dsn}{'&' if '?' in dsn else '?'}options=-c%20statement_timeout%3D{milliseconds}"
+
+
+async def with_logins(web: Web, token_id: str, count: int, ends: str = "8 h") -> None:
+    """So many logins of this token, each a millisecond younger than the one before."""
+    statement = """
+        INSERT INTO access_tokens (token_id, digest, name, role, namespaces, created_at, created_by,
+            expires_at, revoked_by, parent)
+        SELECT gen_random_uuid(), digest, name, role, namespaces, now() + n * interval '1 ms',
+            created_by, now() + %s::interval, '', token_id
+        FROM access_tokens, generate_series(%s, %s) n WHERE token_id = %s
+        """
+    for first in range(1, count + 1, AT_A_TIME):
+        last = min(first + AT_A_TIME - 1, count)
+        await run(web, statement, ends, first, last, token_id)
+
+
+async def test_however_many_logins_it_has_made_a_token_is_revoked_with_all_of_them(
+    web: Web, dsn: str
+) -> None:
+    """And with what one of them has made, though it isn't among those that are marked."""
+    root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
+    await with_logins(web, top[0], MANY)
+    login = await log_in(web, top[1])
+    child = await made(web, login)
+    grandchild = await made(web, bearer(child[1]))
+    theirs = [login, *(bearer(text) for _, text in (top, child, grandchild))]
+    async with served(hasty(dsn, 300), demanded=True) as far:
+        assert (await revoke(far, top[0], root[1]))["endedWithIt"] == MOST_MARKED
+        [line] = await told(far, "revoke", top[0])
+        assert (line["ended_with_it"], len(line["tokens"])) == (MOST_MARKED, MOST_NOTED)
+        web.services.authentication.forget()
+        for face in (web, far):
+            for sent in theirs:
+                assert await refused(face, sent)
+    of_it = await run(web, "SELECT token_id FROM access_tokens WHERE parent = %s", top[0])
+    rows = await web.services.access_tokens.find_all([AccessTokenId(each) for (each,) in of_it])
+    assert (len(rows), [row for row in rows if not row.revoked]) == (MANY + 1, [])
+
+
+async def test_few_are_found_at_once_beside_one_that_has_made_nearly_all_there_are(
+    web: Web, dsn: str
+) -> None:
+    """Statistics take them for as many, and would have each looked for in all of the table."""
+    root, top, few = [await token(web, auth.ROLE_ADMIN) for _ in range(3)]
+    await with_logins(web, top[0], MANY)
+    await with_logins(web, few[0], 5 * MOST_LOGINS)
+    await run(web, "ANALYZE access_tokens")
+    async with served(hasty(dsn, 300), demanded=True) as far:
+        assert (await revoke(far, few[0], root[1]))["endedWithIt"] == 5 * MOST_LOGINS
+
+
+async def test_a_token_is_dead_by_any_of_its_makers_and_the_list_says_so(web: Web) -> None:
+    root, top = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
+    last = top
+    for _ in range(4):
+        last = await made(web, bearer(last[1]))
+    login = await log_in(web, last[1])
+    await run(web, "UPDATE access_tokens SET revoked_at = now() WHERE token_id = %s", top[0])
+    web.services.authentication.forget()
+    for sent in (login, bearer(last[1])):
+        assert await refused(web, sent)
+    body = {"name": "bot", "role": "ADMIN"}
+    assert (await web.ask("POST", "/api/v1/tokens", json=body, headers=login)).status == 401
+    listed = (await web.get("/api/v1/tokens", headers=bearer(root[1]))).json["tokens"]
+    assert [one["tokenId"] for one in listed if not one["revokedAt"]] == [root[0]]
+
+
+async def test_a_token_has_no_more_makers_above_it_than_are_looked_at(web: Web) -> None:
+    last = await token(web, auth.ROLE_ADMIN)
+    for _ in range(MOST_DEEP):
+        last = await made(web, bearer(last[1]))
+    body = {"name": "bot", "role": "ADMIN"}
+    for sent in (bearer(last[1]), await log_in(web, last[1])):
+        answer = await web.ask("POST", "/api/v1/tokens", json=body, headers=sent)
+        assert (answer.status, answer.json["reason"]) == (409, "TOO_MANY_MAKERS")
+
+
+async def test_a_new_login_ends_the_oldest_of_very_many_of_its_token(web: Web) -> None:
+    top, other = await token(web, auth.ROLE_ADMIN), await token(web, auth.ROLE_ADMIN)
+    first, of_other = await log_in(web, top[1]), await log_in(web, other[1])
+    child = await made(web, first)
+    first_id = str((await found(web, child[0])).maker)
+    await with_logins(web, top[0], MOST_LOGINS - 1)
+    assert await reason(web, first) == ""
+    newest = await log_in(web, top[1])
+    web.services.authentication.forget()
+    for sent in (first, bearer(child[1])):
+        assert await refused(web, sent)
+    for sent in (newest, of_other, bearer(top[1])):
+        assert await reason(web, sent) == ""
+    living = "SELECT count(*) FROM access_tokens WHERE parent = %s AND revoked_at IS NULL"
+    assert list(await run(web, living, top[0])) == [(MOST_LOGINS,)]
+    assert await told(web, "logout", first_id) == [None]
+
+
+async def test_very_many_that_have_ended_are_forgotten_a_part_at_a_time(web: Web, dsn: str) -> None:
+    """One that made as many, too, though to delete that takes all of them along."""
+    top, other = await token(web, auth.ROLE_VIEWER), await token(web, auth.ROLE_VIEWER)
+    await with_logins(web, top[0], MANY, ends="-31 days")
+    over = "UPDATE access_tokens SET expires_at = now() - interval '31 days' WHERE token_id = %s"
+    await run(web, over, top[0])
+    store = PostgresStore(Database(hasty(dsn, 100), lanes=1))
+
+    async def forgotten() -> bool:
+        await store.keep_house()  # once, unless the machine is busy
+        left = await run(web, "SELECT token_id::text FROM access_tokens")
+        return [each for (each,) in left] == [other[0]]
+
+    try:
+        await wait_until_async(forgotten, 10, "all but one to be forgotten")
+    finally:
+        store.close()

@@ -568,6 +568,33 @@ async def test_a_new_login_ends_the_one_that_its_browser_had_before_and_no_other
         assert (await web.get("/metrics", headers=good)).status == 200
 
 
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_former_login_that_can_t_be_ended_in_time_keeps_no_browser_from_its_new_one(
+    web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, done: bool
+) -> None:
+    """Whether or not it was ended: that its time is over says nothing of that."""
+    replaced = login_face.replace_login
+
+    async def slowly(*given: Any) -> None:
+        if done:
+            await replaced(*given)
+        await asyncio.Event().wait()
+
+    _, text = await token(web, auth.ROLE_VIEWER)
+    first = {"cookie": cookie_of(await log_in(web, text))}
+    monkeypatch.setattr(login_face, "replace_login", slowly)
+    for name in ("READ_WITHIN", "STATEMENTS"):
+        monkeypatch.setattr(in_time, name, 0.5)
+    options: Any = {"data": {"token": text}, "headers": first, "allow_redirects": False}
+    entered = await web.ask("POST", "/login", **options)
+    assert entered.status == 303
+    second = {"cookie": cookie_of(entered)}
+    assert (await web.get("/metrics", headers=second)).status == 200
+    assert (await web.get("/metrics", headers=first)).status == (401 if done else 200)
+    [line] = [one for one in caplog.messages if "has another for" in one]
+    assert "may not be ended" in line
+
+
 async def test_a_certificate_that_names_nobody_is_told_from_none_and_the_log_says_whose(
     web: Web, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

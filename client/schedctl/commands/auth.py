@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from schedclient import AccessToken, ApiError, Identity, NewToken
+from schedclient.access_values import MOST_TOLD
 from schedctl import contexts
 from schedctl.columns import TOKENS
 from schedctl.failure import Failure
@@ -203,7 +204,8 @@ def revoke(session: Session, token_id: str) -> None:
         message(f"the token of {revoked.name} is revoked: {since}, by {revoked.revoked_by}")
         if count := revoked.ended_with_it:
             were = "was" if count == 1 else "were"
-            message(f"{count} that {were} made by it ended with it")
+            told = count if count < MOST_TOLD else f"{count} or more"
+            message(f"{told} that {were} made by it ended with it")
     else:
         show_one(session, revoked, TOKENS, lambda one: one.token_id)
 

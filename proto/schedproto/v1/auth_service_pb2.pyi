@@ -73,7 +73,9 @@ class Token(google.protobuf.message.Message):
     nobody is asked, or before this was noted.
     """
     ended_with_it: builtins.int
-    """In the answer of RevokeToken alone: how many tokens and logins ended with it."""
+    """In the answer of RevokeToken alone: how many tokens and logins ended with it; 1,000
+    stands for as many or more.
+    """
     @property
     def namespaces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """`*`: all, and the cluster itself."""

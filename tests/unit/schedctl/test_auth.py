@@ -65,7 +65,11 @@ async def test_a_token_that_was_revoked_before_is_told_as_revoked_then_and_by_wh
 
 @pytest.mark.parametrize(
     ("count", "said"),
-    [(1, "1 that was made by it ended with it\n"), (3, "3 that were made by it ended with it\n")],
+    [
+        (1, "1 that was made by it ended with it\n"),
+        (3, "3 that were made by it ended with it\n"),
+        (1000, "1000 or more that were made by it ended with it\n"),
+    ],
 )
 async def test_a_revocation_says_how_many_went_with_it(
     ctl: Any, member: Scripted, count: int, said: str

@@ -1,7 +1,7 @@
 """Which token or login made a token, that it may end with it; NULL: none, or one of before this.
 
 Revision 0022. Only adds. A login has it as its parent, as before. An older member writes none, and
-what it revokes takes along what was made by it directly, and no more.
+marks nothing but what it revokes.
 """
 
 from alembic import op
