@@ -136,7 +136,7 @@ class _Time:
         if isinstance(failure, DeadlineExceeded):
             gone = self._most is None
         else:
-            gone, self._refusal = failure.reason in NOBODY, failure
+            gone, self._refusal = failure.reason in NOBODY and self.left != 0, failure
         if gone:
             raise failure
 

@@ -44,9 +44,21 @@ IDS: Final[Mapping[str, Named]] = {
     "token_id": Named("token", "auth token list"),
 }
 """Fields that hold the id of something."""
-MAY_BE_EMPTY: Final = frozenset({"namespace", "filter", "page_token", "resume_after"})
-"""Texts of which an empty one says as much as none: the usual, all, from the beginning. Any other
-that is a parameter, and empty, is a mistake: left out it would choose all.
+MAY_BE_EMPTY: Final = frozenset(
+    {
+        "namespace",
+        "filter",
+        "page_token",
+        "resume_after",
+        "note",
+        "reason",
+        "request_id",
+        "time_zone",
+    }
+)
+"""Texts of which an empty one says as much as none: the usual, all, from the beginning, nothing to
+be told. Any other that is a parameter, and empty, is taken for a mistake: left out it would choose
+all.
 """
 CHOOSING: Final = frozenset({"job", "fingerprint", "member"})
 """Fields of a request's body by which less than all is chosen."""

@@ -64,6 +64,9 @@ _BY_INDEX: Final = "; ".join(
 )
 """Where one token has made nearly all there are, statistics take that for what each has made."""
 
+_NO_JIT: Final = "SET LOCAL jit = off"
+"""A few looks up for each row are estimated dear enough to be compiled."""
+
 _made: Final = tokens.alias("made")
 _MAKER: Final = func.coalesce(tokens.c.maker, tokens.c.parent)
 _UP: Final = """(
@@ -122,6 +125,7 @@ def find(connection: Connection, token: AccessTokenId) -> AccessToken | None:
 
 def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[AccessToken]:
     """Those of these that there are."""
+    connection.exec_driver_sql(_NO_JIT)
     these = any_(literal(ids(wanted)).cast(ARRAY(Uuid)))
     return [_token_of(row) for row in connection.execute(_ALL.where(tokens.c.token_id == these))]
 
@@ -130,6 +134,7 @@ def list_tokens(
     connection: Connection, after: tuple[datetime, AccessTokenId] | None, limit: int
 ) -> list[AccessToken]:
     """Newest first; logins left out."""
+    connection.exec_driver_sql(_NO_JIT)
     at = tuple_(tokens.c.created_at, tokens.c.token_id)
     query = _ALL.where(tokens.c.parent.is_(None)).order_by(at.desc()).limit(limit)
     if after is not None:
@@ -170,13 +175,14 @@ def forget_ended(connection: Connection, limit: int = 2_000) -> int:
     any more that was made by them: at most `limit`; how many.
     """
     connection.exec_driver_sql(_BY_INDEX)
-    now = func.clock_timestamp()
+    now = func.statement_timestamp()
     made = select(_made.c.token_id).where(_by(_made, tokens.c.token_id))
     old = (
         select(tokens.c.token_id)
         .where(tokens.c.expires_at < now)
         .where(or_(tokens.c.parent.isnot(None), tokens.c.expires_at < now - KEPT))
         .where(~made.exists())
+        .order_by(tokens.c.expires_at)
         .limit(limit)
         .cte("old")
     )

@@ -584,7 +584,7 @@ async def test_a_former_login_that_can_t_be_ended_in_time_keeps_no_browser_from_
     first = {"cookie": cookie_of(await log_in(web, text))}
     monkeypatch.setattr(login_face, "replace_login", slowly)
     for name in ("READ_WITHIN", "STATEMENTS"):
-        monkeypatch.setattr(in_time, name, 0.5)
+        monkeypatch.setattr(in_time, name, 3.0)
     options: Any = {"data": {"token": text}, "headers": first, "allow_redirects": False}
     entered = await web.ask("POST", "/login", **options)
     assert entered.status == 303

@@ -136,14 +136,15 @@ class World:
         self,
         rows: Rows,
         *,
-        trusted: bool = True,
+        trusted: bool | Callable[[], bool] = True,
         urgent: Collection[JobId] = (),
         ahead: Ahead = NEVER,
     ) -> None:
         self.clock = SetClock()
         self.definitions = Definitions(urgent)
         self.board = Board(owning(0), self.definitions.priority_of, ahead=ahead)
-        transactor = Transactor(self.board.ownership, lambda: trusted, lambda _event: None)
+        trust = trusted if callable(trusted) else lambda: trusted
+        transactor = Transactor(self.board.ownership, trust, lambda _event: None)
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         self.placeable: Callable[[], int] = lambda: len(self.board.ready)
         self.near = NearFuture(

@@ -65,11 +65,14 @@ class Look:
         self._watchers = 0
         self._asked_at = boottime()
         self._looked_at = -math.inf
-        self._read_in_vain = False
+        self._again = self._every
+        """Seconds from the last look to the next: less than `every` after one in vain."""
         self._found: Body | None = None
         """What the last look gave."""
         self._body: Body | None = None
         """The same, below what is to be known of this member now."""
+        self._unfired: tuple[Body, Body] | None = None
+        """What was found, and below that it fires nothing: drawn once for all who watch."""
         self._known: Body | None = None
         self._drawn: tuple[object, ...] = ()
         self._kept: object = None
@@ -128,8 +131,7 @@ class Look:
 
     def _due(self) -> float:
         """Seconds until the next look may be taken."""
-        every = min(self._every, EVERY) if self._read_in_vain else self._every
-        return max(0.0, self._looked_at + every - boottime())
+        return max(0.0, self._looked_at + self._again - boottime())
 
     async def _look(self) -> Body:
         self._found = await self._read()
@@ -139,21 +141,25 @@ class Look:
     def _stands(self, found: Body) -> Body:
         """What was found, below what is to be known of this member now, however old the look is."""
         fires = self._page.tells_troubles or self._asked.services.cluster.trusted()
-        if fires or self._read_in_vain:
+        if fires or self._away:
             self._body = found
-        else:
-            self._body = _beneath("untrusted.html", found, self._asked)
+            return found
+        if self._unfired is None or self._unfired[0] is not found:
+            self._unfired = (found, _beneath("untrusted.html", found, self._asked))
+        self._body = self._unfired[1]
         return self._body
 
     async def _read(self) -> Body:
-        self._read_in_vain = True
+        began = boottime()
         try:
             told = await self._page.read(self._asked)
         except (Unavailable, OutOfTouch) as error:
+            took = boottime() - began  # who had no answer for long asks no more often than that
+            self._again = min(self._every, max(EVERY, took))
             return self._without(error)
         except CallError as error:
             return refused(error)
-        self._read_in_vain, self._away, self._kept = False, False, told.kept
+        self._again, self._away, self._kept = self._every, False, told.kept
         return self._draw(told)
 
     def _draw(self, told: Shown) -> Body:

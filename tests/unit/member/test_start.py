@@ -59,7 +59,7 @@ async def test_a_bug_at_the_start_comes_out(daemon: Daemon):
 async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_being_ready(
     tmp_path: Path,
 ):
-    answered, reasons = [False], ["it has no tenure"]
+    answered, reasons, lines = [False], ["it has no tenure"], list[str]()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
         manager.bind(address := str(tmp_path / "notify"))
         daemon = Daemon(Notifier.take({"NOTIFY_SOCKET": address}))
@@ -69,14 +69,17 @@ async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_
         async def told(wanted: str) -> None:
             async with asyncio.timeout(PATIENCE):
                 while True:
-                    line = await asyncio.get_running_loop().sock_recv(manager, 4096)
-                    if line.decode() == wanted:
+                    line = (await asyncio.get_running_loop().sock_recv(manager, 4096)).decode()
+                    lines.append(line)
+                    if line == wanted:
                         return
-                    assert answered[0] or not line.startswith(b"READY"), "etcd hasn't answered"
+                    assert answered[0] or not line.startswith("READY"), "etcd hasn't answered"
 
         await told("STATUS=m1: up; waiting for etcd")
+        await asyncio.sleep(0.5 * LOOK_EVERY)
         answered[0] = True
         await told("READY=1\nSTATUS=m1: up")
+        assert lines.count("STATUS=m1: up; waiting for etcd") == 1, "said once"
         await told("STATUS=m1: up; not ready: it has no tenure")
         reasons.clear()
         await told("STATUS=m1: up")

@@ -11,6 +11,7 @@ import pytest
 
 from schedd.core.batch_size import LEAST, MOMENT
 from schedd.core.calendars import Exclusion
+from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.early import Ahead
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
@@ -102,6 +103,23 @@ async def test_a_timer_whose_commit_is_in_doubt_is_behind_until_its_row_is_read(
     assert world.fire.behind() == Behind(1, timedelta(seconds=9)), "its row says what happened"
     await world.step()
     assert world.fire.behind() == Behind()
+
+
+async def test_a_job_has_begun_to_catch_up_when_some_was_made_not_when_it_was_looked_at() -> None:
+    trusted = [False]
+    world = World(Rows(), trusted=lambda: trusted[0])
+    world.definitions.catch_up = CatchUp(CatchUpPolicy.ALL, timedelta(days=1))
+    world.clock.time += timedelta(hours=6)
+    with pytest.raises(Unavailable, match="trust"):
+        await world.step()
+    assert not world.board.timers.has_begun(JOB)
+
+    trusted[0] = True
+    await world.step()
+    assert world.board.timers.has_begun(JOB)
+    for _ in range(30):
+        await world.step()
+    assert not world.board.timers.has_begun(JOB), "nothing of it is late any more"
 
 
 async def test_a_timer_whose_batch_is_under_way_or_was_put_back_is_behind() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -157,6 +158,23 @@ async def test_what_couldnt_be_read_is_read_again_soon_however_seldom_the_page_i
     clock[0] += EVERY
     assert (await look.now()).html != away
     assert read.times == 2 + read_before
+
+
+async def test_what_took_long_to_be_read_in_vain_rests_as_long(clock: list[float]) -> None:
+    """It holds one of the few turns, of a database that has nothing to spare."""
+
+    async def read(_: Asked) -> Shown:
+        reads.append(clock[0])
+        clock[0] += 10
+        raise Unavailable("PostgreSQL: no answer")
+
+    reads: list[float] = []
+    look = Looks().of(replace(Read().page(every=60), read=read), asked())
+    for _ in range(60):
+        await look.now()
+        clock[0] += 1
+    assert len(reads) > 3
+    assert {after - before for before, after in pairwise(reads)} == {20}
 
 
 async def test_that_a_member_fires_nothing_is_told_at_once_however_seldom_the_page_is_read(
