@@ -31,9 +31,6 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from schedclient.errors import (
-    BROKEN,
-    CANCELLED,
-    NO_ANSWER,
     REFUSED,
     ApiError,
     ClusterUnavailable,
@@ -41,6 +38,7 @@ from schedclient.errors import (
     from_rpc,
 )
 from schedclient.methods import Again, Method
+from schedclient.tries import NO_TIME, Tries, with_remedy
 from schedkit.backoff import Backoff
 from schedkit.channel import (
     MAX_STREAMS,
@@ -58,12 +56,6 @@ Res = TypeVar("Res", bound=Message)
 
 NOBODY: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
 """Why a call was never sent: in all its time none of the endpoints spoke with us."""
-NO_TIME: Final = "NO_TIME"
-"""Why a try was never sent: there was no time for it."""
-ON_ITS_WAY: Final = frozenset({BROKEN, CANCELLED})
-"""Why no answer came of a member that may have begun on the call."""
-UNANSWERED: Final = ON_ITS_WAY | {NO_ANSWER}
-"""The same, or its time was over."""
 SILENT: Final = "DATABASE_SILENT"
 """Why a read ended without PostgreSQL's answer."""
 ENOUGH: Final = 1.0
@@ -142,7 +134,7 @@ class Transport:
         Raises:
             ApiError: see `schedclient.errors`.
         """
-        tries = _Tries(reads=method.reads(request))
+        tries = Tries(reads=method.reads(request))
         try:
             return await self._call(method, request, timeout, tries)
         except (ClusterUnavailable, DeadlineExceeded) as error:
@@ -155,7 +147,7 @@ class Transport:
             raise told from error
 
     async def _call(
-        self, method: Method[Req, Res], request: Req, timeout: float | None, tries: _Tries
+        self, method: Method[Req, Res], request: Req, timeout: float | None, tries: Tries
     ) -> Res:
         deadline = _Deadline(self.settings.timeout if timeout is None else timeout)
         backoff = Backoff(0.05, 1.0)
@@ -204,7 +196,7 @@ class Transport:
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, endpoint)
             self._demote(endpoint, failure)
-            raise _told(failure, reads=method.reads(request)) from error
+            raise with_remedy(failure, reads=method.reads(request)) from error
         finally:
             pieces.cancel()
 
@@ -363,59 +355,9 @@ class _Deadline:
         return max(0.0, self._at - self._loop.time())
 
 
-class _Tries:
-    """What the tries of one call have come to, and what the call ends in by that."""
-
-    def __init__(self, *, reads: bool) -> None:
-        self._reads = reads
-        self._last: ApiError | None = None
-        self._refusal: ClusterUnavailable | None = None
-        self._unclear: DeadlineExceeded | None = None
-
-    def add(self, failure: ApiError) -> None:
-        """One more has failed."""
-        self._last = failure
-        if failure.reason in ON_ITS_WAY:
-            failure = _may_have_happened(failure)
-        if isinstance(failure, ClusterUnavailable):
-            self._refusal = failure
-        elif isinstance(failure, DeadlineExceeded) and not (
-            self._unclear and failure.reason in UNANSWERED  # a member's own words say more
-        ):
-            self._unclear = failure
-
-    def outcome(self, end: ClusterUnavailable | DeadlineExceeded) -> ApiError:
-        """The failure of the call whose tries came to this end, with the last refusal in it."""
-        told: ApiError = self._last if end.reason == NO_TIME and self._last else end
-        if self._unclear is not None and not self._reads:
-            told = self._unclear
-        refusal = self._refusal
-        if isinstance(end, ClusterUnavailable) and end.reason not in ON_ITS_WAY:
-            refusal = end
-        if isinstance(told, DeadlineExceeded) and refusal is not None:
-            told = told.after(refusal)
-        return _told(told, reads=self._reads)
-
-
-def _may_have_happened(failure: ApiError) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        failure.what,
-        reason=failure.reason,
-        remedy="see whether it was done; or call again, what has an idempotency key happens once",
-        endpoint=failure.endpoint,
-    )
-
-
 def _never_sent() -> DeadlineExceeded:
     return DeadlineExceeded(
         f"the time was over before it was this call's turn: {AT_ONCE} are made at a time",
         reason=NO_TIME,
         remedy="give it more time, or make fewer at a time; nothing was sent",
     )
-
-
-def _told(failure: ApiError, *, reads: bool) -> ApiError:
-    """The failure, with what to do where only the call tells."""
-    if isinstance(failure, DeadlineExceeded) and reads and not failure.remedy:
-        failure.remedy = "nothing was changed: ask again, or give it more time"
-    return failure

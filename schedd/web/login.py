@@ -72,7 +72,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
                 request, status, after, who=who, wrong=wrong, undone=undone, typed=typed
             )
         if (former := cookie_of(request.headers)) is not None:
-            await end_former(former, caller.source)
+            await _end_former(services, former, caller.source, stayed)
         after = ways.page_of(request.app.routes, after)
         response: Response = RedirectResponse(after, 303)
         if undone:
@@ -82,16 +82,6 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
             COOKIE, login, max_age=seconds, secure=True, httponly=True, samesite="strict"
         )
         return response
-
-    async def end_former(login: str, source: str) -> None:
-        """Where that fails its browser has the new one all the same."""
-        try:
-            async with in_time.changed(0):
-                await replace_login(services, login, source)
-        except (CallError, Unavailable) as error:
-            if since := stayed.due():
-                told = "a login that its browser has another for may not be ended: %s (of %d)"
-                log.warning(told, error, since)
 
     async def leave(request: Request) -> Response:
         caller = caller_of(request)
@@ -109,6 +99,17 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
         Route(LOGIN, enter, methods=["POST"]),
         Route(LOGOUT, leave, methods=["POST"]),
     ]
+
+
+async def _end_former(services: Services, login: str, source: str, stayed: Seldom) -> None:
+    """Where that fails its browser has the new one all the same."""
+    try:
+        async with in_time.changed(0):
+            await replace_login(services, login, source)
+    except (CallError, Unavailable) as error:
+        if since := stayed.due():
+            told = "a login that its browser has another for may not be ended: %s (of %d)"
+            log.warning(told, error, since)
 
 
 def _tell(failed: Seldom, request: Request, refusal: CallError) -> None:
