@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from schedclient import SyncClient
+from schedclient import Run, SyncClient
 from support.cluster import DevCluster
 from support.probe import Probe
 from support.relay import Relay
@@ -29,12 +30,8 @@ store the result and to end a process.
 def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undrained(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
-    finish = tmp_path / "finish"
-    held = Probe(tmp_path / "held")
-    wait = f"while [ ! -e {finish} ]; do sleep 0.1; done"
-    running = client.submit(name="held", shell=held.shell(wait))
-    wait_until(held.starts, PATIENCE, "it has started")
-    drained = held.starts()[0].worker
+    held = held_run(client, tmp_path)
+    drained = held.worker
 
     rough.schedctl("worker", "drain", drained, "--reason", "new kernel")
     wait_until(
@@ -42,8 +39,8 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
     )
     assert client.workers.get(drained).running == 1, "what it runs goes on"
     assert drained not in workers_of(client, tmp_path / "while-drained")
-    finish.touch()
-    assert client.runs.wait(running, timeout=20).succeeded
+    held.finish.touch()
+    assert client.runs.wait(held.run, timeout=20).succeeded
     rough.schedctl("worker", "drain", drained, "--wait")
 
     rough.terminate(drained)
@@ -77,11 +74,8 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
 def test_who_waits_for_a_drain_asks_once_and_is_told_when_it_is_done(
     rough: DevCluster, client: SyncClient, tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    finish = tmp_path / "finish"
-    held = Probe(tmp_path / "held")
-    client.submit(name="held", shell=held.shell(f"while [ ! -e {finish} ]; do sleep 0.1; done"))
-    wait_until(held.starts, PATIENCE, "it has started")
-    name = held.starts()[0].worker
+    held = held_run(client, tmp_path)
+    name = held.worker
     with Relay(rough.endpoints[0]) as relay:
         command = [sys.executable, "-m", "schedctl", "worker", "drain", name, "--wait"]
         environment = {**os.environ, "SCHEDCTL_ENDPOINTS": relay.address}
@@ -89,7 +83,7 @@ def test_who_waits_for_a_drain_asks_once_and_is_told_when_it_is_done(
             try:
                 wait_until(lambda: relay.requests == 2, PATIENCE, "the drain, and its watch")
                 time.sleep(5.0)
-                finish.touch()
+                held.finish.touch()
                 finished = time.monotonic()
                 _, told = waits.communicate(timeout=PATIENCE)
                 took = time.monotonic() - finished
@@ -107,27 +101,22 @@ def test_a_drain_is_waited_for_until_a_full_disk_has_room_for_the_results(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """Whoever ended the worker before would have the run done again."""
-    finish = tmp_path / "finish"
-    held = Probe(tmp_path / "held")
-    running = client.submit(
-        name="held", shell=held.shell(f"while [ ! -e {finish} ]; do sleep 0.1; done")
-    )
-    wait_until(held.starts, PATIENCE, "it has started")
-    name = held.starts()[0].worker
+    held = held_run(client, tmp_path)
+    name = held.worker
     full = "1 result isn't stored yet: its spool takes nothing: No space left on device"
     with full_disk(rough.directory / name):
-        finish.touch()
+        held.finish.touch()
         wait_until(lambda: client.workers.get(name).refuses, PATIENCE, "its disk to be full")
         waited = rough.schedctl("worker", "drain", name, "--wait", "--timeout", "5")
         assert waited.returncode != 0
         assert full in waited.stderr
         assert "drained" not in waited.stderr
-        assert client.runs.get(running.run_id).state == "RUNNING"
+        assert client.runs.get(held.run.run_id).state == "RUNNING"
     try:
         waited = rough.schedctl("worker", "drain", name, "--wait")
         assert f"drained {name}: nothing runs on it" in waited.stderr
-        assert client.runs.get(running.run_id).succeeded
-        assert len(held.starts()) == 1
+        assert client.runs.get(held.run.run_id).succeeded
+        assert len(held.probe.starts()) == 1
     finally:
         client.workers.undrain(name)
 
@@ -136,12 +125,8 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:
     """Its runs are done again: whoever read "drained" would have gone on as if they weren't."""
-    finish = tmp_path / "finish"
-    held = Probe(tmp_path / "held")
-    wait = f"while [ ! -e {finish} ]; do sleep 0.1; done"
-    running = client.submit(name="held", shell=held.shell(wait))
-    wait_until(held.starts, PATIENCE, "it has started")
-    name = held.starts()[0].worker
+    held = held_run(client, tmp_path)
+    name = held.worker
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(rough.schedctl, "worker", "drain", name, "--wait", "--timeout", "60")
         wait_until(
@@ -150,7 +135,7 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
         rough.kill(name)
         wait_until(lambda: client.workers.get(name).running is None, PATIENCE, "its streams to end")
         waited = waits.result()
-    finish.touch()
+    held.finish.touch()
     rough.up()
     client.workers.undrain(name)
     assert waited.returncode == 1, waited.stderr
@@ -158,8 +143,27 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
     assert unheard == "it isn't known what runs on it: no member hears it"
     assert gone == "it isn't there"
     assert last.startswith(f"{name} is lost, not drained")
-    assert client.runs.wait(running, timeout=60).succeeded
-    assert len(held.starts()) == 2
+    assert client.runs.wait(held.run, timeout=60).succeeded
+    assert len(held.probe.starts()) == 2
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run that goes on until its file `finish` is there."""
+
+    run: Run
+    probe: Probe
+    worker: str
+    finish: Path
+
+
+def held_run(client: SyncClient, directory: Path) -> Held:
+    """One that has started."""
+    finish, probe = directory / "finish", Probe(directory / "held")
+    wait = f"while [ ! -e {finish} ]; do sleep 0.1; done"
+    run = client.submit(name="held", shell=probe.shell(wait))
+    started = wait_until(probe.starts, PATIENCE, "it has started")
+    return Held(run, probe, started[0].worker, finish)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import pytest
 from schedclient import Client, DeadlineExceeded, InvalidArgument, NotFound
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
+from support.endless import first
 from support.scripted import Refusal, Scripted
 
 FOR_EVER = asyncio.Event
@@ -27,18 +28,6 @@ def told(cursor: str, number: int, state: str = "PENDING") -> wire.RunEvent:
 
 def gap(cursor: str) -> wire.RunEvent:
     return wire.RunEvent(cursor=cursor, gap=wire.RunEvent.Gap(why="too old"))
-
-
-async def first(count: int, stream) -> list:
-    """So many of a stream that doesn't end."""
-    found = []
-    async with asyncio.timeout(10):
-        async for one in stream:
-            found.append(one)
-            if len(found) == count:
-                break
-    await stream.aclose()
-    return found
 
 
 async def test_a_stream_that_breaks_goes_on_after_its_last_cursor(client: Client, member: Scripted):

@@ -12,6 +12,7 @@ from schedclient import Client, ClusterUnavailable, DeadlineExceeded, NotFound, 
 from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import job_service_pb2 as jobs
 from schedproto.v1 import run_pb2
+from support.endless import first
 from support.scripted import Refusal, Scripted
 
 AWAY = Refusal("UNAVAILABLE", reason="DATABASE_SILENT")
@@ -32,18 +33,6 @@ def worker(running: int, age: int = 0) -> cluster.Worker:
 
 def redrive(made: int, state: Any = Open) -> run_pb2.Redrive:
     return run_pb2.Redrive(redrive_id="d1", total=3, made=made, state=state)
-
-
-async def first(count: int, stream: Any) -> list[Any]:
-    """So many of a stream that doesn't end."""
-    found = []
-    async with asyncio.timeout(10):
-        async for one in stream:
-            found.append(one)
-            if len(found) == count:
-                break
-    await stream.aclose()
-    return found
 
 
 async def test_each_change_of_a_worker_is_told_in_one_request(client: Client, member: Scripted):
