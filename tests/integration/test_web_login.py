@@ -241,6 +241,25 @@ async def test_a_live_page_on_which_nothing_happens_ends_with_its_login_and_is_r
             assert (answer.status, answer.json["reason"]) == (401, "TOKEN_REVOKED")
 
 
+async def test_a_live_page_goes_on_though_nobody_can_say_who_reads_it(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While PostgreSQL stands still it is to say so, and not to show what was."""
+
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    _, text = await token(web, auth.ROLE_ADMIN)
+    sent = {"cookie": cookie_of(await log_in(web, text))}
+    async with web.events("/live/jobs", headers=sent) as events:
+        assert (await anext(events)).id
+        monkeypatch.setattr(type(web.services.authentication), "still", silent)
+        web.cluster.has_trust = False
+        async with asyncio.timeout(10):
+            told = await anext(events)
+    assert "isn't trusted" in told.data or "isn&#39;t trusted" in told.data
+
+
 async def test_a_login_is_in_no_list_and_is_forgotten_when_it_has_ended(web: Web) -> None:
     token_id, text = await token(web, auth.ROLE_VIEWER)
     await log_in(web, text)

@@ -59,6 +59,11 @@ TABS: Final = (
 )
 """The navigation: name, path, and the key after `g`."""
 
+KNOWN_WITHIN: Final = 1.0
+"""Seconds that a live page waits to hear whether its reader is known still: while PostgreSQL says
+nothing, the page is to say so.
+"""
+
 
 class Site:
     """All pages of a member."""
@@ -154,9 +159,11 @@ class Site:
             async with aclosing(events), aclosing(authentication.until_over(who, events)) as read:
                 async for event in read:
                     try:
-                        await authentication.still(who)
-                    except Unavailable as away:  # which is what the page tells
-                        log.info("who reads %s can't be looked up: %s", asked.caller.source, away)
+                        async with asyncio.timeout(KNOWN_WITHIN):
+                            await authentication.still(who)
+                    except (Unavailable, TimeoutError) as away:  # which is what the page tells
+                        told = str(away) or "no answer"
+                        log.info("who reads %s can't be looked up: %s", asked.caller.source, told)
                     yield event
 
     def _form(self, action: Action) -> Route:
