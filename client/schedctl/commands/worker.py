@@ -126,4 +126,6 @@ def _left(found: Worker) -> str:
         what = "result isn't" if found.unstored == 1 else "results aren't"
         why = f": {found.refuses}" if found.refuses else ""
         told += [f"{found.unstored} {what} stored yet{why}"]
+    if not told and found.state != "DRAINING":  # its figures are of before it heard of the drain
+        return "it hasn't said yet what runs on it"
     return "; ".join(told) or "nothing runs on it"
