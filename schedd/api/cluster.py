@@ -195,6 +195,8 @@ async def _workers(services: Services) -> list[wire.Worker]:
         if (drain := drains.get(worker.name)) is not None:
             worker.drained_at.FromDatetime(drain.at)
             worker.drained_by, worker.drain_reason = drain.by, drain.reason
+            if worker.unheard and worker.state != lost:  # it can't say so itself
+                worker.state = wire.Worker.STATE_DRAINING
     return sorted(workers, key=lambda worker: worker.name)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from schedclient import Run, SyncClient
+from schedclient import Run, SyncClient, Worker
 from support.cluster import DevCluster
 from support.probe import Probe
 from support.relay import Relay
@@ -37,7 +37,12 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_until_it_is_undr
     wait_until(
         lambda: client.workers.get(drained).state == "DRAINING", PATIENCE, "it has heard of it"
     )
-    assert client.workers.get(drained).running == 1, "what it runs goes on"
+    wait_until(
+        lambda: client.workers.get(drained).running == 1,
+        PATIENCE,
+        "what it runs goes on, and nothing else does: what tests before had there has ended",
+    )
+    assert client.runs.get(held.run.run_id).state == "RUNNING"
     assert drained not in workers_of(client, tmp_path / "while-drained")
     held.finish.touch()
     assert client.runs.wait(held.run, timeout=20).succeeded
@@ -133,14 +138,15 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
             lambda: client.workers.get(name).state == "DRAINING", PATIENCE, "it has heard of it"
         )
         rough.kill(name)
-        wait_until(lambda: client.workers.get(name).running is None, PATIENCE, "its streams to end")
+        unheard = wait_until(lambda: unheard_of(client, name), PATIENCE, "its streams to end")
+        assert unheard.state == "DRAINING", "its drain is known, though it can't say so itself"
         waited = waits.result()
     held.finish.touch()
     rough.up()
     client.workers.undrain(name)
     assert waited.returncode == 1, waited.stderr
-    *_, unheard, gone, last = waited.stderr.splitlines()
-    assert unheard == "it isn't known what runs on it: no member hears it"
+    *_, unknown, gone, last = waited.stderr.splitlines()
+    assert unknown == "it isn't known what runs on it: no member hears it"
     assert gone == "it isn't there"
     assert last.startswith(f"{name} is lost, not drained")
     assert client.runs.wait(held.run, timeout=60).succeeded
@@ -155,6 +161,12 @@ class Held:
     probe: Probe
     worker: str
     finish: Path
+
+
+def unheard_of(client: SyncClient, name: str) -> Worker | None:
+    """The worker, where nobody knows what runs on it and its lease hasn't ended."""
+    found = client.workers.get(name)
+    return found if found.unheard and found.state != "LOST" else None
 
 
 def held_run(client: SyncClient, directory: Path) -> Held:
