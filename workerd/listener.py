@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -14,12 +13,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from schedkit.channel import split_address
 from schedkit.errors import Misconfigured
+from schedkit.listening import listening
 from schedkit.momentary import Momentary
 from schedkit.patience import protocol_of
 from workerd.metrics import Metrics
 
+BACKLOG = 128
+"""Connections that wait to be accepted."""
 MOST, MOST_OF_ONE_HOST = 128, 32
 """Connections to it: who asks for health and metrics needs one."""
 
@@ -39,10 +40,8 @@ class Listener:
         Raises:
             Misconfigured: the address can't be bound.
         """
-        host, port = split_address(address)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._socket = socket.create_server((host, port), family=family)
+            self._socket = listening(address, BACKLOG)
         except OSError as error:
             raise Misconfigured(f"can't listen on {address}: {error}") from error
 

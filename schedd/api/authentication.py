@@ -10,6 +10,8 @@ Invariants
 - A revoked token is worth nothing FRESH seconds later, on whichever member; here, at once. So is
   a stream that it opened, and what was made by it. A login that newer ones ended has FRESH here,
   too.
+- While PostgreSQL says nothing, nobody is known but for what needs none of it (`lately`: a member's
+  own figures, by which people are told that it is away): who was known LATELY.
 - That a token has ended or was revoked is told to who knows its secret alone.
 - What nobody knows costs the database little: LOOKS are under way at a time, and what isn't there
   is remembered, too, as are no more than MOST of them.
@@ -33,12 +35,17 @@ from schedd.core.rights import ANONYMOUS, SCHEME, Identity, identity_of
 from schedd.ports import AccessTokenStore, ClusterClock
 from schedkit.certificates import names_told, not_after
 from schedkit.clock import boottime
+from schedkit.errors import Unavailable
 from schedkit.tasks import Loop
 
 T = TypeVar("T")
 
 FRESH: Final = 5.0
 """Seconds for which a row that was read stands for what is stored."""
+LATELY: Final = 86_400.0
+"""Seconds for which it does where PostgreSQL says nothing, for who reads what needs none of it."""
+PROMPT: Final = 1.0
+"""Seconds that those wait for its answer: it is then that they are to be told so."""
 MOST: Final = 4_096
 LOOKS: Final = 4
 
@@ -80,9 +87,14 @@ class Authentication:
         return self._readers.loops
 
     async def of(
-        self, sent: tuple[str, ...], certificate: Callable[[], Identity | Nobody | None]
+        self,
+        sent: tuple[str, ...],
+        certificate: Callable[[], Identity | Nobody | None],
+        *,
+        lately: bool = False,
     ) -> Identity:
-        """Who sent this header (all that came of it), or else showed this certificate.
+        """Who sent this header (all that came of it), or else showed this certificate. `lately`:
+        for what needs no PostgreSQL.
 
         Raises:
             InvalidArgument: it came more than once. Unauthenticated: nobody that is known.
@@ -93,7 +105,7 @@ class Authentication:
         if len(sent) > 1:
             raise wrong("Authorization", "is given twice")
         if sent:
-            return await self.of_header(sent[0])
+            return await self.of_header(sent[0], lately=lately)
         who = certificate()
         if who is None:
             raise _unknown("it isn't known who calls", "NO_CREDENTIALS")
@@ -104,17 +116,18 @@ class Authentication:
             raise _unknown("the certificate has ended", "CERTIFICATE_EXPIRED")
         return who
 
-    async def of_header(self, authorization: str) -> Identity:
+    async def of_header(self, authorization: str, *, lately: bool = False) -> Identity:
         """Who is meant by `Bearer schedd_…`. Raises Unauthenticated, OutOfTouch, Unavailable."""
         if authorization[: len(BEARER)].lower() != BEARER:
             raise _unknown("authorization isn't `Bearer` and a token", "BAD_TOKEN")
         async with in_time.read(None):
-            return await self.of_token(authorization[len(BEARER) :].strip())
+            return await self.of_token(authorization[len(BEARER) :].strip(), lately=lately)
 
-    async def of_token(self, text: str) -> Identity:
+    async def of_token(self, text: str, *, lately: bool = False) -> Identity:
         """Whose token this is. Raises Unauthenticated, Unavailable."""
         parts = read(text)
-        token = None if parts is None else await self._row(parts[0])
+        row = self._row_lately if lately else self._row
+        token = None if parts is None else await row(parts[0])
         if parts is None or token is None or not token.is_of(parts[1]):
             raise _unknown("the token isn't one of this cluster's", "BAD_TOKEN")
         return self._living(token)
@@ -182,6 +195,18 @@ class Authentication:
                     found = await self._store.find(token)
                     self._keep(asked, {token: found})
         return self._rows[token][1]
+
+    async def _row_lately(self, token: AccessTokenId) -> AccessToken | None:
+        """As it was read last, where it can't be read now. One that never was is waited for."""
+        if not self._fresh(token, LATELY):
+            return await self._row(token)
+        try:
+            async with asyncio.timeout(PROMPT):
+                return await self._row(token)
+        except (Unavailable, TimeoutError):
+            if not self._fresh(token, LATELY):  # revoked here meanwhile
+                raise
+            return self._rows[token][1]
 
     async def _refresh(self, tokens: Collection[AccessTokenId]) -> bool:
         """Read the rows of all of these, unless each is fresh until the next such look has had its

@@ -33,7 +33,7 @@ from schedd.web import health, login, problems, refusals, templating, ways
 from schedd.web.forwarded import STRAIGHT, Forwarded, Reach
 from schedd.web.guard import AtATime, OwnHost, SameOrigin, SecurityHeaders, host_of
 from schedd.web.health import Readiness
-from schedd.web.known import IDENTITY, Known
+from schedd.web.known import FIGURES, IDENTITY, Known
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.site import Site
 from schedd.web.refusals import Way
@@ -86,7 +86,7 @@ def _daemon(telemetry: Telemetry, probes: Sequence[BaseRoute]) -> list[BaseRoute
         content, media_type = telemetry.scraped(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": media_type, "cache-control": "no-store"})
 
-    return [*probes, Route("/metrics", metrics)]
+    return [*probes, Route(FIGURES, metrics)]
 
 
 def _forms() -> dict[str, Collection[str]]:

@@ -45,6 +45,8 @@ COOKIE: Final = "__Host-schedd"
 LOGIN: Final = "/login"
 UNASKED: Final = frozenset({"/healthz", "/readyz"})
 """Told to anybody, at once, whatever is away."""
+FIGURES: Final = "/metrics"
+"""Told to who was known lately, for by these it is told that PostgreSQL is away."""
 LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
 _LOST: Final = "what you typed is too long to be kept here: your browser's Back has it"
@@ -89,14 +91,15 @@ class Known:
     async def identity(self, scope: Scope) -> Identity:
         """Who asks. Raises what `Authentication.of` does."""
         headers, shown = Headers(scope=scope), partial(self._certified, scope)
+        known = partial(self._authentication.of, lately=scope["path"] == FIGURES)
         sent = tuple(headers.getlist("authorization"))
         if not sent and (login := cookie_of(headers)) is not None:
             try:
-                return await self._authentication.of((f"{BEARER}{login}",), shown)
+                return await known((f"{BEARER}{login}",), shown)
             except Unauthenticated:
                 if not isinstance(shown(), Identity):
                     raise
-        return await self._authentication.of(sent, shown)
+        return await known(sent, shown)
 
     async def _answer(
         self, scope: Scope, receive: Receive, error: CallError | Unavailable

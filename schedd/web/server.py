@@ -19,9 +19,9 @@ from typing import Any, Final, NoReturn, cast
 import uvicorn
 from starlette.applications import Starlette
 
-from schedkit.channel import split_address
 from schedkit.errors import Fault, Misconfigured
 from schedkit.https import Handshake
+from schedkit.listening import listening
 from schedkit.patience import MOST, protocol_of
 from schedkit.proxies import NO_PROXIES, Proxies
 from schedkit.seldom import Seldom
@@ -108,25 +108,11 @@ async def bound(address: str) -> AsyncIterator[Bound]:
 
 def _listener(address: str) -> socket.socket:
     try:
-        host, port = split_address(address)
+        return listening(address, BACKLOG)
     except ValueError as error:
         raise Misconfigured(f"listen.http: {error}") from error
-    try:
-        family, kind, _, _, where = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(where)
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
     except OSError as error:
         raise Misconfigured(f"listen.http: can't listen at {address}: {error}") from error
-    listener.setblocking(False)
-    return listener
 
 
 class _Server(uvicorn.Server):

@@ -153,6 +153,28 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
     assert len(held.probe.starts()) == 2
 
 
+def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_and_back_at_once(
+    rough: DevCluster, client: SyncClient, tmp_path: Path
+) -> None:
+    """As a supervisor starts it again, long before its lease has ended."""
+    held = held_run(client, tmp_path)
+    name = held.worker
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(rough.schedctl, "worker", "drain", name, "--wait", "--timeout", "60")
+        wait_until(
+            lambda: client.workers.get(name).state == "DRAINING", PATIENCE, "it has heard of it"
+        )
+        rough.kill(name)
+        rough.up()
+        waited = waits.result()
+    held.finish.touch()
+    client.workers.undrain(name)
+    assert waited.returncode == 1, waited.stderr
+    assert waited.stderr.splitlines()[-1].startswith(f"{name} was started anew, not drained")
+    assert client.runs.wait(held.run, timeout=60).succeeded
+    assert len(held.probe.starts()) == 2
+
+
 @dataclass(frozen=True)
 class Held:
     """A run that goes on until its file `finish` is there."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from schedd.api import in_time
+from schedd.api import authentication, in_time
 from schedd.api.authentication import FRESH
 from schedd.api.calls import UNARY
 from schedd.api.services import Caller
@@ -186,6 +186,32 @@ async def test_a_login_and_its_end_wait_for_a_silent_postgresql_no_longer_than_o
     assert "PostgreSQL gave this member no answer within 0.5 s" in refused.text
     assert (left.status, "set-cookie" in left.headers) == (504, False), "it may still be good"
     assert "it may have been made" in left.text
+
+
+async def test_figures_are_told_to_who_was_known_lately_while_postgresql_is_silent(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By them the alert comes that it is: a scraper gives up before a look for a token does."""
+
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    _, text = await token(web, auth.ROLE_VIEWER)
+    known = [bearer(text), {"cookie": cookie_of(await log_in(web, text))}]
+    for sent in known:
+        assert (await web.get("/metrics", headers=sent)).status == 200
+    _, never_seen = await token(web, auth.ROLE_VIEWER)
+    monkeypatch.setattr(authentication, "FRESH", 0.0)
+    monkeypatch.setattr(in_time, "READ_WITHIN", 3.0)
+    monkeypatch.setattr(type(web.services.access_tokens), "find", silent)
+
+    for sent in known:
+        async with asyncio.timeout(authentication.PROMPT + 1):
+            told = await web.get("/metrics", headers=sent)
+        assert told.status == 200
+        assert "schedd_workers" in told.text
+        assert (await web.get("/api/v1/jobs", headers=sent)).status == 503
+    assert (await web.get("/metrics", headers=bearer(never_seen))).status == 503
 
 
 async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None:

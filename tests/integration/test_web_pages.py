@@ -93,6 +93,19 @@ async def test_a_form_waits_for_no_page(dsn: str, monkeypatch: pytest.MonkeyPatc
         assert (await web.get("/api/v1/jobs/etl")).json["pauseNote"] == "the disks"
 
 
+async def test_what_needs_no_database_or_tells_of_it_waits_for_no_page(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "AT_A_TIME", 0)
+    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    async with served(dsn) as web:
+        assert (await web.get("/jobs")).status == 503, "no page has a turn"
+        doctor = await web.get("/cluster/doctor")
+        assert doctor.status == 200
+        assert "it is away" in doctor.text
+        assert "every minute" in (await web.get("/cron?expression=*+*+*+*+*")).text.lower()
+
+
 async def test_every_page_is_there_and_within_the_frame(web: Web) -> None:
     await web.post("/api/v1/jobs", JOB)
     run = (await web.post("/api/v1/jobs/etl:trigger", {})).json["runId"]

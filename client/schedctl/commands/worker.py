@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import click
 
 from schedclient import Client, Worker
@@ -11,6 +14,17 @@ from schedctl.flags import Group, pass_session
 from schedctl.following import to_its_end
 from schedctl.output import message, show_facts, show_list, show_one
 from schedctl.session import Session
+
+UNDRAINED: Final = "it was undrained"
+AWAY: Final = "it isn't there"
+ANEW: Final = "it was started anew"
+_AGAIN: Final = "what still ran on it was given back, or is done again"
+INSTEAD: Final[Mapping[str, str]] = {
+    UNDRAINED: "was undrained, not drained: it is given work again",
+    AWAY: f"is lost, not drained: {_AGAIN} elsewhere; schedctl worker undrain {{name}}",
+    ANEW: f"was started anew, not drained: {_AGAIN}; schedctl worker undrain {{name}}",
+}
+"""How a drain that is waited for ends otherwise: as it stands, and what that means."""
 
 
 @click.group(cls=Group)
@@ -58,35 +72,34 @@ def describe(session: Session, name: str) -> None:
 def drain(session: Session, name: str, reason: str, wait: bool) -> None:
     """Give it no new work, also after its next start, until it is undrained.
 
-    What it runs it finishes. --wait ends with 1 where the worker is lost meanwhile: what ran on it
-    may be done again. Of one that isn't there to begin with there is nothing to wait for: 0.
+    What it runs it finishes. --wait ends with 1 where the worker is lost or started anew meanwhile
+    (what ran on it may be done again) or undrained. Of one that isn't there to begin with there is
+    nothing to wait for: 0.
     """
-    there = False
+    otherwise = ""
 
     async def work(client: Client) -> Worker:
-        nonlocal there
+        nonlocal otherwise
         drained = await client.workers.drain(name, reason=reason)
-        there = drained.state != "LOST"
-        if not wait:
+        if not wait or drained.state == "LOST":
             return drained
-        return await to_its_end(
+        found = await to_its_end(
             session,
             drained,
             client.workers.watch(name),
-            _left,
-            _done,
+            lambda found: _otherwise(drained, found) or _left(found),
+            lambda found: bool(_otherwise(drained, found)) or _done(found),
             name="drain",
             remedy=f"see `schedctl worker describe {name}`, or `schedctl worker undrain {name}`",
         )
+        otherwise = _otherwise(drained, found)
+        return found
 
     found = session.run(work)
     if not session.tabular:
         show_one(session, found, WORKERS, lambda one: one.name)
-    if wait and there and found.state == "LOST":
-        message(
-            f"{name} is lost, not drained: what still ran on it was given back, or is done again"
-            f" elsewhere; schedctl worker undrain {name}"
-        )
+    if otherwise:
+        message(f"{name} {INSTEAD[otherwise].format(name=name)}")
         click.get_current_context().exit(1)
     done = "drained" if wait else "draining"
     message(f"{done} {name}: {_left(found)}; schedctl worker undrain {name}")
@@ -109,16 +122,25 @@ def undrain(session: Session, name: str, reason: str) -> None:
     message(f"undrained {name}" if before.drained_at else f"{name} wasn't drained")
 
 
+def _otherwise(drained: Worker, found: Worker) -> str:
+    """What became of it other than that it is drained, one of INSTEAD; empty where that goes on."""
+    if found.drained_at is None:
+        return UNDRAINED
+    if found.state == "LOST":
+        return AWAY
+    return ANEW if found.incarnation != drained.incarnation else ""
+
+
 def _done(found: Worker) -> bool:
-    """Whether nothing is done again, whatever becomes of it; or it is lost."""
+    """Whether nothing is done again, whatever becomes of it."""
     under_way = found.unheard or found.running or found.unstored
-    return found.state == "LOST" or (found.state == "DRAINING" and not under_way)
+    return found.state == "DRAINING" and not under_way
 
 
 def _left(found: Worker) -> str:
     """What a drain still waits for."""
     if found.state == "LOST":
-        return "it isn't there"
+        return AWAY
     if found.unheard:
         return "it isn't known what runs on it: no member hears it"
     told = [f"{found.running} still running"] if found.running else []

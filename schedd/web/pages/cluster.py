@@ -178,4 +178,4 @@ PAGE: Final = Page(
         Action("/cluster/transfer-leader", _transfer),
     ),
 )
-DOCTOR: Final = Page("/cluster/doctor", "Cluster", "doctor", _checked, every=None)
+DOCTOR: Final = Page("/cluster/doctor", "Cluster", "doctor", _checked, every=None, by_turns=False)

@@ -62,4 +62,4 @@ async def _read(asked: Asked) -> Shown:
 ASKS: Final = ("expression", "timeZone", "zone", "job")
 """`timeZone` is REST's name; addresses from before have `zone`."""
 
-PAGE: Final = Page("/cron", "Cron", "cron", _read, asks=ASKS, every=None)
+PAGE: Final = Page("/cron", "Cron", "cron", _read, asks=ASKS, every=None, by_turns=False)

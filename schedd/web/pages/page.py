@@ -29,7 +29,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
@@ -197,6 +197,7 @@ class Page:
     it showed then. `beside`: what stands beside the body, by what was seen; read where the whole
     page is asked for, and known to `frame` by that name. `tells_troubles`: what keeps runs from
     being on time stands on it; any other has a line of it where this member fires nothing.
+    `by_turns`: not what asks nothing of the database, or has to tell of it while it hangs.
     """
 
     path: str
@@ -210,6 +211,11 @@ class Page:
     without: Without | None = None
     beside: Beside | None = None
     tells_troubles: bool = False
+    by_turns: bool = True
+
+    def turned(self, asked: Asked) -> Asked:
+        """The address, to be read with a turn or without one."""
+        return asked if self.by_turns else replace(asked, turns=None)
 
     def check(self, names: Collection[str]) -> None:
         """Raise InvalidArgument where something is asked by another name than it has, or twice."""

@@ -24,6 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from schedd.api.authentication import PROMPT
 from schedd.api.errors import CallError, Unauthenticated
 from schedd.api.services import Services
 from schedd.web import problems
@@ -58,11 +59,6 @@ TABS: Final = (
     ("Forecast", "forecast", "f"),
 )
 """The navigation: name, path, and the key after `g`."""
-
-KNOWN_WITHIN: Final = 1.0
-"""Seconds that a live page waits to hear whether its reader is known still: while PostgreSQL says
-nothing, the page is to say so.
-"""
 
 
 class Site:
@@ -159,7 +155,7 @@ class Site:
             async with aclosing(events), aclosing(authentication.until_over(who, events)) as read:
                 async for event in read:
                     try:
-                        async with asyncio.timeout(KNOWN_WITHIN):
+                        async with asyncio.timeout(PROMPT):
                             await authentication.still(who)
                     except (Unavailable, TimeoutError) as away:  # which is what the page tells
                         told = str(away) or "no answer"
@@ -178,7 +174,7 @@ class Site:
         except CallError as error:
             return self._problem(problems.of(error), request.url.path, self._asked(request))
         asked = self._asked(request)
-        look = self._looks.of(page, asked)
+        look = self._looks.of(page, page.turned(asked))
         told = telling.read(request.cookies.get(telling.COOKIE, ""))
         body = await (look.anew() if told else look.now())
         live = ""

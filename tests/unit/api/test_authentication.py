@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -9,12 +10,13 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api import authentication
+from schedd.api import authentication, in_time
 from schedd.api.authentication import MOST, Authentication
-from schedd.api.errors import InvalidArgument, Unauthenticated
+from schedd.api.errors import InvalidArgument, OutOfTouch, Unauthenticated
 from schedd.core.access_tokens import AccessToken, text_of
 from schedd.core.ids import AccessTokenId
 from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
+from schedkit.errors import Unavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CERTIFIED = Identity(Kind.WORKER, "w1", until=NOW + timedelta(days=1))
@@ -42,10 +44,26 @@ class Place:
         self.rows[token_id] = replace(plain, **changes)
         return self.rows[token_id], text
 
-    async def refused(self, text: str) -> str:
+    async def known(self, text: str, *, lately: bool = False) -> Identity:
+        sent = (f"Bearer {text}",)
+        return await self.authentication.of(sent, lambda: CERTIFIED, lately=lately)
+
+    async def refused(self, text: str, *, lately: bool = False) -> str:
         with pytest.raises(Unauthenticated) as refusal:
-            await self.authentication.of((f"Bearer {text}",), lambda: CERTIFIED)
+            await self.known(text, lately=lately)
         return refusal.value.reason
+
+
+class Away:
+    """A database that isn't there."""
+
+    @staticmethod
+    async def refuses(_: AccessTokenId) -> AccessToken | None:
+        raise Unavailable("the database isn't there")
+
+    @staticmethod
+    async def hangs(_: AccessTokenId) -> AccessToken | None:
+        return await asyncio.Future()
 
 
 class Clock:
@@ -120,6 +138,36 @@ async def test_a_revocation_is_known_here_at_once_and_elsewhere_soon(
     place.rows[other.id] = replace(other, revoked_at=NOW)
     place.authentication.forget()
     assert await place.refused(text) == "TOKEN_REVOKED"
+
+
+@pytest.mark.parametrize("away", ["refuses", "hangs"])
+async def test_who_was_known_lately_is_known_without_a_database_for_what_needs_none(
+    away: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place()
+    _, text = place.token()
+    _, never_seen = place.token()
+    revoked, other = place.token()
+    for each in (text, other):
+        await place.authentication.of_token(each)
+    place.rows[revoked.id] = replace(revoked, revoked_at=NOW)
+    monkeypatch.setattr(authentication, "FRESH", 0.0)
+    assert await place.refused(other) == "TOKEN_REVOKED"
+    monkeypatch.setattr(authentication, "PROMPT", 0.2)
+    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    monkeypatch.setattr(place, "find", getattr(Away, away))
+
+    assert (await place.known(text, lately=True)).actor == "user/alice"
+    assert await place.refused(other, lately=True) == "TOKEN_REVOKED"
+    for each, lately in ((text, False), (never_seen, True)):
+        with pytest.raises((Unavailable, OutOfTouch)):
+            await place.known(each, lately=lately)
+    place.now += timedelta(days=2)
+    assert await place.refused(text, lately=True) == "TOKEN_EXPIRED"
+    place.now = NOW
+    place.authentication.forget()
+    with pytest.raises((Unavailable, OutOfTouch)):  # it may be this one that was revoked
+        await place.known(text, lately=True)
 
 
 async def test_a_stream_ends_with_what_its_reader_was_known_by() -> None:

@@ -210,6 +210,39 @@ async def test_a_drain_isnt_done_while_no_member_hears_the_worker(ctl, member):
     assert "draining w1: it isn't known what runs on it: no member hears it;" in told
 
 
+async def test_a_drain_that_is_waited_for_isnt_done_by_a_worker_that_was_started_anew(ctl, member):
+    """Killed, it is back within its lease, and what ran on it is done again."""
+    draining = wire.Worker.STATE_DRAINING
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, incarnation="a", running=1))
+    stands = [drained(state=draining, incarnation="a", unheard=True)]
+    member.say("WatchWorker", [*stands, drained(state=draining, incarnation="b")])
+    ended = await ctl("worker", "drain", "w1", "--wait")
+    again = "what still ran on it was given back, or is done again"
+    assert ended.code == 1
+    assert ended.err.splitlines() == [
+        "1 still running",
+        "it isn't known what runs on it: no member hears it",
+        "it was started anew",
+        f"w1 was started anew, not drained: {again}; schedctl worker undrain w1",
+    ]
+
+
+@pytest.mark.parametrize("state", ["STATE_LIVE", "STATE_DRAINING"])
+async def test_a_drain_that_is_waited_for_ends_when_somebody_undrains_the_worker(
+    ctl, member, state
+):
+    undrained = wire.Worker(name="w1", state=wire.Worker.State.Value(state))
+    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, running=1))
+    member.say("WatchWorker", [undrained, drained(state=wire.Worker.STATE_DRAINING)])
+    ended = await ctl("worker", "drain", "w1", "--wait")
+    assert ended.code == 1
+    assert ended.err.splitlines() == [
+        "1 still running",
+        "it was undrained",
+        "w1 was undrained, not drained: it is given work again",
+    ]
+
+
 async def test_a_drain_that_is_waited_for_and_ends_with_the_loss_of_the_worker_isnt_done(
     ctl, member
 ):

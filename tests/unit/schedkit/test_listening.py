@@ -1,0 +1,35 @@
+"""Sockets that listen: what is written to a connection of theirs is sent at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from schedkit.listening import listening
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_what_is_written_in_two_pieces_doesnt_wait_for_the_first_to_be_acknowledged(
+    host: str,
+) -> None:
+    accepted: asyncio.Queue[socket.socket] = asyncio.Queue()
+
+    def came(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.put_nowait(writer.get_extra_info("socket"))
+
+    listener = listening(f"{host}:0", 8)
+    port = listener.getsockname()[1]
+    async with await asyncio.start_server(came, sock=listener):
+        _, writer = await asyncio.open_connection(listener.getsockname()[0], port)
+        async with asyncio.timeout(10):
+            connection = await accepted.get()
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        writer.close()
+
+
+def test_an_address_that_is_taken_is_given_back_with_the_error() -> None:
+    taken = listening("127.0.0.1:0", 8)
+    with taken, pytest.raises(OSError, match="Address already in use"):
+        listening(f"127.0.0.1:{taken.getsockname()[1]}", 8)
