@@ -11,7 +11,7 @@ Invariants
   a stream that it opened, and what was made by it. A login that newer ones ended has FRESH here,
   too.
 - While PostgreSQL says nothing, nobody is known but for what needs none of it (`lately`: a member's
-  own figures, by which people are told that it is away): who was known LATELY.
+  own figures and the doctor, which tell that it is away): who was known LATELY.
 - That a token has ended or was revoked is told to who knows its secret alone.
 - What nobody knows costs the database little: LOOKS are under way at a time, and what isn't there
   is remembered, too, as are no more than MOST of them.

@@ -81,6 +81,8 @@ class Rule:
     where: In | Of | None = None
     """None: in all namespaces."""
     kind: Kind = Kind.USER
+    lately: bool = False
+    """It tells of PostgreSQL while that says nothing: to who was known lately, then."""
 
 
 OPEN: Final = Rule(None, kind=Kind.ANYBODY)
@@ -154,7 +156,7 @@ _CLUSTER: Final = {
     "RebalanceCluster": _ADMIN_ALL,
     "PauseCluster": _ADMIN_ALL,
     "ResumeCluster": _ADMIN_ALL,
-    "CheckCluster": _VIEW_ALL,
+    "CheckCluster": Rule(Role.VIEWER, lately=True),
     "ListWorkers": _VIEW_ALL,
     "GetWorker": _VIEW_ALL,
     "WatchWorker": _VIEW_ALL,

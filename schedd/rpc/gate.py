@@ -51,15 +51,17 @@ class Gate:
         """The handler of this method (its full name), behind the gate."""
         if self._authentication is None or not self._authentication.demanded:
             return handler
-        if POLICY.get(method) == OPEN:
+        rule = POLICY.get(method)
+        if rule == OPEN:
             return handler
-        return _wrapped(handler, lambda context: self._admit(method, context))
+        lately = rule is not None and rule.lately
+        return _wrapped(handler, lambda context: self._admit(method, context, lately=lately))
 
-    async def _admit(self, method: str, context: Context) -> None:
+    async def _admit(self, method: str, context: Context, *, lately: bool) -> None:
         assert self._authentication is not None
         try:
             who = await self._authentication.of(
-                _authorization(context), lambda: self._certified(context)
+                _authorization(context), lambda: self._certified(context), lately=lately
             )
             admitted(who, method)
         except (CallError, Unavailable) as error:

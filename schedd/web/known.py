@@ -46,7 +46,9 @@ LOGIN: Final = "/login"
 UNASKED: Final = frozenset({"/healthz", "/readyz"})
 """Told to anybody, at once, whatever is away."""
 FIGURES: Final = "/metrics"
-"""Told to who was known lately, for by these it is told that PostgreSQL is away."""
+DOCTOR: Final = "/cluster/doctor"
+LATELY: Final = frozenset({FIGURES, DOCTOR, "/api/v1/cluster/checks"})
+"""By these it is told that PostgreSQL is away: while it is, to who was known lately."""
 LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
 _LOST: Final = "what you typed is too long to be kept here: your browser's Back has it"
@@ -91,7 +93,7 @@ class Known:
     async def identity(self, scope: Scope) -> Identity:
         """Who asks. Raises what `Authentication.of` does."""
         headers, shown = Headers(scope=scope), partial(self._certified, scope)
-        known = partial(self._authentication.of, lately=scope["path"] == FIGURES)
+        known = partial(self._authentication.of, lately=scope["path"] in LATELY)
         sent = tuple(headers.getlist("authorization"))
         if not sent and (login := cookie_of(headers)) is not None:
             try:

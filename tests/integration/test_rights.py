@@ -21,6 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from schedctl.authority import Authority as Issuing
 from schedctl.authority import Subject
+from schedd.api import authentication, in_time
 from schedd.api.access_tokens import create_token, revoke_token
 from schedd.api.authentication import FRESH
 from schedd.api.calls import STREAMING, methods
@@ -34,6 +35,7 @@ from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
 from schedkit.channel import TLS, connect, listen
 from schedproto.v1 import auth_service_pb2 as auth
+from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import job_service_pb2 as jobs
 from schedproto.v1 import run_service_pb2 as runs
 from support.certs import Authority
@@ -298,6 +300,28 @@ async def test_a_token_that_is_wrong_revoked_or_expired_is_refused_however_it_co
         )
     )
     assert await place.code(*ask, place.tokens, place.trust, ended) is UNKNOWN
+
+
+async def test_the_doctor_answers_who_was_known_lately_while_postgresql_is_silent(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what every refusal then points to."""
+
+    async def silent(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    ask = by_name("CheckCluster"), cluster.CheckClusterRequest()
+    _, text = await place.token(1)
+    _, never_seen = await place.token(1)
+    assert await place.code(*ask, place.tokens, place.trust, text) is grpc.StatusCode.OK
+    monkeypatch.setattr(authentication, "FRESH", 0.0)
+    monkeypatch.setattr(in_time, "READ_WITHIN", 2.0)
+    monkeypatch.setattr(type(place.web.services.access_tokens), "find", silent)
+    assert await place.code(*ask, place.tokens, place.trust, text) is grpc.StatusCode.OK
+    away = grpc.StatusCode.UNAVAILABLE
+    assert await place.code(*ask, place.tokens, place.trust, never_seen) is away
+    other = by_name("GetCluster"), cluster.GetClusterRequest()
+    assert await place.code(*other, place.tokens, place.trust, text) is away
 
 
 async def test_of_two_tokens_it_isnt_guessed_which_is_meant(place: Place) -> None:

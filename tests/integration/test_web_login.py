@@ -210,6 +210,8 @@ async def test_figures_are_told_to_who_was_known_lately_while_postgresql_is_sile
             told = await web.get("/metrics", headers=sent)
         assert told.status == 200
         assert "schedd_workers" in told.text
+        for path in ("/cluster/doctor", "/api/v1/cluster/checks"):
+            assert "it is away" in (await web.get(path, headers=sent)).text
         assert (await web.get("/api/v1/jobs", headers=sent)).status == 503
     assert (await web.get("/metrics", headers=bearer(never_seen))).status == 503
 

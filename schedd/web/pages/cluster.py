@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from schedd.api import cluster_leader
-from schedd.web import words
+from schedd.web import known, words
 from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.glance import COLOURS
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
@@ -178,4 +178,4 @@ PAGE: Final = Page(
         Action("/cluster/transfer-leader", _transfer),
     ),
 )
-DOCTOR: Final = Page("/cluster/doctor", "Cluster", "doctor", _checked, every=None, by_turns=False)
+DOCTOR: Final = Page(known.DOCTOR, "Cluster", "doctor", _checked, every=None, by_turns=False)
