@@ -20,11 +20,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
 from typing import NoReturn
 
 from schedkit.backoff import Backoff
 from schedkit.channel import TLS
 from schedkit.clock import boottime
+from schedkit.errors import Misconfigured
+from schedkit.handshake import out_of_time
 from schedkit.tasks import Waker
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
@@ -46,6 +50,9 @@ _STEADY = 10.0
 """Seconds after which a stream that broke had been a good one."""
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 """Seconds between two tries of a member that doesn't answer; see `_bounded` too."""
+_REMIND_AFTER = 60.0
+"""Seconds between two lines that our certificate is out of its time: nothing works until it isn't,
+and no member can say so."""
 
 
 class Attach:
@@ -78,6 +85,7 @@ class Attach:
         self._waker = Waker()
         self._redeal_due = False
         self._leaving = False
+        self._reminded = -inf
         self.on_trust: Callable[[float], object] = lambda _until: None
         """Called with the instant until which there is trust, as soon as there is another."""
 
@@ -288,11 +296,16 @@ class Attach:
             ending, why = await link.run()
             if link.member and boottime() - began > _STEADY:
                 backoff.reset()
+            ours = self._out_of_time()
+            reminds = ours != "" and boottime() - self._reminded >= _REMIND_AFTER
+            if reminds:
+                self._reminded = boottime()
             log.log(
-                logging.DEBUG if told and not link.member else logging.WARNING,
-                "stream to %s ended: %s",
+                logging.DEBUG if told and not link.member and not reminds else logging.WARNING,
+                "stream to %s ended: %s%s",
                 address,
                 why,
+                ours,
             )
             told = not link.member
             if ending is Ending.LOST:
@@ -300,6 +313,13 @@ class Attach:
             await asyncio.sleep(self._bounded(backoff.next()))
         del self._tasks[address]
         self._waker.wake()
+
+    def _out_of_time(self) -> str:
+        """Why our certificate isn't good now; empty: it is, or isn't there just now."""
+        with suppress(Misconfigured, ValueError):
+            if self._tls is not None and (ours := out_of_time(self._tls)):
+                return f"; {ours}"
+        return ""
 
     def _bounded(self, wait: float) -> float:
         """No longer than a third of the lease, once it is known: back before the lease ends."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from typing import Final, TypeVar
 
 import click
@@ -20,7 +20,9 @@ from schedclient import (
     LogPiece,
     Result,
     Run,
+    RunState,
 )
+from schedclient.run_values import LIVE
 from schedctl.columns import last_line, progress
 from schedctl.output import MARKS, length, message, stamp
 from schedctl.session import Session
@@ -128,6 +130,23 @@ async def to_its_end(
     except asyncio.CancelledError:
         message(f"the {name} goes on: {remedy}")
         raise
+
+
+def all_succeeded(states: Mapping[str, int], total: int, see: str) -> bool:
+    """Whether none of these runs ended otherwise; else how they did is said, and where to `see`
+    them: `3 of 5 runs didn't succeed (3 failed): schedctl run list … --state failed`.
+    """
+    ends = sorted(
+        (state, count)
+        for state, count in states.items()
+        if count and state not in LIVE and state != RunState.SUCCEEDED
+    )
+    if ends:
+        told = ", ".join(f"{count:,} {state.lower()}" for state, count in ends)
+        listed = ",".join(state.lower() for state, _ in ends)
+        missed = sum(count for _, count in ends)
+        message(f"{missed:,} of {total:,} runs didn't succeed ({told}): {see} --state {listed}")
+    return not ends
 
 
 async def print_pieces(pieces: AsyncIterable[LogPiece], *, timestamps: bool = False) -> None:

@@ -51,9 +51,8 @@ class Why:
 def why_not(endpoint: str, tls: TLS) -> Why | None:
     """What keeps TLS with `host:port` from standing; None: nothing of TLS. Blocks for seconds."""
     try:
-        _, cert, _ = tls.read()
-        if cert is not None and (untimely := _untimely(cert)):
-            return Why(f"our certificate {tls.cert} {untimely}")
+        if ours := out_of_time(tls):
+            return Why(ours)
         context = ssl.create_default_context(cafile=tls.ca)
         context.set_alpn_protocols(["h2"])
         if tls.cert is not None:
@@ -67,6 +66,19 @@ def why_not(endpoint: str, tls: TLS) -> Why | None:
         return None
     with plain:
         return _tried(context, plain, host, ours=tls.cert is not None)
+
+
+def out_of_time(tls: TLS) -> str:
+    """Why our certificate, as its file has it, isn't good now; empty: its time is right, or we have
+    none.
+
+    Raises:
+        Misconfigured: one of the files can't be read.
+        ValueError: it is no certificate.
+    """
+    _, cert, _ = tls.read()
+    told = _untimely(cert) if cert is not None else ""
+    return f"our certificate {tls.cert} {told}" if told else ""
 
 
 def is_tls(endpoint: str) -> bool:

@@ -99,7 +99,7 @@ def test_what_died_is_told_of_and_done_again_once_its_job_is_mended(
     chosen = ("--group", group["fingerprint"], "--job", name)
     many = rough.schedctl("dlq", "redrive", *chosen, "--wait")
     assert many.returncode == 0, many.stderr
-    assert "2 of 2 made" in many.stderr
+    assert "2 of 2 made (2 succeeded)" in many.stderr
 
     made = succeeded(client, name, 3)
     assert {run.redrive_of for run in made} == {run.run_id for run in (first, *others)}

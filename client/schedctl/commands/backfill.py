@@ -11,11 +11,15 @@ import click
 from schedclient import Backfill, BackfillPlan, Client
 from schedctl.columns import BACKFILLS
 from schedctl.flags import Command, pass_session
-from schedctl.following import to_its_end
+from schedctl.following import RUN_FAILED, all_succeeded, to_its_end
 from schedctl.output import instant, message, show_data, show_listing, show_one, show_rows
 from schedctl.session import Guard, Past, Session
 
-FAILED: Final = 1
+ENDS: Final = ("succeeded", "failed", "skipped", "cancelled")
+WAIT: Final = (
+    "Stay until its runs have ended; tell how far it is. Exit 1 if not all succeeded: one that was"
+    " skipped didn't."
+)
 
 
 @click.command(cls=Command)
@@ -35,7 +39,7 @@ FAILED: Final = 1
 @click.option("--priority", metavar="high|medium|low", help="[default: low]")
 @click.option("--rerun", metavar="failed|all", help="Run instants again that ran already.")
 @click.option("--dry-run", is_flag=True, help="Show the instants; nothing is stored.")
-@click.option("--wait", is_flag=True, help="Stay until its runs have ended; tell how far it is.")
+@click.option("--wait", is_flag=True, help=WAIT)
 @click.option(
     "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
 )
@@ -87,8 +91,8 @@ def backfill(
     if made is not None and not wait:
         _tell_left_out(session, plan)
         message(f"it goes on: schedctl job backfills {made.job}")
-    if made is not None and wait and made.succeeded < made.total:
-        click.get_current_context().exit(FAILED)
+    if made is not None and wait and not _is_done(made):
+        click.get_current_context().exit(RUN_FAILED)
 
 
 @click.command(cls=Command)
@@ -127,9 +131,22 @@ async def _to_its_end(session: Session, client: Client, made: Backfill) -> Backf
     )
 
 
+def _is_done(made: Backfill) -> bool:
+    """Whether each of its instants has a run that succeeded; else why not is said."""
+    ends = {word.upper(): getattr(made, word) for word in ENDS}
+    all_succeeded(ends, made.total, f"schedctl run list --backfill {made.backfill_id}")
+    if made.succeeded == made.total:
+        return True
+    if unmade := made.total - sum(ends.values()):
+        why = ": it was cancelled" if made.state == "CANCELLED" else ""
+        message(f"{unmade:,} of {made.total:,} instants have no run{why}")
+    message("the same command runs what didn't run; with --rerun failed, what failed, too")
+    return False
+
+
 def _progress(made: Backfill) -> str:
     """`12 of 30 ended (11 succeeded, 1 failed), 2 running, 16 to come`."""
-    ends = {word: getattr(made, word) for word in ("succeeded", "failed", "skipped", "cancelled")}
+    ends = {word: getattr(made, word) for word in ENDS}
     told = ", ".join(f"{count} {word}" for word, count in ends.items() if count)
     line = f"{sum(ends.values())} of {made.total} ended" + (f" ({told})" if told else "")
     for word in ("running", "retrying", "waiting"):

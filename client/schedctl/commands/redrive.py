@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import click
 
 from schedclient import ApiError, Client, Redrive, RedrivePlan, Run
+from schedclient.run_values import LIVE
 from schedctl.choosing import Chosen, choosing
 from schedctl.columns import REDRIVES, RUNS
 from schedctl.failure import Failure
 from schedctl.flags import Command, pass_session
-from schedctl.following import to_its_end
+from schedctl.following import RUN_FAILED, all_succeeded, to_its_end
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.payloads import read_payload
 from schedctl.session import Guard, Session
 from schedkit import rate as rates
+from schedkit.backoff import Backoff
 
-STOPPED: Final = 1
+WAIT: Final = (
+    "Stay until its runs have ended; tell how far it is. Exit 1 if one didn't succeed, or it was"
+    " stopped."
+)
 
 
 class Rate(click.ParamType[float]):
@@ -42,7 +48,7 @@ class Rate(click.ParamType[float]):
 @click.option("--rate", type=Rate(), metavar="100/s|6/m", help="So many at most.  [default: 10/s]")
 @click.option("--payload", metavar="JSON|@FILE|-", help="Instead of each run's own.")
 @click.option("--dry-run", is_flag=True, help="Say how many; nothing is stored.")
-@click.option("--wait", is_flag=True, help="Stay until all runs are made; tell how far it is.")
+@click.option("--wait", is_flag=True, help=WAIT)
 @click.option("--note", default="", help="Why; it stands in the audit.")
 @click.option(
     "--idempotency-key", type=Guard(), metavar="KEY", help="The same key starts nothing twice."
@@ -90,7 +96,7 @@ def stop(session: Session, redrive_id: str) -> None:
 
 @click.command(cls=Command)
 @click.argument("redrive_id", metavar="REDRIVE")
-@click.option("--wait", is_flag=True, help="Stay until all runs are made; tell how far it is.")
+@click.option("--wait", is_flag=True, help=WAIT)
 @pass_session
 def resume(session: Session, redrive_id: str, wait: bool) -> None:
     """Go on with what is left of a redrive that was stopped."""
@@ -178,20 +184,43 @@ def _show(session: Session, made: Redrive, *, waited: bool) -> None:
         message(f"it was stopped: {_told_left(made)}; schedctl dlq resume {made.redrive_id}")
     elif made.state == "OPEN":
         message(f"it goes on: schedctl dlq redrives; schedctl dlq stop {made.redrive_id}")
-    if waited and made.state == "STOPPED":
-        click.get_current_context().exit(STOPPED)
+    if not waited:
+        return
+    of = f" --job {made.job}" if made.job else ""
+    succeeded = all_succeeded(made.runs, made.made, f"schedctl run list --trigger redrive{of}")
+    if made.state == "STOPPED" or not succeeded:
+        click.get_current_context().exit(RUN_FAILED)
 
 
 async def _to_its_end(session: Session, client: Client, made: Redrive) -> Redrive:
     return await to_its_end(
         session,
         made,
-        client.redrives.watch(made),
+        _changes(client, made),
         _progress,
-        lambda one: one.state != "OPEN",
+        _is_over,
         name=f"redrive {made.redrive_id}",
         remedy=f"schedctl dlq stop {made.redrive_id} stops it",
     )
+
+
+async def _changes(client: Client, made: Redrive) -> AsyncIterator[Redrive]:
+    """Until its runs have ended. A member tells of it as long as it makes some, so it is asked
+    again after that.
+    """
+    pause = Backoff(0.5, 10.0, factor=1.2)
+    stands = made
+    while True:
+        async for stands in client.redrives.watch(made):
+            yield stands
+        if _is_over(stands):
+            return
+        await asyncio.sleep(pause.next())
+
+
+def _is_over(made: Redrive) -> bool:
+    """Whether nothing is to be waited for: runs of one that was stopped go on by themselves."""
+    return made.state == "STOPPED" or (made.state == "DONE" and not made.runs.keys() & LIVE)
 
 
 def _progress(made: Redrive) -> str:

@@ -82,10 +82,30 @@ async def test_as_json_it_is_the_whole_answer(ctl, member):
     assert ended.data["backfill"]["from"] == "2026-01-01T00:00:00.000Z"
 
 
+AGAIN = "the same command runs what didn't run; with --rerun failed, what failed, too"
+LISTED = "schedctl run list --backfill b1 --state"
+
+
 @pytest.mark.parametrize(
-    ("end", "code"), [({"succeeded": 3}, 0), ({"succeeded": 2, "failed": 1}, 1)]
+    ("end", "code", "said"),
+    [
+        ({"succeeded": 3}, 0, []),
+        (
+            {"succeeded": 2, "failed": 1},
+            1,
+            [f"1 of 3 runs didn't succeed (1 failed): {LISTED} failed", AGAIN],
+        ),
+        (
+            {"succeeded": 1, "skipped": 2},
+            1,
+            [f"2 of 3 runs didn't succeed (2 skipped): {LISTED} skipped", AGAIN],
+        ),
+    ],
 )
-async def test_it_is_waited_for_and_its_progress_told(ctl, member, end, code):
+async def test_it_is_waited_for_and_its_progress_told_and_what_came_of_it(
+    ctl, member, end, code, said
+):
+    """A script that goes on after 0 has the whole range: nothing of it is a gap."""
     member.say("BackfillJob", planned(backfill(to_come=3)))
     member.say(
         "WatchBackfill",
@@ -95,9 +115,25 @@ async def test_it_is_waited_for_and_its_progress_told(ctl, member, end, code):
     ended = await ctl("job", "backfill", "etl", *RANGE, "--wait")
 
     assert ended.code == code, ended.err
-    assert "0 of 3 ended, 3 to come" in ended.err
-    assert "1 of 3 ended (1 succeeded), 1 running, 1 to come" in ended.err
-    assert "3 of 3 ended (" in ended.err
+    _, before, going, done, *after = ended.err.splitlines()
+    assert before == "0 of 3 ended, 3 to come"
+    assert going == "1 of 3 ended (1 succeeded), 1 running, 1 to come"
+    assert done.startswith("3 of 3 ended (")
+    assert after == said
+
+
+async def test_one_that_somebody_cancels_meanwhile_says_what_it_has_not_run(ctl, member):
+    member.say("BackfillJob", planned(backfill(to_come=3)))
+    member.say("WatchBackfill", [backfill("CANCELLED", succeeded=1, cancelled=1)])
+
+    ended = await ctl("job", "backfill", "etl", *RANGE, "--wait")
+
+    assert ended.code == 1, ended.err
+    assert ended.err.splitlines()[-3:] == [
+        f"1 of 3 runs didn't succeed (1 cancelled): {LISTED} cancelled",
+        "1 of 3 instants have no run: it was cancelled",
+        AGAIN,
+    ]
 
 
 async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):

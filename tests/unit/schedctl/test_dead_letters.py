@@ -14,6 +14,7 @@ from schedproto.v1 import run_service_pb2 as runs
 from support.scripted import Refusal
 
 DIED = datetime(2026, 11, 23, 10, tzinfo=UTC)
+LISTED = "schedctl run list --trigger redrive"
 TRACE = "Traceback (most recent call last):\n  File …\nKeyError: 'total'\n"
 
 
@@ -339,6 +340,41 @@ async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):
         ended = await ctl("dlq", *words, "--wait", "--timeout", "20")
         assert ended.code == 0, ended.err
         assert [name for name, _ in member.requests] == [asked, "WatchRedrive"]
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [(("redrive", "--all"), "RedriveDeadLetters"), (("resume", "d1"), "ResumeRedrive")],
+)
+async def test_runs_that_failed_again_are_told_and_are_a_1(ctl, member, words, asked):
+    member.say(asked, begun(redrive()) if asked == "RedriveDeadLetters" else redrive(made=1))
+    member.say("WatchRedrive", redrive("DONE", made=3, runs={"FAILED": 2, "SUCCEEDED": 1}))
+
+    ended = await ctl("dlq", *words, "--wait")
+
+    assert ended.code == 1, ended.err
+    assert ended.err.splitlines()[1:] == [
+        "3 of 3 made (2 failed, 1 succeeded)",
+        f"2 of 3 runs didn't succeed (2 failed): {LISTED} --state failed",
+    ]
+
+
+async def test_runs_that_are_under_way_when_all_are_made_are_waited_for(ctl, member):
+    """A member tells of a redrive until it makes no more: its last runs have only begun then."""
+    made = redrive("DONE", made=3, runs={"RUNNING": 1, "SUCCEEDED": 2}, job="etl")
+    ended_badly = redrive("DONE", made=3, runs={"CANCELLED": 1, "SUCCEEDED": 2}, job="etl")
+    member.say("RedriveDeadLetters", begun(redrive(job="etl")))
+    member.say("WatchRedrive", made, ended_badly)
+
+    ended = await ctl("dlq", "redrive", "--job", "etl", "--wait")
+
+    assert ended.code == 1, ended.err
+    assert ended.err.splitlines() == [
+        "0 of 3 made",
+        "3 of 3 made (1 running, 2 succeeded)",
+        "3 of 3 made (1 cancelled, 2 succeeded)",
+        f"1 of 3 runs didn't succeed (1 cancelled): {LISTED} --job etl --state cancelled",
+    ]
 
 
 async def test_one_that_somebody_stops_is_waited_for_no_longer(ctl, member):

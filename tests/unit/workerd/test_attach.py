@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -11,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from schedctl.authority import Authority, Subject
+from schedd.core.rights import Kind, uri_of
+from schedkit.channel import TLS
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
+from support.fake_member import FakeMember
 from support.keeping import keeping_in
 from support.wait import wait_until_async
 from workerd import attach as module
@@ -37,14 +42,14 @@ NEVER = 3600.0
 class World:
     """A worker's attachment without a wire: the test says what streams there are."""
 
-    def __init__(self, spool: Spool, seeds: Sequence[Address]) -> None:
+    def __init__(self, spool: Spool, seeds: Sequence[Address], tls: TLS | None) -> None:
         identity = Identity("w1", spool.id, "0", "host", SLOTS, {}, [], [], utcnow())
         admission = Admission(SLOTS, identity.incarnation)
         self.trust, clock = Trust(), JudgingClock()
         courier = Courier(spool, lambda _key, _verdict: None)
         keeping = keeping_in(spool)
         work = Work("w1", admission, self.trust, clock, {}, courier, keeping, Metrics())
-        self.attach = Attach(identity, seeds, None, admission, self.trust, clock, work, courier)
+        self.attach = Attach(identity, seeds, tls, admission, self.trust, clock, work, courier)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
 
     def link(self, member: str, *, ttl: float, answers: bool = False) -> Link:
@@ -59,9 +64,11 @@ class World:
 
 
 @asynccontextmanager
-async def attaching(folder: Path, seeds: Sequence[Address] = ()) -> AsyncIterator[World]:
+async def attaching(
+    folder: Path, seeds: Sequence[Address] = (), tls: TLS | None = None
+) -> AsyncIterator[World]:
     spool = Spool(folder)
-    world = World(spool, seeds)
+    world = World(spool, seeds, tls)
     running = asyncio.create_task(world.attach.run(), name="attach")
     try:
         yield world
@@ -101,6 +108,36 @@ async def test_a_member_that_does_not_answer_is_tried_again_within_a_third_of_th
 
         # 0.1 + 0.2 + 0.4 + 0.8 + 1 + 1 s at most; left to double, it would take 5.0 at least
         await wait_until_async(lambda: tries() >= 7, 4.8, "seven tries")
+
+
+async def test_that_its_own_certificate_has_ended_is_told_again_and_again_until_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A member only closes the connection, and gRPC says no more than that."""
+    authority = Authority.create(tmp_path / "ca")
+    w1 = Subject("w1", [uri_of(Kind.WORKER, "w1")])
+    mine = authority.issue(w1, tmp_path / "w", timedelta(minutes=-1))
+    m1 = Subject("m1", [uri_of(Kind.MEMBER, "m1")], ["127.0.0.1"])
+
+    def told() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+
+    async with FakeMember() as member:
+        await member.stop()
+        member.tls = authority.issue(m1, tmp_path / "m", timedelta(days=1))
+        await member.start()
+        caplog.set_level(logging.DEBUG, logger=module.__name__)
+        async with attaching(tmp_path / "spool", [Address(member.address)], mine) as world:
+            world.trust.ttl = 0.3  # it tries again soon
+            await wait_until_async(lambda: len(caplog.records) >= 5, 20, "five tries")
+            [line] = told()
+            assert line.startswith(f"stream to {member.address} ended: ")
+            assert re.search(rf"; our certificate {mine.cert} ended at \d{{4}}-\d\d-\d\d ", line)
+            monkeypatch.setattr(module, "_REMIND_AFTER", 0.0)
+            await wait_until_async(lambda: len(told()) >= 3, 20, "the line again")
+            assert all("; our certificate " in line for line in told())
+            authority.issue(w1, tmp_path / "w", timedelta(days=1))
+            await member.attached()
 
 
 @pytest.mark.parametrize(("waited", "kept"), [(0.0, False), (61.0, True)])
