@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from schedclient.run_values import Run
+from schedclient.run_values import LIVE, Run
 from schedclient.values import Value
 
 
@@ -77,6 +77,13 @@ class Redrive(Value):
     def left(self) -> int:
         """How many it is still to do again."""
         return self.total - self.made - self.left_out
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was stopped, or all is made and has ended: of one that was asked for by its
+        id, for of a list's `runs` is empty.
+        """
+        return self.state == "STOPPED" or (self.state == "DONE" and not self.runs.keys() & LIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,8 +182,8 @@ class Redrives:
     async def watch(
         self, redrive_id: Redrive | str, *, deadline: float | None = None
     ) -> AsyncIterator[Redrive]:
-        """Yield how it stands, then each change of it, until it isn't OPEN any longer: all its runs
-        are made, or it was stopped. A broken stream is taken up again at another member.
+        """Yield how it stands, then each change of it, until it has `ended`. A broken stream is
+        taken up again at another member.
 
         Raises:
             DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
@@ -196,7 +196,7 @@ class Redrives:
             methods.GET_REDRIVE,
             wire.GetRedriveRequest(redrive_id=redrive_of(redrive_id)),
         )
-        async for one in watching.one(self._transport, asked, deadline, Redrive, _makes_no_more):
+        async for one in watching.one(self._transport, asked, deadline, Redrive, _ended):
             yield one
 
     async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
@@ -210,5 +210,5 @@ class Redrives:
         return value_of(Redrive, await self._call(methods.RESUME_REDRIVE, request, deadline))
 
 
-def _makes_no_more(one: Redrive) -> bool:
-    return one.state != "OPEN"
+def _ended(one: Redrive) -> bool:
+    return one.ended

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from schedd.api import backfilling, cluster, redrives
 from schedd.api.services import Caller, Services
+from schedd.core.lifecycle import LIVE
 from schedproto.v1 import cluster_service_pb2, job_service_pb2, run_pb2, run_service_pb2
 
 M = TypeVar("M", bound=Message)
@@ -34,14 +35,14 @@ def watch_worker(
 def watch_redrive(
     services: Services, caller: Caller, request: run_service_pb2.WatchRedriveRequest
 ) -> AsyncGenerator[run_pb2.Redrive, None]:
-    """Until it makes no more runs, be it stopped or done."""
+    """Until it is stopped, or all its runs are made and have ended."""
     asked = run_service_pb2.GetRedriveRequest(redrive_id=request.redrive_id)
     return services.looks.changes(
         ("redrive", request.redrive_id),
         lambda: redrives.get_redrive(services, caller, asked),
         _itself,
         _itself,
-        lambda one: one.state != run_pb2.Redrive.STATE_OPEN,
+        _made_and_ended,
     )
 
 
@@ -69,6 +70,12 @@ def _ageless(worker: cluster_service_pb2.Worker) -> cluster_service_pb2.Worker:
     facts.CopyFrom(worker)
     facts.ClearField("lease_age")
     return facts
+
+
+def _made_and_ended(one: run_pb2.Redrive) -> bool:
+    if one.state == run_pb2.Redrive.STATE_DONE:
+        return not any(one.runs.get(state.value) for state in LIVE)
+    return one.state == run_pb2.Redrive.STATE_STOPPED
 
 
 def _over(one: job_service_pb2.Backfill) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import click
 
 from schedclient import ApiError, Client, Redrive, RedrivePlan, Run
-from schedclient.run_values import LIVE
 from schedctl.choosing import Chosen, choosing
 from schedctl.columns import REDRIVES, RUNS
 from schedctl.failure import Failure
@@ -19,7 +17,6 @@ from schedctl.output import message, show_data, show_facts, show_list, show_list
 from schedctl.payloads import read_payload
 from schedctl.session import Guard, Session
 from schedkit import rate as rates
-from schedkit.backoff import Backoff
 
 WAIT: Final = (
     "Stay until its runs have ended; tell how far it is. Exit 1 if one didn't succeed, or it was"
@@ -193,34 +190,17 @@ def _show(session: Session, made: Redrive, *, waited: bool) -> None:
 
 
 async def _to_its_end(session: Session, client: Client, made: Redrive) -> Redrive:
+    if made.state == "DONE":  # by its key: it doesn't say how its runs stand
+        made = await client.redrives.get(made)
     return await to_its_end(
         session,
         made,
-        _changes(client, made),
+        client.redrives.watch(made),
         _progress,
-        _is_over,
+        lambda one: one.ended,
         name=f"redrive {made.redrive_id}",
         remedy=f"schedctl dlq stop {made.redrive_id} stops it",
     )
-
-
-async def _changes(client: Client, made: Redrive) -> AsyncIterator[Redrive]:
-    """Until its runs have ended. A member tells of it as long as it makes some, so it is asked
-    again after that.
-    """
-    pause = Backoff(0.5, 10.0, factor=1.2)
-    stands = made
-    while True:
-        async for stands in client.redrives.watch(made):
-            yield stands
-        if _is_over(stands):
-            return
-        await asyncio.sleep(pause.next())
-
-
-def _is_over(made: Redrive) -> bool:
-    """Whether nothing is to be waited for: runs of one that was stopped go on by themselves."""
-    return made.state == "STOPPED" or (made.state == "DONE" and not made.runs.keys() & LIVE)
 
 
 def _progress(made: Redrive) -> str:

@@ -291,7 +291,7 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchRedrive(self, request, context):
-        """How it stands now, then each change, until it isn't OPEN any longer.
+        """How it stands now, then each change, until it is STOPPED, or DONE and all its runs have ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -146,7 +146,7 @@ class RunServiceStub:
         schedproto.v1.run_service_pb2.WatchRedriveRequest,
         schedproto.v1.run_pb2.Redrive,
     ]
-    """How it stands now, then each change, until it isn't OPEN any longer."""
+    """How it stands now, then each change, until it is STOPPED, or DONE and all its runs have ended."""
 
 class RunServiceAsyncStub:
     SubmitRun: grpc.aio.UnaryUnaryMultiCallable[
@@ -275,7 +275,7 @@ class RunServiceAsyncStub:
         schedproto.v1.run_service_pb2.WatchRedriveRequest,
         schedproto.v1.run_pb2.Redrive,
     ]
-    """How it stands now, then each change, until it isn't OPEN any longer."""
+    """How it stands now, then each change, until it is STOPPED, or DONE and all its runs have ended."""
 
 class RunServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -448,6 +448,6 @@ class RunServiceServicer(metaclass=abc.ABCMeta):
         request: schedproto.v1.run_service_pb2.WatchRedriveRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[schedproto.v1.run_pb2.Redrive], collections.abc.AsyncIterator[schedproto.v1.run_pb2.Redrive]]:
-        """How it stands now, then each change, until it isn't OPEN any longer."""
+        """How it stands now, then each change, until it is STOPPED, or DONE and all its runs have ended."""
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

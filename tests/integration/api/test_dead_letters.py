@@ -645,7 +645,7 @@ async def test_what_an_owner_that_was_replaced_asks_for_isnt_made(dead: Dead) ->
     assert await dead.me.store.owner.redrive(stale, wanted, lines) == []
 
 
-async def test_a_redrive_is_told_of_as_it_goes_on_until_it_makes_no_more(dead: Dead) -> None:
+async def test_a_redrive_is_told_of_until_all_its_runs_have_ended(dead: Dead) -> None:
     await dead.job()
     await dead.many(2)
     one = await dead.redrive(all=True, rate=1000)
@@ -660,9 +660,15 @@ async def test_a_redrive_is_told_of_as_it_goes_on_until_it_makes_no_more(dead: D
         await dead.api("ResumeRedrive", wire.ResumeRedriveRequest(redrive_id=one.redrive_id))
         stream = dead.api.stream("WatchRedrive", watch)
         assert (await anext(stream)).state == OPEN
-        await dead.fed_all()
+        runs = await dead.fed_all()
+        while (stands := await anext(stream)).state == OPEN:
+            pass
+        assert (stands.state, stands.made, dict(stands.runs)) == (DONE, 2, {"PENDING": 2})
+        for run in runs:
+            [handed] = await dead.me.assigned(draft(run, overlap=Overlap.ALLOW))
+            await dead.me.store.results.accept([report(handed)])
         *_, last = [each async for each in stream]
-        assert (last.state, last.made) == (DONE, 2)
+        assert (last.state, dict(last.runs)) == (DONE, {"SUCCEEDED": 2})
         assert last == await dead.now(one)
 
 

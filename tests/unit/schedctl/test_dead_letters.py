@@ -360,13 +360,13 @@ async def test_runs_that_failed_again_are_told_and_are_a_1(ctl, member, words, a
 
 
 async def test_runs_that_are_under_way_when_all_are_made_are_waited_for(ctl, member):
-    """A member tells of a redrive until it makes no more: its last runs have only begun then."""
     made = redrive("DONE", made=3, runs={"RUNNING": 1, "SUCCEEDED": 2}, job="etl")
     ended_badly = redrive("DONE", made=3, runs={"CANCELLED": 1, "SUCCEEDED": 2}, job="etl")
     member.say("RedriveDeadLetters", begun(redrive(job="etl")))
-    member.say("WatchRedrive", made, ended_badly)
+    member.say("WatchRedrive", [made, ended_badly])
 
     ended = await ctl("dlq", "redrive", "--job", "etl", "--wait")
+    assert [name for name, _ in member.requests] == ["RedriveDeadLetters", "WatchRedrive"]
 
     assert ended.code == 1, ended.err
     assert ended.err.splitlines() == [
@@ -375,6 +375,17 @@ async def test_runs_that_are_under_way_when_all_are_made_are_waited_for(ctl, mem
         "3 of 3 made (1 cancelled, 2 succeeded)",
         f"1 of 3 runs didn't succeed (1 cancelled): {LISTED} --job etl --state cancelled",
     ]
+
+
+async def test_one_that_is_done_by_its_key_already_is_asked_how_its_runs_stand(ctl, member):
+    member.say("RedriveDeadLetters", begun(redrive("DONE", made=3)))
+    member.say("GetRedrive", redrive("DONE", made=3, runs={"RUNNING": 3}))
+    member.say("WatchRedrive", redrive("DONE", made=3, runs={"SUCCEEDED": 3}))
+
+    ended = await ctl("dlq", "redrive", "--all", "--wait", "--idempotency-key", "k")
+
+    assert ended.code == 0, ended.err
+    assert ended.err.splitlines() == ["3 of 3 made (3 running)", "3 of 3 made (3 succeeded)"]
 
 
 async def test_one_that_somebody_stops_is_waited_for_no_longer(ctl, member):
