@@ -330,6 +330,11 @@ async def test_a_job_is_made_by_a_form_or_the_form_comes_back(web: Web) -> None:
     assert 'value="by-form"' in answer.text
     of_mars = fields | {"schedule": "cron", "when": "0 9 * * *", "time_zone": "Mars"}
     assert "Time zone: unknown time zone" in (await sent(web, "/new-job", **of_mars)).text
+    timed = fields | {"schedule": "on_demand", "when": "0 9 * * *"}
+    no_clock = await sent(web, "/new-job", **timed)
+    assert no_clock.status == 400
+    assert "When: means nothing here: a job on demand has no clock" in no_clock.text
+    assert 'name="when" value="0 9 * * *"' in no_clock.text
     answer = await sent(web, "/new-job", **fields, when="1m")
     assert (answer.status, answer.headers["location"]) == (303, "/jobs/by-form")
     again = await sent(web, "/new-job", **fields, when="1m")

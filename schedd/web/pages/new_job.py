@@ -27,6 +27,7 @@ FIELDS: Final = (
     *("action", "what", "method", "payload", "priority"),
 )
 """Those of the form, which the address may fill in."""
+_ON_DEMAND: Final = "a job on demand has no clock"
 PRIORITIES: Final = ("HIGH", "MEDIUM", "LOW")
 
 
@@ -76,7 +77,8 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
     kind, when = fields.get("schedule", ""), fields.get("when", "")
     time_zone = fields.get("time_zone", "")
     if kind == "on_demand":
-        _no_zone(time_zone, "a job on demand has no clock")
+        _nothing("when", when, _ON_DEMAND)
+        _nothing("time_zone", time_zone, _ON_DEMAND)
         return {"on_demand": True}
     if kind not in dict(SCHEDULES):
         raise wrong("schedule", "is missing: say when it runs")
@@ -87,7 +89,7 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
             return {"cron": [when], "time_zone": time_zone or "UTC"}
         case "at":
             return {"at": _instant(when, time_zone)}
-    _no_zone(time_zone, "an interval is the same in all of them")
+    _nothing("time_zone", time_zone, "an interval is the same in all of them")
     return {kind: when}
 
 
@@ -102,7 +104,7 @@ def _instant(when: str, time_zone: str) -> str:
     if ":" not in when:
         return when  # a date alone is no instant
     if told.tzinfo is not None:
-        _no_zone(time_zone, f"{when} says its own offset")
+        _nothing("time_zone", time_zone, f"{when} says its own offset")
         return told.isoformat()
     try:
         place = zone(time_zone or "UTC")
@@ -120,10 +122,10 @@ def _instant(when: str, time_zone: str) -> str:
     return found[0].astimezone(UTC).isoformat()
 
 
-def _no_zone(time_zone: str, why: str) -> None:
-    """Raise InvalidArgument where a zone would be taken and mean nothing."""
-    if time_zone:
-        raise wrong("time_zone", f"means nothing here: {why}", "leave it out; nothing was stored")
+def _nothing(field: str, typed: str, why: str) -> None:
+    """Raise InvalidArgument where something was typed that would be taken and mean nothing."""
+    if typed:
+        raise wrong(field, f"means nothing here: {why}", "leave it out; nothing was stored")
 
 
 def _action(fields: Mapping[str, str]) -> dict[str, Any]:

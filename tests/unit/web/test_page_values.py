@@ -463,6 +463,7 @@ def test_a_zone_that_cant_be_meant_or_an_instant_that_isnt_one_in_it_is_refused(
         ({"what": "x"}, "cron: is missing"),
         ({"when": "* * * * *"}, "shell: is missing"),
         ({"schedule": "", "what": "x"}, "schedule: is missing"),
+        ({"schedule": "on_demand", "when": "0 9 * * *", "what": "x"}, "when: means nothing here"),
         ({"when": "* * * * *", "action": "dance", "what": "x"}, "action: is none of"),
         ({"when": "* * * * *", "what": "don't"}, "can't be split into words"),
         ({"when": "* * * * *", "what": "x", "payload": "{"}, "payload: is no JSON"),
