@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from schedd.core.zones import UnknownZone, zone
+from schedd.web.bodies import once
 from schedd.web.pages.forms import wrong
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
-from schedkit.jsonform import FormErrors, from_json
+from schedkit.jsonform import FormErrors, from_json, standard
 from schedproto.v1 import job_pb2, job_service_pb2
 
 SCHEDULES: Final = (
@@ -146,12 +146,13 @@ def _action(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _json(text: str, field: str) -> Any:
+    """What it stands for, read as the body of a request is."""
     try:
-        return json.loads(text)
+        return standard.loads(text, pairs=once)
+    except (standard.TooDeep, standard.TooMany) as beyond:
+        raise wrong(field, str(beyond)) from beyond
     except ValueError as error:
         raise wrong(field, f"is no JSON: {error}") from error
-    except RecursionError as error:
-        raise wrong(field, "has too many levels") from error
 
 
 PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, asks=FIELDS, every=None)
