@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from schedd.core.zones import UnknownZone, zone
 from schedd.web.bodies import once
-from schedd.web.pages.forms import wrong
+from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedkit.jsonform import FormErrors, from_json, standard
 from schedproto.v1 import job_pb2, job_service_pb2
@@ -49,6 +49,7 @@ async def _read(asked: Asked) -> Shown:
     return Shown("New job", Form(asked.query))
 
 
+@taking(*FIELDS)
 async def _create(asked: Asked) -> Done:
     job = job_of(asked.fields)
     job.namespace = asked.namespace
