@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -50,6 +51,21 @@ def written(length: timedelta) -> str:
 def written_rate(rate: float) -> str:
     """Runs in a time as one would write it: `10/s`, `6/m`."""
     return f"{rate:g}/s" if rate >= 1 else f"{rate * 60:g}/m"
+
+
+def why_of(entry: AuditEntry) -> str:
+    """Why it was refused, or how it came about: the code, and what somebody typed as the reason."""
+    return ": ".join(filter(None, (entry.reason, _typed(entry.after))))
+
+
+def _typed(after: str | None) -> str:
+    """A line's `after` has it as `note`, or as `reason`."""
+    try:
+        told = json.loads(after or "null")
+    except (ValueError, RecursionError):
+        return ""
+    said = told.get("note") or told.get("reason") if isinstance(told, dict) else None
+    return said if isinstance(said, str) else ""
 
 
 def last_line(text: str | None) -> str:
@@ -265,7 +281,7 @@ AUDIT: Final[Sequence[Column[AuditEntry]]] = (
     Column("ACTION", lambda one: one.action),
     Column("OBJECT", lambda one: one.object),
     Column("OUTCOME", lambda one: one.outcome),
-    Column("REASON", lambda one: one.reason),
+    Column("REASON", why_of, cut=True),
     Column("RUN", lambda one: one.run_id, wide=True),
     Column("TOKEN", lambda one: one.fencing_token or "", wide=True),
     Column("WORKER", lambda one: one.worker, wide=True),

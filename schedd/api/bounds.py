@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from google.protobuf.descriptor import FieldDescriptor
+
 from schedd.api.errors import InvalidArgument, Violation, cut
 
 
@@ -62,6 +64,10 @@ all.
 """
 CHOOSING: Final = frozenset({"job", "fingerprint", "member"})
 """Fields of a request's body by which less than all is chosen."""
+CAREFUL: Final[Mapping[str, str]] = {"idempotency_key": "a key", "etag": "a value"}
+"""Fields of any message by which a change is made once, or to what was seen alone, and what they
+hold.
+"""
 
 ROWS: Final = 50
 MOST_ROWS: Final = 1_000
@@ -80,6 +86,15 @@ MISSING: Final[Mapping[str, str]] = {
     "schedd.v1.ExplainInstantRequest.at": "is missing: give the instant to explain",
 }
 """Fields, by full name, that a request can't do without: what is said where they are missing."""
+
+
+def if_empty(field: FieldDescriptor) -> str:
+    """What is wrong with this field of a body where it is an empty text; empty: it says no less."""
+    if (holds := CAREFUL.get(field.name)) is not None:
+        return f"is empty: give {holds}, or leave it out"
+    of = field.containing_type
+    chooses = of is not None and of.name.endswith("Request") and field.name in CHOOSING
+    return "is empty: say which, or leave it out" if chooses else ""
 
 
 def id_of(field: str, text: str) -> UUID:

@@ -148,7 +148,7 @@ def _too_slow() -> Refusal:
 def parsed(content: bytes) -> Mapping[str, Any]:
     """The JSON object that a body is. Raises Refusal. Pure."""
     try:
-        found = standard.loads(content, levels=standard.MOST_NESTED + AROUND, pairs=_once)
+        found = standard.loads(content, levels=standard.MOST_NESTED + AROUND, pairs=once)
     except (standard.TooDeep, standard.TooMany) as beyond:
         raise wrong(f"the body {beyond}") from beyond
     except ValueError as error:
@@ -158,7 +158,8 @@ def parsed(content: bytes) -> Mapping[str, Any]:
     return found
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys stand once in it. Raises ValueError."""
     found = dict(pairs)
     if len(found) != len(pairs):
         times = Counter(key for key, _ in pairs)

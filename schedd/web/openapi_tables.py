@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from schedd.api.bounds import CHOOSING, IDS, MAY_BE_EMPTY, NUMBERS
+from schedd.api.bounds import IDS, MAY_BE_EMPTY, NUMBERS, if_empty
 from schedd.api.validation import NAME
 from schedkit.jsonform.read import ONE_OR_MANY
 from schedkit.jsonform.write import BASE64, TOKENS
@@ -68,15 +68,10 @@ def scalar(field: FieldDescriptor, *, written: bool) -> Schema:
     """Of a field that holds a text, a number or the like; `written`: as it may be sent."""
     if field.name in TOKENS:
         return TOKEN
-    if written and (field.name == "idempotency_key" or _chooses(field)):
+    if written and if_empty(field):
         return WORD
     holds_id = field.name in IDS or (field.name in ANSWERED_IDS and not written)
     return UUID if holds_id else SCALARS[field.type]
-
-
-def _chooses(field: FieldDescriptor) -> bool:
-    of = field.containing_type
-    return of is not None and of.name.endswith("Request") and field.name in CHOOSING
 
 
 def asked_by(field: FieldDescriptor) -> Schema:

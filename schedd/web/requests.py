@@ -11,8 +11,8 @@ Invariants
   `If-None-Match` stands beside it, which no call that changes something knows.
 - A parameter isn't empty, but for MAY_BE_EMPTY, nor is what chooses in a body (`CHOOSING`): left
   out it chooses all, and who gives one means one.
-- An idempotency key, in a header, a parameter or a body, says one, once: who sends an empty one
-  believes to be safe, and isn't.
+- An idempotency key, in a header, a parameter or a body, says one, once, and so does an etag: who
+  sends an empty one believes to be safe, and isn't.
 - A field that is named twice (in the path and in the body, say) must say the same; of where a
   stream goes on the header is the newer word.
 - A PATCH without `updateMask` changes the fields that its body names; one that names none is
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -31,7 +32,7 @@ from google.protobuf.message_factory import GetMessageClass
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from schedd.api.bounds import CHOOSING, IDS, MAY_BE_EMPTY
+from schedd.api.bounds import IDS, MAY_BE_EMPTY, if_empty
 from schedd.api.errors import Violation
 from schedd.web import problems
 from schedd.web.bodies import wrong
@@ -131,32 +132,38 @@ def _of_body(cls: type[Message], found: Found, body: Mapping[str, Any] | None) -
     field = found.route.body
     if not field or body is None:
         return cls()
-    if field == WHOLE:
-        message = from_json(body, cls)
-        if refused := [*_empty_keys(body), *_empty_choices(body, cls)]:
-            raise _refusal(refused)
-        return message
     message = cls()
-    inner = getattr(message, field)
+    inner = message if field == WHOLE else getattr(message, field)
     inner.CopyFrom(from_json(body, type(inner)))
+    if refused := [*_empties(body, cast("Descriptor", inner.DESCRIPTOR))]:
+        raise _refusal(refused)
     return message
 
 
-def _empty_keys(body: Mapping[str, Any]) -> Iterator[Violation]:
-    """Idempotency keys that say none, in a body that was read, or in the requests of a batch."""
-    whole: list[tuple[str, Any]] = [("", body)]
-    whole += [(f"requests[{at}].", one) for at, one in enumerate(body.get("requests") or ())]
-    for where, request in whole:
-        for spelt in ("idempotencyKey", KEYED):
-            if isinstance(request, Mapping) and request.get(spelt) == "":
-                yield Violation(f"{where}{spelt}", "is empty: give a key, or leave it out")
-
-
-def _empty_choices(body: Mapping[str, Any], cls: type[Message]) -> Iterator[Violation]:
+def _empties(body: Mapping[str, Any], message: Descriptor, at: str = "") -> Iterator[Violation]:
+    """What is empty in a body, read as this message before, and would be taken as left out. `at`:
+    where it lies.
+    """
+    fields = _fields(message)
     for key, value in body.items():
-        field = _field(cls, key) if value == "" else None
-        if field is not None and field.name in CHOOSING:
-            yield Violation(key, "is empty: say which, or leave it out")
+        field = fields.get(key)  # none of what stands in a payload
+        if field is None:
+            continue
+        here, of = f"{at}{key}", field.message_type
+        if value == "" and (problem := if_empty(field)):
+            yield Violation(here, problem)
+        elif of is not None and isinstance(value, Mapping):
+            yield from _empties(value, of, f"{here}.")
+        elif of is not None and isinstance(value, list):
+            for place, one in enumerate(value):
+                if isinstance(one, Mapping):
+                    yield from _empties(one, of, f"{here}[{place}].")
+
+
+@cache
+def _fields(message: Descriptor) -> Mapping[str, FieldDescriptor]:
+    """Its fields, by either name that they have."""
+    return {name: one for one in message.fields for name in (one.name, one.json_name)}
 
 
 def _refusal(violations: Sequence[Violation]) -> Refusal:
@@ -316,7 +323,7 @@ def _unmasked(
     """Where the body, read as this message before, names what these paths don't: by its own keys.
     `at` and `path`: where it lies, by those and by the names of fields.
     """
-    fields = {name: one for one in message.fields for name in (one.name, one.json_name)}
+    fields = _fields(message)
     for key, value in body.items():
         field = fields.get(key)  # none of what stands in a payload
         here = f"{path}{field.name}" if field is not None else ""

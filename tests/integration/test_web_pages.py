@@ -330,6 +330,16 @@ async def test_a_job_is_made_by_a_form_or_the_form_comes_back(web: Web) -> None:
     assert 'value="by-form"' in answer.text
     of_mars = fields | {"schedule": "cron", "when": "0 9 * * *", "time_zone": "Mars"}
     assert "Time zone: unknown time zone" in (await sent(web, "/new-job", **of_mars)).text
+    timed = fields | {"schedule": "on_demand", "when": "0 9 * * *"}
+    no_clock = await sent(web, "/new-job", **timed)
+    assert no_clock.status == 400
+    assert "When: means nothing here: a job on demand has no clock" in no_clock.text
+    assert 'name="when" value="0 9 * * *"' in no_clock.text
+    elsewhere = await sent(web, "/new-job", **fields, when="1m", namespace="zz")
+    assert elsewhere.status == 400
+    assert "Namespace: belongs into the address" in elsewhere.text
+    assert 'action="/new-job"' in elsewhere.text
+    assert 'name="when" value="1m"' in elsewhere.text
     answer = await sent(web, "/new-job", **fields, when="1m")
     assert (answer.status, answer.headers["location"]) == (303, "/jobs/by-form")
     again = await sent(web, "/new-job", **fields, when="1m")
@@ -601,7 +611,7 @@ async def test_a_row_of_dead_letters_deals_with_what_it_says_and_no_more(
     form = shown.partition(f'action="/dead-letters/{action}"')[2].partition("</form>")[0]
     assert said in form
     names = re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', form)
-    await sent(web, f"/dead-letters/{action}", **dict(names), rate="10")
+    await sent(web, f"/dead-letters/{action}", **dict(names))
     groups = (await web.get("/api/v1/dead-letters:groups")).json["groups"]
     if action == "redrive":
         gone = [(one["job"] or "", int(one["promised"])) for one in groups]
@@ -657,7 +667,7 @@ async def test_a_dialog_of_dead_letters_deals_with_those_it_told_of_though_there
         await web.post("/api/v1/jobs/etl:trigger", {})
     more = BURY.replace("RETURNING", "WHERE state = 'PENDING' RETURNING")
     await web.store.database.call(lambda c: c.exec_driver_sql(more))
-    answer = await sent(web, f"/dead-letters/{action}", **names, rate="10")
+    answer = await sent(web, f"/dead-letters/{action}", **names)
     assert "3 dead letters are" in await page_after(web, answer)
     later = await form_of(web, action, address=ANEW)
     assert later["until"] > names["until"], "it tells of newer ones now"
@@ -705,7 +715,7 @@ async def test_a_form_that_names_no_group_of_dead_letters_is_refused(
     web: Web, action: str, fields: dict[str, str], problem: str
 ) -> None:
     await buried(web)
-    answer = await sent(web, f"/dead-letters/{action}", **fields, rate="10")
+    answer = await sent(web, f"/dead-letters/{action}", **fields)
     assert answer.status == (409 if fields.get("count") == "2" else 400)
     assert problem in answer.text
     assert "6 wait for a person" in (await web.get("/dead-letters")).text

@@ -14,6 +14,7 @@ from typing import Final
 from schedd.api import cluster_leader
 from schedd.web import known, words
 from schedd.web.pages.audit_words import in_words
+from schedd.web.pages.forms import taking
 from schedd.web.pages.glance import COLOURS
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedd.web.pages.ring import ring
@@ -142,6 +143,7 @@ def refusal(reason: str) -> str:
     return reason.lower().replace("_", " ")
 
 
+@taking("reason")
 async def _pause(asked: Asked) -> Done:
     request = cluster_pb.PauseClusterRequest(note=asked.fields.get("reason", ""))
     await asked.call("ClusterService.PauseCluster", request, cluster_pb.Cluster)
@@ -149,6 +151,7 @@ async def _pause(asked: Asked) -> Done:
     return Done(told, asked.link("cluster"))
 
 
+@taking("catch_up")
 async def _resume(asked: Asked) -> Done:
     catch_up = asked.fields.get("catch_up") == "yes"
     request = cluster_pb.ResumeClusterRequest(catch_up=catch_up, catch_up_nothing=not catch_up)
@@ -156,6 +159,7 @@ async def _resume(asked: Asked) -> Done:
     return Done("The cluster goes on.", asked.link("cluster"))
 
 
+@taking("member", "reason")
 async def _transfer(asked: Asked) -> Done:
     request = cluster_pb.TransferLeaderRequest(
         member=asked.fields.get("member", ""), reason=asked.fields.get("reason", "")

@@ -20,7 +20,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api.dead_letters import greatest_groups
 from schedd.web import words
-from schedd.web.pages.forms import wrong
+from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.lines import RunLine, reason, run_line
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedproto.v1 import run_pb2, run_service_pb2
@@ -29,6 +29,8 @@ ROWS: Final = 50
 GROUPS: Final = 50
 """The greatest are shown."""
 REDRIVES: Final = 10
+OF_GROUP: Final = ("job", "fingerprint", "submitted", "until", "count")
+"""Fields of a form that say which letters its dialog told of."""
 NONE: Final = "None of these waits any more, but for what a redrive is to do again."
 
 
@@ -208,6 +210,7 @@ def chosen_of(redrive: run_pb2.Redrive) -> str:
     return redrive.job or ("one kind of error" if redrive.fingerprint else "all that waited")
 
 
+@taking(*OF_GROUP, "rate", "reason")
 async def _redrive(asked: Asked) -> Done:
     fields = asked.fields
     request = run_service_pb2.RedriveDeadLettersRequest(
@@ -226,6 +229,7 @@ async def _redrive(asked: Asked) -> Done:
     return Done(done, asked.link("dead-letters"))
 
 
+@taking(*OF_GROUP, "reason")
 async def _discard(asked: Asked) -> Done:
     request = run_service_pb2.DiscardDeadLettersRequest(
         namespace=asked.namespace,
@@ -241,12 +245,14 @@ async def _discard(asked: Asked) -> Done:
     return Done(done, asked.link("dead-letters"))
 
 
+@taking()
 async def _stop(asked: Asked) -> Done:
     request = run_service_pb2.StopRedriveRequest(redrive_id=asked.variables["redrive"])
     await asked.call("RunService.StopRedrive", request, run_pb2.Redrive)
     return Done("The redrive stands still until it is resumed.", asked.link("dead-letters"))
 
 
+@taking()
 async def _resume(asked: Asked) -> Done:
     request = run_service_pb2.ResumeRedriveRequest(redrive_id=asked.variables["redrive"])
     await asked.call("RunService.ResumeRedrive", request, run_pb2.Redrive)

@@ -1,9 +1,14 @@
-"""What a form sent: its fields, each a text; and that one can't be meant."""
+"""What a form sent: its fields, each a text; and that one can't be meant.
+
+Invariant: a field that an action doesn't take is refused by name, never ignored.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Collection
+from functools import wraps
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -12,9 +17,13 @@ from starlette.requests import Request
 from schedd.api.errors import InvalidArgument, Violation, cut
 from schedd.web import problems
 from schedd.web.bodies import MOST_BYTES, content_of
+from schedd.web.pages.page import NAMESPACE, Asked, Do, Done
 from schedd.web.problems import Refusal
+from schedd.web.templating import ONCE
 
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
+RETURN: Final = "back"
+"""The field that says which page tells what was done, where it isn't the action's own."""
 MOST_FIELDS: Final = 100
 """No form here has as many."""
 AT_ONCE: Final = 64 * 1024
@@ -54,6 +63,38 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
 def _parsed(content: bytes) -> list[tuple[str, str]]:
     return parse_qsl(
         content.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict"
+    )
+
+
+def taking(*names: str) -> Callable[[Do], Do]:
+    """An action whose form has these fields, beside those that any may have."""
+
+    def of(do: Do) -> Do:
+        @wraps(do)
+        async def checked(asked: Asked) -> Done:
+            _check(asked.fields, names)
+            return await do(asked)
+
+        return checked
+
+    return of
+
+
+def _check(sent: Collection[str], names: Collection[str]) -> None:
+    """Raise InvalidArgument where something was sent that the form doesn't have."""
+    unknown = [name for name in sent if name not in (*names, ONCE, RETURN)]
+    if not unknown:
+        return
+    told = {
+        name: "belongs into the address" if name == NAMESPACE else "this form has no such field"
+        for name in unknown
+    }
+    raise InvalidArgument(
+        "; ".join(f"{cut(name)}: {problem}" for name, problem in told.items()),
+        reason="UNKNOWN_FIELD",
+        remedy=f"leave it out; what the form has is {', '.join(names) or 'nothing'};"
+        " nothing was done",
+        violations=[Violation(name, problem) for name, problem in told.items()],
     )
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from schedd.api.errors import NotFound
-from schedd.web.pages.forms import wrong
+from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Asked, Done
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 
 
+@taking()
 async def _trigger(asked: Asked) -> Done:
     job = asked.variables["job"]
     request = job_service_pb2.TriggerJobRequest(
@@ -19,6 +20,7 @@ async def _trigger(asked: Asked) -> Done:
     return Done(f"{job} was triggered: run {run.run_id}.", asked.link("runs", run.run_id))
 
 
+@taking("reason")
 async def _pause(asked: Asked) -> Done:
     job, note = asked.variables["job"], asked.fields.get("reason", "")
     request = job_service_pb2.PauseJobRequest(namespace=asked.namespace, job=job, note=note)
@@ -26,6 +28,7 @@ async def _pause(asked: Asked) -> Done:
     return Done(f"{job} is paused: nothing of it starts any more.", asked.link("jobs", job))
 
 
+@taking()
 async def _resume(asked: Asked) -> Done:
     job = asked.variables["job"]
     request = job_service_pb2.ResumeJobRequest(namespace=asked.namespace, job=job)
@@ -33,6 +36,7 @@ async def _resume(asked: Asked) -> Done:
     return Done(f"{job} goes on.", asked.link("jobs", job))
 
 
+@taking("name", "reason")
 async def _delete(asked: Asked) -> Done:
     job = asked.variables["job"]
     if asked.fields.get("name") != job:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from schedd.core.zones import UnknownZone, zone
-from schedd.web.pages.forms import wrong
+from schedd.web.bodies import once
+from schedd.web.pages.forms import taking, wrong
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
-from schedkit.jsonform import FormErrors, from_json
+from schedkit.jsonform import FormErrors, from_json, standard
 from schedproto.v1 import job_pb2, job_service_pb2
 
 SCHEDULES: Final = (
@@ -27,6 +27,7 @@ FIELDS: Final = (
     *("action", "what", "method", "payload", "priority"),
 )
 """Those of the form, which the address may fill in."""
+_ON_DEMAND: Final = "a job on demand has no clock"
 PRIORITIES: Final = ("HIGH", "MEDIUM", "LOW")
 
 
@@ -48,6 +49,7 @@ async def _read(asked: Asked) -> Shown:
     return Shown("New job", Form(asked.query))
 
 
+@taking(*FIELDS)
 async def _create(asked: Asked) -> Done:
     job = job_of(asked.fields)
     job.namespace = asked.namespace
@@ -76,7 +78,8 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
     kind, when = fields.get("schedule", ""), fields.get("when", "")
     time_zone = fields.get("time_zone", "")
     if kind == "on_demand":
-        _no_zone(time_zone, "a job on demand has no clock")
+        _nothing("when", when, _ON_DEMAND)
+        _nothing("time_zone", time_zone, _ON_DEMAND)
         return {"on_demand": True}
     if kind not in dict(SCHEDULES):
         raise wrong("schedule", "is missing: say when it runs")
@@ -87,7 +90,7 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
             return {"cron": [when], "time_zone": time_zone or "UTC"}
         case "at":
             return {"at": _instant(when, time_zone)}
-    _no_zone(time_zone, "an interval is the same in all of them")
+    _nothing("time_zone", time_zone, "an interval is the same in all of them")
     return {kind: when}
 
 
@@ -102,7 +105,7 @@ def _instant(when: str, time_zone: str) -> str:
     if ":" not in when:
         return when  # a date alone is no instant
     if told.tzinfo is not None:
-        _no_zone(time_zone, f"{when} says its own offset")
+        _nothing("time_zone", time_zone, f"{when} says its own offset")
         return told.isoformat()
     try:
         place = zone(time_zone or "UTC")
@@ -120,10 +123,10 @@ def _instant(when: str, time_zone: str) -> str:
     return found[0].astimezone(UTC).isoformat()
 
 
-def _no_zone(time_zone: str, why: str) -> None:
-    """Raise InvalidArgument where a zone would be taken and mean nothing."""
-    if time_zone:
-        raise wrong("time_zone", f"means nothing here: {why}", "leave it out; nothing was stored")
+def _nothing(field: str, typed: str, why: str) -> None:
+    """Raise InvalidArgument where something was typed that would be taken and mean nothing."""
+    if typed:
+        raise wrong(field, f"means nothing here: {why}", "leave it out; nothing was stored")
 
 
 def _action(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -144,12 +147,13 @@ def _action(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _json(text: str, field: str) -> Any:
+    """What it stands for, read as the body of a request is."""
     try:
-        return json.loads(text)
+        return standard.loads(text, pairs=once)
+    except (standard.TooDeep, standard.TooMany) as beyond:
+        raise wrong(field, str(beyond)) from beyond
     except ValueError as error:
         raise wrong(field, f"is no JSON: {error}") from error
-    except RecursionError as error:
-        raise wrong(field, "has too many levels") from error
 
 
 PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, asks=FIELDS, every=None)

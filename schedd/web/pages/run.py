@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from schedd.api.services import DEFAULT_NAMESPACE
+from schedd.web.pages.forms import taking
 from schedd.web.pages.lines import RunLine, run_line
 from schedd.web.pages.log import EARLIER, LogPart, kept, so_far
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
@@ -144,6 +145,7 @@ async def _beside(asked: Asked, seen: object) -> Sequence[LogPart]:
     return await so_far(asked, asked.variables["run"])
 
 
+@taking("reason")
 async def _cancel(asked: Asked) -> Done:
     run_id, reason = asked.variables["run"], asked.fields.get("reason", "")
     request = run_service_pb2.CancelRunRequest(run_id=run_id, reason=reason)
@@ -153,6 +155,7 @@ async def _cancel(asked: Asked) -> Done:
     return Done(told, asked.link("runs", run_id))
 
 
+@taking()
 async def _retry(asked: Asked) -> Done:
     request = run_service_pb2.RetryRunRequest(run_id=asked.variables["run"])
     run = await asked.call("RunService.RetryRun", request, run_pb2.Run)

@@ -32,7 +32,7 @@ from schedd.web.field_names import in_words, rename
 from schedd.web.known import IDENTITY, caller_of, check_page
 from schedd.web.login_page import REASON
 from schedd.web.pages import told as telling
-from schedd.web.pages.forms import fields_of
+from schedd.web.pages.forms import RETURN, fields_of
 from schedd.web.pages.looks import Body, Looks, refused, shown
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
 from schedd.web.pages.recent import Recent
@@ -205,14 +205,15 @@ class Site:
             if action.again is not None:
                 return await self._again(action.again, asked, error)
             return self._problem(problems.of(error), back, asked)
-        response = RedirectResponse(local(asked.fields.get("back", ""), done.to), 303)
+        response = RedirectResponse(local(asked.fields.get(RETURN, ""), done.to), 303)
         told = self._lately.told(asked.caller.actor, asked.fields, done.told)
         telling.send(response, told, secure=request.url.scheme == "https")
         return response
 
     async def _again(self, page: Page, asked: Asked, error: CallError | Unavailable) -> Response:
         """The page of a form as it was filled in, beside what was wrong with it."""
-        filled = replace(asked, query={**asked.query, **asked.fields})
+        typed = {name: asked.fields[name] for name in page.asks if name in asked.fields}
+        filled = replace(asked, query={**asked.query, **typed})
         body = shown(page, filled, await page.read(filled))
         if isinstance(error, CallError):
             rename(error, in_words)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from schedd.web.pages.forms import taking
 from schedd.web.pages.lines import moment
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -99,6 +100,7 @@ def _unstored(worker: cluster_pb.Worker) -> str:
     return f"{results} on it alone, not stored yet"
 
 
+@taking("reason")
 async def _drain(asked: Asked) -> Done:
     name, reason = asked.variables["worker"], asked.fields.get("reason", "")
     request = cluster_pb.DrainWorkerRequest(worker=name, reason=reason)
@@ -107,6 +109,7 @@ async def _drain(asked: Asked) -> Done:
     return Done(told, asked.link("workers"))
 
 
+@taking()
 async def _undrain(asked: Asked) -> Done:
     name = asked.variables["worker"]
     request = cluster_pb.UndrainWorkerRequest(worker=name)

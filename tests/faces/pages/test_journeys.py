@@ -133,6 +133,7 @@ def test_a_job_is_deleted_only_by_its_name(web: Watched, cluster: DevCluster) ->
     create(web, "short-lived", "true")
     page = web.page
     page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_label("Type its name")).to_be_focused()
     page.get_by_label("Type its name").fill("another")
     page.get_by_role("button", name="Delete it").click()
     expect(page.locator("#problem")).to_contain_text("isn't the job's name")
@@ -329,10 +330,12 @@ def test_the_cluster_is_paused_and_goes_on_and_another_member_leads(
     expect(page.locator(".told")).to_contain_text("leads, term")
     wait_until(lambda: cluster.leader() not in (None, leader), PATIENCE, "another leader")
     page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.locator("#pause").get_by_label("Reason")).to_be_focused()
     page.locator("#pause").get_by_label("Reason").fill("the disks are full")
     page.get_by_role("button", name="Pause everything").click()
     expect(page.locator("#troubles")).to_contain_text("the disks are full")
     page.get_by_role("button", name="Resume", exact=True).click()
+    expect(page.get_by_label("What fell due in the pause")).to_be_focused()
     page.get_by_role("button", name="Resume it").click()
     expect(page.locator("#troubles")).to_have_count(0, timeout=SLOW)
     assert not cluster.json("cluster", "status")["paused"]

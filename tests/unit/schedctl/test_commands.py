@@ -110,6 +110,32 @@ async def test_who_came_by_a_token_is_told_with_it_in_the_audit(ctl, member):
 
 
 @pytest.mark.parametrize(
+    ("reason", "after", "told"),
+    [
+        ("STALE", "", "STALE"),
+        ("", '{"drained":true,"by":"user/ann","reason":"new disks"}', "new disks"),
+        ("", '{"paused":true,"by":"user/ann","note":"the warehouse moves"}', "the warehouse moves"),
+        ("", '{"note":"it was short"}', "it was short"),
+        ("NO_SUCH_MEMBER", '{"leader":"m9","reason":"upgrade"}', "NO_SUCH_MEMBER: upgrade"),
+        ("", '{"paused":true,"by":"user/ann","note":""}', ""),
+        ("", '{"cron":["0 9 * * *"],"payload":{"note":"of the job"}}', ""),
+        ("", '{"note":{"$cut":9000}}', ""),
+        ("", '["note"]', ""),
+        ("", "no JSON", ""),
+    ],
+)
+async def test_the_audit_tells_what_people_typed_as_the_reason_beside_that_of_a_refusal(
+    ctl, member, reason, after, told
+):
+    entry = cluster.AuditEntry(action="x", object="y", outcome="ok", reason=reason, after=after)
+    member.say("ListAudit", cluster.ListAuditResponse(entries=[entry]))
+    line = (await ctl("audit", "list", "--no-headers")).out.splitlines()[0]
+    assert line.partition("  ok")[2].strip() == told
+    [as_it_is] = (await ctl("audit", "list", "-o", "json")).data
+    assert (as_it_is["reason"], as_it_is["after"]) == (reason or None, after or None)
+
+
+@pytest.mark.parametrize(
     ("status", "code"),
     [
         ("INVALID_ARGUMENT", 2),

@@ -140,6 +140,16 @@ def test_numbers_ids_and_namespaces_are_bounded_as_calls_bound_them(
     assert ids["format"] == "uuid"
 
 
+def test_an_etag_in_a_body_or_a_parameter_isnt_empty(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for name in ("Job.Input", "PauseJobRequest.Input"):
+        etag = jsonschema_rs.Draft202012Validator(schemas[name]["properties"]["etag"])
+        assert [etag.is_valid(one) for one in ("", None, '"a-1"')] == [False, True, True]
+    asked = document["paths"]["/api/v1/jobs/{job}"]["delete"]["parameters"]
+    sent = [one["schema"] for one in asked if one["name"] in ("etag", "If-Match")]
+    assert [one["minLength"] for one in sent] == [1, 1]
+
+
 def test_of_an_id_that_is_sent_no_more_is_said_than_calls_ask(document: dict[str, Any]) -> None:
     """A job is made with whatever stands there, so what was read of one can make another."""
     sent = document["components"]["schemas"]["Job.Input"]["properties"]

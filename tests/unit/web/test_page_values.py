@@ -463,9 +463,30 @@ def test_a_zone_that_cant_be_meant_or_an_instant_that_isnt_one_in_it_is_refused(
         ({"what": "x"}, "cron: is missing"),
         ({"when": "* * * * *"}, "shell: is missing"),
         ({"schedule": "", "what": "x"}, "schedule: is missing"),
+        ({"schedule": "on_demand", "when": "0 9 * * *", "what": "x"}, "when: means nothing here"),
         ({"when": "* * * * *", "action": "dance", "what": "x"}, "action: is none of"),
         ({"when": "* * * * *", "what": "don't"}, "can't be split into words"),
         ({"when": "* * * * *", "what": "x", "payload": "{"}, "payload: is no JSON"),
+        (
+            {"when": "* * * * *", "what": "x", "payload": '{"a":1,"a":2}'},
+            "payload: is no JSON: 'a' is given twice",
+        ),
+        (
+            {"when": "* * * * *", "what": "x", "payload": "[NaN]"},
+            "payload: is no JSON: NaN is no JSON",
+        ),
+        (
+            {"when": "* * * * *", "what": "x", "payload": "[1e400]"},
+            "payload: is no JSON: the number 1e400 is larger",
+        ),
+        (
+            {"when": "* * * * *", "what": "x", "payload": '["\\ud800"]'},
+            "payload: is no JSON: a text",
+        ),
+        (
+            {"when": "* * * * *", "what": "x", "payload": "[" * 101 + "]" * 101},
+            "payload: is nested too deeply",
+        ),
         ({"schedule": "every", "when": "soon", "what": "x"}, "every"),
         ({"when": "* * * * *", "what": "x", "priority": "URGENT"}, "priority"),
     ],

@@ -176,6 +176,36 @@ def test_what_chooses_in_a_body_isnt_empty(path: str, body: dict[str, Any], fiel
     message("POST", path, [], {name: value for name, value in body.items() if value})
 
 
+@pytest.mark.parametrize(
+    ("verb", "path", "body", "field"),
+    [
+        ("PATCH", "/api/v1/jobs/etl", {"etag": "", "priority": "HIGH"}, "etag"),
+        ("POST", "/api/v1/jobs/etl:pause", {"note": "x", "etag": ""}, "etag"),
+        ("POST", "/api/v1/jobs", {"name": "etl", "etag": ""}, "etag"),
+        (
+            *("POST", "/api/v1/jobs:batchCreate"),
+            {"requests": [{"job": {"name": "a"}}, {"job": {"name": "b", "etag": ""}}]},
+            "requests[1].job.etag",
+        ),
+    ],
+)
+def test_an_empty_etag_in_a_body_is_refused_and_not_taken_as_none(
+    verb: str, path: str, body: dict[str, Any], field: str
+) -> None:
+    """As that of `If-Match` and that of a parameter are: an edit would go over anybody's."""
+    with pytest.raises(Refusal) as refused:
+        message(verb, path, [], body)
+    assert refused.value.body["status"] == 400
+    problem = "is empty: give a value, or leave it out"
+    assert refused.value.body["violations"] == [{"field": field, "problem": problem}]
+
+
+def test_what_people_name_etag_may_be_empty() -> None:
+    named = {"labels": {"etag": ""}, "payload": {"etag": ""}, "shell": {"env": {"etag": ""}}}
+    made = message("POST", "/api/v1/jobs", [], {"name": "a", "etag": None} | named)
+    assert dict(made.job.labels) == {"etag": ""}
+
+
 def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
     with pytest.raises(Refusal, match="belongs into the body"):
         message("POST", "/api/v1/jobs/etl:pause", [("note", "x")], {})

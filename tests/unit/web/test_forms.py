@@ -1,0 +1,47 @@
+"""Fields of forms: those that an action takes, and that any other is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from schedd.api.errors import InvalidArgument
+from schedd.web.pages.all import PAGES
+from schedd.web.pages.forms import RETURN, taking
+from schedd.web.pages.page import Action, Asked, Done
+from schedd.web.templating import ONCE
+from support.callers import TESTER
+
+ACTIONS = [action for page in PAGES for action in page.actions]
+
+
+def asked(**fields: str) -> Asked:
+    """A form, of a member that has nothing to do it by."""
+    return Asked(cast("Any", None), TESTER, fields=fields)
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.path)
+async def test_each_action_refuses_a_field_that_its_form_doesnt_have(action: Action) -> None:
+    with pytest.raises(InvalidArgument, match="foo: this form has no such field") as refused:
+        await action.do(asked(foo="1"))
+    [violation] = refused.value.violations
+    assert (refused.value.reason, violation.field) == ("UNKNOWN_FIELD", "foo")
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.path)
+async def test_a_namespace_in_a_form_isnt_taken_for_that_of_the_address(action: Action) -> None:
+    with pytest.raises(InvalidArgument, match="namespace: belongs into the address"):
+        await action.do(asked(namespace="zz"))
+
+
+async def test_what_a_form_has_and_what_any_has_is_taken_and_all_that_it_hasnt_is_told() -> None:
+    @taking("reason")
+    async def do(form: Asked) -> Done:
+        return Done(form.fields["reason"], "/")
+
+    fields = {"reason": "disks", ONCE: "0123", RETURN: "/jobs"}
+    assert (await do(asked(**fields))).told == "disks"
+    with pytest.raises(InvalidArgument, match=r"foo: this .*; bar: this ") as refused:
+        await do(asked(**fields, foo="", bar="x"))
+    assert refused.value.remedy == "leave it out; what the form has is reason; nothing was done"
