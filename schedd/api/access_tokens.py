@@ -1,7 +1,7 @@
 """Calls on access tokens; logins, which are short-lived ones; and who the caller is."""
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -23,6 +23,7 @@ from schedd.core.access_tokens import (
 from schedd.core.ids import AccessTokenId
 from schedd.core.model import AuditEntry
 from schedd.core.rights import EVERY, Role, is_name
+from schedd.ports.access_tokens import MOST_MARKED, Revoked
 from schedproto.v1 import auth_service_pb2 as wire
 
 MOST_NAMESPACES: Final = 100
@@ -89,13 +90,13 @@ async def revoke_token(
     token_id = AccessTokenId(id_of("token_id", request.token_id))
     entry = caller.audit("revoke", f"token/{token_id}", request.request_id)
     done = await services.access_tokens.revoke(token_id, caller.actor, entry, _noted)
-    services.authentication.forget()
     if done is None:
         raise NotFound(
             f"there is no token {cut(request.token_id)}",
             reason="NO_SUCH_TOKEN",
             remedy="see `schedctl auth token list`",
         )
+    services.authentication.forget(_ended(done))
     return _message(done.token, ended_with_it=len(done.with_it))
 
 
@@ -148,8 +149,8 @@ async def log_out(services: Services, caller: Caller) -> None:
     """The login that the caller came by is worth nothing any more, nor is what was made by it."""
     if (token := caller.who.token) is not None:
         entry = caller.audit("logout", f"token/{token}")
-        await services.access_tokens.revoke(token, caller.actor, entry, _noted)
-        services.authentication.forget()
+        done = await services.access_tokens.revoke(token, caller.actor, entry, _noted)
+        services.authentication.forget({token} if done is None else _ended(done))
 
 
 async def replace_login(services: Services, text: str, source: str) -> None:
@@ -166,12 +167,17 @@ async def replace_login(services: Services, text: str, source: str) -> None:
         await log_out(services, Caller(who, source))
 
 
+def _ended(done: Revoked) -> Collection[AccessTokenId] | None:
+    """What ended; None: more than are told of."""
+    return None if len(done.with_it) >= MOST_MARKED else {done.token.id, *done.with_it}
+
+
 async def _store(services: Services, token: AccessToken, entry: AuditEntry) -> None:
     """Store a new one. Raises Unauthenticated: the one that it is made by was revoked, which this
     member didn't know yet.
     """
     if not await services.access_tokens.create(token, entry):
-        services.authentication.forget()
+        services.authentication.forget(None if token.maker is None else {token.maker})
         raise revoked()
 
 

@@ -11,7 +11,8 @@ Invariants
   a stream that it opened, and what was made by it. A login that newer ones ended has FRESH here,
   too.
 - While PostgreSQL says nothing, nobody is known but for what needs none of it (`lately`: a member's
-  own figures and the doctor, which tell that it is away): who was known LATELY.
+  own figures and the doctor, which tell that it is away): who was known LATELY, and isn't known
+  here to have been revoked since.
 - That a token has ended or was revoked is told to who knows its secret alone.
 - What nobody knows costs the database little: LOOKS are under way at a time, and what isn't there
   is remembered, too, as are no more than MOST of them.
@@ -78,6 +79,8 @@ class Authentication:
         self._looks = asyncio.Semaphore(LOOKS)
         self._rows: OrderedDict[AccessTokenId, tuple[float, AccessToken | None]] = OrderedDict()
         self._revoked_at = -math.inf
+        self._good: set[AccessTokenId] = set()
+        """Those of the rows that no revocation here was about, nor may have been."""
         self._certificates: OrderedDict[bytes, Identity | Nobody] = OrderedDict()
         self._readers = Readers(self._over, self._refresh)
 
@@ -156,9 +159,17 @@ class Authentication:
                 self._certificates.popitem(last=False)
         return self._certificates[pem]
 
-    def forget(self) -> None:
-        """A token was revoked here: what was read before now says nothing any more."""
+    def forget(self, ended: Collection[AccessTokenId] | None = None) -> None:
+        """These were revoked here, and what was made by them: what was read before now says nothing
+        any more, but that others were good, as long as PostgreSQL says nothing. None: it isn't
+        known which.
+        """
         self._revoked_at = boottime()
+        if ended is None:
+            self._good.clear()
+        while ended:
+            self._good.difference_update(ended)
+            ended = {token for token in self._good if self._maker(token) in ended}
         self._readers.revoked()
 
     def _living(self, token: AccessToken) -> Identity:
@@ -198,13 +209,13 @@ class Authentication:
 
     async def _row_lately(self, token: AccessTokenId) -> AccessToken | None:
         """As it was read last, where it can't be read now. One that never was is waited for."""
-        if not self._fresh(token, LATELY):
+        if not self._known_lately(token):
             return await self._row(token)
         try:
             async with asyncio.timeout(PROMPT):
                 return await self._row(token)
         except (Unavailable, TimeoutError):
-            if not self._fresh(token, LATELY):  # revoked here meanwhile
+            if not self._known_lately(token):  # revoked here meanwhile
                 raise
             return self._rows[token][1]
 
@@ -225,8 +236,21 @@ class Authentication:
             if asked >= self._rows.get(token, (-math.inf, None))[0]:
                 self._rows[token] = asked, row
                 self._rows.move_to_end(token)
+                if row is not None and asked > self._revoked_at:
+                    self._good.add(token)
+                else:
+                    self._good.discard(token)
         while len(self._rows) > MOST:
-            self._rows.popitem(last=False)
+            token, _ = self._rows.popitem(last=False)
+            self._good.discard(token)
+
+    def _known_lately(self, token: AccessTokenId) -> bool:
+        return token in self._good and self._rows[token][0] > boottime() - LATELY
+
+    def _maker(self, token: AccessTokenId) -> AccessTokenId | None:
+        """Of one that is good."""
+        _, row = self._rows[token]
+        return None if row is None else row.maker
 
     def _fresh(self, token: AccessTokenId, within: float | None = None) -> bool:
         """Whether what is known of it was read lately, and since the last revocation here."""

@@ -137,7 +137,7 @@ async def test_who_sees_what_isn_t_there_or_may_not_is_told_on_a_page_who_they_a
     assert (nowhere.status, denied.status) == (404, 403)
     assert "PauseCluster takes the role admin in" in denied.text
     for answer in (nowhere, denied):
-        assert 'You are <a href="/login">user/alice</a>' in answer.text
+        assert 'You are user/alice (<a href="/login">log in or out</a>)' in answer.text
     assert (await web.get("/static/nowhere.css", headers=sent)).status == 404
 
 

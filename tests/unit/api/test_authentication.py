@@ -165,9 +165,32 @@ async def test_who_was_known_lately_is_known_without_a_database_for_what_needs_n
     place.now += timedelta(days=2)
     assert await place.refused(text, lately=True) == "TOKEN_EXPIRED"
     place.now = NOW
+    place.authentication.forget({revoked.id})
+    assert (await place.known(text, lately=True)).actor == "user/alice", "another was revoked"
     place.authentication.forget()
     with pytest.raises((Unavailable, OutOfTouch)):  # it may be this one that was revoked
         await place.known(text, lately=True)
+
+
+@pytest.mark.parametrize("above", range(3))
+async def test_what_was_made_by_a_token_that_was_revoked_here_isnt_known_lately(
+    above: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place()
+    _, another = place.token()
+    first, text = place.token()
+    second, made = place.token(maker=first.id)
+    third, made_by_that = place.token(maker=second.id)
+    for each in (another, text, made, made_by_that):
+        await place.authentication.of_token(each)
+    monkeypatch.setattr(place, "find", Away.refuses)
+    place.authentication.forget({(first, second, third)[above].id})
+    for each in (text, made, made_by_that)[:above]:
+        assert (await place.known(each, lately=True)).actor == "user/alice"
+    for each in (text, made, made_by_that)[above:]:
+        with pytest.raises(Unavailable):
+            await place.known(each, lately=True)
+    assert (await place.known(another, lately=True)).actor == "user/alice"
 
 
 async def test_a_stream_ends_with_what_its_reader_was_known_by() -> None:
