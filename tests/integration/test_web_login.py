@@ -201,6 +201,11 @@ async def test_figures_are_told_to_who_was_known_lately_while_postgresql_is_sile
     for sent in known:
         assert (await web.get("/metrics", headers=sent)).status == 200
     _, never_seen = await token(web, auth.ROLE_VIEWER)
+    ended_id, ended = await token(web, auth.ROLE_VIEWER)
+    over = [bearer(ended), {"cookie": cookie_of(await log_in(web, ended))}]
+    for sent in over:
+        assert (await web.get("/metrics", headers=sent)).status == 200
+    await revoke(web, ended_id)
     monkeypatch.setattr(authentication, "FRESH", 0.0)
     monkeypatch.setattr(in_time, "READ_WITHIN", 3.0)
     monkeypatch.setattr(type(web.services.access_tokens), "find", silent)
@@ -213,7 +218,8 @@ async def test_figures_are_told_to_who_was_known_lately_while_postgresql_is_sile
         for path in ("/cluster/doctor", "/api/v1/cluster/checks"):
             assert "it is away" in (await web.get(path, headers=sent)).text
         assert (await web.get("/api/v1/jobs", headers=sent)).status == 503
-    assert (await web.get("/metrics", headers=bearer(never_seen))).status == 503
+    for sent in (bearer(never_seen), *over):
+        assert (await web.get("/metrics", headers=sent)).status == 503
 
 
 async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None:
