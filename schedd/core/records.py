@@ -178,6 +178,14 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
+class Deletion:
+    """A job is deleted."""
+
+    cancelled: int
+    """Its runs that waited, and have ended by that."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChainRefused:
     """Why a job can't run after others, or can't be deleted."""
 
