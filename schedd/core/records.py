@@ -132,6 +132,8 @@ class Parted:
     """They waited, or were to be tried again."""
     cancelled: list[LiveRun]
     """They run, and their workers are to be told; those that were told already are left out."""
+    skipped: int = 0
+    """Of the ended: for a full buffer. The others were replaced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,8 @@ class World:
         nudges = cast("Nudges", Silent())
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
         crowds = Crowds(
-            self.board, definitions, self.workers, store, transactor, self.clock, nudges
+            *(self.board, definitions, self.workers, store, transactor, self.clock, nudges),
+            self.events.append,
         )
         self.rescue = Rescue(
             self.board,
