@@ -194,7 +194,7 @@ class Member:
             now = self._clock.now()
             await self._store.open_tenure(Tenure(live.tenure, self.identity.name, now))
             self.cluster.lives(live)
-            log.info("tenure %s begins", live.tenure)
+            log.info("tenure %s begins", live.tenure, extra={"tenure": live.tenure})
             await self._live(live, registration, draining)
         finally:
             self.cluster.lives(None)
@@ -258,7 +258,7 @@ class Member:
                     task.cancel()
         except* TenureOver as over:
             why = "; ".join(str(each) for each in over.exceptions)
-            log.warning("tenure %s is over: %s", live.tenure, why)
+            log.warning("tenure %s is over: %s", live.tenure, why, extra={"tenure": live.tenure})
         finally:
             unlisten()
         heed_cancellation()
@@ -309,7 +309,12 @@ class Member:
             async with asyncio.timeout(GOODBYE_WITHIN):
                 await self._store.fence_own(live.tenure)
         except (Unavailable, TimeoutError) as error:
-            log.info("tenure %s is left to be fenced by the leader: %r", live.tenure, error)
+            log.info(
+                "tenure %s is left to be fenced by the leader: %r",
+                live.tenure,
+                error,
+                extra={"tenure": live.tenure},
+            )
 
 
 def _matters(view: ClusterView) -> tuple[object, ...]:

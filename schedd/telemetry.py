@@ -63,6 +63,7 @@ from schedd.dead_run_lines import DeadRunLines
 from schedd.metrics import ClusterGauges, Metrics, ReadinessGauges
 from schedd.ports import Cluster
 from schedd.pulse import Pulse
+from schedkit.logs import listed
 from schedkit.momentary import Momentary
 from schedkit.slack import Slack
 from schedproto.v1.worker_service_pb2 import Refusal
@@ -191,17 +192,24 @@ def _stale(metrics: Metrics, event: StaleResult) -> None:
 
 
 def _rescued(metrics: Metrics, event: RunsRescued) -> None:
-    metrics.workers.rescued.inc(event.count)
+    metrics.workers.rescued.inc(len(event.runs))
     log.warning(
         "%d runs of lost workers moved on",
-        event.count,
-        extra={"incarnations": ",".join(map(str, event.incarnations))},
+        len(event.runs),
+        extra={
+            "run_ids": listed(event.runs),
+            "incarnations": ",".join(map(str, event.incarnations)),
+        },
     )
 
 
 def _never_started(metrics: Metrics, event: NeverStarted) -> None:
-    metrics.workers.never_started.inc(event.count)
-    log.info("%d assignments never started and went back", event.count)
+    metrics.workers.never_started.inc(len(event.runs))
+    log.info(
+        "%d assignments never started and went back",
+        len(event.runs),
+        extra={"run_ids": listed(event.runs)},
+    )
 
 
 def _refused(metrics: Metrics, event: Refused) -> None:
@@ -233,12 +241,16 @@ def _greater_token(metrics: Metrics, event: GreaterTokenSeen) -> None:
 
 def _came(metrics: Metrics, event: WorkerCame) -> None:
     metrics.workers.attached.add(event.incarnation)
-    log.info("worker %s attached", event.worker, extra={"incarnation": event.incarnation})
+    log.info("worker %s attached", event.worker, extra=_who(event))
 
 
 def _went(metrics: Metrics, event: WorkerWent) -> None:
     metrics.workers.attached.discard(event.incarnation)
-    log.info("worker %s is gone from here", event.worker, extra={"incarnation": event.incarnation})
+    log.info("worker %s is gone from here", event.worker, extra=_who(event))
+
+
+def _who(event: WorkerCame | WorkerWent) -> dict[str, object]:
+    return {"worker": event.worker, "incarnation": event.incarnation}
 
 
 def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:

@@ -24,6 +24,7 @@ from importlib import metadata
 from importlib.metadata import EntryPoint
 
 from schedkit.clock import boottime, utcnow
+from schedkit.logs import listed
 from schedkit.objects import open_objects
 from schedkit.service import OK, Daemon, answer_reloads
 from schedkit.tasks import guard
@@ -157,7 +158,10 @@ class App:
         self._attach.announce()
         patience = self._config.drain_timeout.total_seconds()
         if not await _within(patience, self._work.idle()):
-            log.warning("drain_timeout is over: handing back what still runs")
+            log.warning(
+                "drain_timeout is over: handing back what still runs",
+                extra={"run_ids": listed(self._work.runs)},
+            )
             self._work.stop_all(Cause.DRAIN)
             if not await _within(_KILL_WITHIN, self._work.idle()):
                 self._work.stop_all(Cause.DRAIN, kill=True)

@@ -26,7 +26,7 @@ from workerd.attempts import BUG, Attempts, InHand, Origin
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
 from workerd.core.capture import Piece
 from workerd.core.cluster_time import ClusterTime, JudgingClock
-from workerd.core.ids import Address, Incarnation, Key
+from workerd.core.ids import Address, Incarnation, Key, RunId
 from workerd.core.outcome import Cause, Outcome, Reason, Verdict
 from workerd.core.trust import Trust
 from workerd.courier import Courier
@@ -199,6 +199,11 @@ class Work:
         if self._admission.draining:
             self._withdraw(self._admission.withdraw_all(Why.DRAINING))
         self.on_change()
+
+    @property
+    def runs(self) -> list[RunId]:
+        """What is held, armed or runs."""
+        return [key.run for key in self._items]
 
     def stop_all(self, cause: Cause, *, kill: bool = False) -> None:
         """Ask everything that runs to end; with `kill` at once."""

@@ -16,13 +16,17 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final, Literal
 
 Format = Literal["json", "text"]
 
 _OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that a record always has; all others came in as `extra`."""
+
+MOST_LISTED: Final = 20
 
 _FOREIGN: Final = ("alembic", "uvicorn", "grpc", "asyncio", "sqlalchemy")
 """Libraries that tell of their inner life; of it, only warnings are news to an operator."""
@@ -50,6 +54,11 @@ def configure(level: str, fmt: Format, name: str) -> None:
     root.addHandler(handler)
     for library in _FOREIGN:
         logging.getLogger(library).setLevel(max(root.level, logging.WARNING))
+
+
+def listed(ids: Iterable[object]) -> str:
+    """Of a line that is about many, the first `MOST_LISTED` in one value."""
+    return ",".join(map(str, islice(ids, MOST_LISTED)))
 
 
 class JsonLines(logging.Formatter):

@@ -26,8 +26,9 @@ from schedd.core.backfill_records import BackfillRecord
 from schedd.core.because import told
 from schedd.core.cron import ScheduleError
 from schedd.core.definition import Definition, Priority
+from schedd.core.events import EndedUnreported
 from schedd.core.ids import BackfillId
-from schedd.core.lifecycle import State
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun
 from schedd.core.records import Conflict
 from schedd.core.schedule import CompiledSchedule
@@ -150,6 +151,9 @@ async def cancel_backfill(
     for run in changed:
         if run.state is State.RUNNING:
             services.lines.cancel(run)
+    ended = sum(run.state is State.CANCELLED for run in changed)
+    if ended:
+        services.emit(EndedUnreported(State.CANCELLED, Reason.BY_USER, ended))
     services.nudges.runs_changed([run.hint for run in changed])
     services.nudges.runs_ready([record.shard])
     return views.backfill_message(record)

@@ -32,8 +32,9 @@ from schedd.api.services import Caller, Services, compact
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core import because
 from schedd.core.cron import EPOCH, ScheduleError
+from schedd.core.events import EndedUnreported
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import Reason
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import NewRun
 from schedd.core.notifications import redirected
 from schedd.core.records import ChainRefused, Conflict, JobRecord, PinnedCalendar, StoredDefinition
@@ -233,9 +234,11 @@ async def delete_job(
             raise stored_jobs.edited_meanwhile(stored.name)
         if isinstance(deleted, ChainRefused):
             raise chains.refusal(deleted, stored.name)
-        if not deleted:
+        if deleted is None:
             raise stored_jobs.unknown(request.job)
         missed.stored()
+        if deleted.cancelled:
+            services.emit(EndedUnreported(State.CANCELLED, Reason.DELETED, deleted.cancelled))
         await settling.settle(services, caller, record)
     return job_service_pb2.DeleteJobResponse(deleted=True)
 

@@ -5,7 +5,6 @@ tells of their changes.
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from uuid import UUID
 
 from schedd.api import (
@@ -24,8 +23,9 @@ from schedd.api.positions import LogPosition, refused
 from schedd.api.services import Caller, Services, compact
 from schedd.api.stored_jobs import namespace_of
 from schedd.api.why import explain
+from schedd.core.events import EndedUnreported
 from schedd.core.ids import NO_TOKEN, JobId, RunId, Token
-from schedd.core.lifecycle import LIVE, State
+from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.run_filter import RunFilter
 from schedd.core.run_records import RunRecord
 from schedproto.v1 import run_pb2, run_service_pb2
@@ -105,7 +105,7 @@ async def cancel_run(
     run_id = record.run.key.run_id
     entry = caller.audit("cancel", f"run/{run_id}", request.request_id)
     entry = replace(entry, run_id=run_id)
-    noted = partial(_cancelled, request.reason)
+    noted = _Cancelled(request.reason)
     cancelled = await services.store.cancel_run(run_id, entry, noted)
     if cancelled is None:
         raise unknown(request.run_id)
@@ -117,6 +117,8 @@ async def cancel_run(
         )
     if cancelled.run.state is State.RUNNING:
         services.lines.cancel(cancelled.run)
+    elif cancelled is noted.now:  # as this call left it, and not as it found it
+        services.emit(EndedUnreported(State.CANCELLED, Reason.BY_USER, 1))
     services.nudges.runs_changed([cancelled.run.hint])
     services.nudges.runs_ready([cancelled.run.shard])
     return views.run_message(cancelled)
@@ -127,11 +129,22 @@ def stood(record: RunRecord) -> dict[str, object]:
     return {"namespace": record.namespace, "job": record.job, "state": record.state.value}
 
 
-def _cancelled(why: str, was: RunRecord, now: RunRecord) -> tuple[str, str]:
-    after: dict[str, object] = {"state": now.state.value}
-    if now.run.cancelling and now.run.state in LIVE:
-        after["cancelling"] = True
-    return compact(stood(was)), compact(after | ({"reason": why} if why else {}))
+class _Cancelled:
+    """What the audit has of it. `now`: the run as the transaction has left it that was begun last
+    and found something to change.
+    """
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+        self.now: RunRecord | None = None
+
+    def __call__(self, was: RunRecord, now: RunRecord) -> tuple[str, str]:
+        """Before and after."""
+        self.now = now
+        after: dict[str, object] = {"state": now.state.value}
+        if now.run.cancelling and now.run.state in LIVE:
+            after["cancelling"] = True
+        return compact(stood(was)), compact(after | ({"reason": self._why} if self._why else {}))
 
 
 async def list_attempts(

@@ -97,15 +97,15 @@ class StaleResult:
 class RunsRescued:
     """Runs of lost workers moved on."""
 
-    count: int
+    runs: tuple[RunId, ...]
     incarnations: tuple[IncarnationId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NeverStarted:
-    """Assignments that their live workers never started went back."""
+    """Assignments of these runs, which their live workers never started, went back."""
 
-    count: int
+    runs: tuple[RunId, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,8 @@ class Parted:
     """They waited, or were to be tried again."""
     cancelled: list[LiveRun]
     """They run, and their workers are to be told; those that were told already are left out."""
+    skipped: int = 0
+    """Of the ended: for a full buffer. The others were replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,14 @@ class Conflict:
     what: str
     """name, key, etag, calendar, pool, line, payload, letters"""
     job_id: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A job is deleted."""
+
+    cancelled: int
+    """Its runs that waited, and have ended by that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Final
 
-from schedd.core.events import AssignedRuns, Emit
+from schedd.core.events import AssignedRuns, Emit, EndedUnreported
 from schedd.core.ids import JobId, RunId
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Assigned, Claim, Draft, LiveRun
 from schedd.core.placement import need_of
 from schedd.core.records import Assignments, Unstarted
@@ -170,6 +171,8 @@ class Assign:
                 turns.append((run.job_id, run.shard))
         if turns:  # given back: a schedule that had ended by them may go on
             self._nudges.jobs_changed(turns)
+        if answer.ended:
+            self._emit(EndedUnreported(State.SKIPPED, Reason.OVERLAP, len(answer.ended)))
         if answer.assigned:
             waits = tuple(
                 max(AT_ONCE, now - runs[a.run.key.run_id].ready_at) for a in answer.assigned

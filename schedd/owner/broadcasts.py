@@ -220,6 +220,8 @@ class Broadcasts:
 
     def _closed(self, closed: Closed, counted: Collection[object]) -> None:
         self._tell(closed.ended)
+        if closed.waited:
+            self._emit(EndedUnreported(State.CANCELLED, None, len(closed.waited)))
         for run in closed.cancelled:
             self._workers.cancel(run, kill=run.killing)
         gone = [*closed.waited, *((run.key, run.job_id) for run in closed.ended)]

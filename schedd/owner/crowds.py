@@ -15,7 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from schedd.core.definition import Overlap
+from schedd.core.events import Emit, EndedUnreported
 from schedd.core.ids import NO_TOKEN, JobId
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun
 from schedd.core.overlap import LINED_UP, policy_of
 from schedd.core.records import Parted
@@ -42,6 +44,7 @@ class Crowds:
         transactor: Transactor,
         clock: ClusterClock,
         nudges: Nudges,
+        emit: Emit,
     ) -> None:
         self._board = board
         self._catalogue = catalogue
@@ -50,6 +53,7 @@ class Crowds:
         self._transactor = transactor
         self._clock = clock
         self._nudges = nudges
+        self._emit = emit
         self._last = 0
 
     async def look(self, runs: Sequence[LiveRun]) -> bool:
@@ -89,6 +93,13 @@ class Crowds:
         counted = {job for _, job in parted.ended if crowds[job].counted}
         if counted:  # turns were given back: schedules that had ended by them may go on
             self._nudges.jobs_changed([(job, crowds[job].shard) for job in counted])
+        ends = (
+            (State.CANCELLED, Reason.BY_OVERLAP, len(parted.ended) - parted.skipped),
+            (State.SKIPPED, Reason.BUFFER_FULL, parted.skipped),
+        )
+        for state, reason, count in ends:
+            if count:
+                self._emit(EndedUnreported(state, reason, count))
         for run in parted.cancelled:
             self._workers.cancel(run, kill=run.killing)
         self._nudges.runs_changed(

@@ -198,7 +198,7 @@ class Owner:
         brake, emit = self._brake, self._emit
         transactor = Transactor(live.ownership, live.trusted, emit)
         near = NearFuture(board, catalogue, store, clock, brake)
-        crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges)
+        crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges, emit)
         deadlines = Deadlines(
             board, catalogue, workers, store, transactor, clock, brake, nudges, emit
         )

@@ -326,7 +326,8 @@ class Rescue:
         for (state, reason), count in states.items():
             self._emit(EndedUnreported(state, reason, count))
         if moved:
-            self._emit(RunsRescued(len(moved), tuple(sorted(gone, key=lambda i: i.int))))
+            runs = tuple(sorted((key.run_id for key in moved), key=lambda i: i.int))
+            self._emit(RunsRescued(runs, tuple(sorted(gone, key=lambda i: i.int))))
             self._nudges.runs_changed([(key.run_id, None) for key in moved])
             self.look_at({loss.shard for loss in losses})
         return gone
@@ -335,7 +336,7 @@ class Rescue:
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in never_started]
         back = await self._transactor.rows(unstarted, self._store.give_back)
         if back:
-            self._emit(NeverStarted(len(back)))
+            self._emit(NeverStarted(tuple(run.key.run_id for run in back)))
             await self._put(back)
 
 

@@ -20,6 +20,7 @@ from schedd.core.records import (
     Conflict,
     Counts,
     Create,
+    Deletion,
     Idempotency,
     JobRecord,
     StoredDefinition,
@@ -141,8 +142,8 @@ class UserStore(Protocol):
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
         noted: Callable[[JobRecord], str] | None = None,
         seen_generation: int | None = None,
-    ) -> bool | Conflict | ChainRefused:
-        """False: it wasn't there. `missed` as in `update_job`, with the moment of the deletion;
+    ) -> Deletion | Conflict | ChainRefused | None:
+        """None: it wasn't there. `missed` as in `update_job`, with the moment of the deletion;
         `noted`: what the audit has of the job that went. A `Conflict` if its generation isn't the
         one that was seen.
         """

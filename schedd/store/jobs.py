@@ -45,6 +45,7 @@ from schedd.core.partition import shard_of_job
 from schedd.core.records import (
     ChainRefused,
     Conflict,
+    Deletion,
     Idempotency,
     JobRecord,
     StoredDefinition,
@@ -255,15 +256,15 @@ def delete_job(
     missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
     noted: Callable[[JobRecord], str] | None = None,
     seen_generation: int | None = None,
-) -> bool | Conflict | ChainRefused:
-    """Delete it: waiting runs are cancelled, running ones finish. False: it wasn't there. `missed`
+) -> Deletion | Conflict | ChainRefused | None:
+    """Delete it: waiting runs are cancelled, running ones finish. None: it wasn't there. `missed`
     says of the job as it stood at that moment what accounts for what was due and never fired,
     `noted` what the audit has of it. While others run after it, it stays, and a `Conflict` if the
     generation isn't the one seen.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
-        return False
+        return None
     if seen_generation not in (None, generation):
         return Conflict("etag", job_id)
     if named := chains.children(connection, job_id):
@@ -278,11 +279,11 @@ def delete_job(
     standing.forget(connection, job_id)
     calendars.forget(connection, job_id)
     chains.forget(connection, job_id)
-    cancel_waiting(connection, job_id, because.deletion(entry.actor))
+    cancelled = cancel_waiting(connection, job_id, because.deletion(entry.actor))
     noticing.forget(connection, job_id)
     before = entry.before if noted is None else noted(gone)
     audit.write_all(connection, [replace(entry, before=before)])
-    return True
+    return Deletion(cancelled)
 
 
 def _pin(connection: Connection, definition: StoredDefinition) -> None:

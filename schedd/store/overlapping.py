@@ -184,4 +184,5 @@ def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> P
     ended = [(run.key, run.job_id) for run in parted if run.state is not State.RUNNING]
     counted = {crowd.job_id for crowd in crowds if crowd.counted}
     turns.give_back(connection, [key for key, job in ended if job in counted])
-    return Parted(ended, [run for run in parted if run.state is State.RUNNING])
+    skipped = sum(run.state is State.SKIPPED for run in parted)
+    return Parted(ended, [run for run in parted if run.state is State.RUNNING], skipped)

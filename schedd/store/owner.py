@@ -227,6 +227,7 @@ class PostgresOwnerStore:
         return Parted(
             [each for _, parted in answers for each in parted.ended],
             [run for _, parted in answers for run in parted.cancelled],
+            sum(parted.skipped for _, parted in answers),
         )
 
     async def backfills(self, shards: Sequence[ShardId]) -> list[OpenBackfill]:

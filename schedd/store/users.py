@@ -17,6 +17,7 @@ from schedd.core.records import (
     Conflict,
     Counts,
     Create,
+    Deletion,
     Idempotency,
     JobRecord,
     StoredDefinition,
@@ -172,8 +173,8 @@ class PostgresUserStore:
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
         noted: Callable[[JobRecord], str] | None = None,
         seen_generation: int | None = None,
-    ) -> bool | Conflict | ChainRefused:
-        """False: it wasn't there."""
+    ) -> Deletion | Conflict | ChainRefused | None:
+        """None: it wasn't there."""
         wish = (job_id, audit, missed, noted, seen_generation)
         return await self.database.call(lambda c: jobs.delete_job(c, *wish))
 

@@ -47,9 +47,11 @@ SKIP = END.format(
 )
 
 
-def cancel_waiting(connection: Connection, job_id: JobId, by: str) -> None:
-    """The job is deleted, `by` whom in words: PENDING and RETRYING become CANCELLED (DELETED)."""
-    _end(connection, CANCEL, job_id, "CANCELLED", "DELETED", by)
+def cancel_waiting(connection: Connection, job_id: JobId, by: str) -> int:
+    """The job is deleted, `by` whom in words: PENDING and RETRYING become CANCELLED (DELETED).
+    Gives how many.
+    """
+    return len(_end(connection, CANCEL, job_id, "CANCELLED", "DELETED", by))
 
 
 def skip_paused(

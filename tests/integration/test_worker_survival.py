@@ -194,6 +194,8 @@ async def test_what_outlasts_the_drain_is_handed_back(tmp_path: Path) -> None:
         assert await worker.ended() == 0
         await stream.closed()
         assert stream.goodbye
+        [told] = [line for line in worker.log.read_text().splitlines() if "handing back" in line]
+        assert f"run_ids={key.run_id}" in told
 
 
 async def test_a_worker_without_members_drains_at_once(tmp_path: Path) -> None:

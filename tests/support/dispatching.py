@@ -18,6 +18,7 @@ from typing import cast
 from schedd.core import schedule
 from schedd.core.definition import Definition, Overlap
 from schedd.core.early import NEVER, Ahead, armable
+from schedd.core.events import Event
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.lifecycle import State
@@ -65,6 +66,8 @@ class Rows:
     """How many more of a pool may go."""
     looks: list[set[PoolKey]] = field(default_factory=list)
     """Which were asked for, each time."""
+    skipped: frozenset[RunKey] = frozenset()
+    """For overlap."""
     parted: Parted = field(default_factory=lambda: Parted([], []))
     workers: list[Incarnation] = field(default_factory=list)
     """That are neither lost nor drained."""
@@ -76,12 +79,15 @@ class Rows:
     async def assign(
         self, claim: Claim, drafts: Sequence[Draft], next_token: Callable[[ShardId], Token]
     ) -> Assignments:
-        assigned, waiting, held, no_room = [], [], [], []
+        assigned, ended, waiting, held, no_room = [], [], [], [], []
         begun: list[LiveRun] = []
         for draft in drafts:
             self.drafts.append(draft)
             if draft.pool and self.places.get(draft.pool, 0) <= 0:
                 no_room.append(draft.key)
+                continue
+            if draft.key in self.skipped:
+                ended.append(draft.key)
                 continue
             current = draft.generation == self.generations.get(draft.job_id, 1)
             full = self.admitted.get(draft.job_id, 0) >= self.limits.get(draft.job_id, 10_000)
@@ -108,7 +114,9 @@ class Rows:
         self.meanwhile()
         if self.fails:
             raise self.fails.pop()
-        return Assignments(assigned, [], waiting, frozenset(), held=held, full=no_room, begun=begun)
+        return Assignments(
+            assigned, ended, waiting, frozenset(), held=held, full=no_room, begun=begun
+        )
 
     async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
         self.looks.append({*pools})
@@ -205,6 +213,7 @@ class World:
         ahead: Ahead = NEVER,
     ) -> None:
         self.rows = Rows()
+        self.events: list[Event] = []
         self.passed: list[LiveRun] = []
         """What waited too long, or for an instant that is none any more."""
         self.definitions = definitions(SHELL)
@@ -225,7 +234,7 @@ class World:
         store = cast("OwnerStore", self.rows)
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
         parts = (self.board, self.definitions, self.workers)
-        self.crowds = Crowds(*parts, store, transactor, SetClock(), Nudges())
+        self.crowds = Crowds(*parts, store, transactor, SetClock(), Nudges(), self.events.append)
         self.brake = Brake(cast("PauseStore", None), lambda _event: None)
         self.dispatch = self._dispatch(store, transactor)
         self.lines: dict[str, RecordingLine] = {}
@@ -239,7 +248,7 @@ class World:
         pools = Pools(store, lambda: self.board.ended, boot=lambda: self.seconds)
         assign = Assign(
             *(*parts, store, transactor, self.clock, Nudges()),
-            *(self.crowds, self.late, pools, lambda _event: None),
+            *(self.crowds, self.late, pools, self.events.append),
         )
         return Dispatch(
             *(*parts, self.clock, self.brake, broadcasts, self.late, pools),

@@ -60,7 +60,7 @@ from support.web import ToldCluster
 
 MS = timedelta(milliseconds=1)
 INCARNATION = IncarnationId(uuid4())
-RUN = RunId(uuid4())
+RUN, OTHER, THIRD = (RunId(uuid4()) for _ in range(3))
 DEAD = DeadRun(RUN, JobId(uuid4()), Reason.EXIT_CODE, 3)
 
 EVENTS: list[Event] = [
@@ -68,8 +68,8 @@ EVENTS: list[Event] = [
     AssignedRuns(1, (2 * MS,)),
     Ended(State.FAILED, Reason.EXIT_CODE, 4 * MS, timedelta(seconds=3)),
     StaleResult(RUN, Token(77), "w1"),
-    RunsRescued(3, (INCARNATION,)),
-    NeverStarted(2),
+    RunsRescued((RUN, OTHER, THIRD), (INCARNATION,)),
+    NeverStarted((RUN, OTHER)),
     Refused("NO_SLOT", "w1", RUN, Token(77)),
     GreaterTokenSeen(RUN, Token(77), Token(99), "w1"),
     WorkerCame("w1", INCARNATION),
@@ -295,6 +295,25 @@ def test_a_stale_result_is_told_with_run_token_and_worker(
     [line] = caplog.records
     assert line.levelno == logging.WARNING
     assert (line.run_id, line.token, line.worker) == (RUN, 77, "w1")
+
+
+def test_lines_of_several_runs_name_twenty_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    many = tuple(RunId(uuid4()) for _ in range(21))
+    telemetry_after(RunsRescued((RUN, OTHER), (INCARNATION,)), NeverStarted(many))
+    rescued, back = caplog.records
+    assert rescued.getMessage() == "2 runs of lost workers moved on"
+    assert (rescued.run_ids, rescued.incarnations) == (f"{RUN},{OTHER}", str(INCARNATION))
+    assert back.getMessage() == "21 assignments never started and went back"
+    assert back.run_ids == ",".join(map(str, many[:20]))
+
+
+def test_who_comes_and_goes_is_told_with_worker_and_incarnation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    telemetry_after(WorkerCame("w1", INCARNATION), WorkerWent("w1", INCARNATION))
+    assert [(line.worker, line.incarnation) for line in caplog.records] == [("w1", INCARNATION)] * 2
 
 
 def test_a_pause_of_the_cluster_is_told_and_shown_until_it_ends(

@@ -26,7 +26,8 @@ from schedd.api.errors import (
 )
 from schedd.core.backfill_records import OpenBackfill
 from schedd.core.definition import Overlap
-from schedd.core.lifecycle import State
+from schedd.core.events import EndedUnreported
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
@@ -494,6 +495,7 @@ async def test_cancelled_makes_no_more_runs_and_ends_those_that_there_are(past: 
     assert not await past.api.world.is_live(waits.key.run_id)
     assert await feed(past.me, wanted) == []
     assert (await past.cancel(answer)).cancelled_at == now.cancelled_at
+    assert past.api.events == [EndedUnreported(State.CANCELLED, Reason.BY_USER, 1)]
     [(before, after)] = await past.api.world.sql(
         "SELECT before, after FROM audit WHERE action = 'cancel'"
     )

@@ -72,7 +72,10 @@ class Owner:
         nudges = cast("Nudges", NobodyNudged())
         self.workers = Workers(clock, lambda _event: None)
         self.near = NearFuture(board, catalogue, store, clock, brake)
-        crowds = Crowds(board, catalogue, self.workers, store, transactor, clock, nudges)
+        crowds = Crowds(
+            *(board, catalogue, self.workers, store, transactor, clock, nudges),
+            lambda _event: None,
+        )
         late = LateRuns(
             LateLimits(RATE, reserved=0.2),
             board,

@@ -23,7 +23,8 @@ from schedd.api.errors import (
     NotFound,
     OutcomeUnclear,
 )
-from schedd.core.events import Missed
+from schedd.core.definition import Overlap
+from schedd.core.events import EndedUnreported, Missed
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.model import Loss
 from schedkit.channel import MAX_MESSAGE
@@ -406,6 +407,22 @@ async def test_what_was_due_of_a_deleted_job_and_never_fired_is_accounted_for(ap
         " FROM runs r JOIN jobs j USING (job_id)"
     )
     assert (all_before, generation) == (True, 1)
+
+
+async def test_the_waiting_runs_of_a_deleted_job_are_counted_as_ended_and_what_runs_isnt(api):
+    await api("CreateJob", create(job(overlap=job_pb2.OVERLAP_ALLOW)))
+    for _ in range(3):
+        await api("TriggerJob", wire.TriggerJobRequest(job="j"))
+    me = api.world.members[0]
+    runs, *_ = await me.store.owner.live_runs([*me.epochs], list(LIVE))
+    await me.assigned(draft(runs, generation=1, overlap=Overlap.ALLOW, overlap_limit=0))
+
+    with pytest.raises(Aborted):
+        await api("DeleteJob", wire.DeleteJobRequest(job="j", etag="another"))
+    assert api.events == []
+    await api("DeleteJob", wire.DeleteJobRequest(job="j"))
+    assert sorted(row[:2] for row in await api.rows("j"))[:2] == [("CANCELLED", "DELETED")] * 2
+    assert api.events == [EndedUnreported(State.CANCELLED, Reason.DELETED, 2)]
 
 
 async def test_what_a_paused_job_passed_over_until_it_is_deleted_is_skipped(api):

@@ -21,10 +21,12 @@ from schedd.api.errors import (
     NotFound,
 )
 from schedd.api.services import Caller
+from schedd.core.events import EndedUnreported
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.membership import EMPTY_VIEW
 from schedd.core.model import AuditEntry, Incarnation, Verdict
 from schedd.core.records import WorkerView
+from schedd.store import runs as stored_runs
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 from support.callers import TESTER
@@ -81,6 +83,29 @@ async def test_a_waiting_run_is_cancelled_at_once_and_twice_is_fine(api):
         cancelled = await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
         assert cancelled.state == common_pb2.RUN_STATE_CANCELLED
     assert api.lines.cancelled == []
+    assert api.events == [EndedUnreported(State.CANCELLED, Reason.BY_USER, 1)]
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_a_cancel_that_is_begun_anew_is_counted_once_if_it_is_what_ended_the_run(
+    api, monkeypatch, meanwhile
+):
+    cancel, tries = stored_runs.cancel_run, []
+
+    def rolled_back(connection, run_id, *noted):
+        tries.append(run_id)
+        if len(tries) == 1:
+            cancel(connection, run_id, *noted)
+            connection.exec_driver_sql("DO $$BEGIN RAISE serialization_failure; END$$")
+        elif meanwhile:
+            connection.exec_driver_sql("UPDATE runs SET state = 'CANCELLED'")
+        return cancel(connection, run_id, *noted)
+
+    run = await api("SubmitRun", submit())
+    monkeypatch.setattr(stored_runs, "cancel_run", rolled_back)
+    cancelled = await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
+    assert (len(tries), cancelled.state) == (2, common_pb2.RUN_STATE_CANCELLED)
+    assert api.events == [EndedUnreported(State.CANCELLED, Reason.BY_USER, 1)] * (not meanwhile)
 
 
 async def test_a_running_run_is_marked_and_its_worker_told(api):
@@ -92,6 +117,7 @@ async def test_a_running_run_is_marked_and_its_worker_told(api):
     marked = await api("CancelRun", wire.CancelRunRequest(run_id=run.run_id))
     assert marked.state == common_pb2.RUN_STATE_RUNNING
     assert [str(each) for each in api.lines.cancelled] == [run.run_id]
+    assert api.events == [], "it is counted when its worker has ended it"
 
     await me.store.results.accept([report(assigned)])
     ended = await api("GetRun", wire.GetRunRequest(run_id=run.run_id))

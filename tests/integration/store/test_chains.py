@@ -19,7 +19,7 @@ from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import TenureId, chained_run_id, redriven_run_id
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun, Trigger
-from schedd.core.records import ChainRefused, JobRecord, TimerEdit
+from schedd.core.records import ChainRefused, Deletion, JobRecord, TimerEdit
 from schedd.core.redrive import Line
 from schedd.core.run_filter import RunFilter
 from schedd.core.run_records import RunRecord
@@ -471,8 +471,8 @@ async def test_a_job_that_others_run_after_is_not_deleted(world: World) -> None:
     users = world.store.users
     refused = await users.delete_job(a.definition.job_id, ok("delete"))
     assert refused == ChainRefused("child", "b")
-    assert await users.delete_job(b.definition.job_id, ok("delete")) is True
-    assert await users.delete_job(a.definition.job_id, ok("delete")) is True
+    assert await users.delete_job(b.definition.job_id, ok("delete")) == Deletion(0)
+    assert await users.delete_job(a.definition.job_id, ok("delete")) == Deletion(0)
 
 
 async def test_a_child_that_is_deleted_while_it_waits_leaves_nothing(world: World) -> None:

@@ -83,6 +83,7 @@ async def test_buffer_one_keeps_the_first_that_waits_and_ends_what_comes_after_i
     assert (answer.assigned, answer.ended, answer.waiting) == ([], [], [])
     assert set(answer.held) == {second.key, third.key, fourth.key}
     assert ({key for key, _ in done.ended}, done.cancelled) == ({third.key, fourth.key}, [])
+    assert done.skipped == 2
     full = "SKIPPED (BUFFER_FULL)"
     assert await states(world, first, second, third, fourth) == ["RUNNING", "PENDING", full, full]
     assert (await world.run_row(third.key.run_id))["fired_by"] == me.tenure

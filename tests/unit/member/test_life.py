@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -333,6 +334,17 @@ async def test_a_member_cut_from_the_database_alone_leaves_its_shards_to_the_oth
         assert cluster[leader].tenure is None
         cluster.cut(leader, etcd=False, database=False)
         await cluster.settled()
+
+
+async def test_the_beginning_of_a_tenure_is_told_with_its_id(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with TwinCluster("a") as cluster:
+        await cluster.settled()
+        tenure = cluster["a"].tenure
+    [line] = [one for one in caplog.records if one.getMessage() == f"tenure {tenure} begins"]
+    assert line.tenure == tenure
 
 
 async def test_an_outage_of_the_database_for_all_ends_no_tenure() -> None:

@@ -8,7 +8,7 @@ from typing import cast
 
 from schedd.core.broadcast import Closed, Closing
 from schedd.core.events import DeadLettered, EndedUnreported, dead_run
-from schedd.core.ids import Token
+from schedd.core.ids import JobId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Claim, LiveRun, RunKey
 from schedd.owner.board import Board
@@ -26,16 +26,17 @@ class Rows:
     """All children have ended; the parents end so."""
 
     ends: Sequence[LiveRun]
+    waited: list[tuple[RunKey, JobId]]
 
     async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
         return list(keys)
 
     async def close(self, _claim: Claim, closings: Sequence[Closing]) -> Closed:
         mine = {one.key for one in closings}
-        return Closed([end for end in self.ends if end.key in mine], [], [])
+        return Closed([end for end in self.ends if end.key in mine], self.waited, [])
 
 
-async def test_a_broadcast_that_fails_is_counted_by_its_state_and_as_a_dead_letter() -> None:
+async def test_broadcasts_and_what_waited_of_one_are_counted_by_state_and_as_dead_letters() -> None:
     events: list[object] = []
     begun = [
         replace(run(number, state=State.RUNNING, token=Token(9)), children=2)
@@ -47,7 +48,8 @@ async def test_a_broadcast_that_fails_is_counted_by_its_state_and_as_a_dead_lett
             replace(failed, state=State.FAILED),
             replace(well, state=State.SUCCEEDED),
             replace(cancelled, state=State.CANCELLED),
-        ]
+        ],
+        waited=[(run(number).key, run(number).job_id) for number in (4, 5)],
     )
     ownership = owning(0)
     board = Board(ownership)
@@ -71,5 +73,6 @@ async def test_a_broadcast_that_fails_is_counted_by_its_state_and_as_a_dead_lett
         str(EndedUnreported(State.FAILED, Reason.CHILDREN_FAILED, 1)),
         str(EndedUnreported(State.SUCCEEDED, None, 1)),
         str(EndedUnreported(State.CANCELLED, None, 1)),
+        str(EndedUnreported(State.CANCELLED, None, 2)),
         str(DeadLettered((dead_run(failed, Reason.CHILDREN_FAILED),))),
     }

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from schedd.core.definition import Overlap
+from schedd.core.events import EndedUnreported
 from schedd.core.ids import Token
-from schedd.core.lifecycle import State
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun
 from schedd.core.overlap import LINED_UP
 from schedd.core.records import Parted
@@ -71,6 +72,31 @@ async def test_what_was_ended_is_off_the_board_and_what_it_stood_before_is_tried
     assert released
     assert first.run_id not in world.board.running
     assert world.handed() == {1, second.run_id.int}
+
+
+async def test_what_others_replaced_and_what_a_buffer_had_no_room_for_is_counted_as_ended() -> None:
+    world = busy(Overlap.CANCEL_OTHER)
+    job, keys = run(1).job_id, [of(1, number).key for number in (1, 2, 3)]
+    world.rows.parted = Parted([(key, job) for key in keys], [], skipped=1)
+    await world.crowds.part([of(1, 1)], await world.definitions.newest([job]))
+    world.rows.parted = Parted([], [running(1, worker())])
+    await world.crowds.part([of(1, 1)], await world.definitions.newest([job]))
+
+    assert [one for one in world.events if isinstance(one, EndedUnreported)] == [
+        EndedUnreported(State.CANCELLED, Reason.BY_OVERLAP, 2),
+        EndedUnreported(State.SKIPPED, Reason.BUFFER_FULL, 1),
+    ]
+
+
+async def test_what_is_skipped_for_overlap_when_its_turn_comes_is_counted_as_ended() -> None:
+    world = busy(Overlap.SKIP)
+    world.rows.skipped = frozenset({of(1, 2).key})
+    await world.settle()
+    await world.settle()
+
+    assert [one for one in world.events if isinstance(one, EndedUnreported)] == [
+        EndedUnreported(State.SKIPPED, Reason.OVERLAP, 1)
+    ]
 
 
 def test_crowded_is_a_job_with_a_run_that_never_had_a_token_and_another_one() -> None:

@@ -15,7 +15,7 @@ from schedd.core.absence import Standing
 from schedd.core.changes import ChangedRuns, Cursor
 from schedd.core.definition import Definition, Overlap, Priority
 from schedd.core.early import Ahead
-from schedd.core.events import EndedUnreported, RunsRescued
+from schedd.core.events import EndedUnreported, NeverStarted, RunsRescued
 from schedd.core.ids import NO_TOKEN, Epoch, IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import line_id_of
@@ -113,7 +113,8 @@ class Rows:
 
     async def give_back(self, claim: Claim, unstarted: Sequence[Unstarted]) -> list[LiveRun]:
         self.back += [one.key for one in unstarted]
-        return []
+        keys = {one.key for one in unstarted}
+        return [replace(run, state=State.PENDING) for run in self.runs if run.key in keys]
 
 
 class Leases(WorkerLeases):
@@ -172,7 +173,8 @@ class World:
         nudges = cast("Nudges", Silent())
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
         crowds = Crowds(
-            self.board, definitions, self.workers, store, transactor, self.clock, nudges
+            *(self.board, definitions, self.workers, store, transactor, self.clock, nudges),
+            self.events.append,
         )
         self.rescue = Rescue(
             self.board,
@@ -267,6 +269,7 @@ async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> N
 
     assert world.rows.back == [run.key]
     assert world.rows.losses == []
+    assert world.events == [NeverStarted((run.key.run_id,))]
 
 
 async def test_a_scan_has_what_an_earlier_owner_handed_out_asked_back() -> None:
@@ -381,7 +384,7 @@ async def test_what_one_lane_rescued_goes_on_though_another_lane_failed() -> Non
     [moved, rescued] = world.events
     assert isinstance(moved, EndedUnreported)
     assert (moved.state, moved.count) == (State.RETRYING, 1)
-    assert rescued == RunsRescued(1, (one.id,))
+    assert rescued == RunsRescued((running(1, one).key.run_id,), (one.id,))
 
 
 async def test_a_key_that_goes_during_a_scan_has_another_scan_begin_at_once() -> None:
