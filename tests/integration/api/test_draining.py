@@ -156,7 +156,7 @@ async def test_of_a_worker_that_lives_by_etcd_and_no_member_hears_nothing_is_inv
     there.cluster.now = replace(EMPTY_VIEW, workers=frozenset({one.incarnation.id}))
     there.lines.attached = []
     found = await there("DrainWorker", wire.DrainWorkerRequest(worker="w1"))
-    assert (found.state, found.unheard) == (wire.Worker.STATE_LIVE, True)
+    assert (found.state, found.unheard) == (wire.Worker.STATE_DRAINING, True)
     assert (found.slots, found.host) == (one.incarnation.slots, one.incarnation.host)
     assert (found.free, found.running, found.HasField("lease_age")) == (0, 0, False)
     there.lines.attached = [one]
