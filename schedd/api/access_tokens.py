@@ -1,14 +1,14 @@
 """Calls on access tokens; logins, which are short-lived ones; and who the caller is."""
 
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import uuid4
 
 from schedd.api import paging, validation, views
-from schedd.api.authentication import revoked
+from schedd.api.authentication import ended
 from schedd.api.bounds import id_of
 from schedd.api.errors import FailedPrecondition, NotFound, Unauthenticated, Violation, cut, refuse
 from schedd.api.services import Caller, Services, compact
@@ -23,7 +23,7 @@ from schedd.core.access_tokens import (
 from schedd.core.ids import AccessTokenId
 from schedd.core.model import AuditEntry
 from schedd.core.rights import EVERY, Role, is_name
-from schedd.ports.access_tokens import MOST_MARKED, Revoked
+from schedd.ports.access_tokens import Revoked
 from schedproto.v1 import auth_service_pb2 as wire
 
 MOST_NAMESPACES: Final = 100
@@ -89,14 +89,13 @@ async def revoke_token(
     """It is worth nothing any more, nor is what was made by it."""
     token_id = AccessTokenId(id_of("token_id", request.token_id))
     entry = caller.audit("revoke", f"token/{token_id}", request.request_id)
-    done = await services.access_tokens.revoke(token_id, caller.actor, entry, _noted)
+    done = await _revoke(services, caller, token_id, entry)
     if done is None:
         raise NotFound(
             f"there is no token {cut(request.token_id)}",
             reason="NO_SUCH_TOKEN",
             remedy="see `schedctl auth token list`",
         )
-    services.authentication.forget(_ended(done))
     return _message(done.token, ended_with_it=len(done.with_it))
 
 
@@ -126,7 +125,8 @@ async def log_in(services: Services, caller: Caller) -> tuple[str, timedelta]:
     made_by = await services.access_tokens.find(who.token)
     assert made_by is not None
     if made_by.revoked:
-        raise revoked()
+        services.authentication.revoked(made_by.id)
+        raise ended()
     now = services.clock.now()
     token, text = _drawn(
         replace(
@@ -149,8 +149,7 @@ async def log_out(services: Services, caller: Caller) -> None:
     """The login that the caller came by is worth nothing any more, nor is what was made by it."""
     if (token := caller.who.token) is not None:
         entry = caller.audit("logout", f"token/{token}")
-        done = await services.access_tokens.revoke(token, caller.actor, entry, _noted)
-        services.authentication.forget({token} if done is None else _ended(done))
+        await _revoke(services, caller, token, entry)
 
 
 async def replace_login(services: Services, text: str, source: str) -> None:
@@ -167,9 +166,14 @@ async def replace_login(services: Services, text: str, source: str) -> None:
         await log_out(services, Caller(who, source))
 
 
-def _ended(done: Revoked) -> Collection[AccessTokenId] | None:
-    """What ended; None: more than are told of."""
-    return None if len(done.with_it) >= MOST_MARKED else {done.token.id, *done.with_it}
+async def _revoke(
+    services: Services, caller: Caller, token: AccessTokenId, entry: AuditEntry
+) -> Revoked | None:
+    """It is worth nothing here whatever comes of it: who asks may never hear that it was done."""
+    try:
+        return await services.access_tokens.revoke(token, caller.actor, entry, _noted)
+    finally:
+        services.authentication.revoked(token)
 
 
 async def _store(services: Services, token: AccessToken, entry: AuditEntry) -> None:
@@ -177,14 +181,15 @@ async def _store(services: Services, token: AccessToken, entry: AuditEntry) -> N
     member didn't know yet.
     """
     if not await services.access_tokens.create(token, entry):
-        services.authentication.forget(None if token.maker is None else {token.maker})
-        raise revoked()
+        if token.maker is not None:
+            services.authentication.revoked(token.maker)
+        raise ended()
 
 
 async def _not_too_deep(services: Services, caller: Caller) -> None:
     if caller.who.token is not None:
         maker = await services.access_tokens.find(caller.who.token)
-        if maker is not None and maker.depth >= MOST_DEEP:
+        if maker is not None and len(maker.makers) >= MOST_DEEP:
             raise FailedPrecondition(
                 f"your token was made by a token that was made by one, and so on, {MOST_DEEP} deep",
                 reason="TOO_MANY_MAKERS",

@@ -1,6 +1,6 @@
 """Who calls: by the certificate that they showed, or by the access token that they sent.
 
-    token ─▶ its row, looked up at most once in FRESH seconds ─▶ secret? ended? revoked? ─▶ Identity
+    token ─▶ its row, `remembered` for FRESH seconds ─▶ secret? ended? revoked? ─▶ Identity
     certificate ─▶ names in it (`core.rights`) ─▶ Identity, until the certificate ends
     stream ─▶ its reader is asked about again and again, in memory (`readers`)
 
@@ -10,9 +10,10 @@ Invariants
 - A revoked token is worth nothing FRESH seconds later, on whichever member; here, at once. So is
   a stream that it opened, and what was made by it. A login that newer ones ended has FRESH here,
   too.
-- While PostgreSQL says nothing, nobody is known but for what needs none of it (`lately`: a member's
-  own figures and the doctor, which tell that it is away): who was known LATELY, and isn't known
-  here to have been revoked since.
+- While PostgreSQL says nothing, nobody is known by a token but for what needs none of it (`lately`:
+  a member's own figures and the doctor, which tell that it is away): who was known LATELY, and
+  isn't known here to have been revoked since. One that answers later than that is heard all the
+  same, by the next who asks.
 - That a token has ended or was revoked is told to who knows its secret alone.
 - What nobody knows costs the database little: LOOKS are under way at a time, and what isn't there
   is remembered, too, as are no more than MOST of them.
@@ -21,15 +22,16 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from schedd.api import in_time
-from schedd.api.errors import Unauthenticated, wrong
+from schedd.api.errors import OutOfTouch, Unauthenticated, wrong
 from schedd.api.readers import TICK, Readers
+from schedd.api.remembered import MOST, Remembered
 from schedd.core.access_tokens import AccessToken, read
 from schedd.core.ids import AccessTokenId
 from schedd.core.rights import ANONYMOUS, SCHEME, Identity, identity_of
@@ -47,7 +49,6 @@ LATELY: Final = 86_400.0
 """Seconds for which it does where PostgreSQL says nothing, for who reads what needs none of it."""
 PROMPT: Final = 1.0
 """Seconds that those wait for its answer: it is then that they are to be told so."""
-MOST: Final = 4_096
 LOOKS: Final = 4
 
 BEARER: Final = "bearer "
@@ -77,10 +78,8 @@ class Authentication:
         self.demanded: Final = demanded
         self._store, self._clock = store, clock
         self._looks = asyncio.Semaphore(LOOKS)
-        self._rows: OrderedDict[AccessTokenId, tuple[float, AccessToken | None]] = OrderedDict()
-        self._revoked_at = -math.inf
-        self._good: set[AccessTokenId] = set()
-        """Those of the rows that no revocation here was about, nor may have been."""
+        self._rows = Remembered()
+        self._looking: dict[AccessTokenId, asyncio.Task[None]] = {}
         self._certificates: OrderedDict[bytes, Identity | Nobody] = OrderedDict()
         self._readers = Readers(self._over, self._refresh)
 
@@ -159,17 +158,9 @@ class Authentication:
                 self._certificates.popitem(last=False)
         return self._certificates[pem]
 
-    def forget(self, ended: Collection[AccessTokenId] | None = None) -> None:
-        """These were revoked here, and what was made by them: what was read before now says nothing
-        any more, but that others were good, as long as PostgreSQL says nothing. None: it isn't
-        known which.
-        """
-        self._revoked_at = boottime()
-        if ended is None:
-            self._good.clear()
-        while ended:
-            self._good.difference_update(ended)
-            ended = {token for token in self._good if self._maker(token) in ended}
+    def revoked(self, token: AccessTokenId) -> None:
+        """It was, here, or may have been: so what was made by it is worth nothing, either."""
+        self._rows.revoked(token, boottime())
         self._readers.revoked()
 
     def _living(self, token: AccessToken) -> Identity:
@@ -179,7 +170,7 @@ class Authentication:
 
     def _token_over(self, token: AccessToken) -> Unauthenticated | None:
         if token.revoked:
-            return revoked()
+            return ended()
         if token.identity.ended(self._clock.now()):
             return _unknown("the token has expired", "TOKEN_EXPIRED")
         return None
@@ -191,10 +182,9 @@ class Authentication:
             return _unknown("the certificate has ended", "CERTIFICATE_EXPIRED") if ended else None
         if who.ended(self._clock.now()):
             return _unknown("the token has expired", "TOKEN_EXPIRED")
-        if (known := self._rows.get(who.token)) is None:  # forgotten: `_refresh` asks for it again
+        if who.token not in self._rows:  # forgotten: `_refresh` asks for it again
             return None
-        _, token = known
-        if token is None:
+        if (token := self._rows.row(who.token)) is None:
             return _unknown("the token isn't there any more", "BAD_TOKEN")
         return self._token_over(token)
 
@@ -204,20 +194,28 @@ class Authentication:
                 if not self._fresh(token):  # somebody looked meanwhile
                     asked = boottime()
                     found = await self._store.find(token)
-                    self._keep(asked, {token: found})
-        return self._rows[token][1]
+                    self._rows.keep(asked, {token: found})
+        return self._rows.row(token)
 
     async def _row_lately(self, token: AccessTokenId) -> AccessToken | None:
-        """As it was read last, where it can't be read now. One that never was is waited for."""
-        if not self._known_lately(token):
-            return await self._row(token)
-        try:
-            async with asyncio.timeout(PROMPT):
-                return await self._row(token)
-        except (Unavailable, TimeoutError):
-            if not self._known_lately(token):  # revoked here meanwhile
-                raise
-            return self._rows[token][1]
+        """As it was read last, where PostgreSQL doesn't say in time how it stands. The look goes
+        on: what it finds counts for the next who asks.
+        """
+        if self._fresh(token):
+            return self._rows.row(token)
+        look = self._looking.get(token)
+        if look is None:
+            look = self._looking[token] = asyncio.create_task(self._look(token), name="a token")
+            look.add_done_callback(lambda _: self._looking.pop(token))
+        await asyncio.wait({look}, timeout=PROMPT)
+        if self._fresh(token) or self._rows.known(token, boottime() - LATELY):
+            return self._rows.row(token)
+        return await self._row(token)
+
+    async def _look(self, token: AccessTokenId) -> None:
+        with suppress(OutOfTouch, Unavailable):
+            async with in_time.read(None):
+                await self._row(token)
 
     async def _refresh(self, tokens: Collection[AccessTokenId]) -> bool:
         """Read the rows of all of these, unless each is fresh until the next such look has had its
@@ -227,39 +225,15 @@ class Authentication:
             return False
         asked = boottime()
         found = {token.id: token for token in await self._store.find_all(tokens)}
-        self._keep(asked, {token: found.get(token) for token in tokens})
+        self._rows.keep(asked, {token: found.get(token) for token in tokens})
         return True
-
-    def _keep(self, asked: float, found: Mapping[AccessTokenId, AccessToken | None]) -> None:
-        """What was found; looks that were asked for later know better."""
-        for token, row in found.items():
-            if asked >= self._rows.get(token, (-math.inf, None))[0]:
-                self._rows[token] = asked, row
-                self._rows.move_to_end(token)
-                if row is not None and asked > self._revoked_at:
-                    self._good.add(token)
-                else:
-                    self._good.discard(token)
-        while len(self._rows) > MOST:
-            token, _ = self._rows.popitem(last=False)
-            self._good.discard(token)
-
-    def _known_lately(self, token: AccessTokenId) -> bool:
-        return token in self._good and self._rows[token][0] > boottime() - LATELY
-
-    def _maker(self, token: AccessTokenId) -> AccessTokenId | None:
-        """Of one that is good."""
-        _, row = self._rows[token]
-        return None if row is None else row.maker
 
     def _fresh(self, token: AccessTokenId, within: float | None = None) -> bool:
         """Whether what is known of it was read lately, and since the last revocation here."""
-        asked, _ = self._rows.get(token, (-math.inf, None))
-        since = boottime() - (FRESH if within is None else within)
-        return asked > max(self._revoked_at, since)
+        return self._rows.fresh(token, boottime() - (FRESH if within is None else within))
 
 
-def revoked() -> Unauthenticated:
+def ended() -> Unauthenticated:
     """That a token is worth nothing any more."""
     return _unknown("the token was revoked", "TOKEN_REVOKED")
 

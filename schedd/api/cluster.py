@@ -129,7 +129,7 @@ async def worker_named(services: Services, name: str) -> wire.Worker:
 
 
 async def workers_by_name(services: Services) -> dict[str, wire.Worker]:
-    """Those that live, or are drained. Of two with one name, as `_workers` has them, the first."""
+    """Those that live, or are drained. Of two with one name, the one that was started last."""
     return {worker.name: worker for worker in reversed(await _workers(services))}
 
 
@@ -197,7 +197,11 @@ async def _workers(services: Services) -> list[wire.Worker]:
             worker.drained_by, worker.drain_reason = drain.by, drain.reason
             if worker.unheard and worker.state != lost:  # it can't say so itself
                 worker.state = wire.Worker.STATE_DRAINING
-    return sorted(workers, key=lambda worker: worker.name)
+    return sorted(workers, key=_by_name_newest_first)
+
+
+def _by_name_newest_first(worker: wire.Worker) -> tuple[str, int]:
+    return worker.name, -worker.started_at.ToNanoseconds()
 
 
 def _worker(view: WorkerView) -> wire.Worker:

@@ -53,8 +53,8 @@ class AccessToken:
     maker_revoked_at: datetime | None = None
     """Since when it is worth nothing by its maker, or by that one's, or so on."""
     login: bool = False
-    depth: int = 0
-    """How many makers there are above it."""
+    makers: tuple[AccessTokenId, ...] = ()
+    """Its maker, that one's, and so on."""
 
     @property
     def identity(self) -> Identity:

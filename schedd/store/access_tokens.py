@@ -70,11 +70,11 @@ _NO_JIT: Final = "SET LOCAL jit = off"
 _made: Final = tokens.alias("made")
 _MAKER: Final = func.coalesce(tokens.c.maker, tokens.c.parent)
 _UP: Final = """(
-    WITH RECURSIVE up (maker, revoked_at) AS (
-        SELECT COALESCE(m.maker, m.parent), m.revoked_at FROM access_tokens m
+    WITH RECURSIVE up (id, maker, revoked_at) AS (
+        SELECT m.token_id, COALESCE(m.maker, m.parent), m.revoked_at FROM access_tokens m
         WHERE m.token_id = COALESCE(access_tokens.maker, access_tokens.parent)
       UNION ALL
-        SELECT COALESCE(m.maker, m.parent), m.revoked_at
+        SELECT m.token_id, COALESCE(m.maker, m.parent), m.revoked_at
         FROM up JOIN access_tokens m ON m.token_id = up.maker)
     SELECT {} FROM up)
 """
@@ -83,7 +83,7 @@ _ALL: Final = select(
     tokens,
     _MAKER.label("made_by"),
     literal_column(_UP.format("min(revoked_at)")).label("maker_revoked_at"),
-    literal_column(_UP.format("count(*)")).label("depth"),
+    literal_column(_UP.format("array_agg(id::text)")).label("makers"),
 )
 
 
@@ -247,7 +247,7 @@ def _token_of(row: Row[Any]) -> AccessToken:
         None if row.made_by is None else AccessTokenId(row.made_by),
         row.maker_revoked_at,
         row.parent is not None,
-        row.depth,
+        tuple(AccessTokenId(UUID(each)) for each in row.makers or ()),
     )
 
 

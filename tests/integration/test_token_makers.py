@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -33,6 +33,11 @@ ON_TOP = 2.0
 async def web(dsn: str) -> AsyncIterator[Web]:
     async with served(dsn, demanded=True) as face:
         yield face
+
+
+def reads_anew(web: Web) -> None:
+    """What it has read of tokens is out of date, as after any revocation at this member."""
+    web.services.authentication.revoked(AccessTokenId(uuid4()))
 
 
 async def made(web: Web, sent: dict[str, str], name: str = "bot", **more: Any) -> tuple[str, str]:
@@ -237,7 +242,7 @@ async def test_what_an_older_member_revoked_takes_along_what_it_made_too(web: We
     child = await made(web, bearer(top[1]))
     grandchild = await made(web, bearer(child[1]))
     await run(web, "UPDATE access_tokens SET revoked_at = now() WHERE token_id = %s", top[0])
-    web.services.authentication.forget()
+    reads_anew(web)
     assert await refused(web, bearer(child[1]))
     assert (await revoke(web, top[0], root[1]))["endedWithIt"] == 2
     assert await refused(web, bearer(grandchild[1]))
@@ -276,7 +281,7 @@ async def test_however_many_logins_it_has_made_a_token_is_revoked_with_all_of_th
         assert (await revoke(far, top[0], root[1]))["endedWithIt"] == MOST_MARKED
         [line] = await told(far, "revoke", top[0])
         assert (line["ended_with_it"], len(line["tokens"])) == (MOST_MARKED, MOST_NOTED)
-        web.services.authentication.forget()
+        reads_anew(web)
         for face in (web, far):
             for sent in theirs:
                 assert await refused(face, sent)
@@ -304,7 +309,7 @@ async def test_a_token_is_dead_by_any_of_its_makers_and_the_list_says_so(web: We
         last = await made(web, bearer(last[1]))
     login = await log_in(web, last[1])
     await run(web, "UPDATE access_tokens SET revoked_at = now() WHERE token_id = %s", top[0])
-    web.services.authentication.forget()
+    reads_anew(web)
     for sent in (login, bearer(last[1])):
         assert await refused(web, sent)
     body = {"name": "bot", "role": "ADMIN"}
@@ -331,7 +336,7 @@ async def test_a_new_login_ends_the_oldest_of_very_many_of_its_token(web: Web) -
     await with_logins(web, top[0], MOST_LOGINS - 1)
     assert await reason(web, first) == ""
     newest = await log_in(web, top[1])
-    web.services.authentication.forget()
+    reads_anew(web)
     for sent in (first, bearer(child[1])):
         assert await refused(web, sent)
     for sent in (newest, of_other, bearer(top[1])):

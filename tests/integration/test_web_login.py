@@ -27,6 +27,7 @@ from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import Asked
 from schedd.web.server import bound
 from schedkit import seldom
+from schedkit.errors import Unavailable
 from schedkit.https import context_of
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import job_pb2, job_service_pb2
@@ -218,8 +219,29 @@ async def test_figures_are_told_to_who_was_known_lately_while_postgresql_is_sile
         for path in ("/cluster/doctor", "/api/v1/cluster/checks"):
             assert "it is away" in (await web.get(path, headers=sent)).text
         assert (await web.get("/api/v1/jobs", headers=sent)).status == 503
-    for sent in (bearer(never_seen), *over):
-        assert (await web.get("/metrics", headers=sent)).status == 503
+    assert (await web.get("/metrics", headers=bearer(never_seen))).status == 503
+    for sent in over:
+        assert (await web.get("/metrics", headers=sent)).json["reason"] == "TOKEN_REVOKED"
+
+
+async def test_who_asks_for_a_revocation_and_never_hears_of_it_has_the_token_forgotten(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been made: while that can't be read, the token is worth nothing here."""
+
+    async def away(*_: object) -> None:
+        raise Unavailable("it is away")
+
+    token_id, text = await token(web, auth.ROLE_VIEWER)
+    for _ in range(2):
+        assert (await web.get("/metrics", headers=bearer(text))).status == 200
+        with monkeypatch.context() as while_away:
+            for name in ("revoke", "find"):
+                while_away.setattr(type(web.services.access_tokens), name, away)
+            with pytest.raises(Unavailable):
+                await revoke(web, token_id)
+            told = (await web.get("/metrics", headers=bearer(text))).json
+            assert told["reason"] == "TOKEN_REVOKED"
 
 
 async def test_a_login_ends_with_the_token_that_it_was_made_by(web: Web) -> None:

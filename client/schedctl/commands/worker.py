@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 import click
@@ -128,7 +129,12 @@ def _otherwise(drained: Worker, found: Worker) -> str:
         return UNDRAINED
     if found.state == "LOST":
         return AWAY
-    return ANEW if found.incarnation != drained.incarnation else ""
+    other = found.incarnation != drained.incarnation
+    return ANEW if other and _started(found) > _started(drained) else ""
+
+
+def _started(one: Worker) -> datetime:
+    return one.started_at or datetime.min.replace(tzinfo=UTC)
 
 
 def _done(found: Worker) -> bool:

@@ -7,7 +7,8 @@ Invariants
 - An address is the whole question, and of nothing else: what a page doesn't ask for is refused by
   name, as REST does, never ignored; so is what it asks for twice.
 - However many addresses are watched, AT_A_TIME calls are under way for them: pages never take all
-  of the database's threads. A form waits for none of them.
+  of the database's threads. A form waits for none of them, nor does the doctor, which has its own
+  bounds.
 - No page waits longer for PostgreSQL than a call that reads, with its turn (`in_time`).
 - All that a page shows comes from the calls that gRPC and REST make, in its caller's name.
 - `read` changes nothing; what an action changes it changes by one call.

@@ -6,6 +6,7 @@ import asyncio
 import json
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -15,6 +16,8 @@ from schedd.core.records import WorkerView
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.store import incarnation
 from support.wait import PATIENCE
+
+SECOND = timedelta(seconds=1)
 
 
 @pytest.fixture
@@ -148,6 +151,22 @@ async def test_nobody_of_an_unknown_name_is_drained(there, name):
 async def test_a_reason_is_one_line(there):
     with pytest.raises(InvalidArgument, match="reason"):
         await there("DrainWorker", wire.DrainWorkerRequest(worker="w1", reason="a\nb"))
+
+
+@pytest.mark.parametrize("heard", ["both", "newer"])
+async def test_of_two_of_one_name_it_tells_of_the_one_that_was_started_last(there, heard):
+    """One was killed, and its lease lives on for a while beside its successor."""
+    [view] = there.lines.attached
+    older = view.incarnation
+    for _ in range(4):  # their ids are in any order
+        newer = replace(incarnation(worker="w1"), started_at=older.started_at + SECOND)
+        await there.world.store.workers.register(newer)
+        of_newer = replace(view, incarnation=newer)
+        there.lines.attached = [of_newer, view] if heard == "both" else [of_newer]
+        ids = frozenset({older.id, newer.id})
+        there.cluster.now = replace(EMPTY_VIEW, workers=ids)
+        found = await there("GetWorker", wire.GetWorkerRequest(worker="w1"))
+        assert (found.incarnation, found.unheard) == (str(newer.id), False)
 
 
 async def test_of_a_worker_that_lives_by_etcd_and_no_member_hears_nothing_is_invented(there):

@@ -136,7 +136,7 @@ async def test_a_revocation_is_known_here_at_once_and_elsewhere_soon(
     other, text = place.token()
     await place.authentication.of_token(text)
     place.rows[other.id] = replace(other, revoked_at=NOW)
-    place.authentication.forget()
+    place.authentication.revoked(other.id)
     assert await place.refused(text) == "TOKEN_REVOKED"
 
 
@@ -165,11 +165,30 @@ async def test_who_was_known_lately_is_known_without_a_database_for_what_needs_n
     place.now += timedelta(days=2)
     assert await place.refused(text, lately=True) == "TOKEN_EXPIRED"
     place.now = NOW
-    place.authentication.forget({revoked.id})
+    place.authentication.revoked(revoked.id)
     assert (await place.known(text, lately=True)).actor == "user/alice", "another was revoked"
-    place.authentication.forget()
-    with pytest.raises((Unavailable, OutOfTouch)):  # it may be this one that was revoked
-        await place.known(text, lately=True)
+
+
+async def test_a_database_that_answers_late_is_heard_by_the_next_who_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is slow isn't away: what was revoked elsewhere is refused."""
+    place = Place()
+    token, text = place.token()
+    await place.authentication.of_token(text)
+    answers = asyncio.Event()
+
+    async def late(_: AccessTokenId) -> AccessToken | None:
+        await answers.wait()
+        return replace(token, revoked_at=NOW)
+
+    monkeypatch.setattr(authentication, "PROMPT", 0.1)
+    monkeypatch.setattr(authentication, "FRESH", 0.0)
+    monkeypatch.setattr(place, "find", late)
+    assert (await place.known(text, lately=True)).actor == "user/alice"
+    answers.set()
+    await asyncio.sleep(0)
+    assert await place.refused(text, lately=True) == "TOKEN_REVOKED"
 
 
 @pytest.mark.parametrize("above", range(3))
@@ -179,18 +198,20 @@ async def test_what_was_made_by_a_token_that_was_revoked_here_isnt_known_lately(
     place = Place()
     _, another = place.token()
     first, text = place.token()
-    second, made = place.token(maker=first.id)
-    third, made_by_that = place.token(maker=second.id)
-    for each in (another, text, made, made_by_that):
+    second, made = place.token(maker=first.id, makers=(first.id,))
+    third, made_by_that = place.token(maker=second.id, makers=(second.id, first.id))
+    for each in (another, text, made_by_that):  # the one between was never read
         await place.authentication.of_token(each)
     monkeypatch.setattr(place, "find", Away.refuses)
-    place.authentication.forget({(first, second, third)[above].id})
-    for each in (text, made, made_by_that)[:above]:
-        assert (await place.known(each, lately=True)).actor == "user/alice"
-    for each in (text, made, made_by_that)[above:]:
-        with pytest.raises(Unavailable):
-            await place.known(each, lately=True)
+    place.authentication.revoked((first, second, third)[above].id)
     assert (await place.known(another, lately=True)).actor == "user/alice"
+    if above:
+        assert (await place.known(text, lately=True)).actor == "user/alice"
+    else:
+        assert await place.refused(text, lately=True) == "TOKEN_REVOKED"
+    assert await place.refused(made_by_that, lately=True) == "TOKEN_REVOKED"
+    with pytest.raises(Unavailable):
+        await place.known(made, lately=True)
 
 
 async def test_a_stream_ends_with_what_its_reader_was_known_by() -> None:

@@ -136,7 +136,7 @@ async def test_it_ends_at_once_where_the_revocation_was_taken(
         reading = asyncio.create_task(read(here, await here.of_token(text), Quiet()))
         await asyncio.sleep(0)
         stored.revoke(token)
-        here.forget()
+        here.revoked(token)
         assert await refused(reading) == "TOKEN_REVOKED"
 
 

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedctl.commands.doctor import this_machine
 from schedproto.v1 import cluster_service_pb2 as wire
@@ -210,12 +211,18 @@ async def test_a_drain_isnt_done_while_no_member_hears_the_worker(ctl, member):
     assert "draining w1: it isn't known what runs on it: no member hears it;" in told
 
 
+def at(seconds: int) -> Timestamp:
+    return Timestamp(seconds=1_800_000_000 + seconds)
+
+
 async def test_a_drain_that_is_waited_for_isnt_done_by_a_worker_that_was_started_anew(ctl, member):
     """Killed, it is back within its lease, and what ran on it is done again."""
     draining = wire.Worker.STATE_DRAINING
-    member.say("DrainWorker", drained(state=wire.Worker.STATE_LIVE, incarnation="a", running=1))
-    stands = [drained(state=draining, incarnation="a", unheard=True)]
-    member.say("WatchWorker", [*stands, drained(state=draining, incarnation="b")])
+    older, newer = {"started_at": at(0)}, {"started_at": at(1)}
+    first = drained(state=wire.Worker.STATE_LIVE, incarnation="b", running=1, **older)
+    gone = drained(state=draining, incarnation="b", unheard=True, **older)
+    member.say("DrainWorker", first)
+    member.say("WatchWorker", [gone, drained(state=draining, incarnation="a", **newer)])
     ended = await ctl("worker", "drain", "w1", "--wait")
     again = "what still ran on it was given back, or is done again"
     assert ended.code == 1
@@ -225,6 +232,20 @@ async def test_a_drain_that_is_waited_for_isnt_done_by_a_worker_that_was_started
         "it was started anew",
         f"w1 was started anew, not drained: {again}; schedctl worker undrain w1",
     ]
+
+
+async def test_a_drain_isnt_over_by_one_of_that_name_that_was_killed_before_and_has_its_lease_yet(
+    ctl, member
+):
+    """A member that hears of the newer one later may name it meanwhile."""
+    draining = wire.Worker.STATE_DRAINING
+    now = {"state": draining, "incarnation": "b", "started_at": at(1)}
+    before = drained(state=draining, incarnation="a", started_at=at(0), unheard=True)
+    member.say("DrainWorker", drained(running=1, **now))
+    member.say("WatchWorker", [before, drained(**now)])
+    ended = await ctl("worker", "drain", "w1", "--wait")
+    assert ended.code == 0, ended.err
+    assert ended.err.splitlines()[-1].startswith("drained w1: nothing runs on it")
 
 
 @pytest.mark.parametrize("state", ["STATE_LIVE", "STATE_DRAINING"])

@@ -10,7 +10,7 @@ import pytest
 from schedkit.listening import listening
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 async def test_what_is_written_in_two_pieces_doesnt_wait_for_the_first_to_be_acknowledged(
     host: str,
 ) -> None:
@@ -33,3 +33,14 @@ def test_an_address_that_is_taken_is_given_back_with_the_error() -> None:
     taken = listening("127.0.0.1:0", 8)
     with taken, pytest.raises(OSError, match="Address already in use"):
         listening(f"127.0.0.1:{taken.getsockname()[1]}", 8)
+
+
+def test_a_name_is_its_address_of_ipv4_whatever_else_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probes and scrapers mostly ask by that."""
+    both = [
+        (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    with listening("localhost:0", 8) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
