@@ -6,6 +6,8 @@ thing that makes runs or runs them.
 Invariants
 - No state is told twice in a row, however often a stream breaks.
 - One thing is told of from how it stands; what it was between two streams isn't.
+- Where its member ends the stream before it is over, it is asked again a second later, and later
+  and later while it tells nothing new.
 - The last state of a run is told, if it is kept: after a gap those that lived are looked at one by
   one.
 - A watch has one deadline, however many streams and calls it takes: DeadlineExceeded at its end,
@@ -63,34 +65,38 @@ async def one(
     over: Callable[[V], bool],
 ) -> AsyncIterator[V]:
     """Each change of one thing, from how it stands now, until it is `over`."""
-    told: Message | None = None
-    async for message in _stands(transport, asked, deadline):
-        if (facts := _ageless(message)) == told:
-            continue
-        told = facts
+    async for message in _changes(transport, asked, deadline):
         yield (stands := value_of(of, message))
         if over(stands):
             return
 
 
-async def _stands(
+async def _changes(
     transport: Transport, asked: Asked[Any, Any, M], deadline: float | None
 ) -> AsyncIterator[M]:
-    """As one stream after another tells it."""
-    backoff, time = Backoff(0.1, 2.0), _Time(deadline)
+    """What one stream after another tells, and wasn't told by the one before."""
+    broken, ended, time = Backoff(0.1, 2.0), Backoff(1.25, 5.0), _Time(deadline)
+    told: Message | None = None
     while True:
+        pause = broken
         try:
             try:
                 async for message in transport.stream(asked.watch, asked.watched, time.left):
-                    backoff.reset()
                     time.heard()
-                    yield message
+                    if (facts := _ageless(message)) != told:
+                        told = facts
+                        broken.reset()
+                        ended.reset()
+                        yield message
+                pause = ended  # to its member, of another version, it is over: not to who watches
             except NotBuilt:
-                if (stands := await _answer(transport, asked.get, asked.got, time)) is not None:
+                stands = await _answer(transport, asked.get, asked.got, time)
+                if stands is not None and (facts := _ageless(stands)) != told:
+                    told = facts
                     yield stands
         except (ClusterUnavailable, DeadlineExceeded) as failure:
             time.failed(failure)
-        await time.passes(backoff.next())
+        await time.passes(pause.next())
 
 
 async def _answer(

@@ -69,8 +69,8 @@ class Closed:
     """What was done with broadcasts: those that ended, and children of those that are cancelled."""
 
     ended: list[LiveRun]
-    waited: list[tuple[RunKey, JobId]]
-    """Children that waited, and have ended."""
+    waited: list[tuple[RunKey, JobId, Reason | None]]
+    """Children that waited, and have ended; why, as their rows have it."""
     cancelled: list[LiveRun]
     """Children that run; their workers are to be told."""
 

@@ -220,16 +220,17 @@ class Broadcasts:
 
     def _closed(self, closed: Closed, counted: Collection[object]) -> None:
         self._tell(closed.ended)
-        if closed.waited:
-            self._emit(EndedUnreported(State.CANCELLED, None, len(closed.waited)))
+        for why, count in Counter(why for _, _, why in closed.waited).items():
+            self._emit(EndedUnreported(State.CANCELLED, why, count))
         for run in closed.cancelled:
             self._workers.cancel(run, kill=run.killing)
-        gone = [*closed.waited, *((run.key, run.job_id) for run in closed.ended)]
-        if sum(self._board.forget(key.run_id, job) for key, job in gone):
+        waited = [(key.run_id, job) for key, job, _ in closed.waited]
+        gone = [*waited, *((run.key.run_id, run.job_id) for run in closed.ended)]
+        if sum(self._board.forget(*each) for each in gone):
             self._ready()
         changed: list[Hint] = [
             *(run.hint for run in (*closed.ended, *closed.cancelled)),
-            *((key.run_id, job) for key, job in closed.waited),
+            *waited,
         ]
         if changed:
             self._nudges.runs_changed(changed)

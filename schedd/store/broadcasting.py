@@ -29,7 +29,7 @@ from schedd.core.retry import fingerprint
 from schedd.store import arrays, noticing, standing
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
-from schedd.store.rows import INCARNATION_COLUMNS, RUN_COLUMNS, incarnation, live_run
+from schedd.store.rows import INCARNATION_COLUMNS, RUN_COLUMNS, RUN_WIDTH, incarnation, live_run
 
 THERE = f"""
 SELECT {INCARNATION_COLUMNS} FROM incarnations i
@@ -126,7 +126,7 @@ WITH told AS (
     WHERE r.state = 'CANCELLED' AND l.shard = r.shard AND l.job_id = r.job_id
       AND l.run_id = r.run_id
 )
-SELECT {RUN_COLUMNS} FROM told r
+SELECT {RUN_COLUMNS}, r.reason FROM told r
 """
 
 ENDED = """
@@ -220,14 +220,15 @@ def close(
     family = [RunKey(*row) for row in connection.exec_driver_sql(FAMILY, keys)]
     lock_runs(connection, key_arguments([*(one.key for one in closings), *family]))
     mine = keys | {"shards": arrays.numbers(shards)}
-    told = [live_run(row) for row in connection.exec_driver_sql(CANCEL, mine)]
+    rows = connection.exec_driver_sql(CANCEL, mine)
+    told = [(live_run(row), row[RUN_WIDTH] and Reason(row[RUN_WIDTH])) for row in rows]
     ends = _ends(connection.exec_driver_sql(ENDED, mine).all())
     closing = [one for one in closings if one.key.run_id in ends]
     ended = _close(connection, closing, ends) if closing else []
     return Closed(
         ended,
-        [(run.key, run.job_id) for run in told if run.state is not State.RUNNING],
-        [run for run in told if run.state is State.RUNNING],
+        [(run.key, run.job_id, why) for run, why in told if run.state is not State.RUNNING],
+        [run for run, _ in told if run.state is State.RUNNING],
     )
 
 

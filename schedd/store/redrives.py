@@ -29,17 +29,14 @@ from schedd.store.fence import BY_INDEX
 from schedd.store.schema import dead_letters, redrives
 from schedkit.records import replace
 
-MOST_TOLD = 20_000
-"""Runs of a redrive whose states are counted; of a greater one those that were due first."""
-
 STATES = """
-SELECT r.state, count(*) FROM (
-    SELECT l.scheduled_at, l.became FROM dead_letters l
-    WHERE l.redrive = %(redrive)s AND l.became IS NOT NULL
-    ORDER BY l.scheduled_at, l.run_id LIMIT %(limit)s) l
+SELECT r.state, count(*) FROM dead_letters l
 CROSS JOIN LATERAL (
     SELECT state FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.became OFFSET 0
-) r GROUP BY r.state
+) r WHERE l.redrive = %(redrive)s AND l.became IS NOT NULL GROUP BY r.state
+"""
+"""Of all its runs: who waits for them goes by none being live. They are MOST_AT_ONCE at most, which
+takes a fifth of a second.
 """
 
 WAITING = """
@@ -108,7 +105,7 @@ def get(connection: Connection, redrive_id: RedriveId) -> RedriveRecord | None:
     if record is None:
         return None
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    mine = {"redrive": redrive_id, "limit": MOST_TOLD}
+    mine = {"redrive": redrive_id}
     states = {State(state): count for state, count in connection.exec_driver_sql(STATES, mine)}
     waiting = connection.exec_driver_sql(WAITING, mine).scalar_one()
     return replace(record, states=states, waiting=waiting)

@@ -91,7 +91,7 @@ def backfill(
     if made is not None and not wait:
         _tell_left_out(session, plan)
         message(f"it goes on: schedctl job backfills {made.job}")
-    if made is not None and wait and not _is_done(made):
+    if made is not None and wait and not _is_done(made, by_key=idempotency_key is not None):
         click.get_current_context().exit(RUN_FAILED)
 
 
@@ -131,8 +131,10 @@ async def _to_its_end(session: Session, client: Client, made: Backfill) -> Backf
     )
 
 
-def _is_done(made: Backfill) -> bool:
-    """Whether each of its instants has a run that succeeded; else why not is said."""
+def _is_done(made: Backfill, *, by_key: bool) -> bool:
+    """Whether each of its instants has a run that succeeded; else why not is said, and what runs
+    the others: for its range, which isn't that of `7d` any more, and by no key that is used up.
+    """
     ends = {word.upper(): getattr(made, word) for word in ENDS}
     all_succeeded(ends, made.total, f"schedctl run list --backfill {made.backfill_id}")
     if made.succeeded == made.total:
@@ -140,8 +142,16 @@ def _is_done(made: Backfill) -> bool:
     if unmade := made.total - sum(ends.values()):
         why = ": it was cancelled" if made.state == "CANCELLED" else ""
         message(f"{unmade:,} of {made.total:,} instants have no run{why}")
-    message("the same command runs what didn't run; with --rerun failed, what failed, too")
+    again = f"--from {_exactly(made.first)} --to {_exactly(made.last)}"
+    again += " and another idempotency key" if by_key else ""
+    message(
+        f"the same command with {again} runs what didn't run; with --rerun failed, what failed, too"
+    )
     return False
+
+
+def _exactly(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def _progress(made: Backfill) -> str:

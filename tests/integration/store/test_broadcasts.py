@@ -233,7 +233,7 @@ async def test_cancelled_it_takes_its_children_with_it(world: World) -> None:
 
     assert [one.key for one in told.cancelled] == [running.key]
     assert told.cancelled[0].cancelling
-    assert told.waited == [(children["w3"].key, run.job_id)]
+    assert told.waited == [(children["w3"].key, run.job_id, Reason.BY_USER)]
     assert told.ended == [], "w1's still runs"
     assert await me.store.owner.over([parent.key]) == [], "all of them are told"
     await me.store.results.accept([report(running, state=State.FAILED, reason=Reason.SIGNAL)])

@@ -26,7 +26,7 @@ class Rows:
     """All children have ended; the parents end so."""
 
     ends: Sequence[LiveRun]
-    waited: list[tuple[RunKey, JobId]]
+    waited: list[tuple[RunKey, JobId, Reason | None]]
 
     async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
         return list(keys)
@@ -49,7 +49,10 @@ async def test_broadcasts_and_what_waited_of_one_are_counted_by_state_and_as_dea
             replace(well, state=State.SUCCEEDED),
             replace(cancelled, state=State.CANCELLED),
         ],
-        waited=[(run(number).key, run(number).job_id) for number in (4, 5)],
+        waited=[
+            (run(number).key, run(number).job_id, why)
+            for number, why in ((4, Reason.BY_USER), (5, Reason.BY_USER), (6, Reason.BY_OVERLAP))
+        ],
     )
     ownership = owning(0)
     board = Board(ownership)
@@ -73,6 +76,7 @@ async def test_broadcasts_and_what_waited_of_one_are_counted_by_state_and_as_dea
         str(EndedUnreported(State.FAILED, Reason.CHILDREN_FAILED, 1)),
         str(EndedUnreported(State.SUCCEEDED, None, 1)),
         str(EndedUnreported(State.CANCELLED, None, 1)),
-        str(EndedUnreported(State.CANCELLED, None, 2)),
+        str(EndedUnreported(State.CANCELLED, Reason.BY_USER, 2)),
+        str(EndedUnreported(State.CANCELLED, Reason.BY_OVERLAP, 1)),
         str(DeadLettered((dead_run(failed, Reason.CHILDREN_FAILED),))),
     }

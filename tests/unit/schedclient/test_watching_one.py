@@ -106,6 +106,30 @@ async def test_a_member_of_the_version_before_is_asked_until_one_tells(
     assert [one.state async for one in client.jobs.watch_backfill("b1")] == ["DONE"]
 
 
+@pytest.mark.parametrize(("ends", "least"), [([], [1.0, 2.0]), ([AWAY], [0.08, 0.16, 0.32])])
+async def test_a_member_whose_streams_tell_nothing_new_is_asked_less_and_less(
+    client: Client, member: Scripted, ends: list[Any], least: list[float]
+):
+    """One of the version before ends them at DONE, however many runs are under way; another's
+    break.
+    """
+    asked = list[float]()
+
+    def stream(_: Any) -> list[Any]:
+        asked.append(monotonic())
+        live = {"RUNNING": 1} if len(asked) <= len(least) else {}
+        return [run_pb2.Redrive(redrive_id="d1", state=Done, runs=live), *ends]
+
+    member.say("WatchRedrive", stream)
+    async with asyncio.timeout(20):
+        found = [dict(one.runs) async for one in client.redrives.watch("d1")]
+    assert found == [{"RUNNING": 1}, {}]
+    assert len(asked) == len(least) + 1
+    assert [b - a >= wait for a, b, wait in zip(asked, asked[1:], least, strict=False)] == [
+        True for _ in least
+    ], asked
+
+
 @pytest.mark.parametrize("failed", [AWAY, Refusal("DEADLINE_EXCEEDED")])
 async def test_a_question_that_fails_is_asked_again(
     client: Client, member: Scripted, failed: Refusal

@@ -82,7 +82,8 @@ async def test_as_json_it_is_the_whole_answer(ctl, member):
     assert ended.data["backfill"]["from"] == "2026-01-01T00:00:00.000Z"
 
 
-AGAIN = "the same command runs what didn't run; with --rerun failed, what failed, too"
+RUNS = "runs what didn't run; with --rerun failed, what failed, too"
+AGAIN = f"the same command with {' '.join(RANGE)} {RUNS}"
 LISTED = "schedctl run list --backfill b1 --state"
 
 
@@ -134,6 +135,23 @@ async def test_one_that_somebody_cancels_meanwhile_says_what_it_has_not_run(ctl,
         "1 of 3 instants have no run: it was cancelled",
         AGAIN,
     ]
+
+
+async def test_what_runs_the_rest_has_the_range_that_it_had_and_another_key(ctl, member):
+    """`7d` is another by then, and the key gives this backfill again."""
+    made = backfill("DONE", succeeded=1, skipped=2)
+    made.to.FromDatetime(FIRST + timedelta(hours=2, microseconds=7))
+    member.say("BackfillJob", planned(made))
+    member.say("WatchBackfill", [made])
+
+    asked = ("--from", "7d", "--to", "1h", "--idempotency-key", "k", "--wait")
+    ended = await ctl("job", "backfill", "etl", *asked)
+
+    assert ended.code == 1, ended.err
+    assert ended.err.splitlines()[-1] == (
+        "the same command with --from 2026-01-01T00:00:00Z --to 2026-01-01T02:00:00.000007Z"
+        f" and another idempotency key {RUNS}"
+    )
 
 
 async def test_however_long_it_is_waited_for_that_is_one_request(ctl, member):
