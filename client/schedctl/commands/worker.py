@@ -74,8 +74,8 @@ def drain(session: Session, name: str, reason: str, wait: bool) -> None:
     """Give it no new work, also after its next start, until it is undrained.
 
     What it runs it finishes. --wait ends with 1 where the worker is lost or started anew meanwhile
-    (what ran on it may be done again) or undrained. Of one that isn't there to begin with there is
-    nothing to wait for: 0.
+    (what ran on it may be done again) or undrained. Of one that was drained before and is LOST
+    there is nothing to wait for: 0.
     """
     otherwise = ""
 

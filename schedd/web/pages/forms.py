@@ -89,11 +89,11 @@ def _check(sent: Collection[str], names: Collection[str]) -> None:
         name: "belongs into the address" if name == NAMESPACE else "this form has no such field"
         for name in unknown
     }
+    has = f"what the form has is {', '.join(names)}" if names else "the form has no fields"
     raise InvalidArgument(
         "; ".join(f"{cut(name)}: {problem}" for name, problem in told.items()),
         reason="UNKNOWN_FIELD",
-        remedy=f"leave it out; what the form has is {', '.join(names) or 'nothing'};"
-        " nothing was done",
+        remedy=f"leave it out; {has}; nothing was done",
         violations=[Violation(name, problem) for name, problem in told.items()],
     )
 
