@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,11 +132,7 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
     """Its runs are done again: whoever read "drained" would have gone on as if they weren't."""
     held = held_run(client, tmp_path)
     name = held.worker
-    with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(rough.schedctl, "worker", "drain", name, "--wait", "--timeout", "60")
-        wait_until(
-            lambda: client.workers.get(name).state == "DRAINING", PATIENCE, "it has heard of it"
-        )
+    with drain_waited_for(rough, client, name) as waits:
         rough.kill(name)
         unheard = wait_until(lambda: unheard_of(client, name), PATIENCE, "its streams to end")
         assert unheard.state == "DRAINING", "its drain is known, though it can't say so itself"
@@ -159,11 +155,7 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_and_back_a
     """As a supervisor starts it again, long before its lease has ended."""
     held = held_run(client, tmp_path)
     name = held.worker
-    with ThreadPoolExecutor(1) as pool:
-        waits = pool.submit(rough.schedctl, "worker", "drain", name, "--wait", "--timeout", "60")
-        wait_until(
-            lambda: client.workers.get(name).state == "DRAINING", PATIENCE, "it has heard of it"
-        )
+    with drain_waited_for(rough, client, name) as waits:
         rough.kill(name)
         rough.up()
         waited = waits.result()
@@ -183,6 +175,19 @@ class Held:
     probe: Probe
     worker: str
     finish: Path
+
+
+@contextlib.contextmanager
+def drain_waited_for(
+    rough: DevCluster, client: SyncClient, name: str
+) -> Iterator[Future[subprocess.CompletedProcess[str]]]:
+    """What `worker drain --wait` comes to, which the worker has heard of."""
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(rough.schedctl, "worker", "drain", name, "--wait", "--timeout", "60")
+        wait_until(
+            lambda: client.workers.get(name).state == "DRAINING", PATIENCE, "it has heard of it"
+        )
+        yield waits
 
 
 def unheard_of(client: SyncClient, name: str) -> Worker | None:
