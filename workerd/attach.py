@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import chain
 from math import inf
 from typing import NoReturn
 
@@ -159,7 +160,6 @@ class Attach:
     def hello(self) -> pb.Hello:
         """Who this is, what it has in hand, what it can do."""
         who = self.identity
-        holdings = [*self._work.holdings()]
         message = pb.Hello(
             worker=who.worker,
             incarnation=who.incarnation,
@@ -171,26 +171,25 @@ class Attach:
             handlers=who.handlers,
             actions=who.actions,
             spooled=[result.key for result in self._courier.results()],
-            running=[each.key for each in holdings],
+            running=[key for key, _, _ in self._work.holdings()],
             draining=self._admission.draining,
         )
         message.started_at.FromDatetime(who.started_at)
         return message
 
-    def heartbeat(self, at: float) -> pb.Heartbeat:
+    def heartbeat(self, at: float, *, reads_held: bool) -> pb.Heartbeat:
         """What is free, what is in hand, how old the lease is."""
         spooled, room = self._courier.room
         message = pb.Heartbeat(
             free=self._admission.free,
-            holdings=self._work.holdings(),
             draining=self._admission.draining,
             spool_bytes=spooled,
             disk_free_bytes=room,
             refuses=self._work.refuses,
         )
-        message.holdings.extend(
-            wire.holding(result.key, State.ENDED, None) for result in self._courier.results()
-        )
+        ended = ((result.key, State.ENDED, None) for result in self._courier.results())
+        tell = wire.pack_holdings if reads_held else wire.list_holdings
+        tell(message, chain(self._work.holdings(), ended))
         message.since_refresh.FromNanoseconds(int(self._trust.since(at) * 1e9))
         if self._clock.known:
             message.judged_time.FromNanoseconds(int(self._clock.read(at) * 1e9))

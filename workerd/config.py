@@ -23,8 +23,8 @@ from schedkit.objects import DEFAULT_URL, open_objects
 from schedkit.records import dataclass
 
 MOST_SLOTS: Final = 20_000
-"""Each heartbeat lists what is in hand, eleven parts a run, and a member reads no more than
-`schedd.rpc.reading.MOST_PARTS_OF_FRAME`.
+"""Each heartbeat tells all that is in hand. A member that doesn't read `held` is told by eleven
+parts a run, and reads no more than `schedd.rpc.reading.MOST_PARTS_OF_FRAME`.
 """
 
 

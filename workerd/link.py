@@ -59,8 +59,10 @@ class Host(Protocol):
         """What to say first."""
         ...
 
-    def heartbeat(self, at: float) -> pb.Heartbeat:
-        """All but the sequence and the boot time `at`, which are the link's."""
+    def heartbeat(self, at: float, *, reads_held: bool) -> pb.Heartbeat:
+        """All but the sequence and the boot time `at`, which are the link's. The member reads
+        `held`, or doesn't.
+        """
         ...
 
     def trusted(self) -> bool:
@@ -103,6 +105,7 @@ class Link:
         self.demand: Sequence[Head] = ()
         self.promises = Promises()
         self._granted = NOTHING
+        self._reads_held = False
         self.incarnation: Incarnation | None = None
         self._tls = tls
         self._host = host
@@ -208,7 +211,7 @@ class Link:
         welcome = frame.welcome
         self._observe(sent, welcome.cluster_time)
         self.member, self.tenure = welcome.member, welcome.tenure
-        self.promises.answers = welcome.answers_grants
+        self.promises.answers, self._reads_held = welcome.answers_grants, welcome.reads_held
         self._interval = welcome.heartbeat_interval.ToTimedelta().total_seconds() or EAGER
         return welcome
 
@@ -291,7 +294,7 @@ class Link:
         self._sent[self._sequence] = now
         if len(self._sent) > _UNANSWERED:
             self._sent.popitem(last=False)
-        heartbeat = self._host.heartbeat(now)
+        heartbeat = self._host.heartbeat(now, reads_held=self._reads_held)
         heartbeat.sequence = self._sequence
         heartbeat.worker_time_ns = int(now * 1e9)
         return heartbeat

@@ -6,12 +6,14 @@ long, and each run has five of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedkit.packed import pack_key, pack_start
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.admission import Offer, Refused, State, Why
@@ -34,12 +36,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
 _OUTCOME = {each: pb.Result.Outcome.ValueType(each.value) for each in Verdict}
 _REASON = {each: common_pb2.Reason.ValueType(each.value) for each in Reason}
+_MICROSECOND = timedelta(microseconds=1)
 _STATE = {
     State.HELD: pb.Holding.STATE_HELD,
     State.ARMED: pb.Holding.STATE_ARMED,
     State.RUNNING: pb.Holding.STATE_RUNNING,
     State.ENDED: pb.Holding.STATE_SPOOLED,
 }
+
+Holding: TypeAlias = tuple[pb.AssignmentKey, State, datetime | None]
+"""What is in hand, and when it started, if it has."""
 
 
 def key_of(message: pb.AssignmentKey) -> Key:
@@ -114,12 +120,27 @@ def refusal(key: pb.AssignmentKey, refused: Refused) -> pb.Refusal:
     )
 
 
-def holding(key: pb.AssignmentKey, state: State, started_at: datetime | None) -> pb.Holding:
-    """One line of a heartbeat."""
-    message = pb.Holding(key=key, state=_STATE[state])
-    if started_at is not None:
-        put(started_at, message.started_at)
-    return message
+def list_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
+    """What is in hand, a message each: for a member that doesn't read `held`."""
+    for key, state, started_at in holdings:
+        listed = beat.holdings.add(key=key, state=_STATE[state])
+        if started_at is not None:
+            put(started_at, listed.started_at)
+
+
+def pack_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
+    """The same, in some bytes each."""
+    waiting, running, spooled = bytearray(), bytearray(), bytearray()
+    for key, state, started_at in holdings:
+        run, token = bytes.fromhex(key.run_id.replace("-", "")), key.fencing_token
+        if state is State.ENDED:
+            spooled += pack_key(run, token)
+        elif started_at is None:
+            waiting += pack_key(run, token)
+        else:
+            running += pack_start(run, token, (started_at - _EPOCH) // _MICROSECOND)
+    beat.held.waiting, beat.held.running = bytes(waiting), bytes(running)
+    beat.held.spooled = bytes(spooled)
 
 
 def result(

@@ -41,7 +41,7 @@ _TRUST_LOOK = 0.25
 """Seconds between two looks at whether trust has ended."""
 _FORGET_EVERY = 1.0
 MOST_LISTED = 21_500
-"""Runs in hand and results that nobody has acknowledged: a heartbeat lists both (`MOST_SLOTS`). An
+"""Runs in hand and results that nobody has acknowledged: a heartbeat tells both (`MOST_SLOTS`). An
 end frees its slot, so where members are slow to store them results gather beside what runs.
 """
 
@@ -236,12 +236,12 @@ class Work:
         """
         return self._courier.refuses or self._keeping.refuses or self.hindered()
 
-    def holdings(self) -> Iterator[pb.Holding]:
+    def holdings(self) -> Iterator[wire.Holding]:
         """What is held, armed or runs. What waits in the spool is the courier's to tell."""
         for key, item in self._items.items():
             state = self._admission.state(key)
             if state is not None:
-                yield wire.holding(item.assignment.key, state, item.started_at)
+                yield item.assignment.key, state, item.started_at
 
     def progress(self) -> Iterator[pb.Progress]:
         """How far what runs is, as far as it tells."""

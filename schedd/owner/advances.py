@@ -12,8 +12,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
+from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
@@ -32,10 +31,10 @@ class Advances:
         """A worker says that this attempt is so far."""
         self._told.setdefault(sender, {})[run, token] = progress
 
-    def held(self, sender: IncarnationId, holding: Collection[tuple[RunId, Token]]) -> None:
+    def held(self, sender: IncarnationId, holding: Holdings) -> None:
         """A worker has these in hand, and nothing else."""
         if told := self._told.get(sender):
-            self._told[sender] = {at: told[at] for at in told.keys() & {*holding}}
+            self._told[sender] = {at: said for at, said in told.items() if at in holding}
 
     def gone(self, sender: IncarnationId) -> None:
         """Its stream is over."""

@@ -28,6 +28,7 @@ from schedd.core.lifecycle import LIVE, State
 from schedd.core.model import LiveRun
 from schedd.core.placement import Need
 from schedd.core.ready_queue import ReadyQueue
+from schedd.core.running import Running
 from schedd.owner.ownership import Ownership
 from schedd.owner.timers import Timers
 
@@ -72,7 +73,7 @@ class Board:
         self.early = EarlyRuns()
         """Of these, those that may be handed out before they are ready."""
         self.ready = ReadyQueue()
-        self.running: dict[RunId, LiveRun] = {}
+        self.running = Running()
         self.broadcasts: dict[RunId, LiveRun] = {}
         """Those that have begun; no worker has them."""
         self.ended = 0
@@ -81,8 +82,6 @@ class Board:
         """Called when one has ended while runs wait for pools: theirs may have room now."""
         self.on_short: Callable[[], None] = lambda: None
         """Called when few are left here of what waits, and there are more in their rows."""
-        self.reported: dict[RunId, Token] = {}
-        """Of the running: those whose result is here, and about to be stored. They take no slot."""
         self.busy = 0
         """How many batches are under way to be fired or handed out (`starting`)."""
         self._reading = 0
@@ -125,16 +124,8 @@ class Board:
         """A result came of this assignment; it isn't stored yet. Whether another late run may go in
         its place: no grant need tell of that.
         """
-        run = self.running.get(run_id)
-        if run is None:
-            return False
-        self.reported[run_id] = token
-        return run.late and self.ready.late > 0
-
-    def under_way(self) -> Iterator[LiveRun]:
-        """The running ones that take slots, as far as is known."""
-        reported = self.reported
-        return (run for at, run in self.running.items() if reported.get(at) != run.token)
+        run = self.running.report(run_id, token)
+        return run is not None and run.late and self.ready.late > 0
 
     def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
         """Sort these runs in by their state; gives how many are ready and new to the queue."""
@@ -150,7 +141,10 @@ class Board:
                 continue  # read before it was handed out
             elif run.state is State.RUNNING:
                 self._take_off(run_id, run.job_id)
-                (self.running if run.children is None else self.broadcasts)[run_id] = run
+                if run.children is None:
+                    self.running.add(run)
+                else:
+                    self.broadcasts[run_id] = run
             elif run.ready_at > now:
                 self._no_longer_runs(run_id)
                 self.ready.discard(run_id)
@@ -207,7 +201,7 @@ class Board:
 
     def handed_out(self, run: LiveRun) -> None:
         """It runs, or is armed; a scan may have seen it wait meanwhile."""
-        self.running[run.key.run_id] = run
+        self.running.add(run)
         self.ready.discard(run.key.run_id)
         self._waits_no_more(run.key.run_id, run.job_id)
 
@@ -295,9 +289,8 @@ class Board:
         """
         self.timers = Timers(self.ownership, self.ahead, self._priority_of)
         self.waiting, self.early = Agenda(), EarlyRuns()
-        self.ready, self.running, self._held, self._judged = ReadyQueue(), {}, HeldRuns(), {}
+        self.ready, self.running, self._held, self._judged = ReadyQueue(), Running(), HeldRuns(), {}
         self.broadcasts, self._kept = {}, {}
-        self.reported = {}
         self.on_room = self.on_short = lambda: None
 
     def _wait(self, run: LiveRun, now: datetime) -> None:
@@ -353,7 +346,6 @@ class Board:
     def _take_off(self, run_id: RunId, job: JobId) -> bool:
         """Whether it was there."""
         running = self._no_longer_runs(run_id)
-        self.reported.pop(run_id, None)
         waiting = self._waits_no_more(run_id, job)
         ready = self.ready.discard(run_id)
         held = self._held.discard(run_id, job)
@@ -361,7 +353,7 @@ class Board:
         return any(place is not None for place in (running, waiting, ready, held, begun))
 
     def _no_longer_runs(self, run_id: RunId) -> LiveRun | None:
-        running = self.running.pop(run_id, None)
+        running = self.running.pop(run_id)
         if running is not None:
             self.ended += 1
             if self.ready.has_pooled:
@@ -375,9 +367,8 @@ class Board:
         self.waiting.clear_where({r.key.run_id for r in self.waiting.values() if r.shard in gone})
         self.early.drop_shards(gone)
         self.ready.drop_shards(gone)
-        self.running = {run: r for run, r in self.running.items() if r.shard not in gone}
+        self.running.drop_shards(gone)
         self.broadcasts = {run: r for run, r in self.broadcasts.items() if r.shard not in gone}
-        self.reported = {run: t for run, t in self.reported.items() if run in self.running}
         for job, kept in list(self._kept.items()):
             self._kept[job] = {run for run in kept if run in self.waiting}
             if not self._kept[job]:

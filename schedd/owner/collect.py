@@ -146,12 +146,21 @@ class Collect:
         run = self.board.running.get(key.run_id) if self.board else None
         return run is not None and run.token == token and run.incarnation != sender
 
-    def started(self, key: RunKey, token: Token, at: datetime) -> None:
-        """A heartbeat listed this run as started; written down for people to see."""
-        run = self.board.running.get(key.run_id) if self.board else None
-        if run is not None and run.token == token and run.started_at is None and self.board:
-            self.board.running[key.run_id] = replace(run, started_at=at)
-            self._starts[key.run_id, token] = (key, token, at)
+    def lacks_start(self, run_id: RunId, token: Token, sender: IncarnationId) -> bool:
+        """Whether it isn't known yet when this assignment, of this worker's, has started."""
+        run = self.board.running.get(run_id) if self.board else None
+        if run is None or run.started_at is not None:
+            return False
+        return run.token == token and run.incarnation == sender
+
+    def started(self, run_id: RunId, at: datetime) -> None:
+        """A heartbeat told when this run started, of which that was lacking. It is written down for
+        people to see.
+        """
+        run = self.board.running.get(run_id) if self.board else None
+        if run is not None and self.board:
+            self.board.running.add(replace(run, started_at=at))
+            self._starts[run_id, run.token] = (run.key, run.token, at)
             self.loop.wake()
 
     async def step(self) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun
 from schedd.core.records import WorkerView
@@ -28,7 +29,7 @@ class Heard:
 
     at: datetime
     """By the clock by which it judges `start_by`."""
-    holding: frozenset[tuple[RunId, Token]]
+    holding: Holdings
     """What it listed as held, armed, running or spooled."""
 
     def lists(self, run: LiveRun) -> bool:

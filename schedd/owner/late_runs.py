@@ -61,7 +61,7 @@ class LateRuns:
         releases = self._pace.releases(self._limits.release_rate * part, self._boot())
         if not self._board.ready.late:
             return Room(0, releases)
-        under_way = [run for run in self._board.under_way() if self._may_pace(run)]
+        under_way = self._under_way()
         taken = sum(self._catalogue.slots_of(run.job_id) for run in under_way)
         slots = self._limits.slots(self._workers.slots(), part)
         return Room(slots - taken, releases, LOOKED_UP, idle=not under_way)
@@ -74,12 +74,18 @@ class LateRuns:
             Unavailable: it can't be read now.
         """
         if self._board.ready.late:
-            late = {run.job_id for run in self._board.under_way() if run.late}
+            late = dict.fromkeys(run.job_id for run in self._board.running.late)
             unknown = (job for job in late if not self._catalogue.knows(job))
             await self._catalogue.newest([*islice(unknown, LOOKED_UP)])
 
-    def _may_pace(self, run: LiveRun) -> bool:
-        return run.late and (self._catalogue.paces(run) or not self._catalogue.knows(run.job_id))
+    def _under_way(self) -> list[LiveRun]:
+        """Those that are paced, or may be: of the others none is looked at again."""
+        late, catalogue = self._board.running.late, self._catalogue
+        paced = [run for run in late if catalogue.paces(run) or not catalogue.knows(run.job_id)]
+        if len(paced) < len(late):
+            kept = {run.key.run_id for run in paced}
+            self._board.running.unpaced(run for run in late if run.key.run_id not in kept)
+        return paced
 
     def released(self, count: int) -> None:
         """So many paced ones are handed out."""

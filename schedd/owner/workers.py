@@ -23,6 +23,7 @@ from math import inf
 from typing import Final
 
 from schedd.core.events import Emit, WorkerCame, WorkerWent
+from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun
 from schedd.core.offers import Offers
@@ -151,25 +152,21 @@ class Workers:
         self,
         attached: Attached,
         at: datetime,
-        holding: Iterable[tuple[RunId, Token]],
+        holding: Holdings,
         *,
-        running: int,
-        unstored: int = 0,
         free: int,
         since_refresh: float,
         draining: bool,
         disk: tuple[int, int] = (0, 0),
         refuses: str = "",
     ) -> None:
-        """A heartbeat came. `running`: of what it holds, that which has not ended; `unstored`: that
-        which has, and whose result no member has stored.
-        """
+        """A heartbeat came."""
         attached.disk = disk
         attached.refuses = refuses
-        attached.heard = Heard(at, frozenset(holding))
+        attached.heard = Heard(at, holding)
         attached.free = free
-        attached.running = running
-        attached.unstored = unstored
+        attached.running = holding.unended
+        attached.unstored = holding.spooled
         attached.since_refresh = since_refresh
         attached.beat_at = self._boot()
         self._offering.spoke(attached)

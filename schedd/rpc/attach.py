@@ -255,27 +255,23 @@ class WorkerService:
         return True
 
     def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: Outbox) -> None:
-        holdings = [(*frames.key_of(holding.key), holding) for holding in beat.holdings]
-        held = [(key.run_id, token) for key, token, _ in holdings]
-        self._advances.held(attached.incarnation.id, held)
+        holding, who = frames.holdings(beat), attached.incarnation.id
+        self._advances.held(who, holding)
         since_refresh = frames.length(beat.since_refresh).total_seconds()
         if beat.HasField("judged_time"):
             self._workers.heard(
                 attached,
                 frames.instant(beat.judged_time),
-                held,
-                running=(running := frames.running(beat)),
-                unstored=len(beat.holdings) - running,
+                holding,
                 free=beat.free,
                 since_refresh=since_refresh,
                 draining=beat.draining,
                 disk=(beat.spool_bytes, beat.disk_free_bytes),
                 refuses=beat.refuses,
             )
-        for key, token, holding in holdings:
-            others = self._collect.is_anothers(key, token, attached.incarnation.id)
-            if holding.HasField("started_at") and not others:
-                self._collect.started(key, token, frames.instant(holding.started_at))
+        for run_id, token, since in holding.starts():
+            if self._collect.lacks_start(run_id, token, who):
+                self._collect.started(run_id, frames.since_epoch(since))
         self._greeting.heard(
             attached.incarnation,
             since_refresh,
@@ -303,6 +299,7 @@ class WorkerService:
             version=self._terms.version,
             cluster_time=frames.stamp(self._clock.now()),
             answers_grants=True,
+            reads_held=True,
         )
 
     def _members(self) -> wire.Members:

@@ -1,7 +1,7 @@
 """Between the frames of the worker's stream and the values of the loops. Pure translation."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
 from math import inf, isfinite
@@ -14,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core import rank
 from schedd.core.deadlines import START_WITHIN, time_left
 from schedd.core.early import armed_until
+from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason
 from schedd.core.model import Assigned, Incarnation, RunKey
@@ -22,6 +23,7 @@ from schedd.core.retry import Outcome
 from schedd.owner.collect import Refusal
 from schedd.owner.reports import Reported
 from schedd.owner.wordings import Known
+from schedkit.packed import pack_key, pack_start
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
 MOST_NOTE: Final = 200
@@ -30,6 +32,7 @@ _WORKER: Final = re.compile(r"[^/\s\x00-\x1f]{1,255}")
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 _DAY: Final = 86_400
 """Seconds."""
 _SHA256: Final = 32
@@ -81,6 +84,11 @@ def instant(stamped: Timestamp) -> datetime:
         return _EPOCH + timedelta(seconds=stamped.seconds, microseconds=nanos // 1000)
     except OverflowError as wrong:
         raise BadFrame(f"instant out of range: {wrong}") from wrong
+
+
+def _micros(stamped: Timestamp) -> int:
+    """A wire instant in microseconds since 1970. Raises BadFrame when it is out of range."""
+    return (instant(stamped) - _EPOCH) // _MICROSECOND
 
 
 def length(duration: Duration) -> timedelta:
@@ -243,10 +251,40 @@ def progress(said: worker_service_pb2.Progress) -> run_pb2.RunProgress:
     )
 
 
-def running(beat: worker_service_pb2.Heartbeat) -> int:
-    """How many of its holdings have not ended; results in the spool are held, and run no more."""
-    spooled = worker_service_pb2.Holding.STATE_SPOOLED
-    return sum(holding.state != spooled for holding in beat.holdings)
+def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
+    """What its worker has in hand. Raises BadFrame.
+
+    One of a version before this one tells each by a message; whose start it doesn't tell waits.
+    """
+    if beat.HasField("held"):
+        waiting, running, spooled = beat.held.waiting, beat.held.running, beat.held.spooled
+    else:
+        waiting, running, spooled = _packed(beat.holdings)
+    try:
+        return Holdings(waiting, running, spooled)
+    except ValueError as wrong:
+        raise BadFrame(str(wrong)) from wrong
+
+
+def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, bytes]:
+    waiting, running, spooled = bytearray(), bytearray(), bytearray()
+    for one in told:
+        run, token = uuid(one.key.run_id, "run").bytes, one.key.fencing_token
+        if one.state == worker_service_pb2.Holding.STATE_SPOOLED:
+            spooled += pack_key(run, token)
+        elif one.HasField("started_at"):
+            running += pack_start(run, token, _micros(one.started_at))
+        else:
+            waiting += pack_key(run, token)
+    return bytes(waiting), bytes(running), bytes(spooled)
+
+
+def since_epoch(microseconds: int) -> datetime:
+    """An aware datetime. Raises BadFrame when it is out of range."""
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError as wrong:
+        raise BadFrame(f"instant out of range: {wrong}") from wrong
 
 
 def refusal(message: worker_service_pb2.Refusal, worker: str, sender: IncarnationId) -> Refusal:

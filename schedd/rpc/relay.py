@@ -21,6 +21,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NoReturn, TypeVar
 
+from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey
 from schedd.core.records import WorkerView
@@ -229,4 +230,4 @@ def _heard(answer: wire.RelayResponse) -> Heard | None:
     except frames.BadFrame as bad:
         log.warning("a peer's answer can't be read: %s", bad)
         return None
-    return Heard(at, frozenset((run.run_id, token) for run, token in keys))
+    return Heard(at, Holdings.of((run.run_id, token) for run, token in keys))

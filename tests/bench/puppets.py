@@ -118,12 +118,12 @@ class Hands:
             assignment, origin = self._taken.pop(key)
             origin.send_refusal(wire.refusal(assignment.key, refused))
 
-    def holdings(self) -> Iterator[pb.Holding]:
+    def holdings(self) -> Iterator[wire.Holding]:
         """What is held, armed or runs."""
         for key, (assignment, _) in self._taken.items():
             state = self._admission.state(key)
             if state is not None:
-                yield wire.holding(assignment.key, state, self._started.get(key))
+                yield assignment.key, state, self._started.get(key)
 
     def progress(self) -> Iterator[pb.Progress]:
         """None is told."""

@@ -14,6 +14,7 @@ import pytest
 
 from schedd.core import schedule
 from schedd.core.definition import Definition
+from schedd.core.holdings import Holdings
 from schedd.core.ids import SHARDS, JobId, RunId, ShardId
 from schedd.core.model import Assigned
 from schedd.core.placement import Unable
@@ -259,11 +260,11 @@ async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Pe
     one = worker()
     attached = peer.workers.attach(one, Outbox())
     run = running(1, one)
-    holding = [(run.key.run_id, run.token)]
+    holding = Holdings.of([(run.key.run_id, run.token)])
     at = NOW + timedelta(seconds=1)
-    peer.workers.heard(attached, at, holding, running=0, free=1, since_refresh=0, draining=False)
+    peer.workers.heard(attached, at, holding, free=1, since_refresh=0, draining=False)
 
-    assert await Relay(peers).heard(one.id) == Heard(at, frozenset(holding))
+    assert await Relay(peers).heard(one.id) == Heard(at, holding)
 
 
 async def test_any_member_tells_what_the_owner_of_a_runs_shard_knows_of_refusals(
@@ -313,9 +314,7 @@ async def test_how_a_worker_stands_comes_from_the_member_that_hears_it(peers: Pe
     peer.workers.heard(
         attached,
         NOW,
-        [],
-        running=8,
-        unstored=3,
+        Holdings(bytes(8 * 24), spooled=bytes(3 * 24)),
         free=2,
         since_refresh=1.5,
         draining=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from datetime import UTC, timedelta
 from pathlib import Path
 
@@ -99,6 +100,29 @@ async def test_a_full_worker_refuses_and_has_granted_no_more_than_it_had(tmp_pat
         await stream.until(
             lambda: stream.granted == pb.Granted(slots=1, received=2), "the slot granted again"
         )
+
+
+async def test_a_member_that_reads_held_is_told_of_what_is_in_hand_by_some_bytes_each(
+    tmp_path: Path,
+) -> None:
+    async with FakeMember("m1") as one, FakeMember("m2") as older:
+        one.peers = older.peers = (one, older)
+        one.reads_held = True
+        worker = WorkerProcess(tmp_path, [one.address], slots="3")
+        worker.start()
+        try:
+            stream, other = await one.attached(), await older.attached()
+            await stream.granted_at_least(1)
+            key = await stream.assign(argv=["sleep", "300"])
+            packed = uuid.UUID(key.run_id).bytes + key.fencing_token.to_bytes(8, "big")
+            await stream.until(
+                lambda: stream.heartbeats[-1].held.running[:24] == packed or None, "it runs"
+            )
+            assert not stream.heartbeats[-1].holdings
+            await other.holds(key, pb.Holding.STATE_RUNNING)
+            assert not other.heartbeats[-1].HasField("held")
+        finally:
+            await worker.stop()
 
 
 async def test_an_assignment_of_many_slots_takes_them_all(tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ class FakeMember(WorkerServiceServicer):
         """Incarnations that are written off."""
         self.acknowledge_results = False
         self.answers_grants = False
+        self.reads_held = False
         """It says that it does; the test sends each `reach`."""
         self.abort: tuple[grpc.StatusCode, str] | None = None
         """Answer each hello with this status."""
@@ -287,6 +288,7 @@ class FakeMember(WorkerServiceServicer):
             cluster_id="test",
             members=self.members(),
             answers_grants=self.answers_grants,
+            reads_held=self.reads_held,
         )
         welcome.worker_ttl.FromTimedelta(timedelta(seconds=self.ttl))
         welcome.heartbeat_interval.FromTimedelta(timedelta(seconds=self.interval))

@@ -270,6 +270,7 @@ class Heartbeat(google.protobuf.message.Message):
     SPOOL_BYTES_FIELD_NUMBER: builtins.int
     DISK_FREE_BYTES_FIELD_NUMBER: builtins.int
     REFUSES_FIELD_NUMBER: builtins.int
+    HELD_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     worker_time_ns: builtins.int
     """The worker's own boot clock in nanoseconds, when the frame was made."""
@@ -282,7 +283,9 @@ class Heartbeat(google.protobuf.message.Message):
     """Why it asks for no new work though it isn't draining, in words; empty: it asks."""
     @property
     def holdings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Holding]:
-        """Held, armed, running or spooled: everything that is known and not acknowledged."""
+        """Held, armed, running or spooled: everything that is known and not acknowledged. Of a member that
+        reads it (Welcome.reads_held) `held` tells the same.
+        """
 
     @property
     def since_refresh(self) -> google.protobuf.duration_pb2.Duration:
@@ -293,6 +296,10 @@ class Heartbeat(google.protobuf.message.Message):
         """The clock by which this worker judges start_by, when the frame was made: its own boot clock
         mapped onto cluster time, never going back.
         """
+
+    @property
+    def held(self) -> global___Held:
+        """In place of `holdings`."""
 
     def __init__(
         self,
@@ -307,11 +314,41 @@ class Heartbeat(google.protobuf.message.Message):
         spool_bytes: builtins.int = ...,
         disk_free_bytes: builtins.int = ...,
         refuses: builtins.str = ...,
+        held: global___Held | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["judged_time", b"judged_time", "since_refresh", b"since_refresh"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["disk_free_bytes", b"disk_free_bytes", "draining", b"draining", "free", b"free", "holdings", b"holdings", "judged_time", b"judged_time", "refuses", b"refuses", "sequence", b"sequence", "since_refresh", b"since_refresh", "spool_bytes", b"spool_bytes", "worker_time_ns", b"worker_time_ns"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["held", b"held", "judged_time", b"judged_time", "since_refresh", b"since_refresh"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["disk_free_bytes", b"disk_free_bytes", "draining", b"draining", "free", b"free", "held", b"held", "holdings", b"holdings", "judged_time", b"judged_time", "refuses", b"refuses", "sequence", b"sequence", "since_refresh", b"since_refresh", "spool_bytes", b"spool_bytes", "worker_time_ns", b"worker_time_ns"]) -> None: ...
 
 global___Heartbeat = Heartbeat
+
+@typing.final
+class Held(google.protobuf.message.Message):
+    """What a worker has in hand, by pieces of a few bytes one after the other, in no order: of thousands
+    nobody makes a message each. A piece is the run's id (16 bytes) and the fencing token (8, signed,
+    the greatest first).
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WAITING_FIELD_NUMBER: builtins.int
+    RUNNING_FIELD_NUMBER: builtins.int
+    SPOOLED_FIELD_NUMBER: builtins.int
+    waiting: builtins.bytes
+    """Held or armed."""
+    running: builtins.bytes
+    """Each followed by when it started: microseconds since 1970 (8, as the token)."""
+    spooled: builtins.bytes
+    """Ended; the results are in the spool."""
+    def __init__(
+        self,
+        *,
+        waiting: builtins.bytes = ...,
+        running: builtins.bytes = ...,
+        spooled: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["running", b"running", "spooled", b"spooled", "waiting", b"waiting"]) -> None: ...
+
+global___Held = Held
 
 @typing.final
 class Holding(google.protobuf.message.Message):
@@ -681,6 +718,7 @@ class Welcome(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     CLUSTER_TIME_FIELD_NUMBER: builtins.int
     ANSWERS_GRANTS_FIELD_NUMBER: builtins.int
+    READS_HELD_FIELD_NUMBER: builtins.int
     member: builtins.str
     tenure: builtins.str
     cluster_id: builtins.str
@@ -688,6 +726,10 @@ class Welcome(google.protobuf.message.Message):
     answers_grants: builtins.bool
     """It answers grants that have a serial. Nothing is kept free for a member that doesn't: what it
     still pushes under an earlier grant may find no slot.
+    """
+    reads_held: builtins.bool
+    """It reads `held` of a heartbeat. To one that doesn't, each holding is told as a message: what is
+    told otherwise it would take for lost.
     """
     @property
     def members(self) -> global___Members: ...
@@ -711,9 +753,10 @@ class Welcome(google.protobuf.message.Message):
         version: builtins.str = ...,
         cluster_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         answers_grants: builtins.bool = ...,
+        reads_held: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["cluster_time", b"cluster_time", "heartbeat_interval", b"heartbeat_interval", "members", b"members", "worker_ttl", b"worker_ttl"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["answers_grants", b"answers_grants", "cluster_id", b"cluster_id", "cluster_time", b"cluster_time", "heartbeat_interval", b"heartbeat_interval", "member", b"member", "members", b"members", "tenure", b"tenure", "version", b"version", "worker_ttl", b"worker_ttl"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answers_grants", b"answers_grants", "cluster_id", b"cluster_id", "cluster_time", b"cluster_time", "heartbeat_interval", b"heartbeat_interval", "member", b"member", "members", b"members", "reads_held", b"reads_held", "tenure", b"tenure", "version", b"version", "worker_ttl", b"worker_ttl"]) -> None: ...
 
 global___Welcome = Welcome
 

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, Token
 from schedd.core.lifecycle import State
 from schedd.owner.advances import Advances
@@ -47,9 +48,9 @@ def test_nothing_is_shown_of_a_run_that_doesnt_run(run):
 def test_what_a_worker_doesnt_hold_any_more_is_forgotten(run):
     advances, at = Advances(), (run.key.run_id, run.token)
     advances.came(run.incarnation, *at, QUARTER)
-    advances.held(run.incarnation, [at])
+    advances.held(run.incarnation, Holdings.of([at]))
     assert advances.of(run) == QUARTER
-    advances.held(run.incarnation, [])
+    advances.held(run.incarnation, Holdings())
     assert advances.of(run) is None
     advances.came(run.incarnation, *at, QUARTER)
     advances.gone(run.incarnation)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from schedd.core.holdings import Holdings
 from schedd.core.ids import Epoch, ShardId, Token, token_of
 from schedd.core.model import LiveRun
 from schedd.owner.asking_back import ANSWER_WITHIN, GRACE, IDLE, AskingBack
@@ -49,7 +50,7 @@ class Member:
     def hears(self, *holding: LiveRun, at: datetime = NOW) -> None:
         held = [(run.key.run_id, run.token) for run in holding]
         self.workers.heard(
-            self.stream, at, held, running=1, free=1, since_refresh=0, draining=False
+            self.stream, at, Holdings.of(held), free=1, since_refresh=0, draining=False
         )
 
     @property

@@ -208,19 +208,6 @@ def test_what_is_due_now_goes_before_what_is_urgent_and_has_begun_to_catch_up():
     assert [one.job_id for one in board.timers.pop_due(later, 1)] == jobs(2)
 
 
-def test_a_run_whose_result_is_here_takes_no_slot_though_it_isnt_stored_yet():
-    board = Board(owning(0))
-    board.put_runs([running(1, worker(), token=7), running(2, worker(), token=7)], NOW)
-    board.report(run(1).key.run_id, Token(7))
-    board.report(run(3).key.run_id, Token(7))
-    assert [one.key.run_id.int for one in board.under_way()] == [2]
-
-    board.put_runs([running(1, worker(), token=9)], NOW)
-    assert len(list(board.under_way())) == 2, "it was handed out again"
-    board.forget(run(1).key.run_id, run(1).job_id)
-    assert board.reported == {}
-
-
 def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
     """Their share of the slots is full, and no grant tells that it isn't any more."""
     board = Board(owning(0))

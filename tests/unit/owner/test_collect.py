@@ -185,12 +185,13 @@ async def test_a_result_that_comes_again_while_it_is_stored_is_answered_where_it
 async def test_a_run_takes_no_slot_from_its_result_on_though_that_isnt_stored_yet() -> None:
     world = World()
     board = world.collect.board = Board(owning(0))
+    world.run = replace(world.run, due_at=NOW - timedelta(minutes=10))
     board.put_runs([world.run], NOW)
-    assert list(board.under_way()) == [world.run]
+    assert board.running.late == [world.run]
 
     world.succeeds()
 
-    assert list(board.under_way()) == []
+    assert board.running.late == []
     assert list(board.running.values()) == [world.run], "it is the database that says so"
 
 
@@ -204,7 +205,7 @@ async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
     runs = [running(number, worker()) for number in range(1, 4)]
     board.put_runs(runs, NOW)
     for one in runs:
-        world.collect.started(one.key, one.token, NOW)
+        world.collect.started(one.key.run_id, NOW)
 
     with pytest.raises(Unavailable):
         await world.collect.step()
@@ -215,11 +216,31 @@ async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
     assert world.rows.begun == [[first, second], [third]]
 
 
+@pytest.mark.parametrize(
+    ("token", "sender", "started", "lacks"),
+    [
+        (7, worker().id, None, True),
+        (7, worker().id, NOW, False),
+        (6, worker().id, None, False),
+        (7, worker(2).id, None, False),
+    ],
+)
+def test_the_start_of_an_assignment_is_lacking_until_its_own_worker_tells_it(
+    token: int, sender: IncarnationId, started: datetime | None, lacks: bool
+) -> None:
+    world = World()
+    board = world.collect.board = Board(owning(0))
+    one = replace(running(1, worker()), started_at=started)
+    board.put_runs([one], NOW)
+    assert world.collect.lacks_start(one.key.run_id, Token(token), sender) == lacks
+    assert not world.collect.lacks_start(run(2).key.run_id, Token(7), worker().id), "nobody's"
+
+
 async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> None:
     world = World()
     board = world.collect.board = Board(owning(0))
     board.put_runs([world.run], NOW)
-    world.collect.started(world.run.key, world.run.token, NOW)
+    world.collect.started(world.run.key.run_id, NOW)
     world.succeeds()
     await world.collect.step()
     assert [report.started_at for report in world.rows.accepted] == [NOW]
@@ -249,7 +270,7 @@ async def test_of_any_other_handing_out_the_row_is_read(other: dict[str, object]
     """What stands on the board may be older than its row, or newer than the report."""
     world = World()
     board = world.collect.board = Board(owning(0))
-    board.running[world.run.key.run_id] = replace(world.run, **other)  # type: ignore[arg-type]
+    board.running.add(replace(world.run, **other))  # type: ignore[arg-type]
 
     world.succeeds()
     await world.collect.step()

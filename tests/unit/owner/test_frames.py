@@ -53,6 +53,10 @@ def hello(**changes: object) -> wire.Hello:
             ),
             "w1",
         ),
+        lambda: frames.holdings(wire.Heartbeat(held=wire.Held(waiting=bytes(25)))),
+        lambda: frames.holdings(wire.Heartbeat(held=wire.Held(running=bytes(24)))),
+        lambda: frames.holdings(wire.Heartbeat(holdings=[wire.Holding()])),
+        lambda: frames.since_epoch(HUGE),
         lambda: frames.length(Duration(seconds=HUGE)),
         lambda: frames.instant(Timestamp(nanos=-1, seconds=HUGE)),
     ],
@@ -68,8 +72,15 @@ def test_a_refusal_for_a_reason_that_is_not_known_yet_is_a_refusal():
 
 def test_what_waits_in_the_spool_runs_no_more():
     states = (wire.Holding.STATE_HELD, wire.Holding.STATE_RUNNING, wire.Holding.STATE_SPOOLED)
-    beat = wire.Heartbeat(holdings=[wire.Holding(state=state) for state in states])
-    assert frames.running(beat) == 2
+    beat = wire.Heartbeat(holdings=[wire.Holding(key=KEY, state=state) for state in states])
+    held = frames.holdings(beat)
+    assert (held.unended, held.spooled) == (2, 1)
+
+
+def test_a_start_comes_to_the_microsecond_however_it_is_told():
+    listed = wire.Holding(key=KEY, state=wire.Holding.STATE_RUNNING, started_at=frames.stamp(NOW))
+    [(_, token, since)] = frames.holdings(wire.Heartbeat(holdings=[listed])).starts()
+    assert (token, frames.since_epoch(since)) == (7, NOW)
 
 
 def test_an_assignment_says_from_when_on_it_may_start_if_that_is_to_come():

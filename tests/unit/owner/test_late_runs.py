@@ -117,6 +117,33 @@ async def test_a_round_reads_so_many_definitions_of_what_is_under_way(
     assert left == [41, 45, 49, 51]
 
 
+async def test_a_round_looks_at_what_is_late_and_paced_however_much_else_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a herd that is partly late 100,000 are under way: each round would take half a second."""
+    world = catching_up(reserved=0.2, owned=256)
+    world.attach(worker(slots=500), grant=0)
+    paced, unpaced = late(world, 1), late(world, 2)
+    world.definitions.jobs = {paced.job_id: world.definitions.default, unpaced.job_id: SHELL}
+    others = [of(number, number) for number in range(3, 300)]
+    under_way = [
+        replace(one, state=State.RUNNING, token=Token(7), attempt=1)
+        for one in [paced, unpaced, *others]
+    ]
+    world.board.put_runs([*under_way, late(world, 999, paced=True)], NOW)
+    await world.late.look()
+
+    asked: list[LiveRun] = []
+    paces = world.definitions.paces
+    monkeypatch.setattr(world.definitions, "paces", lambda one: asked.append(one) or paces(one))
+    assert world.late.room().slots == 399
+    assert {one.key for one in asked} == {paced.key, unpaced.key}
+
+    asked.clear()
+    assert world.late.room().slots == 399
+    assert [one.key for one in asked] == [paced.key], "what isn't paced was looked at once"
+
+
 async def test_a_paced_run_that_has_reported_leaves_its_slot_to_the_next():
     """To store its result takes its time; the worker has the slot again already."""
     world = catching_up(reserved=0.2, owned=256)

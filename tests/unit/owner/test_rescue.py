@@ -16,6 +16,7 @@ from schedd.core.changes import ChangedRuns, Cursor
 from schedd.core.definition import Definition, Overlap, Priority
 from schedd.core.early import Ahead
 from schedd.core.events import EndedUnreported, NeverStarted, RunsRescued
+from schedd.core.holdings import Holdings
 from schedd.core.ids import NO_TOKEN, Epoch, IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.lifecycle import Reason, State
 from schedd.core.line_ids import line_id_of
@@ -263,7 +264,7 @@ async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> N
     world.rows.live = {one.id}
     attached = world.workers.attach(one, RecordingLine())
     after = run.start_by + timedelta(milliseconds=1)
-    world.workers.heard(attached, after, [], running=0, free=4, since_refresh=0, draining=False)
+    world.workers.heard(attached, after, Holdings(), free=4, since_refresh=0, draining=False)
 
     await world.rescue.step()
 

@@ -11,6 +11,7 @@ from schedd.core.ids import JobId
 from schedd.core.model import Incarnation, LiveRun
 from schedd.core.placement import able, need_of
 from schedd.core.records import Unstarted
+from schedd.core.running import Running
 from schedd.owner.collect import Collect
 from schedd.owner.wordings import Known
 from schedd.owner.workers import Workers
@@ -82,11 +83,11 @@ async def test_it_comes_again_while_definitions_are_read_and_isnt_chosen(
 
 def test_what_is_of_another_worker_is_known_by_its_assignment() -> None:
     class Board:
-        running: dict[object, LiveRun]
+        running = Running()
 
     theirs = running(1, worker())
     board = Board()
-    board.running = {theirs.key.run_id: theirs}
+    board.running.add(theirs)
 
     class Judge(Collect):
         def __init__(self) -> None:

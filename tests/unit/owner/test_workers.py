@@ -10,6 +10,7 @@ import pytest
 
 from schedd.core import schedule
 from schedd.core.definition import Definition, Priority
+from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun
 from schedd.core.placement import Asked
@@ -141,7 +142,7 @@ def test_a_worker_that_drains_offers_nothing(workers: Workers):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
-    workers.heard(attached, NOW, [], running=0, free=2, since_refresh=0, draining=True)
+    workers.heard(attached, NOW, Holdings(), free=2, since_refresh=0, draining=True)
     assert not workers.offers()
 
 
@@ -296,7 +297,7 @@ def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
     assert len(workers.offers()) == 1
     boot[0] += 0.1
     assert not workers.offers()
-    workers.heard(attached, NOW, [], running=0, free=2, since_refresh=0, draining=False)
+    workers.heard(attached, NOW, Holdings(), free=2, since_refresh=0, draining=False)
     assert len(workers.offers()) == 1
 
 
@@ -314,7 +315,7 @@ async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -
     assert told == [False, True, False]
     workers.cancel(running(1, one))
     assert len(line.cancelled) == len(other.cancelled) == 1, "by both ways"
-    workers.heard(attached, NOW, [], running=0, free=2, since_refresh=0, draining=False)
+    workers.heard(attached, NOW, Holdings(), free=2, since_refresh=0, draining=False)
     workers.look()
     workers.detach(attached)
     assert told == [False, True, False, True, False]
@@ -340,14 +341,14 @@ async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: W
     out = running(1, one, token=7)
     assert out.start_by is not None
     assert not await never_started()
-    workers.heard(attached, out.start_by, [], running=0, free=1, since_refresh=0, draining=False)
+    workers.heard(attached, out.start_by, Holdings(), free=1, since_refresh=0, draining=False)
     assert not await never_started()
     after = out.start_by + timedelta(milliseconds=1)
     holds = [(out.key.run_id, Token(7))]
-    workers.heard(attached, after, holds, running=0, free=1, since_refresh=0, draining=False)
+    workers.heard(attached, after, Holdings.of(holds), free=1, since_refresh=0, draining=False)
     assert not await never_started()
     another = [(out.key.run_id, Token(6))]
-    workers.heard(attached, after, another, running=0, free=1, since_refresh=0, draining=False)
+    workers.heard(attached, after, Holdings.of(another), free=1, since_refresh=0, draining=False)
     assert await never_started()
 
 
@@ -491,9 +492,9 @@ async def test_what_another_member_heard_of_a_worker_says_what_never_started(
     assert out.start_by is not None
     clock.time = out.start_by + timedelta(seconds=2)
     assert await workers.never_started([out]) == []
-    other.beat = Heard(clock.time, frozenset({(out.key.run_id, out.token)}))
+    other.beat = Heard(clock.time, Holdings.of([(out.key.run_id, out.token)]))
     assert await workers.never_started([out]) == []
-    other.beat = Heard(clock.time, frozenset())
+    other.beat = Heard(clock.time, Holdings())
     assert await workers.never_started([out]) == [out]
 
 
@@ -505,7 +506,7 @@ async def test_workers_with_long_runs_dont_keep_the_others_from_being_asked_abou
     last = out[-1]
     assert last.start_by is not None
     clock.time = last.start_by + timedelta(seconds=2)
-    long = frozenset((run.key.run_id, run.token) for run in out[:-1])
+    long = Holdings.of((run.key.run_id, run.token) for run in out[:-1])
     other.beat = Heard(clock.time, long)
     scans = [await workers.never_started(out) for _ in range(2)]
     assert [last] in scans
@@ -521,7 +522,7 @@ async def test_a_worker_that_is_silent_here_is_asked_about_elsewhere(clock: SetC
     out = running(1, one)
     assert out.start_by is not None
     clock.time = out.start_by + timedelta(seconds=2)
-    other.beat = Heard(clock.time, frozenset())
+    other.beat = Heard(clock.time, Holdings())
     assert await workers.never_started([out]) == []
     boot[0] += SILENT_AFTER + 0.1
     assert await workers.never_started([out]) == [out]
@@ -539,7 +540,7 @@ class World:
 
     def beat(self) -> None:
         self.workers.heard(
-            self.attached, NOW, [], running=8, free=2, since_refresh=1.5, draining=True
+            self.attached, NOW, Holdings(bytes(8 * 24)), free=2, since_refresh=1.5, draining=True
         )
 
     async def views(self, *numbers: int) -> list[WorkerView]:

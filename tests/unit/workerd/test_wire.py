@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from uuid import uuid4
+from typing import TypeAlias
+from uuid import UUID, uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -12,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as some
 
+from schedd.rpc import frames
 from schedd.rpc.reading import MOST_PARTS_OF_FRAME, reader
 from schedkit.channel import MAX_MESSAGE
 from schedproto.v1 import common_pb2, run_pb2
@@ -24,6 +27,7 @@ from workerd.core.outcome import Outcome, Reason, Verdict, digest
 from workerd.outbox import MAX_ITEMS
 from workerd.work import MOST_LISTED
 
+Tell: TypeAlias = Callable[[pb.Heartbeat, Iterable[wire.Holding]], None]
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=45)))
 
 
@@ -70,12 +74,14 @@ def test_the_same_outcome_has_the_digest_that_it_had_in_every_version() -> None:
     )
 
 
-async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member() -> None:
+@pytest.mark.parametrize("tell", [wire.pack_holdings, wire.list_holdings])
+async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member(tell: Tell) -> None:
     """Beside a frame's worth of results; else the worker would lose its stream, and its lease."""
     now = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)
     key = pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62)
     wire.put(now, key.scheduled_at)
-    beat = pb.Heartbeat(holdings=[wire.holding(key, State.RUNNING, now)] * MOST_LISTED)
+    beat = pb.Heartbeat()
+    tell(beat, [(key, State.RUNNING, now)] * MOST_LISTED)
     piece = run_pb2.LogPiece(data=bytes(2_000))
     results = [pb.Result(key=key, output=[piece], finished_at=key.scheduled_at)] * MAX_ITEMS
     frame = pb.WorkerFrame(heartbeat=beat, results=results).SerializeToString()
@@ -83,7 +89,24 @@ async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member() -> N
     assert len(frame) < 0.9 * MAX_MESSAGE
     read = reader(pb.WorkerFrame, MOST_PARTS_OF_FRAME)(frame)
     assert isinstance(read, pb.WorkerFrame)
-    assert len(read.heartbeat.holdings) == MOST_LISTED
+    assert frames.holdings(read.heartbeat).unended == MOST_LISTED
+
+
+@pytest.mark.parametrize("tell", [wire.pack_holdings, wire.list_holdings])
+def test_a_member_knows_from_a_heartbeat_what_is_in_hand_and_since_when_it_runs(tell: Tell) -> None:
+    """Whether it reads `held`, or is of a version that doesn't."""
+    start = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)
+    keys = [pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62 + at) for at in range(5)]
+    states = [State.HELD, State.ARMED, State.RUNNING, State.ENDED, State.ENDED]
+    starts = [None, None, start, None, None]
+    beat = pb.Heartbeat()
+    tell(beat, zip(keys, states, starts, strict=True))
+
+    held = frames.holdings(beat)
+    told = [(UUID(key.run_id), key.fencing_token) for key in keys]
+    assert (held.unended, held.spooled, {*held}) == (3, 2, {*told})
+    [(run, token, since)] = held.starts()
+    assert ((run, token), frames.since_epoch(since)) == (told[2], start)
 
 
 def test_more_slots_than_that_are_refused_with_the_reason() -> None:

@@ -1,0 +1,53 @@
+"""What a worker says that it has in hand: asked about one by one, counted as a whole."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from schedd.core.holdings import Holdings
+from schedd.core.ids import RunId, Token
+from schedkit.packed import pack_key, pack_start
+
+ASSIGNMENTS = some.sets(some.tuples(some.uuids(), some.integers(0, 2**63 - 1)), max_size=9)
+
+
+@given(ASSIGNMENTS, ASSIGNMENTS, ASSIGNMENTS)
+def test_what_was_told_is_there_and_nothing_else(
+    waiting: set[tuple[UUID, int]], running: set[tuple[UUID, int]], spooled: set[tuple[UUID, int]]
+) -> None:
+    held = Holdings(
+        b"".join(pack_key(run.bytes, token) for run, token in waiting),
+        b"".join(pack_start(run.bytes, token, 17) for run, token in running),
+        b"".join(pack_key(run.bytes, token) for run, token in spooled),
+    )
+    told = waiting | running | spooled
+    assert {*held} == told
+    assert all((RunId(run), Token(token)) in held for run, token in told)
+    assert (held.unended, held.spooled) == (len(waiting) + len(running), len(spooled))
+    assert {*held.starts()} == {(run, token, 17) for run, token in running}
+
+
+def test_the_same_run_under_another_token_isnt_there() -> None:
+    run = RunId(uuid4())
+    held = Holdings.of([(run, Token(7))])
+    assert (run, Token(7)) in held
+    assert (run, Token(8)) not in held
+    assert (RunId(uuid4()), Token(7)) not in held
+
+
+def test_who_is_where_counts_not_how_it_was_told() -> None:
+    run, other = RunId(uuid4()), RunId(uuid4())
+    told = [(run, Token(7)), (other, Token(8))]
+    assert Holdings.of(told) == Holdings.of(reversed(told))
+    assert Holdings.of(told) != Holdings.of(told[:1])
+    assert Holdings(running=pack_start(run.bytes, 7, 1)) == Holdings.of(told[:1])
+
+
+@pytest.mark.parametrize("part", ["waiting", "running", "spooled"])
+def test_bytes_that_arent_whole_keys_are_refused(part: str) -> None:
+    with pytest.raises(ValueError, match="25 bytes aren't whole pieces"):
+        Holdings(**{part: bytes(25)})

@@ -1,0 +1,84 @@
+"""What workers have, as an owner knows it, and the late ones of it that rounds of dispatch ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from schedd.core.ids import ShardId, Token
+from schedd.core.model import LiveRun
+from schedd.core.running import Running
+from support.runs import NOW, running, worker
+
+
+def late(number: int, *, token: int = 7, shard: int = 0) -> LiveRun:
+    """Made by catch-up, ten minutes after it was due."""
+    one = running(number, worker(), token=token, shard=shard)
+    found = replace(one, due_at=NOW - timedelta(minutes=10))
+    assert found.late
+    return found
+
+
+def numbers(runs: Running) -> list[int]:
+    """Of those that are late and under way."""
+    return [one.key.run_id.int for one in runs.late]
+
+
+def of(*them: LiveRun) -> Running:
+    """These run."""
+    runs = Running()
+    for one in them:
+        runs.add(one)
+    return runs
+
+
+def test_what_is_on_time_isnt_among_the_late_ones():
+    runs = of(running(1, worker()), late(2))
+    assert (len(runs), numbers(runs)) == (2, [2])
+    assert runs.keys() == {running(1, worker()).key.run_id, late(2).key.run_id}
+
+
+def test_a_run_whose_result_is_here_takes_no_slot_though_it_isnt_stored_yet():
+    runs = of(late(1), late(2))
+    assert runs.report(late(1).key.run_id, Token(7)) == late(1)
+    assert runs.report(late(3).key.run_id, Token(7)) is None
+    assert (len(runs), numbers(runs)) == (2, [2])
+
+    runs.add(late(1))
+    assert numbers(runs) == [2], (
+        "it is written down when it started: the result has come all the same"
+    )
+
+    runs.add(late(1, token=9))
+    assert numbers(runs) == [2, 1], "it was handed out again"
+
+
+def test_a_result_of_an_earlier_handing_out_leaves_its_slot_taken():
+    runs = of(late(1, token=9))
+    runs.report(late(1).key.run_id, Token(7))
+    assert numbers(runs) == [1]
+
+
+def test_what_was_found_not_to_be_paced_isnt_looked_at_again_until_it_is_read_anew():
+    runs = of(late(1), late(2))
+    runs.unpaced([late(1)])
+    assert (len(runs), numbers(runs)) == (2, [2])
+    runs.add(late(1))
+    assert numbers(runs) == [2, 1]
+
+
+def test_of_what_is_gone_nothing_is_kept():
+    runs = of(late(1), running(2, worker()))
+    runs.report(late(1).key.run_id, Token(7))
+    assert runs.pop(late(1).key.run_id) == late(1)
+    assert runs.pop(late(1).key.run_id) is None
+    assert (list(runs), numbers(runs)) == ([running(2, worker()).key.run_id], [])
+
+    runs.add(late(1))
+    assert numbers(runs) == [1], "the result of then says nothing of now"
+
+
+def test_runs_of_shards_that_went_are_gone():
+    runs = of(late(1), late(2, shard=3), running(4, worker(), shard=3))
+    runs.drop_shards([ShardId(3)])
+    assert (list(runs), numbers(runs)) == ([late(1).key.run_id], [1])
