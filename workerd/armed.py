@@ -24,7 +24,7 @@ AT_ONCE: Final = 32
 """Starts, or ends, in one turn of the loop: about a millisecond of it."""
 LOOKS_EVERY: Final = 1.0
 """Seconds. The loop's own clock stands still while the machine is suspended, boot time doesn't."""
-PATIENCE: Final = 0.5
+PATIENCE: Final = 3.0
 """Seconds that an end waits, for it is on no disk yet; then ends have half of each turn."""
 
 

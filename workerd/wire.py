@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from struct import Struct
 from typing import TypeAlias
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedkit.packed import pack_key, pack_start
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.admission import Offer, Refused, State, Why
@@ -37,6 +37,8 @@ _WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
 _OUTCOME = {each: pb.Result.Outcome.ValueType(each.value) for each in Verdict}
 _REASON = {each: common_pb2.Reason.ValueType(each.value) for each in Reason}
 _MICROSECOND = timedelta(microseconds=1)
+_KEY, _START = Struct("!16sq"), Struct("!16sqq")
+"""Pieces of `Held`."""
 _STATE = {
     State.HELD: pb.Holding.STATE_HELD,
     State.ARMED: pb.Holding.STATE_ARMED,
@@ -134,11 +136,11 @@ def pack_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
     for key, state, started_at in holdings:
         run, token = bytes.fromhex(key.run_id.replace("-", "")), key.fencing_token
         if state is State.ENDED:
-            spooled += pack_key(run, token)
+            spooled += _KEY.pack(run, token)
         elif started_at is None:
-            waiting += pack_key(run, token)
+            waiting += _KEY.pack(run, token)
         else:
-            running += pack_start(run, token, (started_at - _EPOCH) // _MICROSECOND)
+            running += _START.pack(run, token, (started_at - _EPOCH) // _MICROSECOND)
     beat.held.waiting, beat.held.running = bytes(waiting), bytes(running)
     beat.held.spooled = bytes(spooled)
 

@@ -1,22 +1,33 @@
-"""What a worker says that it has in hand, as bytes (`schedkit/packed`). Pure.
+"""What a worker says that it has in hand, as bytes (`Held` in `worker_service.proto`). Pure.
 
     heartbeat ──parts of it, as they came──→ Holdings ──asked whether one is there──→ a set of it
 
-Thousands are told of at each heartbeat, and few are asked about: so nothing is made of each of them
-until somebody asks, but for those that run, whose starts are written down.
+A worker may have twenty thousand, and tells of all of them every few seconds, though few are asked
+about. So nothing is made of each, but for those that run, whose starts are written down: as
+messages they took a member a second of its loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import Final
 from uuid import UUID
 
 from schedd.core.ids import RunId, Token
-from schedkit import packed
-from schedkit.packed import KEY_SIZE
 
-START_SIZE: Final = KEY_SIZE + 8
+_KEY: Final = Struct("!16sq")
+_START: Final = Struct("!16sqq")
+
+
+def pack_key(run: RunId, token: Token) -> bytes:
+    """A run's id and the token of an assignment."""
+    return _KEY.pack(run.bytes, token)
+
+
+def pack_start(run: RunId, token: Token, since: int) -> bytes:
+    """The same, and when it started: microseconds since 1970."""
+    return _START.pack(run.bytes, token, since)
 
 
 class Holdings:
@@ -30,26 +41,27 @@ class Holdings:
         Raises:
             ValueError: these aren't whole keys.
         """
-        packed.keys(waiting), packed.starts(running), packed.keys(spooled)
+        for part, piece in ((waiting, _KEY), (running, _START), (spooled, _KEY)):
+            if len(part) % piece.size:
+                raise ValueError(f"{len(part)} bytes aren't whole pieces of {piece.size}")
         self._waiting, self._running, self._spooled = waiting, running, spooled
         self._all: frozenset[bytes] | None = None
 
     @staticmethod
     def of(keys: Iterable[tuple[RunId, Token]] = ()) -> Holdings:
         """These, and of none it is known that it runs."""
-        return Holdings(b"".join(packed.pack_key(run.bytes, token) for run, token in keys))
+        return Holdings(b"".join(pack_key(run, token) for run, token in keys))
 
     def __contains__(self, at: tuple[RunId, Token]) -> bool:
         """Whether this assignment is among them."""
         if self._all is None:
             self._all = frozenset(self._pieces())
-        run, token = at
-        return packed.pack_key(run.bytes, token) in self._all
+        return pack_key(*at) in self._all
 
     def __iter__(self) -> Iterator[tuple[RunId, Token]]:
         """All of them."""
         for piece in self._pieces():
-            [(run, token)] = packed.keys(piece)
+            run, token = _KEY.unpack(piece)
             yield RunId(UUID(bytes=run)), Token(token)
 
     def __eq__(self, other: object) -> bool:
@@ -61,23 +73,20 @@ class Holdings:
     @property
     def unended(self) -> int:
         """How many haven't ended."""
-        return len(self._waiting) // KEY_SIZE + len(self._running) // START_SIZE
+        return len(self._waiting) // _KEY.size + len(self._running) // _START.size
 
     @property
     def spooled(self) -> int:
         """How many have ended, and no member has stored their results."""
-        return len(self._spooled) // KEY_SIZE
+        return len(self._spooled) // _KEY.size
 
     def starts(self) -> Iterator[tuple[RunId, Token, int]]:
         """Those that run, and since when: microseconds since 1970."""
-        for run, token, since in packed.starts(self._running):
+        for run, token, since in _START.iter_unpack(self._running):
             yield RunId(UUID(bytes=run)), Token(token), since
 
     def _pieces(self) -> Iterator[bytes]:
-        for whole, size in (
-            (self._waiting, KEY_SIZE),
-            (self._running, START_SIZE),
-            (self._spooled, KEY_SIZE),
-        ):
-            for at in range(0, len(whole), size):
-                yield whole[at : at + KEY_SIZE]
+        parts = (self._waiting, _KEY), (self._running, _START), (self._spooled, _KEY)
+        for part, piece in parts:
+            for at in range(0, len(part), piece.size):
+                yield part[at : at + _KEY.size]

@@ -14,7 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.core import rank
 from schedd.core.deadlines import START_WITHIN, time_left
 from schedd.core.early import armed_until
-from schedd.core.holdings import Holdings
+from schedd.core.holdings import Holdings, pack_key, pack_start
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import Reason
 from schedd.core.model import Assigned, Incarnation, RunKey
@@ -23,7 +23,6 @@ from schedd.core.retry import Outcome
 from schedd.owner.collect import Refusal
 from schedd.owner.reports import Reported
 from schedd.owner.wordings import Known
-from schedkit.packed import pack_key, pack_start
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
 MOST_NOTE: Final = 200
@@ -269,7 +268,7 @@ def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
 def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, bytes]:
     waiting, running, spooled = bytearray(), bytearray(), bytearray()
     for one in told:
-        run, token = uuid(one.key.run_id, "run").bytes, one.key.fencing_token
+        run, token = RunId(uuid(one.key.run_id, "run")), Token(one.key.fencing_token)
         if one.state == worker_service_pb2.Holding.STATE_SPOOLED:
             spooled += pack_key(run, token)
         elif one.HasField("started_at"):

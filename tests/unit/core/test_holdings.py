@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid4
+from typing import TypeAlias
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from schedd.core.holdings import Holdings
+from schedd.core.holdings import Holdings, pack_key, pack_start
 from schedd.core.ids import RunId, Token
-from schedkit.packed import pack_key, pack_start
 
-ASSIGNMENTS = some.sets(some.tuples(some.uuids(), some.integers(0, 2**63 - 1)), max_size=9)
+At: TypeAlias = tuple[RunId, Token]
+RUNS, TOKENS = some.uuids().map(RunId), some.integers(0, 2**63 - 1).map(Token)
+ASSIGNMENTS = some.sets(some.tuples(RUNS, TOKENS), max_size=9)
 
 
 @given(ASSIGNMENTS, ASSIGNMENTS, ASSIGNMENTS)
 def test_what_was_told_is_there_and_nothing_else(
-    waiting: set[tuple[UUID, int]], running: set[tuple[UUID, int]], spooled: set[tuple[UUID, int]]
+    waiting: set[At], running: set[At], spooled: set[At]
 ) -> None:
     held = Holdings(
-        b"".join(pack_key(run.bytes, token) for run, token in waiting),
-        b"".join(pack_start(run.bytes, token, 17) for run, token in running),
-        b"".join(pack_key(run.bytes, token) for run, token in spooled),
+        b"".join(pack_key(run, token) for run, token in waiting),
+        b"".join(pack_start(run, token, 17) for run, token in running),
+        b"".join(pack_key(run, token) for run, token in spooled),
     )
     told = waiting | running | spooled
     assert {*held} == told
-    assert all((RunId(run), Token(token)) in held for run, token in told)
+    assert all(at in held for at in told)
     assert (held.unended, held.spooled) == (len(waiting) + len(running), len(spooled))
     assert {*held.starts()} == {(run, token, 17) for run, token in running}
 
@@ -44,7 +46,7 @@ def test_who_is_where_counts_not_how_it_was_told() -> None:
     told = [(run, Token(7)), (other, Token(8))]
     assert Holdings.of(told) == Holdings.of(reversed(told))
     assert Holdings.of(told) != Holdings.of(told[:1])
-    assert Holdings(running=pack_start(run.bytes, 7, 1)) == Holdings.of(told[:1])
+    assert Holdings(running=pack_start(run, Token(7), 1)) == Holdings.of(told[:1])
 
 
 @pytest.mark.parametrize("part", ["waiting", "running", "spooled"])
