@@ -85,9 +85,17 @@ def instant(stamped: Timestamp) -> datetime:
         raise BadFrame(f"instant out of range: {wrong}") from wrong
 
 
-def _micros(stamped: Timestamp) -> int:
-    """A wire instant in microseconds since 1970. Raises BadFrame when it is out of range."""
-    return (instant(stamped) - _EPOCH) // _MICROSECOND
+def micros(at: datetime) -> int:
+    """An aware datetime in microseconds since 1970."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def since_epoch(microseconds: int) -> datetime:
+    """The other way. Raises BadFrame when it is out of range."""
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError as wrong:
+        raise BadFrame(f"instant out of range: {wrong}") from wrong
 
 
 def length(duration: Duration) -> timedelta:
@@ -272,18 +280,10 @@ def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, b
         if one.state == worker_service_pb2.Holding.STATE_SPOOLED:
             spooled += pack_key(run, token)
         elif one.HasField("started_at"):
-            running += pack_start(run, token, _micros(one.started_at))
+            running += pack_start(run, token, micros(instant(one.started_at)))
         else:
             waiting += pack_key(run, token)
     return bytes(waiting), bytes(running), bytes(spooled)
-
-
-def since_epoch(microseconds: int) -> datetime:
-    """An aware datetime. Raises BadFrame when it is out of range."""
-    try:
-        return _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError as wrong:
-        raise BadFrame(f"instant out of range: {wrong}") from wrong
 
 
 def refusal(message: worker_service_pb2.Refusal, worker: str, sender: IncarnationId) -> Refusal:
