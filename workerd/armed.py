@@ -5,13 +5,15 @@
 
 Of a herd that is due at one instant a few are started in a turn of the loop: each gets to its
 executor before the next few are looked at, and heartbeats go out between. What has ended meanwhile
-waits for a moment until all have started: nobody misses a result half a second later, and a late
-start is late. It keeps its slot, so there is an end to the starts.
+waits for a moment until all have started: nobody misses a result a second later, and a late start
+is late. It keeps its slot, so there is an end to the starts. Nor does the interpreter look for
+cycles meanwhile: what has started is held, and to go through all of it takes a quarter of the time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import heapq
 from collections import deque
 from collections.abc import Callable
@@ -25,7 +27,11 @@ AT_ONCE: Final = 32
 LOOKS_EVERY: Final = 1.0
 """Seconds. The loop's own clock stands still while the machine is suspended, boot time doesn't."""
 PATIENCE: Final = 3.0
-"""Seconds that an end waits, for it is on no disk yet; then ends have half of each turn."""
+"""Seconds that an end waits, for it is on no disk yet; then ends have half of each turn. What isn't
+started within five goes back to its member, and costs both more than what is told later.
+"""
+MOST_UNSWEPT: Final = 5.0
+"""Seconds without a look for cycles: what handlers leave in them takes memory."""
 
 
 class Armed:
@@ -41,6 +47,10 @@ class Armed:
         """With when they came."""
         self._timer: asyncio.Handle | None = None
         self._rings_at = 0.0
+        self._herd_since: float | None = None
+        """Since when some that were due have waited for others."""
+        self._rests = False
+        """The collector does, because of them."""
 
     def __len__(self) -> int:
         return len(self._at)
@@ -90,8 +100,21 @@ class Armed:
         finally:
             self._let_end(AT_ONCE - started)
             first = self._first()
+            self._sweep(now, herd=first is not None and first[0] <= now)
             if first is not None or self._ended:
                 self._ring(first[0] if first and not self._ended else boottime())
+
+    def _sweep(self, now: float, *, herd: bool) -> None:
+        """Have the collector rest while a herd starts, but not for ever."""
+        if herd and self._herd_since is None:
+            self._herd_since, self._rests = now, gc.isenabled()
+            gc.disable()
+        over = self._herd_since is not None and now - self._herd_since > MOST_UNSWEPT
+        if self._rests and (over or not herd):
+            self._rests = False
+            gc.enable()
+        if not herd:
+            self._herd_since = None
 
     def _let_end(self, most: int) -> None:
         for _ in range(min(most, len(self._ended))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -151,6 +152,29 @@ async def test_what_has_ended_waits_for_a_moment_only(monkeypatch: pytest.Monkey
     _, turns = await herd(10 * module.AT_ONCE)
     half = turns[: len(turns) // 2]
     assert half.count("ended") > len(half) / 4, "between the starts"
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("most", [60.0, -1.0])
+async def test_nothing_looks_for_cycles_while_a_herd_starts_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, runs: bool, most: float
+) -> None:
+    """All that has started would be gone through; and who has turned it off finds it so."""
+    monkeypatch.setattr(module, "MOST_UNSWEPT", most)
+    looked: list[bool] = []
+    armed, instant = Armed(lambda _key: looked.append(gc.isenabled())), boottime() + 0.02
+    for _ in range(3 * module.AT_ONCE):
+        armed.put(key(), instant)
+    if not runs:
+        gc.disable()
+    try:
+        await wait_until_async(lambda: len(looked) == 3 * module.AT_ONCE, PATIENCE, "the herd")
+        await armed.let_start()
+        assert looked[: module.AT_ONCE] == [runs] * module.AT_ONCE, "it isn't known yet"
+        assert looked[module.AT_ONCE :] == [runs and most < 0] * 2 * module.AT_ONCE
+        assert gc.isenabled() == runs
+    finally:
+        gc.enable()
 
 
 async def test_a_suspended_machine_starts_what_is_due_soon_after_it_wakes(
