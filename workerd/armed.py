@@ -1,13 +1,14 @@
 """What is armed: each is started when its instant has come, by one timer for all of them.
 
     put ─→ heap by boot time ──due──→ a few ─→ everybody else's turn ─→ the next few …
-    let_start ─→ what has ended ──────────nothing is due any more──────→ a few …
+    let_start ─→ what has ended ──nothing is due any more, or its moment is over──→ a few …
 
 Of a herd that is due at one instant a few are started in a turn of the loop: each gets to its
 executor before the next few are looked at, and heartbeats go out between. What has ended meanwhile
 waits for a moment until all have started: nobody misses a result a second later, and a late start
-is late. It keeps its slot, so there is an end to the starts. Nor does the interpreter look for
-cycles meanwhile: what has started is held, and to go through all of it takes a quarter of the time.
+is late. It keeps its slot, so there is an end to the starts. What is of the herd itself waits
+longest; the end of another may be what the next run of its job waits for. Nor does the interpreter
+look for cycles meanwhile: to go through all that has started takes a quarter of the time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import heapq
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -26,9 +26,11 @@ AT_ONCE: Final = 32
 """Starts, or ends, in one turn of the loop: about a millisecond of it."""
 LOOKS_EVERY: Final = 1.0
 """Seconds. The loop's own clock stands still while the machine is suspended, boot time doesn't."""
-PATIENCE: Final = 3.0
-"""Seconds that an end waits, for it is on no disk yet; then ends have half of each turn. What isn't
-started within five goes back to its member, and costs both more than what is told later.
+PATIENCE: Final = 0.5
+"""Seconds that an end waits, for it is on no disk yet; then ends have half of each turn."""
+OF_THE_HERD: Final = 3.0
+"""The same of what was armed. What isn't started within five goes back to its member, and costs
+both more than what is told later.
 """
 MOST_UNSWEPT: Final = 5.0
 """Seconds without a look for cycles: what handlers leave in them takes memory."""
@@ -43,8 +45,8 @@ class Armed:
         self._heap: list[tuple[float, int, Key]] = []
         """An entry is stale unless its time is the one in `_at`."""
         self._count = 0
-        self._ended: deque[tuple[float, asyncio.Future[None]]] = deque()
-        """With when they came."""
+        self._ended: list[tuple[float, int, asyncio.Future[None]]] = []
+        """A heap, by the end of their patience."""
         self._timer: asyncio.Handle | None = None
         self._rings_at = 0.0
         self._herd_since: float | None = None
@@ -63,13 +65,17 @@ class Armed:
         if self._timer is None or at < self._rings_at:
             self._ring(at)
 
-    async def let_start(self) -> None:
-        """Return once nothing that is due waits for its start, or a moment has passed."""
+    async def let_start(self, *, armed: bool) -> None:
+        """Return once nothing that is due waits for its start, or a moment has passed. `armed`: who
+        asks was so itself.
+        """
         first, now = self._first(), boottime()
         if not self._ended and (first is None or first[0] > now):
             return
         turn = asyncio.get_running_loop().create_future()
-        self._ended.append((now, turn))
+        self._count += 1
+        patience = OF_THE_HERD if armed else PATIENCE
+        heapq.heappush(self._ended, (now + patience, self._count, turn))
         if self._timer is None:
             self._ring(now)
         await turn
@@ -89,7 +95,7 @@ class Armed:
     def _come(self) -> None:
         self._timer = None
         now, started = boottime(), 0
-        tired = self._ended and now - self._ended[0][0] > PATIENCE
+        tired = self._ended and self._ended[0][0] < now
         most = AT_ONCE // 2 if tired else AT_ONCE
         try:
             while started < most and (first := self._first()) and first[0] <= now:
@@ -118,7 +124,7 @@ class Armed:
 
     def _let_end(self, most: int) -> None:
         for _ in range(min(most, len(self._ended))):
-            _, turn = self._ended.popleft()
+            _, _, turn = heapq.heappop(self._ended)
             if not turn.done():  # else its attempt was cancelled
                 turn.set_result(None)
 

@@ -75,6 +75,8 @@ class InHand:
     stop: Stop = field(default_factory=Stop)
     tail: Tail = field(default_factory=Tail)
     started_at: datetime | None = None
+    ended: bool = False
+    """Its end is about to be told."""
     advance: Advance | None = None
 
 

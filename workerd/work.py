@@ -237,10 +237,14 @@ class Work:
         return self._courier.refuses or self._keeping.refuses or self.hindered()
 
     def holdings(self) -> Iterator[wire.Holding]:
-        """What is held, armed or runs. What waits in the spool is the courier's to tell."""
+        """What is held, armed or runs, or has ended and isn't told yet. What waits in the spool is
+        the courier's to tell.
+        """
         for key, item in self._items.items():
             state = self._admission.state(key)
-            if state is not None:
+            if item.ended:
+                yield item.assignment.key, State.ENDED, item.started_at
+            elif state is not None:
                 yield item.assignment.key, state, item.started_at
 
     def progress(self) -> Iterator[pb.Progress]:
@@ -272,11 +276,12 @@ class Work:
     async def _attempt(self, key: Key, item: InHand, started_at: datetime) -> None:
         self._metrics.started(item.action).inc()
         outcome = await self._attempts.run(key, item, self.on_progress)
+        item.ended = True
         recording = item.tail.recording
         await AFTER_END()
         finished_at = max(started_at, self._attempts.date())
         try:
-            await self._armed.let_start()
+            await self._armed.let_start(armed=item.assignment.HasField("not_before"))
         finally:  # what has ended is told, though this is the end of the worker
             parcel = self._ended(key, item, outcome, started_at, finished_at)
         if recording is not None and (parcel is None or parcel.recording is None):

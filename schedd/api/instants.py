@@ -102,7 +102,9 @@ async def _ran(_: Asked, row: RunRecord) -> str:
     if row.first_started_at is None or late is None:
         why = ENDS.get(row.reason or "", "")
         reason = f" ({row.reason})" if row.reason else ""
-        return f"It never started: it ended as {run.state}{reason}" + (f": {why}." if why else ".")
+        lost = row.reason in (Reason.WORKER_LOST, Reason.TOO_MANY_LOSSES)
+        begins = "It isn't known to have started" if lost else "It never started"
+        return f"{begins}: it ended as {run.state}{reason}" + (f": {why}." if why else ".")
     how = "on time" if late <= GRACE else "late"
     told = (
         f"It ran {how}: due {_told(run.due_at)}, started {_span(late)} later"

@@ -80,11 +80,10 @@ class Holdings:
         """How many have ended, and no member has stored their results."""
         return len(self._spooled) // _KEY.size
 
-    def starts(self, before: int) -> Iterator[tuple[RunId, Token, int]]:
-        """Those that run since before then, and since when: microseconds since 1970."""
+    def starts(self) -> Iterator[tuple[RunId, Token, int]]:
+        """Those that run, and since when: microseconds since 1970."""
         for run, token, since in _START.iter_unpack(self._running):
-            if since < before:
-                yield RunId(UUID(bytes=run)), Token(token), since
+            yield RunId(UUID(bytes=run)), Token(token), since
 
     def _pieces(self) -> Iterator[bytes]:
         parts = (self._waiting, _KEY), (self._running, _START), (self._spooled, _KEY)

@@ -26,6 +26,8 @@ class Running(Mapping[RunId, LiveRun]):
         """Those whose result is here, and about to be stored. They take no slot."""
         self._late: dict[RunId, LiveRun] = {}
         """Of those under way: late ones, but for those that aren't paced."""
+        self._unpaced: dict[RunId, Token] = {}
+        """Late ones that aren't: who was let go as that stays so, whatever its job is edited to."""
 
     def __getitem__(self, run_id: RunId) -> LiveRun:
         return self._runs[run_id]
@@ -55,14 +57,18 @@ class Running(Mapping[RunId, LiveRun]):
     def unpaced(self, runs: Iterable[LiveRun]) -> None:
         """Their jobs aren't paced: nothing waits for their slots."""
         for run in runs:
+            self._unpaced[run.key.run_id] = run.token
             self._late.pop(run.key.run_id, None)
 
     def add(self, run: LiveRun) -> None:
         """It runs, or is armed, under this token."""
         run_id = run.key.run_id
         self._runs[run_id] = run
-        if run.late and self._reported.get(run_id) != run.token:
+        known = self._reported.get(run_id), self._unpaced.get(run_id)
+        if run.late and run.token not in known:
             self._late[run_id] = run
+        else:
+            self._late.pop(run_id, None)
 
     def report(self, run_id: RunId, token: Token) -> LiveRun | None:
         """A result came of this assignment; gives its run, if it stands here."""
@@ -76,6 +82,7 @@ class Running(Mapping[RunId, LiveRun]):
     def pop(self, run_id: RunId) -> LiveRun | None:
         """It isn't with its worker any more; gives what stood here."""
         self._late.pop(run_id, None)
+        self._unpaced.pop(run_id, None)
         self._reported.pop(run_id, None)
         return self._runs.pop(run_id, None)
 

@@ -140,11 +140,7 @@ class Board:
             elif at_hand is not None and at_hand.token > run.token:
                 continue  # read before it was handed out
             elif run.state is State.RUNNING:
-                self._take_off(run_id, run.job_id)
-                if run.children is None:
-                    self.running.add(run)
-                else:
-                    self.broadcasts[run_id] = run
+                self._put_running(run)
             elif run.ready_at > now:
                 self._no_longer_runs(run_id)
                 self.ready.discard(run_id)
@@ -335,6 +331,17 @@ class Board:
         run_id = run.key.run_id
         places = (self.ready, self.waiting, self.running, self.broadcasts, self._over)
         return any(run_id in place for place in places) or self._held.has(run_id, run.job_id)
+
+    def _put_running(self, run: LiveRun) -> None:
+        """What stands here already, of the same handing out, isn't over for being read again."""
+        run_id = run.key.run_id
+        stands = self.running.get(run_id)
+        if stands is None or stands.token != run.token or run.children is not None:
+            self._take_off(run_id, run.job_id)
+        if run.children is None:
+            self.running.add(run)
+        else:
+            self.broadcasts[run_id] = run
 
     def _put_ready(self, run: LiveRun) -> bool:
         """Whether that is news."""

@@ -153,14 +153,14 @@ class Collect:
             return False
         return run.token == token and run.incarnation == sender
 
-    def started(self, run_id: RunId, at: datetime) -> None:
+    def started(self, run_id: RunId, token: Token, at: datetime) -> None:
         """A heartbeat told when this run started, of which that was lacking. It is written down for
         people to see.
         """
         run = self.board.running.get(run_id) if self.board else None
-        if run is not None and self.board:
+        if run is not None and run.token == token and self.board:
             self.board.running.add(replace(run, started_at=at))
-            self._starts[run_id, run.token] = (run.key, run.token, at)
+            self._starts[run_id, token] = (run.key, token, at)
             self.loop.wake()
 
     async def step(self) -> float:

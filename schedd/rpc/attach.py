@@ -43,10 +43,6 @@ HELLO_WITHIN: Final = 10.0
 """Seconds a new stream has for its first frame."""
 BEATS_A_SECOND: Final = 400
 """Heartbeats that a member bears without much ado: each costs it a quarter of a millisecond."""
-START_TOLD_AFTER: Final = timedelta(seconds=1)
-"""What began later isn't written down as started yet: most of it has ended by the next heartbeat,
-and its result tells. Of a herd that is a statement less for each run, while all of it starts.
-"""
 
 AFTER_PUSH = failpoints.awaited("assign.after_push", None)
 BEFORE_ACKNOWLEDGING = failpoints.awaited("acknowledge.before", None)
@@ -273,17 +269,14 @@ class WorkerService:
                 disk=(beat.spool_bytes, beat.disk_free_bytes),
                 refuses=beat.refuses,
             )
-        for run_id, token, since in holding.starts(self._told_before()):
+        for run_id, token, since in holding.starts():
             if self._collect.lacks_start(run_id, token, who):
-                self._collect.started(run_id, frames.since_epoch(since))
+                self._collect.started(run_id, token, frames.since_epoch(since))
         self._greeting.heard(
             attached.incarnation,
             since_refresh,
             lambda *, refreshed, lost: self._answer(beat.sequence, outbox, refreshed, lost),
         )
-
-    def _told_before(self) -> int:
-        return frames.micros(self._clock.now() - START_TOLD_AFTER)
 
     def _answer(self, sequence: int, outbox: Outbox, refreshed: bool, lost: bool) -> None:
         answer = wire.HeartbeatAnswer(

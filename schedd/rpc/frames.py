@@ -25,6 +25,9 @@ from schedd.owner.reports import Reported
 from schedd.owner.wordings import Known
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
+MOST_IN_HAND: Final = 50_000
+"""Runs that a heartbeat tells of; a worker has less than half as many (`workerd.work.MOST_LISTED`).
+"""
 MOST_NOTE: Final = 200
 """Characters of a progress's note."""
 _WORKER: Final = re.compile(r"[^/\s\x00-\x1f]{1,255}")
@@ -268,9 +271,12 @@ def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
     else:
         waiting, running, spooled = _packed(beat.holdings)
     try:
-        return Holdings(waiting, running, spooled)
+        found = Holdings(waiting, running, spooled)
     except ValueError as wrong:
         raise BadFrame(str(wrong)) from wrong
+    if found.unended + found.spooled > MOST_IN_HAND:
+        raise BadFrame(f"nobody has more than {MOST_IN_HAND:,} runs in hand")
+    return found
 
 
 def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, bytes]:

@@ -36,8 +36,9 @@ MOST_PARTS: Final = 20_000
 """Fields of a request, all that lie in each other together: to look at them takes milliseconds."""
 
 MOST_PARTS_OF_FRAME: Final = 250_000
-"""Of a worker's frame: its heartbeat names all that it holds, about eight parts each. Of a member's
-too, as it is relayed: of 500 assignments each has thirty, and three for each variable.
+"""Of a worker's frame: the heartbeat of one of the version before names all that it holds, about
+eight parts each. Of a member's too, as it is relayed: of 500 assignments each has thirty, and three
+for each variable.
 """
 
 DEEPEST: Final = 100

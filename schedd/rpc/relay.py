@@ -21,7 +21,6 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NoReturn, TypeVar
 
-from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey
 from schedd.core.records import WorkerView
@@ -225,9 +224,8 @@ def _heard(answer: wire.RelayResponse) -> Heard | None:
     if not answer.HasField("heartbeat"):
         return None
     try:
-        keys = [frames.key_of(each.key) for each in answer.heartbeat.holdings]
         at = frames.instant(answer.heartbeat.judged_time)
+        return Heard(at, frames.holdings(answer.heartbeat))
     except frames.BadFrame as bad:
         log.warning("a peer's answer can't be read: %s", bad)
         return None
-    return Heard(at, Holdings.of((run.run_id, token) for run, token in keys))

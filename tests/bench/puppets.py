@@ -151,11 +151,18 @@ class Hands:
                 del self._taken[key]
                 origin.send_refusal(wire.refusal(assignment.key, verdict))
             case Started():
-                self._started[key] = self._date()
+                self._started[key] = self._start_date(assignment)
                 if self._lasts:
                     asyncio.get_running_loop().call_later(self._lasts, self._end, key)
                 else:
                     self._end(key)
+
+    def _start_date(self, assignment: pb.Assignment) -> datetime:
+        """As a worker dates it: once it began, its instant had surely come."""
+        at = self._date()
+        if assignment.HasField("not_before"):
+            at = max(at, wire.date_of(assignment.not_before))
+        return at
 
     def _end(self, key: Key) -> None:
         assignment, _ = self._taken.pop(key)

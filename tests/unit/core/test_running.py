@@ -59,17 +59,28 @@ def test_a_result_of_an_earlier_handing_out_leaves_its_slot_taken():
     assert numbers(runs) == [1]
 
 
-def test_what_was_found_not_to_be_paced_isnt_looked_at_again_until_it_is_read_anew():
+def test_what_was_found_not_to_be_paced_isnt_looked_at_again():
+    """Each scan reads it anew."""
     runs = of(late(1), late(2))
     runs.unpaced([late(1)])
     assert (len(runs), numbers(runs)) == (2, [2])
-    runs.add(late(1))
-    assert numbers(runs) == [2, 1]
+    runs.add(replace(late(1), started_at=NOW))
+    assert numbers(runs) == [2]
+
+    runs.add(late(1, token=9))
+    assert numbers(runs) == [2, 1], "it was handed out again, by another definition perhaps"
+
+
+def test_what_isnt_late_any_more_takes_no_late_ones_place():
+    runs = of(late(1))
+    runs.add(replace(late(1), due_at=late(1).ready_at))
+    assert (len(runs), numbers(runs)) == (1, [])
 
 
 def test_of_what_is_gone_nothing_is_kept():
     runs = of(late(1), running(2, worker()))
     runs.report(late(1).key.run_id, Token(7))
+    runs.unpaced([late(1)])
     assert runs.pop(late(1).key.run_id) == late(1)
     assert runs.pop(late(1).key.run_id) is None
     assert (list(runs), numbers(runs)) == ([running(2, worker()).key.run_id], [])

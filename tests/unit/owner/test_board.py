@@ -208,6 +208,18 @@ def test_what_is_due_now_goes_before_what_is_urgent_and_has_begun_to_catch_up():
     assert [one.job_id for one in board.timers.pop_due(later, 1)] == jobs(2)
 
 
+def test_what_runs_isnt_over_for_being_read_again():
+    board = Board(owning(0))
+    told: list[int] = []
+    board.on_room = lambda: told.append(board.ended)
+    for _ in range(3):
+        board.put_runs([running(1, worker(), token=7)], NOW)
+    assert (board.ended, len(board.running)) == (0, 1)
+
+    board.put_runs([running(1, worker(), token=9)], NOW)
+    assert (board.ended, len(board.running)) == (1, 1), "its first handing out is"
+
+
 def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
     """Their share of the slots is full, and no grant tells that it isn't any more."""
     board = Board(owning(0))

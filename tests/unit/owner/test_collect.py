@@ -205,7 +205,7 @@ async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
     runs = [running(number, worker()) for number in range(1, 4)]
     board.put_runs(runs, NOW)
     for one in runs:
-        world.collect.started(one.key.run_id, NOW)
+        world.collect.started(one.key.run_id, one.token, NOW)
 
     with pytest.raises(Unavailable):
         await world.collect.step()
@@ -240,7 +240,7 @@ async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> No
     world = World()
     board = world.collect.board = Board(owning(0))
     board.put_runs([world.run], NOW)
-    world.collect.started(world.run.key.run_id, NOW)
+    world.collect.started(world.run.key.run_id, world.run.token, NOW)
     world.succeeds()
     await world.collect.step()
     assert [report.started_at for report in world.rows.accepted] == [NOW]

@@ -20,7 +20,9 @@ def key() -> Key:
     return Key(uuid4(), 1)
 
 
-async def herd(many: int, *, beside: float | None = None) -> tuple[Armed, list[str]]:
+async def herd(
+    many: int, *, beside: float | None = None, armed_ends: bool = True
+) -> tuple[Armed, list[str]]:
     """So many that are due at one instant, and one that is due then: what began and ended, in
     order.
     """
@@ -28,7 +30,7 @@ async def herd(many: int, *, beside: float | None = None) -> tuple[Armed, list[s
     tasks: list[asyncio.Task[None]] = []
 
     async def attempt() -> None:
-        await armed.let_start()
+        await armed.let_start(armed=armed_ends)
         turns.append("ended")
 
     def start(_key: Key) -> None:
@@ -129,11 +131,11 @@ async def test_what_has_ended_waits_for_what_is_due_and_for_nothing_else() -> No
     assert turns == [*["started"] * many, *["ended"] * many]
     assert len(armed) == 1
     async with asyncio.timeout(PATIENCE):
-        await armed.let_start()
+        await armed.let_start(armed=True)
 
 
 async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -> None:
-    armed = Armed(lambda _key: tasks.append(asyncio.create_task(armed.let_start())))
+    armed = Armed(lambda _key: tasks.append(asyncio.create_task(armed.let_start(armed=True))))
     tasks: list[asyncio.Task[None]] = []
     instant = boottime() + 0.02
     for _ in range(2 * module.AT_ONCE):
@@ -146,12 +148,42 @@ async def test_an_attempt_that_is_cancelled_while_it_waits_holds_up_no_other() -
     await asyncio.gather(*tasks[module.AT_ONCE :])
 
 
-async def test_what_has_ended_waits_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("which", "armed"), [("PATIENCE", False), ("OF_THE_HERD", True)])
+async def test_what_has_ended_waits_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch, which: str, armed: bool
+) -> None:
     """It is on no disk while it waits: then ends have half of each turn."""
-    monkeypatch.setattr(module, "PATIENCE", -1.0)
-    _, turns = await herd(10 * module.AT_ONCE)
+    monkeypatch.setattr(module, which, -1.0)
+    _, turns = await herd(10 * module.AT_ONCE, armed_ends=armed)
     half = turns[: len(turns) // 2]
     assert half.count("ended") > len(half) / 4, "between the starts"
+
+
+async def test_an_end_that_isnt_of_the_herd_goes_before_those_that_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next run of its job may wait for it."""
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    ended: list[str] = []
+
+    async def end(name: str, *, armed: bool) -> None:
+        await line.let_start(armed=armed)
+        ended.append(name)
+
+    tasks: list[asyncio.Task[None]] = []
+
+    def start(_key: Key) -> None:
+        if not tasks:
+            tasks.append(asyncio.create_task(end("of the herd", armed=True)))
+            tasks.append(asyncio.create_task(end("another's", armed=False)))
+        started.append(len(ended))
+
+    line, started, instant = Armed(start), list[int](), boottime() + 0.02
+    for _ in range(10 * module.AT_ONCE):
+        line.put(key(), instant)
+    await wait_until_async(lambda: len(ended) == 2, PATIENCE, "both")
+    assert ended == ["another's", "of the herd"]
+    assert 1 in started, "it didn't wait for all of them"
 
 
 @pytest.mark.parametrize("runs", [True, False])
@@ -169,7 +201,7 @@ async def test_nothing_looks_for_cycles_while_a_herd_starts_but_not_for_ever(
         gc.disable()
     try:
         await wait_until_async(lambda: len(looked) == 3 * module.AT_ONCE, PATIENCE, "the herd")
-        await armed.let_start()
+        await armed.let_start(armed=True)
         assert looked[: module.AT_ONCE] == [runs] * module.AT_ONCE, "it isn't known yet"
         assert looked[module.AT_ONCE :] == [runs and most < 0] * 2 * module.AT_ONCE
         assert gc.isenabled() == runs
@@ -189,6 +221,6 @@ async def test_a_suspended_machine_starts_what_is_due_soon_after_it_wakes(
     await asyncio.sleep(0)
     slept, woke = 30.0, boottime()
     async with asyncio.timeout(PATIENCE):
-        await armed.let_start()
+        await armed.let_start(armed=True)
     assert started
     assert started[0] - woke < 3

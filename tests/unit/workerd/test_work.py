@@ -19,7 +19,7 @@ from support.keeping import keeping_in
 from support.wait import PATIENCE, wait_until_async
 from workerd import work as module
 from workerd.armed import Armed
-from workerd.core.admission import Admission
+from workerd.core.admission import Admission, State
 from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
 from workerd.core.ids import Address, Incarnation
 from workerd.core.outcome import Content, Outcome, Verdict, exited
@@ -147,7 +147,7 @@ async def test_what_has_ended_is_told_though_its_worker_ends_before_its_turn_has
 ) -> None:
     waits = asyncio.Event()
 
-    async def for_ever(_armed: Armed) -> None:
+    async def for_ever(_armed: Armed, *, armed: bool) -> None:
         waits.set()
         await asyncio.sleep(NEVER)
 
@@ -160,6 +160,27 @@ async def test_what_has_ended_is_told_though_its_worker_ends_before_its_turn_has
         assert [*courier.results()] == []
     (result,) = courier.results()
     assert result.reason == common_pb2.REASON_SIGNAL
+
+
+async def test_what_has_ended_and_waits_for_a_herds_starts_is_told_as_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start would be written down beside its result that tells it."""
+    waits, go = asyncio.Event(), asyncio.Event()
+
+    async def herd(_armed: Armed, *, armed: bool) -> None:
+        waits.set()
+        await go.wait()
+
+    monkeypatch.setattr(Armed, "let_start", herd)
+    async with working(tmp_path, Trust(60.0, boottime()), Noted()) as (work, courier):
+        work.assign([assignment()], ClusterTime(), Origin())
+        async with asyncio.timeout(PATIENCE):
+            await waits.wait()
+        assert [state for _, state, _ in work.holdings()] == [State.ENDED]
+        go.set()
+        await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
+        assert [*work.holdings()] == []
 
 
 async def test_no_more_is_asked_for_than_a_heartbeat_can_list(
