@@ -17,6 +17,7 @@ import asyncio
 import gc
 import heapq
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from schedkit.clock import boottime
@@ -104,9 +105,10 @@ class Armed:
                 started += 1
                 self._start(first[2])
         finally:
-            self._let_end(AT_ONCE - started)
             first = self._first()
-            self._sweep(now, herd=first is not None and first[0] <= now)
+            herd = first is not None and first[0] <= now
+            self._let_end(AT_ONCE - started, before=now if herd else inf)
+            self._sweep(now, herd=herd)
             if first is not None or self._ended:
                 self._ring(first[0] if first and not self._ended else boottime())
 
@@ -122,8 +124,10 @@ class Armed:
         if not herd:
             self._herd_since = None
 
-    def _let_end(self, most: int) -> None:
-        for _ in range(min(most, len(self._ended))):
+    def _let_end(self, most: int, *, before: float) -> None:
+        """So many whose patience is over before then."""
+        while most and self._ended and self._ended[0][0] < before:
+            most -= 1
             _, _, turn = heapq.heappop(self._ended)
             if not turn.done():  # else its attempt was cancelled
                 turn.set_result(None)

@@ -98,7 +98,9 @@ class RelayResponse(google.protobuf.message.Message):
 
     @property
     def heartbeat(self) -> schedproto.v1.worker_service_pb2.Heartbeat:
-        """The last one heard of the worker: its judged_time and the keys of its holdings."""
+        """The last one heard of the worker: its judged_time and the keys of its holdings, a message each,
+        for members of each version read that.
+        """
 
     def __init__(
         self,

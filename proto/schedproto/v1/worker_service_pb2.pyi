@@ -283,8 +283,8 @@ class Heartbeat(google.protobuf.message.Message):
     """Why it asks for no new work though it isn't draining, in words; empty: it asks."""
     @property
     def holdings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Holding]:
-        """Held, armed, running or spooled: everything that is known and not acknowledged. Of a member that
-        reads it (Welcome.reads_held) `held` tells the same.
+        """Held, armed, running or spooled: everything that is known and not acknowledged. To a member that
+        reads it (Welcome.reads_held) `held` tells the same, and this isn't looked at.
         """
 
     @property
@@ -338,7 +338,7 @@ class Held(google.protobuf.message.Message):
     running: builtins.bytes
     """Each followed by when it started: microseconds since 1970 (8, as the token)."""
     spooled: builtins.bytes
-    """Ended; the results are in the spool."""
+    """Ended; the results are in the spool, or about to be."""
     def __init__(
         self,
         *,
