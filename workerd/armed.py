@@ -29,7 +29,7 @@ LOOKS_EVERY: Final = 1.0
 """Seconds. The loop's own clock stands still while the machine is suspended, boot time doesn't."""
 PATIENCE: Final = 0.5
 """Seconds that an end waits, for it is on no disk yet; then ends have half of each turn."""
-OF_THE_HERD: Final = 3.0
+OF_THE_HERD: Final = 4.0
 """The same of what was armed. What isn't started within five goes back to its member, and costs
 both more than what is told later.
 """
