@@ -21,7 +21,7 @@ from schedd.store.access_tokens import MOST_LOGINS
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
 from schedproto.v1 import auth_service_pb2 as auth
-from support.wait import wait_until_async
+from support.wait import PATIENCE, wait_until_async
 from support.web import Web, bearer, served, token
 
 MANY, AT_A_TIME = 30_000, 10_000
@@ -49,8 +49,15 @@ async def made(web: Web, sent: dict[str, str], name: str = "bot", **more: Any) -
 
 
 async def log_in(web: Web, text: str) -> dict[str, str]:
-    answer = await web.ask("POST", "/login", data={"token": text}, allow_redirects=False)
-    return {"cookie": str(answer.headers["set-cookie"]).partition(";")[0]}
+    """Once more where it was told to come again: after 30,000 inserts the disk of a busy host may
+    take longer than a login waits.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = await web.ask("POST", "/login", data={"token": text}, allow_redirects=False)
+            if answer.status != 503:
+                return {"cookie": str(answer.headers["set-cookie"]).partition(";")[0]}
+            await asyncio.sleep(0.5)
 
 
 async def revoke(web: Web, token_id: str, text: str) -> dict[str, Any]:
