@@ -125,6 +125,16 @@ async def test_it_was_handed_out_and_hasnt_told_of_its_start(past):
     assert told.answer.startswith("It was handed out to worker-1, which hasn't told of its start")
 
 
+async def test_of_what_was_lost_with_its_worker_it_isnt_known_whether_it_began(past):
+    """Whoever acts on it may do by hand what the lost one had done."""
+    await past.made()
+    [run] = await past.fire(START)
+    await past.api.world.members[0].assigned(draft(run))
+    await past.sql("UPDATE runs SET state = 'FAILED', reason = 'WORKER_LOST', finished_at = now()")
+    told = await past.asked(START)
+    assert told.answer.startswith("It isn't known to have started: it ended as FAILED (WORKER_LOST")
+
+
 async def test_it_waits(past):
     await past.made()
     [run] = await past.fire(START)
