@@ -4,6 +4,8 @@
                    ↑ stop
     its timeout, its silence, the end of trust
 
+    started ──→ executor ──→ left behind: its outcome is told, whatever still goes on there
+
 Invariants
 - An attempt always comes to an outcome: a bug in an executor is one, and ends that run alone.
 - What was to die with the lease and ended after trust was lost, though by nobody here, is told as
@@ -77,7 +79,22 @@ class InHand:
     started_at: datetime | None = None
     ended: bool = False
     """Its end is about to be told."""
+    left: bool = False
+    """It was left behind, and its outcome told: what its executor still gives is nothing."""
+    task: asyncio.Task[None] | None = None
     advance: Advance | None = None
+    timer: asyncio.TimerHandle | None = None
+    pulse: Pulse | None = None
+
+    def close(self) -> None:
+        """It has ended: wait for nothing of it, and let it tell nothing."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.pulse is not None:
+            self.pulse.close()
+            self.pulse = None  # they hold each other
+        if self.advance is not None:
+            self.advance.close()
 
 
 class Attempts:
@@ -105,24 +122,37 @@ class Attempts:
         return executor.objection(assignment)
 
     async def run(
-        self, key: Key, item: InHand, on_progress: Callable[[pb.Progress], object]
-    ) -> Outcome:
-        """Carry it out; it starts now."""
+        self,
+        key: Key,
+        item: InHand,
+        on_progress: Callable[[pb.Progress], object],
+        on_left: Callable[[Outcome], object],
+    ) -> Outcome | None:
+        """Carry it out; it starts now. None: it was left behind, and `on_left` was told how it
+        ended.
+        """
         assignment, action = item.assignment, item.action
         timeout = timeout_of(assignment)
-        timer = asyncio.get_running_loop().call_later(
+        item.timer = asyncio.get_running_loop().call_later(
             timeout.total_seconds(), self._time_over, item
         )
         silence = heartbeat_timeout_of(assignment)
         pulse = Pulse(silence, lambda: self._silent(item)) if silence else None
+        item.pulse = pulse
         # By the job's own clock.
         deadline = utcnow() + timeout
         item.advance = Advance(assignment.key, self.date, on_progress)
         item.tail.recording = self._keeping.recording(key)
         most = self._keeping.most_result
         beat = pulse.beat if pulse is not None else _unheard
+
+        def leave(outcome: Outcome) -> None:
+            item.left = True
+            item.close()
+            on_left(self._judged(item, outcome))
+
         attempt = Attempt(
-            assignment, self._worker, deadline, beat, item.tail, item.advance.came, most
+            assignment, self._worker, deadline, beat, item.tail, item.advance.came, most, leave
         )
         await BEFORE_EXEC()
         try:
@@ -132,10 +162,10 @@ class Attempts:
             told = f"a bug in the worker's executor of {action}: {type(error).__name__}"
             outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
         finally:
-            timer.cancel()
-            if pulse is not None:
-                pulse.close()
-            item.advance.close()
+            item.close()
+        return None if item.left else self._judged(item, outcome)
+
+    def _judged(self, item: InHand, outcome: Outcome) -> Outcome:
         self._judge(item)
         if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is Verdict.FAILED:
             # The keeper may have killed it; this process has stood still.

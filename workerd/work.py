@@ -6,7 +6,8 @@
 Invariants
 - Admission decides, here it is done: nothing runs that `Admission.start` hasn't let through, at
   the moment of its start.
-- Each run is one asyncio task of this group, named after it; when the group ends nothing runs.
+- Each run is one asyncio task of `nursery`, named after it; when `run` ends nothing runs, but what
+  was left behind and what swallows its cancel.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from workerd.courier import Courier
 from workerd.executors.base import Executor, dies_with_lease
 from workerd.keeping import Keeping, Parcel
 from workerd.metrics import Metrics
+from workerd.nursery import Nursery
 from workerd.tail import Expected
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ log = logging.getLogger(__name__)
 _TRUST_LOOK = 0.25
 """Seconds between two looks at whether trust has ended."""
 _FORGET_EVERY = 1.0
+_END_WITHIN = 5.0
+"""Seconds that all that runs has to end when the worker does: a handler may swallow its cancel."""
 MOST_LISTED = 21_500
 """Runs in hand and results that nobody has acknowledged: a heartbeat tells both (`MOST_SLOTS`). An
 end frees its slot, so where members are slow to store them results gather beside what runs.
@@ -74,7 +78,7 @@ class Work:
         self._items: dict[Key, InHand] = {}
         self._expected = Expected()
         self._armed = Armed(self._begin)
-        self._group: asyncio.TaskGroup | None = None
+        self._nursery = Nursery()
         self._leaving = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -87,10 +91,15 @@ class Work:
 
     async def run(self) -> NoReturn:
         """Be the home of all runs until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            group.create_task(self._watch_trust(), name="trust")
-            group.create_task(self._forget(), name="forget")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._nursery.failed(), name="runs")
+                group.create_task(self._watch_trust(), name="trust")
+                group.create_task(self._forget(), name="forget")
+        finally:
+            for item in self._items.values():
+                item.stop.over = True
+            await self._nursery.close(_END_WITHIN)
         raise AssertionError("its loops never return")
 
     # -- What members ask --
@@ -268,14 +277,23 @@ class Work:
                 self._refuse(item.assignment.key, verdict, item.origin)
                 self.on_change()
             case Started():
-                assert self._group is not None, "run() comes before the first assignment"
                 item.started_at = self._start_date(item.assignment)
                 name = f"run {key.run} {key.token}"
-                self._group.create_task(self._attempt(key, item, item.started_at), name=name)
+                item.task = self._nursery.start(self._attempt(key, item, item.started_at), name)
 
     async def _attempt(self, key: Key, item: InHand, started_at: datetime) -> None:
         self._metrics.started(item.action).inc()
-        outcome = await self._attempts.run(key, item, self.on_progress)
+
+        def left(outcome: Outcome) -> None:
+            assert item.task is not None, "it runs in there"
+            self._nursery.let_go(item.task)
+            self._nursery.start(self._end(key, item, outcome, started_at), f"end of run {key.run}")
+
+        outcome = await self._attempts.run(key, item, self.on_progress, left)
+        if outcome is not None:
+            await self._end(key, item, outcome, started_at)
+
+    async def _end(self, key: Key, item: InHand, outcome: Outcome, started_at: datetime) -> None:
         item.ended = True
         recording = item.tail.recording
         await AFTER_END()
@@ -314,10 +332,9 @@ class Work:
         if parcel is None:
             self._courier.put(result, issuer)
             return
-        assert self._group is not None, "run() comes before the first assignment"
         told = self._keeping.unkept(parcel, result)
         self._courier.put(told, issuer, held=True)
-        self._group.create_task(self._keep(parcel, told), name=f"keep {parcel.key.run}")
+        self._nursery.start(self._keep(parcel, told), f"keep {parcel.key.run}")
 
     async def _keep(self, parcel: Parcel, told: pb.Result) -> None:
         self._courier.release(await self._keeping.keep(parcel, told))

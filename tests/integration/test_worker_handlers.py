@@ -125,6 +125,11 @@ async def deaf(payload, ctx):
             pass
 
 @handler
+async def ends_itself(payload, ctx):
+    asyncio.current_task().cancel()
+    await asyncio.sleep(300)
+
+@handler
 def stubborn(payload, ctx):
     while True:
         time.sleep(0.1)
@@ -272,6 +277,15 @@ async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(tmp_path: Pat
         assert beside.outcome == pb.Result.OUTCOME_SUCCEEDED, "its slot is free"
         worker.signal(15)
         assert await worker.ended() == 0, "a coroutine can't keep a worker alive"
+
+
+async def test_a_coroutine_that_cancels_its_own_task_has_failed(tmp_path: Path) -> None:
+    async with shop(tmp_path, slots="1") as (_, _, stream):
+        failed = await call(stream, "ends_itself")
+        assert failed.reason == common_pb2.REASON_EXCEPTION
+        assert failed.error == "CancelledError: "
+        beside = await call(stream, "nothing")
+        assert beside.outcome == pb.Result.OUTCOME_SUCCEEDED, "its slot is free"
 
 
 @pytest.mark.slow

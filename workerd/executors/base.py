@@ -5,12 +5,14 @@
 Invariants
 - An executor always answers with an outcome; what a job does wrong is an outcome, not an exception.
 - A stop is heard at any time, before the start as well; its first cause is the one that counts.
-- When `run` returns or is cancelled, nothing of the attempt goes on.
+- When `run` returns or is cancelled, nothing of the attempt goes on. What swallows that is left
+  behind: its end is told, and `run` with it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
@@ -48,6 +50,10 @@ class Attempt:
     """To be called, from any thread, when it says how far it is."""
     most_result: int = MAX_RESULT
     """Bytes that it may return."""
+    leave: Callable[[Outcome], object] = lambda _: None
+    """To be called, once, with how it ended, when what it runs can't be ended: `run` goes on, and
+    what it gives is nothing any more.
+    """
 
     @property
     def key(self) -> Key:
@@ -102,11 +108,13 @@ class Attempt:
 class Stop:
     """The wish that an attempt ends; asked by whoever has a cause, heard by its executor."""
 
-    __slots__ = ("_listener", "cause", "killed")
+    __slots__ = ("_listener", "cause", "killed", "over")
 
     def __init__(self) -> None:
         self.cause: Cause | None = None
         self.killed = False
+        self.over = False
+        """The worker itself ends, and cancels what still runs: that is no outcome."""
         self._listener: Callable[[bool], object] | None = None
 
     def ask(self, cause: Cause, *, kill: bool = False) -> None:
@@ -157,9 +165,19 @@ async def until_stopped(work: Coroutine[object, object, T], stop: Stop) -> T | N
         work.close()
     if stop.cause is None:
         return answer
-    while me.cancelling():  # ours, delivered by now; whoever swallowed it, it is over
-        me.uncancel()
+    await uncancelled(me)
     return None
+
+
+async def uncancelled(me: asyncio.Task[object]) -> None:
+    """Nobody wants this task to end any more, whoever wanted it and wherever that was swallowed:
+    what it ran was another's code.
+    """
+    if me.cancelling():
+        while me.cancelling():
+            me.uncancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)  # one that isn't delivered yet: it came from that code itself
 
 
 def dies_with_lease(assignment: pb.Assignment) -> bool:

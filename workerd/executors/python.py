@@ -5,6 +5,7 @@ Invariants
 - What a handler raises is the attempt's outcome; nothing of it reaches the worker.
 - A coroutine is stopped by cancelling it, a thread by `ctx.cancel`; nothing can end one that
   swallows that, or doesn't look. After a timeout or a cancel it is left behind past `kill_after`.
+- A coroutine runs in its attempt's own task: whatever it does to that, the attempt has its outcome.
   What would be given back, to be run anew elsewhere, is waited for: while it runs nobody else may
   have it.
 """
@@ -16,7 +17,7 @@ import functools
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from schedclient import handlers as sdk
@@ -27,7 +28,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import Piece
 from workerd.core.outcome import Cause, Content, Outcome, Verdict, stopped
 from workerd.executors.apart import Apart
-from workerd.executors.base import Attempt, Stop, bounds_of
+from workerd.executors.base import Attempt, Stop, bounds_of, uncancelled
 from workerd.executors.calling import (
     Escaped,
     called,
@@ -69,10 +70,7 @@ class Caller:
         context = _context(attempt)
         try:
             if loop:
-                handling = _awaited(function, payload, context, stop)
-                name = f"handler of {context.run_id}"
-                call = asyncio.get_running_loop().create_task(handling, name=name)
-                answer = await _stayed(call, call.cancel, attempt, stop)
+                answer = await _awaited(function, payload, context, attempt, stop)
             else:
                 thread = functools.partial(called, function, payload, context)
                 try:
@@ -80,7 +78,7 @@ class Caller:
                 except OSError as error:
                     told = f"this worker can't start it: {error.strerror}"
                     return Outcome(Verdict.RETURNED, error=told, began=False)
-                answer = await _stayed(future, context.cancel.set, attempt, stop)
+                answer = await _stayed(future, attempt, stop, context)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return _raised(error) if stop.cause is None else stopped(stop.cause)
         finally:
@@ -203,12 +201,54 @@ async def read(fit: Fit, content: Content | None) -> object:
     return await beside(lambda: fenced(fit, decoded(content)))
 
 
-async def _stayed(
-    future: asyncio.Future[object], ask: Callable[[], object], attempt: Attempt, stop: Stop
+async def _awaited(
+    function: sdk.Handler, payload: object, context: sdk.Context, attempt: Attempt, stop: Stop
 ) -> object:
-    """What it gives, or raises. None when it was stopped: it ended, or is left behind. `ask` has it
-    end.
-    """
+    """What a coroutine gives, or raises, in this task. None when it was stopped, or left behind."""
+    if stop.cause is not None:
+        return None
+    me = asyncio.current_task()
+    assert me is not None, "a coroutine is in a task"
+    leaving: asyncio.TimerHandle | None = None
+
+    def leave() -> None:
+        assert stop.cause is not None, "it was stopped"
+        stop.deafen()
+        _warn(attempt)
+        context.cancel.set()
+        attempt.leave(stopped(stop.cause))
+
+    def end(kill: bool) -> None:
+        nonlocal leaving
+        me.cancel()
+        if leaving is not None:
+            leaving.cancel()
+        if stop.cause in _FINAL:
+            leaving = me.get_loop().call_later(0.0 if kill else attempt.kill_after, leave)
+
+    stop.listen(end)
+    try:
+        return await function(payload, context)
+    except Exception:
+        raise
+    except BaseException as error:  # whatever else a library may have made
+        if isinstance(error, asyncio.CancelledError) and stop.cause is not None:
+            return None
+        raise Escaped(repr(error)) from error
+    finally:
+        stop.deafen()
+        if leaving is not None:
+            leaving.cancel()
+        if me.cancelling():
+            await uncancelled(me)
+        if stop.over:
+            raise asyncio.CancelledError
+
+
+async def _stayed(
+    future: asyncio.Future[object], attempt: Attempt, stop: Stop, context: sdk.Context
+) -> object:
+    """What a thread gives, or raises. None when it was stopped: it ended, or is left behind."""
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(_: object = None) -> None:
@@ -216,7 +256,7 @@ async def _stayed(
             over.set_result(None)
 
     def end(kill: bool) -> None:
-        ask()
+        context.cancel.set()
         if stop.cause in _FINAL:
             over.get_loop().call_later(0.0 if kill else attempt.kill_after, wake)
 
@@ -224,14 +264,10 @@ async def _stayed(
     stop.listen(end)
     try:
         await over
-    except asyncio.CancelledError:  # the worker ends
-        ask()
-        raise
     finally:
         stop.deafen()
     if not future.done():
-        key = attempt.key
-        log.warning("handler of run %s doesn't end; it is left behind", key.run, extra=key.said)
+        _warn(attempt)
         future.add_done_callback(_heard)
         return None
     if future.cancelled() and stop.cause is not None:
@@ -239,20 +275,9 @@ async def _stayed(
     return future.result()
 
 
-async def _awaited(
-    function: sdk.Handler, payload: object, context: sdk.Context, stop: Stop
-) -> object:
-    try:
-        return await function(payload, context)
-    except Exception:
-        raise
-    except asyncio.CancelledError as error:
-        me = asyncio.current_task()
-        if stop.cause is not None or me is None or me.cancelling():
-            raise  # ours: a stop, or the worker's end
-        raise Escaped(repr(error)) from error
-    except BaseException as error:  # whatever else a library may have made
-        raise Escaped(repr(error)) from error
+def _warn(attempt: Attempt) -> None:
+    key = attempt.key
+    log.warning("handler of run %s doesn't end; it is left behind", key.run, extra=key.said)
 
 
 def _heard(future: asyncio.Future[object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC
@@ -22,7 +23,7 @@ from workerd.armed import Armed
 from workerd.core.admission import Admission, State
 from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
 from workerd.core.ids import Address, Incarnation
-from workerd.core.outcome import Content, Outcome, Verdict, exited
+from workerd.core.outcome import Cause, Content, Outcome, Verdict, exited, stopped
 from workerd.core.trust import Trust
 from workerd.courier import Courier
 from workerd.executors.base import Attempt, Executor, Stop
@@ -181,6 +182,63 @@ async def test_what_has_ended_and_waits_for_a_herds_starts_is_told_as_ended(
         go.set()
         await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
         assert [*work.holdings()] == []
+
+
+class Deaf(Broken):
+    """An executor whose job swallows its cancel: it leaves it behind when it is told to end."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.task: asyncio.Task[Any] | None = None
+
+    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+        self.task = asyncio.current_task()
+        stop.listen(lambda _kill: attempt.leave(stopped(Cause.CANCEL)))
+        while not self.go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.go.wait()
+        raise RuntimeError("whatever it gives, late")
+
+
+async def test_what_is_left_behind_is_told_once_and_frees_its_slot_and_keeps_no_worker_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_END_WITHIN", NEVER)
+    executor = Deaf()
+    async with working(tmp_path, Trust(60.0, boottime()), executor) as (work, courier):
+        work.assign([assignment(timeout=0.05)], ClusterTime(), Origin())
+        (told,) = await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
+        assert told.outcome == pb.Result.OUTCOME_CANCELLED
+        assert work.runs == []
+        await asyncio.wait_for(work.idle(), PATIENCE)
+        assert executor.task is not None
+        executor.go.set()
+        await asyncio.wait([executor.task])
+        assert executor.task.exception() is None
+        assert [*courier.results()] == [told]
+        executor.go.clear()
+        executor.task = None
+        work.assign([assignment(timeout=0.05)], ClusterTime(), Origin())
+        await wait_until_async(lambda: len([*courier.results()]) == 2, PATIENCE, "its result")
+    assert executor.task is not None
+    assert not executor.task.done()
+    executor.go.set()
+    await asyncio.wait([executor.task])
+
+
+async def test_what_swallows_its_cancel_is_waited_for_so_long_when_the_worker_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_END_WITHIN", 0.05)
+    executor = Deaf()
+    async with working(tmp_path, Trust(60.0, boottime()), executor) as (work, courier):
+        work.assign([assignment()], ClusterTime(), Origin())
+        await wait_until_async(lambda: executor.task is not None, PATIENCE, "its start")
+    assert [*courier.results()] == []
+    assert executor.task is not None
+    assert not executor.task.done()
+    executor.go.set()
+    await asyncio.wait([executor.task])
 
 
 async def test_no_more_is_asked_for_than_a_heartbeat_can_list(

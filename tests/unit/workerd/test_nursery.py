@@ -1,0 +1,118 @@
+"""The tasks of attempts: whose failure counts, and who is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+
+import pytest
+
+from support.wait import PATIENCE, wait_until_async
+from workerd.nursery import Nursery
+
+
+async def waits(go: asyncio.Event) -> None:
+    await go.wait()
+
+
+async def fails() -> None:
+    raise LookupError("a bug")
+
+
+async def swallows(go: asyncio.Event) -> None:
+    while not go.is_set():
+        try:
+            await go.wait()
+        except asyncio.CancelledError:
+            continue
+
+
+@pytest.mark.parametrize("early", [False, True])
+async def test_a_bug_is_heard_of_whenever_it_came(early: bool) -> None:
+    nursery = Nursery()
+    if early:
+        nursery.start(fails(), "fails")
+        await wait_until_async(lambda: not len(nursery) or None, PATIENCE, "its end")
+    failed = asyncio.create_task(nursery.failed())
+    if not early:
+        await asyncio.sleep(0)
+        assert not failed.done()
+        nursery.start(fails(), "fails")
+        nursery.start(fails(), "fails too")
+    with pytest.raises(LookupError, match="a bug"):
+        await asyncio.wait_for(failed, PATIENCE)
+
+
+async def test_who_has_ended_or_was_cancelled_is_no_bug() -> None:
+    nursery, go = Nursery(), asyncio.Event()
+    failed = asyncio.create_task(nursery.failed())
+    for name in ("ends", "is cancelled"):
+        nursery.start(waits(go), name)
+        if name == "ends":
+            go.set()
+            await wait_until_async(lambda: not len(nursery) or None, PATIENCE, "its end")
+            go.clear()
+    await nursery.close(PATIENCE)
+    assert not len(nursery)
+    assert not failed.done()
+    failed.cancel()
+    await asyncio.wait([failed])
+    assert failed.cancelled()
+
+
+async def test_who_swallows_its_cancel_is_waited_for_so_long_and_who_was_let_go_of_not_at_all() -> (
+    None
+):
+    nursery, go = Nursery(), asyncio.Event()
+    nursery.start(swallows(go), "swallows")
+    (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "swallows")
+    await asyncio.sleep(0)
+    since = monotonic()
+    await nursery.close(0.05)
+    assert monotonic() - since >= 0.05
+    assert not task.done()
+    nursery.let_go(task)
+    since = monotonic()
+    await nursery.close(PATIENCE)
+    assert monotonic() - since < PATIENCE / 2
+    assert not task.done()
+    go.set()
+    await task
+
+
+async def test_what_one_starts_as_it_is_cancelled_has_its_end() -> None:
+    nursery, done = Nursery(), asyncio.Event()
+
+    async def tells() -> None:
+        await asyncio.sleep(0.01)
+        done.set()
+
+    async def has_a_last_word() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            nursery.start(tells(), "tells")
+
+    nursery.start(has_a_last_word(), "has a last word")
+    await asyncio.sleep(0)
+    await nursery.close(PATIENCE)
+    assert done.is_set()
+
+
+async def test_what_becomes_of_who_was_let_go_of_ends_nobody() -> None:
+    nursery, go = Nursery(), asyncio.Event()
+
+    async def fails_later() -> None:
+        await go.wait()
+        raise LookupError("nobody's matter")
+
+    nursery.start(fails_later(), "fails later")
+    (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "fails later")
+    nursery.let_go(task)
+    failed = asyncio.create_task(nursery.failed())
+    go.set()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert not failed.done()
+    failed.cancel()
+    await asyncio.wait([failed])
