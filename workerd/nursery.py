@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Coroutine
-from typing import NoReturn
+from typing import Any, NoReturn
+
+log = logging.getLogger(__name__)
 
 
 class Nursery:
@@ -18,7 +21,10 @@ class Nursery:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._let_go: set[asyncio.Task[None]] = set()
+        """Held, for nobody else may hold what it waits for."""
         self._failed: asyncio.Future[NoReturn] | None = None
+        self._empty = asyncio.Event()
 
     def __len__(self) -> int:
         """How many are waited for."""
@@ -33,7 +39,8 @@ class Nursery:
 
     def let_go(self, task: asyncio.Task[None]) -> None:
         """Whether it ends, and how, is nobody's matter any more."""
-        self._tasks.discard(task)
+        self._let_go.add(task)
+        self._forget(task)
 
     async def failed(self) -> NoReturn:
         """Return never; raise what the first of them raises that fails, now or from now on."""
@@ -46,18 +53,37 @@ class Nursery:
         many seconds at most.
         """
         for task in self._tasks:
-            task.cancel()
+            cancel(task)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while self._tasks:
-                    await asyncio.wait([*self._tasks])
+                    self._empty.clear()
+                    await self._empty.wait()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not self._tasks:
+            self._empty.set()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        let_go = task not in self._tasks
-        self._tasks.discard(task)
+        self._forget(task)
         error = None if task.cancelled() else task.exception()
-        if error is None or let_go:
-            return
+        if task in self._let_go:
+            self._let_go.remove(task)
+        elif error is not None:
+            self._fail(task, error)
+
+    def _fail(self, task: asyncio.Task[None], error: BaseException) -> None:
         self._failed = self._failed or task.get_loop().create_future()
-        if not self._failed.done():
+        if self._failed.done():
+            log.error("%s failed, too", task.get_name(), exc_info=error)
+        else:
             self._failed.set_exception(error)
+
+
+def cancel(task: asyncio.Task[Any]) -> None:
+    """As `Task.cancel`; what it waits for may be another's, and raise when it is cancelled."""
+    try:
+        task.cancel()
+    except Exception:
+        log.exception("%s can't be cancelled", task.get_name())

@@ -175,11 +175,16 @@ class Recording:
         digest = self._digest or hashlib.sha256()
         return Recorded(self._path, self._size, digest.digest())
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything of it to be kept, or discarded."""
+        return self._file is not None or bool(self._waiting)
+
     async def discard(self) -> None:
         """Nobody wants it."""
         self._left = 0
         self._buffer.clear()
-        if self._file is not None or self._waiting:
+        if self.begun:
             await self._settled()
             gone = Recorded(self._path, self._size, b"")
             await _in(self._folder.thread, lambda: self._folder.remove(gone))

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 _TRUST_LOOK = 0.25
 """Seconds between two looks at whether trust has ended."""
 _FORGET_EVERY = 1.0
-_END_WITHIN = 5.0
+_END_WITHIN = 2.0
 """Seconds that all that runs has to end when the worker does: a handler may swallow its cancel."""
 MOST_LISTED = 21_500
 """Runs in hand and results that nobody has acknowledged: a heartbeat tells both (`MOST_SLOTS`). An
@@ -97,6 +97,7 @@ class Work:
                 group.create_task(self._watch_trust(), name="trust")
                 group.create_task(self._forget(), name="forget")
         finally:
+            self.leave()
             for item in self._items.values():
                 item.stop.over = True
             await self._nursery.close(_END_WITHIN)
@@ -287,28 +288,24 @@ class Work:
         def left(outcome: Outcome) -> None:
             assert item.task is not None, "it runs in there"
             self._nursery.let_go(item.task)
-            self._nursery.start(self._end(key, item, outcome, started_at), f"end of run {key.run}")
+            self._ended(key, item, outcome, started_at, self._attempts.date())
 
         outcome = await self._attempts.run(key, item, self.on_progress, left)
-        if outcome is not None:
-            await self._end(key, item, outcome, started_at)
-
-    async def _end(self, key: Key, item: InHand, outcome: Outcome, started_at: datetime) -> None:
+        if outcome is None:
+            return
         item.ended = True
-        recording = item.tail.recording
         await AFTER_END()
-        finished_at = max(started_at, self._attempts.date())
+        finished_at = self._attempts.date()
         try:
             await self._armed.let_start(armed=item.assignment.HasField("not_before"))
         finally:  # what has ended is told, though this is the end of the worker
-            parcel = self._ended(key, item, outcome, started_at, finished_at)
-        if recording is not None and (parcel is None or parcel.recording is None):
-            await recording.discard()
+            self._ended(key, item, outcome, started_at, finished_at)
 
     def _ended(
         self, key: Key, item: InHand, outcome: Outcome, started_at: datetime, finished_at: datetime
-    ) -> Parcel | None:
-        """Free its slot and tell its end; gives what of it is kept elsewhere."""
+    ) -> None:
+        """Free its slot and tell its end."""
+        finished_at = max(started_at, finished_at)
         assignment, action, recording = item.assignment, item.action, item.tail.recording
         self._admission.ended(key)
         self._drop(key)
@@ -324,8 +321,9 @@ class Work:
             result = wire.result(key, assignment, self._worker, outcome, started_at, finished_at)
         parcel = self._keeping.parcel(key, assignment.namespace, recording, outcome)
         self._tell(result, item.origin.address, parcel)
+        if recording and recording.begun and (parcel is None or parcel.recording is None):
+            self._nursery.start(recording.discard(), f"discard output of run {key.run}")
         self.on_change()
-        return parcel
 
     def _tell(self, result: pb.Result, issuer: Address, parcel: Parcel | None) -> None:
         """Its end; what is too large for a row is stored first."""

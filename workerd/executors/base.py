@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
@@ -165,19 +165,39 @@ async def until_stopped(work: Coroutine[object, object, T], stop: Stop) -> T | N
         work.close()
     if stop.cause is None:
         return answer
-    await uncancelled(me)
+    await uncancelled(me, stop)
     return None
 
 
-async def uncancelled(me: asyncio.Task[object]) -> None:
+async def undisturbed(work: Awaitable[T], stop: Stop) -> T:
+    """What this gives. Nothing but the worker's end cancels the wait for it: what else does was
+    left in this task by another's code that ran there.
+    """
+    me, doing = asyncio.current_task(), asyncio.ensure_future(work)
+    assert me is not None, "it is awaited in a task"
+    while True:
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            if stop.over or doing.done():
+                raise
+            await uncancelled(me, stop)
+
+
+async def uncancelled(me: asyncio.Task[object], stop: Stop) -> None:
     """Nobody wants this task to end any more, whoever wanted it and wherever that was swallowed:
     what it ran was another's code.
+
+    Raises:
+        asyncio.CancelledError: the worker ends.
     """
     if me.cancelling():
         while me.cancelling():
             me.uncancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0)  # one that isn't delivered yet: it came from that code itself
+    if stop.over:
+        raise asyncio.CancelledError
 
 
 def dies_with_lease(assignment: pb.Assignment) -> bool:

@@ -28,7 +28,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import Piece
 from workerd.core.outcome import Cause, Content, Outcome, Verdict, stopped
 from workerd.executors.apart import Apart
-from workerd.executors.base import Attempt, Stop, bounds_of, uncancelled
+from workerd.executors.base import Attempt, Stop, bounds_of, uncancelled, undisturbed
 from workerd.executors.calling import (
     Escaped,
     called,
@@ -42,6 +42,7 @@ from workerd.executors.calling import (
 from workerd.executors.fitting import Fit, Misfit, fit_of
 from workerd.executors.large import LARGE, beside, light
 from workerd.executors.threads import Threads
+from workerd.nursery import cancel
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,8 @@ class Caller:
         if light(answer):
             return returned(answer, attempt.most_result)
         try:
-            return await beside(functools.partial(fenced, returned, answer, attempt.most_result))
+            written = beside(functools.partial(fenced, returned, answer, attempt.most_result))
+            return await undisturbed(written, stop)
         except Exception as error:  # noqa: BLE001 - a value may do anything as it is looked at
             return _raised(error)
 
@@ -220,11 +222,11 @@ async def _awaited(
 
     def end(kill: bool) -> None:
         nonlocal leaving
-        me.cancel()
         if leaving is not None:
             leaving.cancel()
         if stop.cause in _FINAL:
             leaving = me.get_loop().call_later(0.0 if kill else attempt.kill_after, leave)
+        cancel(me)
 
     stop.listen(end)
     try:
@@ -239,10 +241,8 @@ async def _awaited(
         stop.deafen()
         if leaving is not None:
             leaving.cancel()
-        if me.cancelling():
-            await uncancelled(me)
-        if stop.over:
-            raise asyncio.CancelledError
+        if me.cancelling() or stop.over:
+            await uncancelled(me, stop)
 
 
 async def _stayed(

@@ -116,3 +116,47 @@ async def test_what_becomes_of_who_was_let_go_of_ends_nobody() -> None:
     assert not failed.done()
     failed.cancel()
     await asyncio.wait([failed])
+
+
+async def test_a_second_bug_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    nursery = Nursery()
+    for name in ("one", "another"):
+        nursery.start(fails(), name)
+    await wait_until_async(lambda: not len(nursery) or None, PATIENCE, "their ends")
+    with pytest.raises(LookupError):
+        await nursery.failed()
+    assert [record.getMessage() for record in caplog.records] == ["another failed, too"]
+
+
+async def test_who_is_let_go_of_while_the_others_are_waited_for_is_so_no_more() -> None:
+    nursery, go = Nursery(), asyncio.Event()
+    task = nursery.start(swallows(go), "swallows")
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.02, nursery.let_go, task)
+    since = monotonic()
+    await nursery.close(PATIENCE)
+    assert monotonic() - since < PATIENCE / 2
+    go.set()
+    await task
+
+
+async def test_one_that_cant_be_cancelled_keeps_nobody_from_being_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Odd(asyncio.Future[None]):
+        def cancel(self, msg: object = None) -> bool:
+            raise ValueError(msg)
+
+    nursery, odd, go = Nursery(), Odd(), asyncio.Event()
+
+    async def waits_for_what_is_odd() -> None:
+        await odd
+
+    tasks = [nursery.start(waits_for_what_is_odd(), "odd")]
+    tasks += [nursery.start(waits(go), "waits") for _ in range(3)]
+    await asyncio.sleep(0)
+    await nursery.close(0.02)
+    assert [each.cancelled() for each in tasks] == [False, True, True, True]
+    assert [record.getMessage() for record in caplog.records] == ["odd can't be cancelled"]
+    odd.set_result(None)
+    await tasks[0]

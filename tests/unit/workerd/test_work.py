@@ -26,9 +26,12 @@ from workerd.core.ids import Address, Incarnation
 from workerd.core.outcome import Cause, Content, Outcome, Verdict, exited, stopped
 from workerd.core.trust import Trust
 from workerd.courier import Courier
+from workerd.executors import python
 from workerd.executors.base import Attempt, Executor, Stop
 from workerd.executors.calling import Escaped, fenced
+from workerd.executors.fitting import fit_of
 from workerd.executors.http import _content
+from workerd.executors.python import Caller
 from workerd.metrics import Metrics
 from workerd.spool import Spool
 from workerd.work import Work
@@ -58,6 +61,19 @@ class Origin:
 
     def send_refusal(self, refusal: pb.Refusal) -> None:
         raise AssertionError(refusal)
+
+    def send_log(self, chunk: pb.LogChunk) -> None:
+        raise AssertionError(chunk)
+
+
+class Refused(Origin):
+    """A stream that takes refusals."""
+
+    def __init__(self) -> None:
+        self.came: list[pb.Refusal] = []
+
+    def send_refusal(self, refusal: pb.Refusal) -> None:
+        self.came.append(refusal)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +121,19 @@ async def test_a_bug_in_an_executor_ends_its_run_alone(
     [line] = [record for record in caplog.records if record.exc_info]
     told = (line.run_id, line.token, line.job)  # type: ignore[attr-defined]  # extras
     assert told == (result.key.run_id, result.key.fencing_token, "probe")
+
+
+class Cancelled(Broken):
+    """An executor out of which a cancel comes that nobody has wished."""
+
+    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+        raise asyncio.CancelledError
+
+
+async def test_a_cancel_that_nobody_has_wished_is_a_failure(tmp_path: Path) -> None:
+    """Else the run would stand as running for ever, and its slot be gone."""
+    result = await ended(tmp_path, Trust(60.0, boottime()), Cancelled())
+    assert (result.reason, result.error) == (common_pb2.REASON_EXCEPTION, "CancelledError: ")
 
 
 async def test_what_was_armed_is_never_dated_before_its_instant(tmp_path: Path) -> None:
@@ -190,8 +219,10 @@ class Deaf(Broken):
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.task: asyncio.Task[Any] | None = None
+        self.began = 0
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+        self.began += 1
         self.task = asyncio.current_task()
         stop.listen(lambda _kill: attempt.leave(stopped(Cause.CANCEL)))
         while not self.go.is_set():
@@ -224,6 +255,113 @@ async def test_what_is_left_behind_is_told_once_and_frees_its_slot_and_keeps_no_
     assert not executor.task.done()
     executor.go.set()
     await asyncio.wait([executor.task])
+
+
+class Calls(Broken):
+    """An executor that awaits a coroutine function, as that of `python` does."""
+
+    def __init__(self, function: Any) -> None:
+        self._function, self._fit = function, fit_of(function)
+
+    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+        return await Caller().call(self._function, self._fit, attempt, stop, loop=True)
+
+
+LARGE = ["x" * 10] * 50_000
+KEPT: list[object] = []
+
+
+async def cancels_and_uncancels(_payload: Any, _ctx: Any) -> Any:
+    me = asyncio.current_task()
+    assert me is not None
+    me.cancel()
+    me.uncancel()
+    return LARGE
+
+
+async def has_its_task_cancelled_next(_payload: Any, _ctx: Any) -> Any:
+    me = asyncio.current_task()
+    assert me is not None
+    asyncio.get_running_loop().call_soon(me.cancel)
+    return LARGE
+
+
+async def has_its_task_cancelled_later(_payload: Any, _ctx: Any) -> Any:
+    me = asyncio.current_task()
+    assert me is not None
+    asyncio.get_running_loop().call_later(0.005, me.cancel)
+    return LARGE
+
+
+async def leaves_a_timeout_open(_payload: Any, _ctx: Any) -> Any:
+    async def numbers() -> AsyncIterator[int]:
+        async with asyncio.timeout(0.005):
+            yield 1
+
+    kept = numbers()
+    KEPT.append(kept)
+    async for _ in kept:
+        break
+    return LARGE
+
+
+async def leaves_a_group_open(_payload: Any, _ctx: Any) -> Any:
+    async def fails() -> None:
+        await asyncio.sleep(0.003)
+        raise ValueError
+
+    kept = asyncio.TaskGroup()
+    KEPT.append(kept)
+    await kept.__aenter__()
+    kept.create_task(fails())
+    return LARGE
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        cancels_and_uncancels,
+        has_its_task_cancelled_next,
+        has_its_task_cancelled_later,
+        leaves_a_timeout_open,
+        leaves_a_group_open,
+    ],
+)
+async def test_what_a_handler_left_in_its_task_loses_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any
+) -> None:
+    """What is large is written in a thread, and waited for in the task that the handler had."""
+
+    async def slowly(write: Any) -> Any:
+        await asyncio.sleep(0.05)
+        return write()
+
+    monkeypatch.setattr(python, "beside", slowly)
+    async with working(tmp_path, Trust(60.0, boottime()), Calls(function)) as (work, courier):
+        work.assign([assignment()], ClusterTime(), Origin())
+        (told,) = await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
+        assert told.outcome == pb.Result.OUTCOME_SUCCEEDED
+        assert work.runs == []
+
+
+async def test_nothing_begins_any_more_while_the_worker_waits_for_what_swallows_its_cancel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_END_WITHIN", 0.5)
+    executor, refused = Deaf(), Refused()
+    async with working(tmp_path, Trust(60.0, boottime()), executor, slots=3) as (work, _):
+        work.assign([assignment()], ClusterTime(), refused)
+        await wait_until_async(lambda: executor.task is not None, PATIENCE, "its start")
+        work.assign([assignment(start_in=0.2)], now_time(), refused)
+        ends = next(each for each in asyncio.all_tasks() if each.get_name() == "work")
+        ends.cancel()
+        await wait_until_async(lambda: len(refused.came) == 1, PATIENCE, "what waits goes back")
+        work.assign([assignment()], ClusterTime(), refused)
+        assert [each.why for each in refused.came] == [pb.Refusal.WHY_DRAINING] * 2
+        await asyncio.sleep(0.25)
+        assert executor.began == 1
+    executor.go.set()
+    await asyncio.wait([executor.task] if executor.task else [])
 
 
 async def test_what_swallows_its_cancel_is_waited_for_so_long_when_the_worker_ends(
@@ -270,13 +408,13 @@ def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> N
 
 @asynccontextmanager
 async def working(
-    home: Path, trust: Trust, executor: Executor
+    home: Path, trust: Trust, executor: Executor, slots: int = 1
 ) -> AsyncIterator[tuple[Work, Courier]]:
     """One that takes assignments; at the end it is cancelled, and its results are still there."""
     spool, clock = Spool(home), JudgingClock()
     clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
     courier = Courier(spool, lambda _key, _verdict: None)
-    admission = Admission(1, Incarnation("i"))
+    admission = Admission(slots, Incarnation("i"))
     keeping = keeping_in(spool)
     work = Work("w1", admission, trust, clock, {"shell": executor}, courier, keeping, Metrics())
     running = asyncio.create_task(work.run(), name="work")
@@ -287,6 +425,12 @@ async def working(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         spool.close()
+
+
+def now_time() -> ClusterTime:
+    time = ClusterTime()
+    time.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
+    return time
 
 
 def assignment(**how: Any) -> pb.Assignment:
