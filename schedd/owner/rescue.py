@@ -63,6 +63,8 @@ from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, in_turns
 
 SCAN_EVERY: Final = 1.0
+BACK_WITHIN: Final = 1.0
+"""Seconds to the next scan, at most, of a world that was away."""
 REST: Final = 9
 """Times as long as a scan took, until the next. A key that went has one begun at once."""
 LONGEST_REST: Final = 10.0
@@ -126,7 +128,8 @@ class Rescue:
             interval=look_every,
             backoff=Backoff(initial=0.1, maximum=look_every),
         )
-        self.loop = Loop("rescue", self.step, interval=SCAN_EVERY)
+        backoff = Backoff(initial=0.1, maximum=BACK_WITHIN)
+        self.loop = Loop("rescue", self.step, interval=SCAN_EVERY, backoff=backoff)
         board.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
     @property
@@ -169,8 +172,12 @@ class Rescue:
                 await self._put(await self._store.live_runs(shards, WAITING, self._until()))
         elif now >= self._scan_at:
             self._look_at, self._scan_at = set(), now + SCAN_EVERY
-            with self._board.reading():
-                await self._scan(sorted(self._board.ownership.epochs))
+            try:
+                with self._board.reading():
+                    await self._scan(sorted(self._board.ownership.epochs))
+            except BaseException:
+                self._scan_at = 0.0  # the next step is this one again, not an empty one
+                raise
             ended = boottime()
             self._took = ended - now
             self._scan_again_at = ended + min(self._took, LONGEST_REST)

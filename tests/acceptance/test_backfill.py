@@ -14,6 +14,7 @@ import pytest
 
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster
+from support.owners import owner_of
 from support.probe import Probe
 from support.wait import PATIENCE, wait_until
 
@@ -68,9 +69,7 @@ def test_each_instant_runs_once_and_no_more_at_once_though_its_owner_dies(
     wait_until(lambda: len(probe.starts()) >= AT_ONCE, PATIENCE, "the first runs")
 
     ((shard,),) = rough.sql("SELECT shard FROM jobs WHERE name = %s", name)
-    owner = next(one.owner for one in client.cluster.shards() if one.shard == shard)
-    assert owner is not None
-    rough.kill(owner)
+    rough.kill(owner_of(client, shard))
     again = client.jobs.backfill(
         name, FIRST, LAST, overlap="allow", max_parallel=AT_ONCE, idempotency_key=name
     ).backfill

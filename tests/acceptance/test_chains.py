@@ -16,6 +16,7 @@ from schedclient import InvalidArgument, Run, SyncClient
 from schedd.core.ids import JobId
 from schedd.core.partition import shard_of_job
 from support.cluster import DevCluster
+from support.owners import owner_of
 from support.wait import wait_until
 
 CYCLES = int(os.environ.get("CHAIN_CYCLES", "8"))
@@ -74,13 +75,9 @@ def runs_of(client: SyncClient, name: str) -> list[Run]:
     return list(client.runs.list(job=name, limit=10 * CYCLES))
 
 
-def owner_of(client: SyncClient, name: str) -> str:
+def owner_of_job(client: SyncClient, name: str) -> str:
     shard = shard_of_job(JobId(UUID(client.jobs.get(name).job_id)), "default", "")
-
-    def owner() -> str | None:
-        return next(one.owner for one in client.cluster.shards() if one.shard == shard)
-
-    return str(wait_until(owner, SETTLED, f"an owner of {name}"))
+    return owner_of(client, shard)
 
 
 def ended(cluster: DevCluster, chains: str, job: str, count: int) -> bool:
@@ -106,7 +103,7 @@ def test_a_chain_of_five_with_two_joins_runs_once_a_cycle_though_its_owners_are_
             SETTLED,
             f"the first of {part} parts",
         )
-        rough.kill(owner_of(client, f"{chains}-success-d"))
+        rough.kill(owner_of_job(client, f"{chains}-success-d"))
         rough.up()
     wait_until(lambda: ended(rough, chains, "e", CYCLES), SETTLED, "the end of all chains")
     for when in CHAINS:

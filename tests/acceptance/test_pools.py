@@ -16,6 +16,7 @@ import pytest
 from schedclient import Attempt, Run, SyncClient
 from schedd.core.partition import shard_of_pool
 from support.cluster import DevCluster
+from support.owners import owner_of
 from support.wait import wait_until
 
 FULL = "POOL_RUNS" in os.environ
@@ -90,8 +91,7 @@ def test_a_limit_is_never_passed_though_its_owner_is_killed_twice(
             SETTLED,
             f"the end of {done} of them",
         )
-        owner = next(one.owner for one in client.cluster.shards() if one.shard == shard)
-        rough.kill(str(owner))
+        rough.kill(owner_of(client, shard))
         rough.up()
     tried = attempts(client, ended(client, name, runs))
     assert most_at_once(tried) == LIMIT

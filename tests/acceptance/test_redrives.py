@@ -17,6 +17,7 @@ import pytest
 
 from schedclient import Run, SyncClient
 from support.cluster import DevCluster
+from support.owners import owner_of
 from support.probe import Probe
 from support.wait import PATIENCE, wait_until
 
@@ -132,9 +133,7 @@ def test_many_are_done_again_at_a_rate_though_stopped_resumed_and_their_owner_ki
 
     rough.schedctl("dlq", "resume", redrive_id)
     ((shard,),) = rough.sql("SELECT shard FROM redrives WHERE redrive_id = %s::uuid", redrive_id)
-    owner = next(one.owner for one in client.cluster.shards() if one.shard == shard)
-    assert owner is not None
-    rough.kill(owner)
+    rough.kill(owner_of(client, shard))
 
     ran(client, redrive_id, LETTERS)
     made = succeeded(client, name, LETTERS)

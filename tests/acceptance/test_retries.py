@@ -15,6 +15,7 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.partition import shard_of
 from schedd.core.retry import wait
 from support.cluster import DevCluster
+from support.owners import owner_of
 from support.probe import Probe
 from support.wait import PATIENCE, wait_until
 
@@ -118,8 +119,7 @@ def test_each_next_attempt_comes_when_the_formula_says_though_its_owner_is_kille
         with ThreadPoolExecutor(1) as beside:  # on a busy machine that takes longer than a wait
             for attempt in (1, 2, 3):
                 told.append(backing_off(client, run.run_id, attempt))
-                owner = next(one.owner for one in client.cluster.shards() if one.shard == shard)
-                rough.kill(str(owner))
+                rough.kill(owner_of(client, shard))
                 beside.submit(rough.up)
         dead = ended_run(client, run.run_id)
         rough.up()

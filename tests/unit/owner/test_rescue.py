@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -559,6 +560,30 @@ async def test_after_a_scan_that_failed_all_is_read_again() -> None:
     world.rows.between = lambda: None
     await read_by_a_scan(world)
     assert waits in [*world.board.ready]
+
+
+async def test_that_nothing_can_be_read_is_said_once_however_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world, tries, back = World(run(1)), 0, asyncio.Event()
+
+    def away() -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= 8:
+            raise Unavailable("PostgreSQL: no answer")
+        back.set()
+
+    world.rows.between = away
+    caplog.set_level(logging.INFO, "schedkit.tasks")
+    task = asyncio.create_task(world.rescue.loop.run())
+    async with asyncio.timeout(PATIENCE):
+        await back.wait()
+    await wait_until_async(lambda: len(caplog.records) == 2, PATIENCE, "what is said of its end")
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0].startswith("rescue: PostgreSQL: no answer; trying again in 0.")
+    assert told[1] == "rescue: available again"
+    task.cancel()
 
 
 async def test_a_database_that_went_back_is_read_in_full() -> None:
