@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn
 
 from bench.numbers import positive
 from schedctl.dev.processes import living_in
-from support.cluster import DevCluster, dev_cluster, importing
+from support.cluster import DevCluster, NotUpError, dev_cluster, importing
 from support.repository import ROOT
 
 TICK: Final = os.sysconf("SC_CLK_TCK")
@@ -70,8 +70,10 @@ def bench_cluster(
             slots=slots,
             overrides=[HANDLERS, *settings],
             env=importing(ROOT / "tests"),
+            start=False,
         ) as cluster:
             made.append(cluster)
+            cluster.up()
             yield cluster
     except BaseException:
         for one in made:  # its logs are what there is to look at; its data may be gigabytes
@@ -81,9 +83,14 @@ def bench_cluster(
 
 
 def run(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """The program: ends with its code, or with 130 when it is interrupted."""
+    """The program: ends with its code, with 130 when it is interrupted, and with 1 when its cluster
+    doesn't start or what it waits for doesn't come, and says so.
+    """
     try:
         code = main(sys.argv[1:])
+    except (NotUpError, TimeoutError) as error:
+        note(str(error).strip() or "it took too long")
+        code = 1
     except KeyboardInterrupt:
         note("interrupted")
         code = 130

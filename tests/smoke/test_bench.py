@@ -7,6 +7,7 @@ many runs as it was asked for, none lost. (`bench.peers` has its own: acceptance
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +24,8 @@ WITHIN = 150
 pytestmark = pytest.mark.timeout(WITHIN + 20)
 
 
-def bench(name: str, *words: object) -> list[dict[str, Any]]:
-    """The lines of `python -m bench.NAME WORDS…`, which must end well."""
-    done = subprocess.run(
+def ridden(name: str, *words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", f"bench.{name}", *map(str, words)],
         cwd=ROOT / "tests",
         capture_output=True,
@@ -33,6 +33,11 @@ def bench(name: str, *words: object) -> list[dict[str, Any]]:
         timeout=WITHIN,
         check=False,
     )
+
+
+def bench(name: str, *words: object) -> list[dict[str, Any]]:
+    """The lines of `python -m bench.NAME WORDS…`, which must end well."""
+    done = ridden(name, *words)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -130,3 +135,13 @@ def test_a_thousand_submits_at_once_by_one_client_are_stored_and_counted() -> No
 def test_jobs_that_are_created_are_stored_and_counted() -> None:
     [line] = bench("submit", "--create", "--calls", 60, "--callers", 8, "--connections", 2)
     assert (line["bench"], line["calls"], line["stored"]) == ("create", 60, 60)
+
+
+def test_a_cluster_that_does_not_start_says_why_and_no_more() -> None:
+    done = ridden("drain", "--runs", 9, "--set", "nonsense")
+    assert done.returncode == 1
+    assert "--set 'nonsense' is not of the form TARGET.KEY=VALUE" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+    [kept] = [line for line in done.stderr.splitlines() if "folder is kept" in line]
+    shutil.rmtree(kept.rpartition(" ")[2])

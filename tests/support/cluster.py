@@ -37,6 +37,10 @@ UP_SECONDS = 90.0
 """For all of it on a machine as busy as can be; seconds."""
 
 
+class NotUpError(AssertionError):
+    """A cluster didn't start; in the words of `dev up`."""
+
+
 class DevCluster:
     """One cluster in one folder. Names of its parts: etcd, postgres, m1…, w1…"""
 
@@ -78,7 +82,8 @@ class DevCluster:
         if self.tls:
             sizes.append("--tls")
         done = self.dev("up", "--detach", *map(str, sizes), *settings, timeout=UP_SECONDS + 20)
-        assert done.returncode == 0, f"dev up: exit {done.returncode}\n{done.stderr}"
+        if done.returncode != 0:
+            raise NotUpError(f"dev up: exit {done.returncode}\n{done.stderr}")
 
     def down(self) -> None:
         """Stop it all; the data stays."""
