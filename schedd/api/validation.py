@@ -193,8 +193,7 @@ def _schedule_violations(
         try:
             zones.zone(job.time_zone)
         except zones.UnknownZone as unknown:
-            hint = f", did you mean {unknown.suggestion!r}?" if unknown.suggestion else ""
-            yield Violation("time_zone", f"{unknown}{hint}")
+            yield Violation("time_zone", f"{unknown} ({unknown.hint})")
     if job.HasField("after"):
         yield from chains.violations(job)
         yield from _no_instant_violations(job, "after: its parents decide")

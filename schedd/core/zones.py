@@ -17,6 +17,7 @@ apart (a unit test checks the segments against the transitions of the compiled f
 """
 
 import difflib
+import re
 import zoneinfo
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -41,12 +42,17 @@ LAST: Final = 253_000_000_000
 
 
 class UnknownZone(ValueError):
-    """No zone of that name in tzdata. `suggestion` is the closest name, or None."""
+    """tzdata has no zone of that name. `hint` says what to write instead.
 
-    def __init__(self, name: str, suggestion: str | None) -> None:
+    `suggestion` is one zone that is likely meant, or None: never a zone whose offset differs from
+    the offset that the name states.
+    """
+
+    def __init__(self, name: str, suggestion: str | None, hint: str) -> None:
         super().__init__(f"unknown time zone {name!r}")
         self.name = name
         self.suggestion = suggestion
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +194,7 @@ _ALL_TIME: Final = Segment(-_FOREVER, _FOREVER, 0, 0, 0)
 def zone(name: str) -> Zone:
     """The zone of an IANA name, spelt exactly. Raises UnknownZone with a suggestion."""
     if name not in _names():
-        raise UnknownZone(name, _closest(name))
+        raise _unknown(name)
     return _FixedUtc(name) if name in _UTC_NAMES else Zone(name)
 
 
@@ -205,13 +211,176 @@ def _names() -> frozenset[str]:
     return frozenset(zoneinfo.available_timezones())
 
 
+# -- What to write instead of a name that isn't a zone, or isn't the zone that it seems to be --
+
+ABBREVIATIONS: Final = {
+    "ACST": ("Australia/Darwin", "Australia/Adelaide"),
+    "ACDT": ("Australia/Adelaide",),
+    "ADT": ("America/Halifax",),
+    "AEDT": ("Australia/Sydney",),
+    "AEST": ("Australia/Brisbane", "Australia/Sydney"),
+    "AKDT": ("America/Anchorage",),
+    "AKST": ("America/Anchorage",),
+    "AST": ("America/Puerto_Rico", "America/Halifax"),
+    "AWST": ("Australia/Perth",),
+    "BST": ("Europe/London",),
+    "CDT": ("America/Chicago",),
+    "CEST": ("Europe/Berlin",),
+    "CET": ("Europe/Berlin",),
+    "CST": ("America/Chicago", "Asia/Shanghai"),
+    "CST6CDT": ("America/Chicago",),
+    "EDT": ("America/New_York",),
+    "EEST": ("Europe/Riga",),
+    "EET": ("Europe/Riga",),
+    "EST": ("America/New_York", "America/Panama"),
+    "EST5EDT": ("America/New_York",),
+    "HKT": ("Asia/Hong_Kong",),
+    "HST": ("Pacific/Honolulu",),
+    "IST": ("Asia/Kolkata", "Europe/Dublin", "Asia/Jerusalem"),
+    "JST": ("Asia/Tokyo",),
+    "KST": ("Asia/Seoul",),
+    "MDT": ("America/Denver",),
+    "MET": ("Europe/Berlin",),
+    "MSK": ("Europe/Moscow",),
+    "MST": ("America/Phoenix", "America/Denver"),
+    "MST7MDT": ("America/Denver",),
+    "NZDT": ("Pacific/Auckland",),
+    "NZST": ("Pacific/Auckland",),
+    "PDT": ("America/Los_Angeles",),
+    "PKT": ("Asia/Karachi",),
+    "PST": ("America/Los_Angeles",),
+    "PST8PDT": ("America/Los_Angeles",),
+    "SAST": ("Africa/Johannesburg",),
+    "WEST": ("Europe/Lisbon",),
+    "WET": ("Europe/Lisbon",),
+    "WIB": ("Asia/Jakarta",),
+}
+"""Abbreviations, and the places that use them; a test checks each with tzdata."""
+
+_FIXED: Final = (
+    *("Asia/Kolkata", "Asia/Kathmandu", "Asia/Tehran", "Asia/Kabul", "Asia/Yangon"),
+    *("Australia/Darwin", "Australia/Eucla", "Pacific/Marquesas", "Asia/Colombo"),
+)
+"""Places whose offset isn't whole hours and never changes."""
+
+_OFFSET: Final = re.compile(
+    r"(?:etc/)?(?:(?:gmt|utc?|z)\s*)?([+\-\u2212])\s*(\d{1,2})(?::?(\d{2}))?", re.ASCII
+)
+TWO_YEARS: Final = (1_798_761_600, 1_861_920_000)
+"""2027 and 2028: over these years the offsets of zones are compared."""
+
+
+def _unknown(name: str) -> UnknownZone:
+    suggestion, hint = None, "an IANA name, for example Europe/Berlin"
+    offset = _OFFSET.fullmatch(name.strip().casefold())
+    if offset is not None:
+        suggestion, hint = _of_offset(offset)
+    elif places := ABBREVIATIONS.get(_stem(name)):
+        hint = f"an abbreviation isn't a zone: write {' or '.join(places)}"
+        suggestion = places[0] if len(places) == 1 else None
+    elif suggestion := _closest(name):
+        hint = f"did you mean {suggestion}?"
+    return UnknownZone(name, suggestion, hint)
+
+
+def _stem(name: str) -> str:
+    """`CET-1CEST,M3.5.0,M10.5.0/3` of POSIX begins with the abbreviation of winter."""
+    posix = re.match(r"([A-Z]{3,4})[+-]?\d{1,2}(?:[A-Z]{3,4}|$)", name.strip().upper(), re.ASCII)
+    return posix[1] if posix else name.strip().upper()
+
+
+def _of_offset(found: re.Match[str]) -> tuple[str | None, str]:
+    """What to write for a fixed offset from UTC, as people write it: GMT+2 is ahead of UTC."""
+    hours, minutes = int(found[2]), int(found[3] or 0)
+    ahead = (hours * 3600 + minutes * 60) * (1 if found[1] == "+" else -1)
+    said = f"UTC{found[1].replace('-', MINUS)}{hours}" + (f":{minutes:02}" if minutes else "")
+    if minutes:
+        choices = [place for place in _FIXED if constant_offset(place) == ahead]
+    else:
+        choices = [f"Etc/GMT{-ahead // 3600:+d}"] if ahead else ["UTC"]
+    choices = [place for place in choices if place in _names() and constant_offset(place) == ahead]
+    if not choices:
+        return None, f"no zone is always {said}; name a city, for example Europe/Berlin"
+    reversed_name = f"Etc/GMT{found[1].replace(MINUS, '-')}{hours}"
+    told = ""
+    if not minutes and ahead and reversed_name in _names():
+        told = f"{reversed_name} means {offset_text(constant_offset(reversed_name) or 0)}; "
+    return choices[0], f"{told}for {said} write {choices[0]}, or a city with its clock changes"
+
+
+MINUS: Final = "\u2212"
+
+
+def offset_text(seconds: int) -> str:
+    """`UTC+2`, `UTC−5:30`."""
+    hours, minutes = divmod(abs(seconds) // 60, 60)
+    sign = MINUS if seconds < 0 else "+"
+    return f"UTC{sign}{hours}" + (f":{minutes:02}" if minutes else "")
+
+
+def offsets_of(name: str) -> tuple[tuple[int, int], ...]:
+    """When the offset of a zone changes in two years, and to what; the first is the beginning."""
+    first, last = TWO_YEARS
+    found: list[tuple[int, int]] = []
+    for segment in zone(name).segments(first, last):
+        if not found or found[-1][1] != segment.offset:
+            found.append((max(segment.start, first), segment.offset))
+    return tuple(found)
+
+
+def constant_offset(name: str) -> int | None:
+    """The offset of a zone, if it doesn't change in two years."""
+    found = offsets_of(name)
+    return found[0][1] if len(found) == 1 else None
+
+
+def doubts(name: str) -> tuple[str, str] | None:
+    """What surprises about a zone that exists, and what to write: `EST`, `Etc/GMT+2`; or None."""
+    if found := re.fullmatch(r"Etc/GMT([+-])(\d+)", name):
+        offset = constant_offset(name)
+        if offset:
+            other = f"Etc/GMT{'-' if found[1] == '+' else '+'}{found[2]}"
+            problem = f"{name} means {offset_text(offset)}: in Etc/ the signs are reversed"
+            if other not in _names() or constant_offset(other) != -offset:
+                return problem, "name a city"
+            return problem, f"for {offset_text(-offset)} write {other}; or name a city"
+    places = ABBREVIATIONS.get(name)
+    if not places:
+        return None
+    hints = []
+    for place in places:
+        if offsets_of(place) == offsets_of(name):
+            hints.append(place)
+        else:
+            hints.append(f"{place} (other offsets: {_span(place)}; {name} is {_span(name)})")
+    problem = f"{name} is an abbreviation, not a place"
+    return problem, f"write the place that is meant: {', or '.join(hints)}"
+
+
+def _span(name: str) -> str:
+    """The offsets of a zone within two years in words."""
+    offsets = sorted({offset for _, offset in offsets_of(name)})
+    if len(offsets) == 1:
+        return f"{offset_text(offsets[0])} all year"
+    return " and ".join(offset_text(offset) for offset in offsets)
+
+
 def _closest(name: str) -> str | None:
-    """The likeliest zone: the same letters in another case, the same city, or a near spelling."""
+    """The likeliest zone: the same letters in another case, the same city, or a near spelling.
+
+    A name with a digit, and a short name without a place, may state an offset: no near spelling.
+    """
     folded = {known.casefold(): known for known in sorted(_names())}
     wanted = name.strip().replace(" ", "_").casefold()
     if wanted in folded:
         return folded[wanted]
-    cities = {known.rsplit("/", 1)[-1]: known for known in sorted(folded, reverse=True)}
+    if any(letter.isdigit() for letter in wanted) or ("/" not in wanted and len(wanted) < 6):
+        return None
+    cities = {
+        known.rsplit("/", 1)[-1]: known
+        for known in sorted(folded, reverse=True)
+        if not known.startswith("etc/") and "/" in known
+    }
     for choices in (cities, folded):
         key = wanted.rsplit("/", 1)[-1] if choices is cities else wanted
         for close in difflib.get_close_matches(key, choices, n=1, cutoff=0.75):

@@ -133,8 +133,7 @@ def rules(
     try:
         zone_of(zone or "UTC")
     except UnknownZone as unknown:
-        hint = f"did you mean {unknown.suggestion}?" if unknown.suggestion else "an IANA name"
-        faults.append(ScheduleError("time_zone", str(unknown), hint))
+        faults.append(ScheduleError("time_zone", str(unknown), unknown.hint))
     if faults:
         raise WrongRules(faults)
     return Rules(

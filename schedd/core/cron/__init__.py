@@ -8,10 +8,10 @@ every member. The meaning is SEMANTICS, "Schedules"; `DIALECT` is its version.
 """
 
 from schedd.core.cron.dialect import DIALECT
-from schedd.core.cron.errors import CronError, ScheduleError
-from schedd.core.cron.explanation import Explanation, explain, notes
-from schedd.core.cron.expression import DEBIAN, EPOCH, CronExpression, Dst, Gap, Pass, parse
-from schedd.core.cron.words import describe
+from schedd.core.cron.errors import CronError, Rewrite, ScheduleError
+from schedd.core.cron.explanation import Explanation, describe, explain, notes
+from schedd.core.cron.expression import DEBIAN, EPOCH, CronExpression, Dst, Gap, Pass
+from schedd.core.cron.rewrites import parse
 
 __all__ = [
     "DEBIAN",
@@ -23,6 +23,7 @@ __all__ = [
     "Explanation",
     "Gap",
     "Pass",
+    "Rewrite",
     "ScheduleError",
     "describe",
     "explain",

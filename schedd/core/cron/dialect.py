@@ -79,7 +79,7 @@ def translate(expression: str, seed: str) -> Translation:
 
 def _split_zone(text: str) -> tuple[str | None, str]:
     if text[:3].upper() == "TZ=":
-        raise CronError("time_zone", "TZ= is not known", "write CRON_TZ=")
+        raise CronError("time_zone", "TZ= isn't read", "write CRON_TZ=")
     if text[:8].upper() != "CRON_TZ=":
         return None, text
     name, _, body = text[8:].partition(" ")
@@ -126,13 +126,8 @@ def _macro(body: str) -> str:
 def _check_count(words: list[str]) -> None:
     if not words:
         raise CronError("expression", "is empty", "five fields, for example 30 2 * * *")
-    last = re.match(r"\d{4}", words[-1])
-    if len(words) in (6, 7) and (len(words) == 7 or last):
-        hint = f"write {' '.join(words[:-1])}"
-        if last:
-            year = last.group()
-            hint += f" with start: {year}-01-01T00:00:00Z and end: {year}-12-31T23:59:59Z"
-        raise CronError("year", "a year field is refused", hint)
+    if len(words) == 7 or (len(words) == 6 and re.match(r"\d{4}", words[-1])):
+        raise CronError("year", "a year field is refused", "use start and end of the job")
     if len(words) not in (5, 6):
         raise CronError(
             "expression",
@@ -183,9 +178,7 @@ def _special_day(term: str) -> str | None:
     if found := _NEAREST.fullmatch(term):
         return f"{DAY_OF_MONTH.value_of(found[1] or found[2])}w"
     if term.startswith("l-") or term.endswith("-l"):
-        first = term[:-2] or "1"
-        hint = f"write {first}-31" if term.endswith("-l") else "L, LW and 15W are known"
-        raise CronError(DAY_OF_MONTH.name, f"{term.upper()!r} is not known", hint)
+        raise CronError(DAY_OF_MONTH.name, f"{term.upper()!r} is not known", "L, LW and 15W are")
     return None
 
 
@@ -217,7 +210,7 @@ def _plain(spec: FieldSpec, term: str, seed: str) -> str:
     else:
         high = spec.value_of(found[2])
     if high < low:
-        raise CronError(spec.name, f"{term} wraps around", f"write {_unwrapped(spec, found, step)}")
+        raise CronError(spec.name, f"{term} wraps around", "list the values that are meant")
     return _canonical(spec, low, high, step)
 
 
@@ -236,20 +229,6 @@ def _canonical(spec: FieldSpec, low: int, high: int, step: int) -> str:
     if low + step > high:
         return str(low)
     return f"{low}-{high}" + (f"/{step}" if step > 1 else "")
-
-
-def _unwrapped(spec: FieldSpec, found: re.Match[str], step: int) -> str:
-    """The terms that a wrapping range stands for."""
-    low, high = spec.value_of(found[1]), spec.value_of(found[2])
-    top = 6 if spec is DAY_OF_WEEK else spec.high
-    if spec is DAY_OF_WEEK and high == 0 and step == 1:
-        return f"{low}-7"
-    if step > 1:
-        size = top - spec.low + 1
-        span = range(low, high + size + 1, step)
-        return ",".join(str((value - spec.low) % size + spec.low) for value in span)
-    ends = ((low, top), (spec.low, high))
-    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in ends)
 
 
 def _hashed(spec: FieldSpec, term: str, found: re.Match[str], seed: str) -> str:

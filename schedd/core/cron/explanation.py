@@ -17,9 +17,9 @@ from schedd.core.cron.expression import (
     Dst,
     Gap,
     Pass,
-    parse,
 )
 from schedd.core.cron.masks import Masks
+from schedd.core.cron.rewrites import parse
 from schedd.core.cron.words import describe_parsed
 from schedd.core.zones import Segment, zone
 from schedkit.records import dataclass
@@ -69,6 +69,14 @@ def explain(
     )
 
 
+def describe(expression: str, seed: str = "") -> str:
+    """The expression in plain English; `seed` ("namespace/job") matters for `H` alone.
+
+    Raises CronError for what `parse` refuses.
+    """
+    return describe_parsed(parse(expression, seed=seed))
+
+
 def never(expression: CronExpression) -> CronError:
     """The refusal of an expression whose times the clocks of its zone always skip."""
     problem = f"never matches: the clocks of {expression.zone} skip all its times"
@@ -113,9 +121,10 @@ def _note(expression: CronExpression, masks: Masks, change: Segment, dst: Dst) -
         happens = "do not exist" if forward else "come twice"
     moved = f"clocks go {'forward' if forward else 'back'} from {_clock(left)} to {_clock(reached)}"
     if expression.wildcard:
-        does = "it follows elapsed time: " + (
-            "no runs for them" if forward else "runs in both passes"
-        )
+        does = "it follows elapsed time: runs in both passes"
+        if forward:
+            does = "it follows elapsed time: no runs for them"
+            does += "" if _runs_that_day(expression, change) else ", and nothing runs that day"
     elif forward:
         does = f"runs once, at {_shown(expression, change.start)}"
         if affected > 1:
@@ -125,6 +134,13 @@ def _note(expression: CronExpression, masks: Masks, change: Segment, dst: Dst) -
     else:
         does = _repeated(expression, masks, change, dst, each=affected > 1)
     return f"{_date(min(left, reached))}: {times} {happens} in {expression.zone} ({moved}); {does}."
+
+
+def _runs_that_day(expression: CronExpression, change: Segment) -> bool:
+    """Whether it runs at all on the local day of a gap."""
+    day = (change.start + change.before) // DAY
+    first, stop = day * DAY - change.before, (day + 1) * DAY - change.offset
+    return expression.count(first - 1, stop - 1) > 0
 
 
 def _repeated(

@@ -226,11 +226,7 @@ def fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
 
 
 def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
-    """Parse an expression in SEMANTICS' dialect.
-
-    `zone` is an IANA name; a `CRON_TZ=` prefix goes before it. `seed` is "namespace/job", from
-    which `H` is hashed. Raises CronError for what can't be read, never matches, or names no zone.
-    """
+    """As `rewrites.parse`, without the search for a rewrite of what is refused."""
     return _parse(expression, zone, seed if is_hashed(expression) else "")
 
 
@@ -241,9 +237,7 @@ def _parse(expression: str, zone: str, seed: str) -> CronExpression:
     try:
         zone_of(name)
     except UnknownZone as unknown:
-        close = unknown.suggestion
-        hint = f"did you mean {close}?" if close else "an IANA name, for example Europe/Berlin"
-        raise CronError("time_zone", f"unknown time zone {name!r}", hint) from None
+        raise CronError("time_zone", f"unknown time zone {name!r}", unknown.hint) from None
     if translation.every:
         return CronExpression(expression, name, wildcard=True, masks=None, every=translation.every)
     wildcard = translation.fields[1].star or translation.fields[2].star

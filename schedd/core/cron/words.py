@@ -7,7 +7,7 @@ read the same, and what is said is what will happen.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from schedd.core.cron.expression import CronExpression, parse
+from schedd.core.cron.expression import CronExpression
 from schedd.core.cron.masks import LAST, Masks, month_length
 
 _MONTHS: Final = [
@@ -33,16 +33,8 @@ _MOST_TIMES: Final = 6
 """So many times of a day are listed one by one; more are told as a pattern."""
 
 
-def describe(expression: str, seed: str = "") -> str:
-    """The expression in plain English; `seed` ("namespace/job") matters for `H` alone.
-
-    Raises CronError for what `parse` refuses.
-    """
-    return describe_parsed(parse(expression, seed=seed))
-
-
 def describe_parsed(expression: CronExpression) -> str:
-    """As `describe`, of what is parsed already."""
+    """The expression in plain English."""
     masks = expression.masks
     if masks is None:
         return f"every {_duration(expression.every)}, counted from 1970-01-01T00:00:00Z"

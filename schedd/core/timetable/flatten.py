@@ -124,17 +124,20 @@ def _apart(entry: Entry, schedule: CronSchedule, grid: Grid) -> tuple[str, ...]:
     """
     texts = schedule.expressions
 
+    def spread_out(text: str) -> str:
+        return spread(text, schedule.zone, entry.seed, schedule.dst) or text
+
     def together(texts: tuple[str, ...]) -> int:
         alone = sum(_count(entry, schedule, (text,), grid) for text in texts)
         return alone - _count(entry, schedule, texts, grid)
 
     if len(texts) == 1:
-        return (spread(texts[0]) or texts[0],)
+        return (spread_out(texts[0]),)
     found = texts
     try:
         before = together(texts)
         for number, text in enumerate(texts):
-            moved = (*found[:number], spread(text) or text, *found[number + 1 :])
+            moved = (*found[:number], spread_out(text), *found[number + 1 :])
             if moved != found and together(moved) <= before:
                 found = moved
     except ScheduleError:

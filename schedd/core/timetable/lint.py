@@ -11,12 +11,24 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
-from schedd.core.cron import DEBIAN, CronError, CronExpression, Dst, notes, parse
-from schedd.core.cron.dialect import MACROS
-from schedd.core.cron.fields import FIELDS
+from schedd.core import zones
+from schedd.core.cron import (
+    DEBIAN,
+    CronError,
+    CronExpression,
+    Dst,
+    Rewrite,
+    describe,
+    notes,
+    parse,
+)
+from schedd.core.cron.dialect import MACROS, is_hashed
+from schedd.core.cron.fields import FIELDS, FieldSpec
+from schedd.core.cron.foreign import AWS, QUARTZ_SHORT, WITH_YEAR
 from schedd.core.cron.masks import Masks, month_length
+from schedd.core.cron.rewrites import both_days, if_meant, instead
 from schedd.core.cron.words import describe_parsed
-from schedd.core.timetable.spreading import spread
+from schedd.core.timetable.spreading import fixed, spread
 from schedkit.records import dataclass
 
 _ALL_DAYS: Final = (2 << 31) - 2
@@ -39,35 +51,8 @@ class Finding:
     rule: str
     problem: str
     hint: str = ""
-
-
-ABBREVIATIONS: Final = {
-    "BST": "Europe/London",
-    "CDT": "America/Chicago",
-    "CEST": "Europe/Berlin",
-    "CET": "Europe/Berlin",
-    "CST": "America/Chicago, or Asia/Shanghai",
-    "CST6CDT": "America/Chicago",
-    "EDT": "America/New_York",
-    "EEST": "Europe/Riga",
-    "EET": "Europe/Riga",
-    "EST": "America/New_York",
-    "EST5EDT": "America/New_York",
-    "HST": "Pacific/Honolulu",
-    "IST": "Asia/Kolkata, Europe/Dublin, or Asia/Jerusalem",
-    "JST": "Asia/Tokyo",
-    "MDT": "America/Denver",
-    "MET": "Europe/Berlin",
-    "MSK": "Europe/Moscow",
-    "MST": "America/Phoenix, or America/Denver",
-    "MST7MDT": "America/Denver",
-    "PDT": "America/Los_Angeles",
-    "PST": "America/Los_Angeles",
-    "PST8PDT": "America/Los_Angeles",
-    "WEST": "Europe/Lisbon",
-    "WET": "Europe/Lisbon",
-}
-"""Abbreviations of zones, and the places that people mean by them."""
+    rewrites: tuple[Rewrite, ...] = ()
+    """The expressions that `hint` offers, as the engine verified them."""
 
 
 def lint(
@@ -77,10 +62,12 @@ def lint(
     after: datetime,
     seed: str = "",
     dst: Dst = DEBIAN,
+    crontab: bool = False,
 ) -> tuple[Finding, ...]:
-    """All that is to be said of an expression: one error, or warnings, or nothing.
+    """The findings of an expression: one error, or warnings, or none.
 
-    Changes of the clock are looked for in the year after `after`.
+    Changes of the clock are looked for in the year after `after`. `crontab`: the expression is
+    read by cron, so the advice is what cron can read.
     """
     try:
         parsed = parse(expression, zone=zone, seed=seed)
@@ -90,32 +77,27 @@ def lint(
     if parsed.masks is not None:
         words = _words(expression)
         found += _shape(words, parsed)
-        found += _steps(words)
-        found += _days(words, parsed.masks)
-        found += _herd(expression, parsed.masks)
+        found += _steps(words, parsed)
+        found += _days(words, parsed)
+        found += _herd(parsed, seed, dst, crontab=crontab)
         found += _rare(parsed, after)
-        if not parsed.wildcard:
-            found += [
-                Finding(Level.WARNING, "clock-change", note, "choose another hour, or set dst")
-                for note in notes(parsed, after, dst)
-            ]
+        found += _clock_changes(words, parsed, after, dst, crontab=crontab)
     return tuple(found)
 
 
 def _refused(error: CronError) -> Finding:
     hint = error.hint
-    if error.field == "time_zone":
-        name = error.problem.partition("'")[2].rstrip("'")
-        if place := ABBREVIATIONS.get(name.upper()):
-            hint = f"an abbreviation is no zone: write {place}"
     if "~" in error.problem:
         hint = "a random minute is H here, stable for each job: H(0-59) for 0~59"
     rule = error.field.replace(" ", "-").replace("_", "-")
-    told = error.problem if error.field == "expression" else f"{error.field}: {error.problem}"
-    return Finding(Level.ERROR, rule, told, hint)
+    problem = error.problem if error.field == "expression" else f"{error.field}: {error.problem}"
+    return Finding(Level.ERROR, rule, problem, hint, error.rewrites)
 
 
-def _warn(rule: str, problem: str, hint: str) -> Finding:
+def _warn(rule: str, problem: str, hint: str | Rewrite = "", before: str = "") -> Finding:
+    """A warning; a rewrite is introduced by the words `before`."""
+    if isinstance(hint, Rewrite):
+        return Finding(Level.WARNING, rule, problem, f"{before}{hint}", (hint,))
     return Finding(Level.WARNING, rule, problem, hint)
 
 
@@ -128,12 +110,8 @@ def _words(expression: str) -> list[str]:
 
 
 def _zone(parsed: CronExpression) -> Iterator[Finding]:
-    if place := ABBREVIATIONS.get(parsed.zone):
-        yield _warn(
-            "zone-abbreviation",
-            f"{parsed.zone} is an abbreviation, not a place; it may never change its clocks",
-            f"write the place that is meant: {place}",
-        )
+    if found := zones.doubts(parsed.zone):
+        yield _warn("zone-offset" if "/" in parsed.zone else "zone-abbreviation", *found)
 
 
 # -- Six fields --
@@ -143,32 +121,55 @@ def _shape(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
     masks = parsed.masks
     assert masks is not None, "asked of calendar expressions alone"
     if len(words) == 6:
-        if "?" in (words[2], words[4]):
-            yield _warn(
-                "year-last",
-                f"looks like five fields and a year, as AWS has them; read here as seconds first: "
-                f"{describe_parsed(parsed)}",
-                f"leave the year out: {' '.join(words[:-1])}",
-            )
-        elif "?" in (words[3], words[5]) and re.search(r"\d", words[5]):
-            yield _warn(
-                "quartz-weekday",
-                f"looks like Quartz, where 1 is Sunday; here it runs {describe_parsed(parsed)}",
-                "write days by name (mon, tue): they mean the same to both",
-            )
-        elif not re.fullmatch(r"\d+|h(\(.*\))?", words[0]):
-            yield _warn(
-                "seconds-first",
-                f"six fields: the first is seconds, so it runs {describe_parsed(parsed)}",
-                f"if minutes were meant, leave the sixth out: {' '.join(words[:-1])}",
-            )
+        yield from _six_fields(words, parsed)
     minute, hour = words[-5], words[-4]
     if minute == "*" and hour != "*" and masks.hour.bit_count() <= 2 and "-" not in hour:
+        once = " ".join([*_prefix(parsed), *words[:-5], "0", *words[-4:]])
         yield _warn(
             "each-minute",
             f"runs {60 * masks.hour.bit_count()} times a day: {describe_parsed(parsed)}",
-            f"for once write {' '.join([*words[:-5], '0', *words[-4:]])}",
+            *_offer(parsed, once, "for once an hour "),
         )
+
+
+def _offer(parsed: CronExpression, text: str, before: str) -> tuple[Rewrite | str, str]:
+    """A text to write instead, with the difference; of an `H` only the text is known."""
+    if is_hashed(text):
+        return f"{before}write {text}", ""
+    return instead(parsed, text, parsed.zone), before
+
+
+def _prefix(parsed: CronExpression) -> list[str]:
+    first = parsed.text.split()[0]
+    return [first] if first.upper().startswith("CRON_TZ=") else []
+
+
+def _six_fields(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
+    """Six fields are seconds first here; other schedulers have a year last, or count from 1."""
+    if is_hashed(parsed.text):
+        return
+    reads = f"six fields: the first is seconds, so it runs {describe_parsed(parsed)}"
+    if "?" in (words[2], words[4]):
+        if meant := if_meant(parsed.text, (AWS, WITH_YEAR), parsed.zone):
+            yield _warn("year-last", f"{reads}; looks like AWS, with a year last", meant, _IF)
+    elif "?" in (words[3], words[5]):
+        if meant := if_meant(parsed.text, (QUARTZ_SHORT,), parsed.zone):
+            runs = f"looks like Quartz, where 1 is Sunday; here it runs {describe_parsed(parsed)}"
+            yield _warn("quartz-weekday", runs, meant, _IF)
+    elif (
+        words[5] == "*"
+        and words[2] == "*"
+        and words[:2] != ["0", "0"]
+        and re.fullmatch(r"[\d,]+", f"{words[0]}{words[1]}")
+    ):
+        if meant := if_meant(parsed.text, (WITH_YEAR,), parsed.zone):
+            yield _warn("seconds-first", f"{reads}; the last * looks like a year", meant, _IF)
+    elif not re.fullmatch(r"\d+", words[0]):
+        meant = if_meant(parsed.text, (WITH_YEAR,), parsed.zone)
+        yield _warn("seconds-first", reads, meant or "", "if minutes were meant, ")
+
+
+_IF: Final = "if that is meant, "
 
 
 # -- Steps --
@@ -177,7 +178,7 @@ _STEPPED: Final = re.compile(r"(\*|h|\d+|(?:h\()?\d+-\d+\)?)/(\d+)", re.ASCII)
 _UNITS: Final = {"second": "s", "minute": "m", "hour": "h"}
 
 
-def _steps(words: Sequence[str]) -> Iterator[Finding]:
+def _steps(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
     specs = FIELDS[-len(words) :]
     for spec, word in zip(specs, words, strict=True):
         size = 7 if spec.high == 7 else spec.high - spec.low + 1
@@ -188,14 +189,16 @@ def _steps(words: Sequence[str]) -> Iterator[Finding]:
             step = int(found[2])
             written = term.upper() if term.startswith("h") else term
             if step == 1 and found[1] == "*":
-                yield _warn("step-of-one", f"{spec.name}: {term} is *", "write *")
+                plain = " ".join([*_prefix(parsed), *(w if w != word else "*" for w in words)])
+                problem = f"{spec.name}: {term} is *"
+                yield _warn("step-of-one", problem, *_offer(parsed, plain, ""))
             elif found[1] not in ("*", "h") and not _whole(found[1], spec.low, size):
                 continue
             elif step >= size:
                 yield _warn(
                     "step-past-range",
                     f"{spec.name}: {written} has one value, for there are only {size}",
-                    _instead(spec.name, step),
+                    *_evenly(words, spec, step, parsed),
                 )
             elif size % step:
                 last = spec.low + (size - 1) // step * step
@@ -203,7 +206,7 @@ def _steps(words: Sequence[str]) -> Iterator[Finding]:
                     "uneven-step",
                     f"{spec.name}: {written} begins anew after {last}, so the last step is "
                     f"{size - last + spec.low} and not {step}",
-                    _instead(spec.name, step),
+                    *_evenly(words, spec, step, parsed),
                 )
 
 
@@ -213,17 +216,26 @@ def _whole(written: str, low: int, size: int) -> bool:
     return int(first) == low and (not last or int(last) == low + size - 1)
 
 
-def _instead(field: str, step: int) -> str:
-    unit = _UNITS.get(field)
-    if unit is None:
-        return "list the values that are meant"
-    return f"for even steps: @every {step}{unit}; or a step that divides"
+def _evenly(
+    words: Sequence[str], spec: FieldSpec, step: int, parsed: CronExpression
+) -> tuple[Rewrite | str, str]:
+    """Even steps as an interval, if the fields after it restrict nothing."""
+    unit, place = _UNITS.get(spec.name), FIELDS.index(spec) - len(FIELDS)
+    below = {"0"} if spec.name != "hour" else {"0", *words[-5:-4]}
+    if unit is None or any(word not in "*?" for word in words[place + 1 :]):
+        return "list the values that are meant", ""
+    if any(word not in below for word in words[:place]):
+        return "list the values that are meant", ""
+    every = instead(parsed, f"@every {step}{unit}", parsed.zone, "the steps are even")
+    return every, "for even steps "
 
 
 # -- Days --
 
 
-def _days(words: Sequence[str], masks: Masks) -> Iterator[Finding]:
+def _days(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
+    masks = parsed.masks
+    assert masks is not None, "asked of calendar expressions alone"
     day, week = words[-3], words[-1]
     by_week = masks.day_of_week != _ALL_WEEKDAYS or masks.nth
     by_month = masks.day_of_month != _ALL_DAYS or masks.last_day or masks.nearest
@@ -232,7 +244,7 @@ def _days(words: Sequence[str], masks: Masks) -> Iterator[Finding]:
             "either-day",
             f"both day fields are restricted, so either is enough: day {day}, and also each "
             f"weekday {week}",
-            "for one of them write * in the other; for both, two jobs or an H of the day",
+            *_both(parsed),
         )
     if by_week and by_month and masks.both_days:
         yield _warn(
@@ -241,6 +253,13 @@ def _days(words: Sequence[str], masks: Masks) -> Iterator[Finding]:
             "list its days to have either",
         )
     yield from _short_months(masks, bool(by_week and not masks.both_days))
+
+
+def _both(parsed: CronExpression) -> tuple[Rewrite | str, str]:
+    """How to have the days that match both fields."""
+    if not is_hashed(parsed.text) and (found := both_days(parsed.text, parsed.zone)):
+        return found, "for the days that match both, "
+    return "for one of the fields alone, write * in the other", ""
 
 
 def _short_months(masks: Masks, also_by_week: bool) -> Iterator[Finding]:
@@ -263,16 +282,48 @@ def _short_months(masks: Masks, also_by_week: bool) -> Iterator[Finding]:
         )
 
 
-# -- What everybody does --
+# -- Changes of the clock --
+
+_ALL_HOURS: Final = (1 << 24) - 1
+_MOST_LISTED: Final = 6
 
 
-def _herd(expression: str, masks: Masks) -> Iterator[Finding]:
-    if masks.minute != 1 or masks.second != 1 or (instead := spread(expression)) is None:
+def _clock_changes(
+    words: Sequence[str], parsed: CronExpression, after: datetime, dst: Dst, *, crontab: bool
+) -> Iterator[Finding]:
+    """Times that a change of the clock skips or repeats; not those of a job for all hours."""
+    masks = parsed.masks
+    assert masks is not None, "asked of calendar expressions alone"
+    if parsed.wildcard and masks.hour == _ALL_HOURS:
+        return
+    hint: str | Rewrite = "choose another hour" + ("" if crontab else ", or set dst")
+    before = ""
+    if parsed.wildcard:
+        hint = "choose another hour"
+        minutes = [value for value in range(60) if masks.minute >> value & 1]
+        if words[-4][0] != "*" and len(minutes) <= _MOST_LISTED and not is_hashed(parsed.text):
+            listed = ",".join(map(str, minutes))
+            text = " ".join([*_prefix(parsed), *words[:-5], listed, *words[-4:]])
+            note = "on days with a clock change alone, once after the gap and in the first pass"
+            hint, before = instead(parsed, text, parsed.zone, note), "choose another hour; or "
+    for note in notes(parsed, after, dst):
+        yield _warn("clock-change", note, hint, before)
+
+
+# -- Common schedules --
+
+
+def _herd(parsed: CronExpression, seed: str, dst: Dst, *, crontab: bool) -> Iterator[Finding]:
+    masks = parsed.masks
+    assert masks is not None, "asked of calendar expressions alone"
+    if masks.minute != 1 or masks.second != 1:
         return
     when = {24: "every hour at minute 0", 1: "at midnight sharp"}.get(masks.hour.bit_count())
-    if when and masks.hour & 1:
-        hint = f"to spread them: {instead}"
-        yield _warn("herd", f"{when}, when everybody's jobs start", hint)
+    if when and masks.hour & 1 and (moved := spread(parsed.text, parsed.zone, seed, dst)):
+        text = fixed(moved, seed) if crontab else moved
+        difference = "another minute, as often, on nights with a clock change too"
+        rewrite = Rewrite(text, describe(text, seed), difference=difference)
+        yield _warn("herd", f"{when}, when many jobs start", rewrite, "to spread the load, ")
 
 
 def _rare(parsed: CronExpression, after: datetime) -> Iterator[Finding]:

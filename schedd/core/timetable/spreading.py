@@ -1,20 +1,63 @@
-"""One expression with `H` for its minute, and back to plain numbers."""
+"""One expression with `H` for its minute, and back to plain numbers.
 
-from schedd.core.cron import CronError, parse
+A spread expression runs as often as before on each day, nights with a clock change included; one
+that wouldn't isn't spread. `*/15 2 * * *` follows elapsed time and `H/15 2 * * *` doesn't.
+"""
+
+from typing import Final
+
+from schedd.core.cron import DEBIAN, CronError, CronExpression, Dst, parse
 from schedd.core.cron.dialect import MACROS, is_hashed
+from schedd.core.zones import TWO_YEARS
+from schedd.core.zones import zone as zone_of
+
+_DAY: Final = 86400
 
 
-def spread(expression: str) -> str | None:
+def spread(expression: str, zone: str = "UTC", seed: str = "", dst: Dst = DEBIAN) -> str | None:
     """The expression with `H` for its minute: `0 * * * *` is `H * * * *`, `*/5 …` is `H/5 …`.
 
-    None where the minute is no single one and no even step, or an `H` already.
+    None where the minute is neither single nor an even step, or an `H` already; and where the
+    number of runs of any day of two years would change.
     """
     if is_hashed(expression):
         return None
     try:
-        masks = parse(expression, seed="").masks
+        before = parse(expression, zone=zone, seed=seed)
     except CronError:
         return None
+    text = _hashed(expression, before)
+    if text is None or not _as_often(before, parse(text, zone=zone, seed=seed), dst):
+        return None
+    return text
+
+
+def _as_often(before: CronExpression, after: CronExpression, dst: Dst) -> bool:
+    """Whether both have as many runs on each day of two years."""
+    one, other = before.masks, after.masks
+    assert one is not None, "spread is asked of calendar expressions"
+    assert other is not None, "the minute alone was replaced"
+    same = (one.hour, one.days, one.month) == (other.hour, other.days, other.month)
+    counts = (one.times.count, before.wildcard) == (other.times.count, after.wildcard)
+    return (
+        same
+        and counts
+        and all(
+            before.count(at - _DAY, at + _DAY, dst) == after.count(at - _DAY, at + _DAY, dst)
+            for at in _changes(before.zone)
+        )
+    )
+
+
+def _changes(zone: str) -> list[int]:
+    """When the clocks of a zone change in two years."""
+    segments = zone_of(zone).segments(*TWO_YEARS)
+    return [one.start for one in segments if one.before != one.offset and one.start > TWO_YEARS[0]]
+
+
+def _hashed(expression: str, parsed: CronExpression) -> str | None:
+    """The text with an `H` for its minute, if the minute is single or an even step."""
+    masks = parsed.masks
     if masks is None:
         return None
     words = expression.split()

@@ -111,8 +111,7 @@ def _instant(when: str, time_zone: str) -> str:
         place = zone(time_zone or "UTC")
         found = [each.astimezone(place.info) for each in place.instants(told)]
     except UnknownZone as error:
-        hint = f", did you mean {error.suggestion}?" if error.suggestion else ""
-        raise wrong("time_zone", f"{error}{hint}") from error
+        raise wrong("time_zone", f"{error} ({error.hint})") from error
     except (ValueError, OverflowError) as error:
         raise wrong("at", f"{when} is too near to the end of time") from error
     if not found:

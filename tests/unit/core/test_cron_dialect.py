@@ -212,12 +212,12 @@ def test_parsing_is_cached_by_expression_zone_and_for_h_the_seed() -> None:
         ("* * * january *", "month", "'january'", "write jan"),
         ("1,,2 * * * *", "minute", "empty term", "comma"),
         ("1, 2 * * * *", "second", "empty term", "comma"),
-        ("* 22-2 * * *", "hour", "22-2 wraps around", "write 22-23,0-2"),
-        ("* 22-4/3 * * *", "hour", "wraps around", "write 22,1,4"),
-        ("* 23-0 * * *", "hour", "wraps around", "write 23,0"),
-        ("* * * nov-feb *", "month", "nov-feb wraps around", "write 11-12,1-2"),
-        ("* * * * fri-mon", "day of week", "fri-mon wraps around", "write 5-6,0-1"),
-        ("* * * * fri-sun", "day of week", "fri-sun wraps around", "write 5-7"),
+        ("* 22-2 * * *", "hour", "22-2 wraps around", "write * 22-23,0-2 * * *"),
+        ("* 22-4/3 * * *", "hour", "wraps around", "write * 22,1,4 * * *"),
+        ("* 23-0 * * *", "hour", "wraps around", "write * 23,0 * * *"),
+        ("* * * nov-feb *", "month", "nov-feb wraps around", "write * * * 11-12,1-2 *"),
+        ("* * * * fri-mon", "day of week", "fri-mon wraps around", "write * * * * 5-6,0-1"),
+        ("* * * * fri-sun", "day of week", "fri-sun wraps around", "write * * * * 5-7"),
         ("@reboot", "expression", "@reboot has no meaning", "trigger"),
         ("@fortnightly", "expression", "'@fortnightly' is not known", "@weekly"),
         ("@every", "expression", "@every needs one duration", "1h30m"),
@@ -225,17 +225,17 @@ def test_parsing_is_cached_by_expression_zone_and_for_h_the_seed() -> None:
         ("@every 500ms", "expression", "@every 500ms: not whole days, hours", "@every 5s"),
         ("@every 0s", "expression", "at least 1s", "90s"),
         ("0 0 1 1 * 2030", "year", "a year field is refused", "end: 2030-12-31T23:59:59Z"),
-        ("0 0 0 1 1 * 2030", "year", "a year field is refused", "write 0 0 0 1 1 * with start"),
-        ("0 0 0 1 1 ? *", "year", "a year field is refused", "write 0 0 0 1 1 ?"),
+        ("0 0 0 1 1 * 2030", "year", "seconds first and a year last", "write 0 0 1 1 * with start"),
+        ("0 0 0 1 1 ? *", "year", "looks like Quartz", "write 0 0 1 1 * ("),
         ("* * L-3 * *", "day of month", "'L-3' is not known", "LW"),
-        ("* * 15-L * *", "day of month", "'15-L' is not known", "write 15-31"),
+        ("* * 15-L * *", "day of month", "'15-L' is not known", "write * * 15-31 * *"),
         ("* * * * L", "day of week", "L needs a day", "5L"),
         ("* * * * 5#6", "day of week", "no such week", "1 to 5"),
         ("* * * * 5#0", "day of week", "no such week", "1 to 5"),
         ("* * 40W * *", "day of month", "40 is out of range", "1-31"),
         ("H(10-5) * * * *", "minute", "wraps around", "growing range"),
         ("H(0-90) * * * *", "minute", "90 is out of range", "0-59"),
-        ("TZ=UTC * * * * *", "time_zone", "TZ= is not known", "CRON_TZ="),
+        ("TZ=UTC * * * * *", "time_zone", "TZ= isn't read", "write CRON_TZ=UTC * * * * *"),
         ("CRON_TZ=Europe/Berln * * * * *", "time_zone", "Europe/Berln", "did you mean Europe/Be"),
         ("CRON_TZ= * * * * *", "time_zone", "names no zone", "CRON_TZ=Europe/Berlin"),
         ("1," * 600 + "1 * * * *", "expression", "is too long", "1024"),
@@ -287,6 +287,95 @@ def test_an_unknown_zone_is_refused_with_the_likely_one(zone: str, hint: str) ->
         cron.parse("0 0 * * *", zone=zone, seed="")
     assert refusal.value.field == "time_zone"
     assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("zone", "hint"),
+    [
+        ("GMT+2", "Etc/GMT+2 means UTC−2; for UTC+2 write Etc/GMT-2, or a city"),
+        ("GMT-5", "for UTC−5 write Etc/GMT+5"),
+        ("GMT+10", "for UTC+10 write Etc/GMT-10"),
+        ("UTC+2", "for UTC+2 write Etc/GMT-2"),
+        ("+02:00", "for UTC+2 write Etc/GMT-2"),
+        ("UTC+5:30", "for UTC+5:30 write Asia/Kolkata"),
+        ("GMT+25", "no zone is always UTC+25"),
+        ("PDT", "an abbreviation isn't a zone: write America/Los_Angeles"),
+        ("AEST", "write Australia/Brisbane or Australia/Sydney"),
+        ("CET-1CEST", "write Europe/Berlin"),
+        ("XST", "an IANA name"),
+    ],
+)
+def test_a_zone_is_never_suggested_with_another_offset(zone: str, hint: str) -> None:
+    with pytest.raises(CronError) as refusal:
+        cron.parse("0 0 * * *", zone=zone, seed="")
+    assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem", "hint"),
+    [
+        (
+            "0 15 10 ? * 6L 2026-2030",
+            "looks like Quartz",
+            "5L with start: 2026-01-01T00:00:00+01:00 and end: 2030-12-31T23:59:59+01:00 (on the",
+        ),
+        ("0 0 9 ? * 2-6 *", "1 is Sunday there", "write 0 9 * * 1-5 (Monday to Friday"),
+        ("0 0 9 ? * L *", "looks like Quartz", "write 0 9 * * 6 (on Saturday"),
+        ("0 0 9 ? * 6#3 2027", "looks like Quartz", "write 0 9 * * 5#3 with start: 2027-01-01"),
+        ("45 12 * * TUE,THU *", "six fields begin with seconds", "write 45 12 * * 2,4 (on Tue"),
+        ("0 9 * * 1-5 2026,2028", "six fields begin with seconds", "aren't one span"),
+        ("cron(0 10 * * ? *)", "an expression of AWS", "write 0 10 * * * (every day at 10:00)"),
+        ("cron(0 10 ? * 2-6 *)", "an expression of AWS", "write 0 10 * * 1-5 (Monday to Fri"),
+        ("rate(5 minutes)", "of AWS", "@every 5m (every 5 minutes, counted from 1970"),
+        ("at(2026-12-24T18:00:00)", "of AWS", "use at: 2026-12-24T18:00:00 with time_zone"),
+        ("0 4 * * 1-5 Europe/Paris", "a zone after", "write CRON_TZ=Europe/Paris 0 4 * * 1-5"),
+        ("0 4 * * 1-5 Europe/Pariss", "a zone after", "did you mean Europe/Paris?"),
+        ("TZ=Asia/Tokyo 0 4 * * *", "TZ= isn't read", "write CRON_TZ=Asia/Tokyo 0 4 * * *"),
+        ("59 23 $ * *", "$ isn't a day", "write 59 23 L * * (on the last day"),
+        ("*5 * * * *", "*5 can't be read", "write */5 * * * * (every 5 minutes)"),
+        ("0 9 * * MON–FRI", "U+2013", "write 0 9 * * MON-FRI"),
+        ("∗/5 * * * *", "U+2217", "write */5 * * * *"),
+        ('"0 4 * * *"', "has quotes", "write 0 4 * * *"),
+        ("30 2 * * * root /bin/x", "a line of a crontab: 'root /bin/x'", "write 30 2 * * *"),
+        ("@daily /bin/x", "a line of a crontab: '/bin/x'", "write @daily"),
+    ],
+)
+def test_what_others_write_is_refused_with_the_verified_rewrite(
+    expression: str, problem: str, hint: str
+) -> None:
+    with pytest.raises(CronError) as refusal:
+        cron.parse(expression, zone="Europe/Berlin", seed="")
+    assert problem in refusal.value.problem
+    assert hint in refusal.value.hint
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "0 0 9 ? * MON,6L *",  # Quartz doesn't define L in a list
+        "0 0 9 L-3W * ? *",
+        "cron(0 9 ? * L *)",
+        "0 0 9 31W * ? *",  # dialects differ in shorter months
+    ],
+)
+def test_what_isnt_certain_is_refused_without_a_rewrite(expression: str) -> None:
+    with pytest.raises(CronError) as refusal:
+        cron.parse(expression, seed="")
+    assert not refusal.value.rewrites
+
+
+def test_looking_for_a_rewrite_takes_bounded_time() -> None:
+    terms = ",".join(f"{day}#{week}" for day in range(1, 8) for week in range(1, 6))
+    for expression in (
+        f"0 0 9 * * {terms} 2026-2100",
+        f"0 0 9 {','.join(f'{day}W' for day in range(1, 29))} * ? 2027",
+        "0 " * 500,
+        f"0 0 9 ? * {'2,' * 400}2 *",
+    ):
+        began = time.process_time()
+        with pytest.raises(CronError):
+            cron.parse(expression, zone="Europe/Berlin", seed="")
+        assert time.process_time() - began < 0.1, expression
 
 
 @pytest.mark.parametrize("expression", ["0 0 */31 * mon#2", "0 0 */30 2 monL"])

@@ -18,6 +18,7 @@ def rules(expression: str, zone: str = "UTC") -> dict[str, str]:
     [
         *("30 3 * * *", "H * * * *", "*/5 * * * *", "*/15 9-17 * * mon-fri", "17 4 L * *"),
         *("0 30 2 * * *", "@every 90s", "H H 1 * *", "5 0-30/10 * * * *", "3,33 * * * *"),
+        *("0 0 12 * * *", "0 */5 * * * *", "0 0 12 ? * MON"),
     ],
 )
 def test_nothing_is_said_of_plain_schedules(expression):
@@ -40,9 +41,20 @@ def test_nothing_is_said_of_plain_schedules(expression):
         ("5 1 29 2 *", "rare", "next 2028-02-29"),
         ("0 * * * *", "herd", "H * * * *"),
         ("@daily", "herd", "H 0 * * *"),
-        ("* 2 * * *", "each-minute", "for once write 0 2 * * *"),
-        ("0 0 12 ? * 2", "quartz-weekday", "on Tuesday at 12:00"),
-        ("0 12 * * ? *", "year-last", "leave the year out: 0 12 * * ?"),
+        (
+            "* 2 * * *",
+            "each-minute",
+            "write 0 2 * * * (every day at 02:00; other fire times: not every min",
+        ),
+        ("0 0 12 ? * 2", "quartz-weekday", "on Tuesday at 12:00 | if that is meant, write 0 12"),
+        ("0 0 9 ? * 2-6", "quartz-weekday", "write 0 9 * * 1-5 (Monday to Friday at 09:00)"),
+        ("30 2 * * * *", "seconds-first", "the last * looks like a year | if that is meant, wri"),
+        ("0 9 1-7 * 1", "either-day", "write 0 9 * * 1#1 (on the first Monday of every month"),
+        ("0 9 8-21 * mon,fri", "either-day", "write 0 9 * * 1#2,1#3,5#2,5#3 ("),
+        ("*/45 9-17 * * 1-5", "uneven-step", "list the values that are meant"),
+        ("CRON_TZ=Etc/GMT+2 5 4 * * *", "zone-offset", "for UTC+2 write Etc/GMT-2"),
+        ("CRON_TZ=MST 5 4 * * *", "zone-abbreviation", "America/Denver (other offsets: UTC−7 and"),
+        ("0 12 * * ? *", "year-last", "write 0 12 * * * (every day at 12:00)"),
         ("*/5 * * * * *", "seconds-first", "every 5 seconds"),
         ("CRON_TZ=EST 5 4 * * *", "zone-abbreviation", "America/New_York"),
     ],
@@ -57,7 +69,7 @@ def test_what_surprises_is_a_warning_with_what_to_write(expression, rule, told):
     [
         ("@reboot", "use on_demand"),
         ("0 0 1 1 * 2027", "write 0 0 1 1 * with start: 2027-01-01"),
-        ("0 22-2 * * *", "write 22-23,0-2"),
+        ("0 22-2 * * *", "write 0 22-23,0-2 * * *"),
         ("0~30 * * * *", "H(0-59) for 0~59"),
         ("0 0 31 2 *", "never matches"),
         ("CRON_TZ=PST 5 4 * * *", "write America/Los_Angeles"),
@@ -78,3 +90,27 @@ def test_a_fixed_time_in_a_change_of_the_clock_says_what_will_happen():
     assert "comes twice" in found[1]
     assert "first pass" in found[1]
     assert rules("*/30 * * * *", "Europe/Berlin") == {}  # follows elapsed time: no surprise
+
+
+def test_a_stepped_time_in_a_gap_says_that_nothing_runs_that_day():
+    spring, autumn = lint("*/30 2 * * *", "Europe/Berlin", after=NOW)
+    assert "no runs for them, and nothing runs that day" in spring.problem
+    assert "write 0,30 2 * * *" in spring.hint
+    assert "other fire times: on days with a clock change alone" in spring.hint
+    assert "runs in both passes" in autumn.problem
+    assert rules("*/30 * * * *", "Europe/Berlin") == {}
+    (hours, *_) = lint("0 */2 * * *", "Europe/Berlin", after=NOW)
+    assert "nothing runs" not in hours.problem
+
+
+def test_advice_for_a_crontab_is_what_cron_can_read():
+    (herd,) = lint("0 * * * *", after=NOW, seed="default/ping", crontab=True)
+    assert herd.hint.startswith("to spread the load, write 43 * * * * (")
+
+
+def test_an_even_interval_and_a_single_minute_are_offered_with_their_difference():
+    found = [
+        one for text in ("*/7 * * * *", "* 2 * * *", "0 * * * *") for one in lint(text, after=NOW)
+    ]
+    assert all(rewrite.difference for one in found for rewrite in one.rewrites)
+    assert len(found) == 3

@@ -89,3 +89,25 @@ def test_an_unknown_zone_is_named_with_the_closest_one() -> None:
     with pytest.raises(zones.UnknownZone) as unknown:
         zones.zone("Europe/Viena")
     assert unknown.value.suggestion == "Europe/Vienna"
+
+
+@pytest.mark.parametrize("name", sorted(zones.ABBREVIATIONS))
+def test_each_place_of_an_abbreviation_uses_it(name: str) -> None:
+    if name in ("CST6CDT", "EST5EDT", "MST7MDT", "PST8PDT", "MET"):
+        (place,) = zones.ABBREVIATIONS[name]
+        assert zones.offsets_of(place) == zones.offsets_of(name)
+        return
+    for place in zones.ABBREVIATIONS[name]:
+        months = [datetime(2027, month, 1, tzinfo=UTC) for month in range(1, 13)]
+        assert name in {at.astimezone(zones.zone(place).info).tzname() for at in months}
+
+
+def test_a_suggested_zone_has_the_offset_that_the_name_states() -> None:
+    for hours in range(-14, 15):
+        for written in (f"GMT{hours:+d}", f"UTC{hours:+03d}:00", f"{hours:+d}"):
+            if written in zoneinfo.available_timezones():
+                continue
+            with pytest.raises(zones.UnknownZone) as unknown:
+                zones.zone(written)
+            if suggestion := unknown.value.suggestion:
+                assert zones.constant_offset(suggestion) == hours * 3600

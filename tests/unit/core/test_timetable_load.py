@@ -139,6 +139,18 @@ def test_h_takes_the_place_of_the_minute_alone(before, after):
     assert spread(before) == after
 
 
+@pytest.mark.parametrize(
+    ("expression", "zone"),
+    [
+        ("*/15 2 * * *", "Europe/Berlin"),  # it follows elapsed time, and H/15 doesn't
+        ("*/15 2 * * *", "UTC"),  # the zone of a crontab is that of its host
+        ("0,30 2 * * *", "Australia/Lord_Howe"),  # half of it falls into a gap
+    ],
+)
+def test_an_h_that_would_change_a_night_with_a_clock_change_isnt_given(expression, zone):
+    assert spread(expression, zone, "default/job") is None
+
+
 def test_ten_thousand_schedules_over_a_week_take_seconds():
     kinds = ("0 * * * *", "0 {h} * * *", "*/5 * * * *", "{m} {h} * * mon-fri", "H * * * *")
     entries = [
