@@ -71,6 +71,7 @@ acceptance-full: ## what .ci/run shows shortened, at full figures, each after th
 	CHAIN_CYCLES=200 $(MAKE) test TESTS=tests/acceptance/test_chains.py JOBS=0 ARGS="--timeout=1200"
 	POOL_RUNS=500 $(MAKE) test TESTS=tests/acceptance/test_pools.py JOBS=0 ARGS="--timeout=900"
 	REDRIVE_LETTERS=10000 $(MAKE) test TESTS=tests/acceptance/test_redrives.py JOBS=0 ARGS="--timeout=1800"
+	FOREIGN_EXPRESSIONS=10000 $(MAKE) test TESTS=tests/properties/test_foreign_expressions.py JOBS=0 ARGS="--timeout=900"
 	OUTAGE_JOBS=10000 $(MAKE) faults-all ARGS="-k outage_of_ten_minutes"
 	for pass in 1 2 3 4 5 6 7 8 9 10; do $(MAKE) faults || exit 1; done
 	for seed in 1 2 3; do $(MAKE) faults-long SECONDS=1800 SEED=$$seed || exit 1; done
