@@ -20,6 +20,7 @@ from schedkit.config import Problem, Untimely, hidden
 from schedkit.credentials import Bearer, problems
 from schedkit.errors import Misconfigured
 from schedkit.objects import DEFAULT_URL, open_objects
+from schedkit.outward.policy import Egress
 from schedkit.records import dataclass
 
 MOST_SLOTS: Final = 20_000
@@ -89,8 +90,7 @@ class Config:
     listen: Listen = field(default_factory=Listen)
     results: Results = field(default_factory=Results)
     drain_timeout: timedelta = timedelta(seconds=30)
-    allow_loopback: bool = False
-    """Whether HTTP and gRPC jobs may call this very host."""
+    egress: Egress = field(default_factory=Egress)
     insecure: bool = False
     """Speak in the clear with members on other hosts."""
     tls: TLS | None = None

@@ -165,7 +165,7 @@ def _sender(ground: Ground) -> Senders:
     notifications = ground.config.notifications
     return Senders(
         signing_key=notifications.signing_key,
-        allow_loopback=notifications.allow_loopback,
+        egress=ground.config.egress,
         commands=notifications.commands,
         smtp=ground.config.smtp,
         cluster_id=ground.cluster_id,

@@ -18,6 +18,7 @@ from schedkit.config import Problem, hidden
 from schedkit.credentials import Bearer, problems
 from schedkit.errors import Misconfigured
 from schedkit.objects import open_objects
+from schedkit.outward.policy import Egress
 
 DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
 PREFIX: Final = "SCHEDD"
@@ -44,6 +45,7 @@ class Config:
     catch_up: CatchUp = field(default_factory=CatchUp)
     ahead: Ahead = field(default_factory=Ahead)
     notifications: Notifications = field(default_factory=Notifications)
+    egress: Egress = field(default_factory=Egress)
     smtp: Smtp = field(default_factory=Smtp)
     results: Results = field(default_factory=Results)
     retention: Retention = field(default_factory=Retention)

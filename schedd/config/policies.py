@@ -62,8 +62,6 @@ class Notifications:
     """A file of keys (`whsec_…` a line) that webhooks are signed with; without it they aren't."""
     commands: tuple[str, ...] = ()
     """Programs, by their absolute paths, that jobs may have members run."""
-    allow_loopback: bool = False
-    """Whether webhooks may call this very host."""
 
     def faults(self) -> Iterator[Problem]:
         """What is wrong, by key."""

@@ -20,6 +20,7 @@ from schedd.config.servers import Smtp
 from schedd.core.notifications import Notice, Notification, Way
 from schedd.senders import command
 from schedd.senders.mail import Mail
+from schedkit.outward.policy import Egress
 
 if TYPE_CHECKING:
     from schedd.senders.webhook import Webhook
@@ -36,13 +37,13 @@ class Senders:
         self,
         *,
         signing_key: Path | None,
-        allow_loopback: bool,
+        egress: Egress,
         commands: tuple[str, ...],
         smtp: Smtp,
         cluster_id: str,
     ) -> None:
         self._signing_key = signing_key
-        self._allow_loopback = allow_loopback
+        self._egress = egress
         self._opened: Webhook | None = None
         self._commands = commands
         self._mail = Mail(smtp, cluster_id)
@@ -73,7 +74,7 @@ class Senders:
             return self._opened
         kind = await asyncio.to_thread(_loaded)
         if self._opened is None:
-            self._opened = kind(self._signing_key, allow_loopback=self._allow_loopback)
+            self._opened = kind(self._signing_key, self._egress)
         return self._opened
 
     async def close(self) -> None:

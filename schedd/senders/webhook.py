@@ -1,8 +1,8 @@
 """Webhooks: one POST, to a checked address, signed with the member's own key.
 
 Invariants
-- Only public addresses are connected to, and this host where the configuration allows it; the
-  address that was checked is the one connected to (`schedkit.outward.targets`).
+- Only permitted addresses are connected to: public ones, and those that the member's
+  `egress.allow` lists. The address that was checked is the one connected to (targets).
 - No redirect is followed, no proxy, cookie or password of this host used; what comes back is read
   no further than its status.
 """
@@ -17,6 +17,7 @@ from yarl import URL
 from schedd.core.notifications import Notification
 from schedd.senders.message import body
 from schedkit.clock import utcnow
+from schedkit.outward.policy import Egress
 from schedkit.outward.secrets import keys
 from schedkit.outward.signing import signature
 from schedkit.outward.targets import ForbiddenTarget, Targets
@@ -27,9 +28,9 @@ CONNECT_WITHIN = 10.0
 class Webhook:
     """Calls webhooks."""
 
-    def __init__(self, signing_key: Path | None, *, allow_loopback: bool) -> None:
+    def __init__(self, signing_key: Path | None, egress: Egress) -> None:
         self._key = signing_key
-        self._targets = Targets(allow_loopback=allow_loopback)
+        self._targets = Targets(egress.allowed(), "schedd.toml")
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, one: Notification, address: str) -> str:
@@ -38,7 +39,7 @@ class Webhook:
         headers = {"Content-Type": "application/json", "User-Agent": "schedd"}
         try:
             url = URL(address)
-            self._targets.check_literal(url.host or "")
+            self._targets.check_literal(url.host or "", url.port or 0)
             headers |= self._signature(one, told)
             async with self._open().post(
                 url, data=told, headers=headers, allow_redirects=False

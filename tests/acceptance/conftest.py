@@ -33,8 +33,7 @@ SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     key = tmp_path_factory.mktemp("keys") / "webhooks"
     key.write_text(SECRET)
-    told = [f"signing_key={key}", "allow_loopback=true"]
-    return [*SHORT_LEASES, *(f"schedd.notifications.{one}" for one in told)]
+    return [*SHORT_LEASES, f"schedd.notifications.signing_key={key}"]
 
 
 @pytest.fixture(scope="session")

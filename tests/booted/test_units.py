@@ -215,9 +215,7 @@ def test_a_worker_of_requests_alone_can_be_closed_further(machine: Machine, figu
         score = score_of(machine, "workerd")
         figure(f"workerd.service scores {score} with no-programs.conf")
         assert score <= 2.5
-        machine.must(
-            "sed 's/^allow_loopback.*//; 1i allow_loopback = true' -i /etc/schedd/workerd.toml"
-        )
+        machine.must("""sed '1i egress.allow = ["127.0.0.1"]' -i /etc/schedd/workerd.toml""")
         machine.must("systemctl restart workerd")
         url = "http://127.0.0.1:7421/healthz"
         machine.must(f"schedctl submit --wait --exit-status --method GET --http {url}")

@@ -27,6 +27,7 @@ from schedd.config.servers import Smtp
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.notifications import Kind, Notice, Notification, Way
 from schedd.senders import Senders
+from schedkit.outward.policy import Egress
 from support.repository import ROOT
 from support.runs import NOW
 from support.wait import PATIENCE, wait_until_async
@@ -46,8 +47,9 @@ def notification(way: Way, **changes: Any) -> Notification:
 async def senders(tmp_path: Path, *, loopback: bool = True, **given: Any) -> AsyncIterator[Senders]:
     key = tmp_path / "keys"
     key.write_text(f"# ours\n{SECRET}\n")
-    more: dict[str, Any] = {"commands": (), "smtp": Smtp(), **given}
-    made = Senders(signing_key=key, allow_loopback=loopback, cluster_id="c1", **more)
+    egress = Egress(allow=("127.0.0.1",) if loopback else ())
+    more: dict[str, Any] = {"commands": (), "smtp": Smtp(), "egress": egress, **given}
+    made = Senders(signing_key=key, cluster_id="c1", **more)
     try:
         yield made
     finally:
@@ -113,7 +115,18 @@ async def test_what_isnt_taken_is_told_with_its_status_and_no_redirect_is_follow
 async def test_no_webhook_leads_to_an_address_that_isnt_public(url: str, tmp_path: Path) -> None:
     async with senders(tmp_path, loopback=False) as sender:
         error = await sender.send(notification(Way.WEBHOOK), Notice(webhook=url))
-    assert "no public address" in error
+    assert "a public address" in error or "can't call it" in error
+
+
+async def test_a_webhook_goes_to_a_host_that_the_member_allows(tmp_path: Path) -> None:
+    async with receiver() as (url, came):
+        port = url.split(":")[2].partition("/")[0]
+        for allow, error in ((f"localhost:{port}", ""), ("localhost:1", "egress.allow in schedd")):
+            egress = Egress(allow=(allow,))
+            async with senders(tmp_path, egress=egress) as sender:
+                notice = Notice(webhook=url.replace("127.0.0.1", "localhost"))
+                assert error in await sender.send(notification(Way.WEBHOOK), notice)
+    assert len(came) == 1
 
 
 async def test_without_its_key_a_webhook_isnt_sent_unsigned(tmp_path: Path) -> None:

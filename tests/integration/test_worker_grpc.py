@@ -34,7 +34,7 @@ from support.repository import ROOT
 from support.wait import wait_until_async
 from support.worker_process import cluster
 
-ALLOWED = "allow_loopback = true\n"
+ALLOWED = 'egress.allow = ["127.0.0.0/8", "::1", "localhost"]\n'
 HEALTH = "grpc.health.v1.Health"
 SHOP = "shop.v1.Shop"
 
@@ -448,7 +448,25 @@ async def test_the_service_of_the_docs_does_its_job(tmp_path: Path) -> None:
         await process.wait()
 
 
-REFUSED = ("may not call", "is neither host:port", "Name or service not known")
+async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_setting(
+    tmp_path: Path,
+) -> None:
+    config = 'egress.allow = ["localhost"]\n'
+    async with served() as server, cluster(tmp_path, config=config) as (member, _):
+        stream = await member.attached()
+        port = server.endpoint.rpartition(":")[2]
+        allowed = await call(stream, endpoint=f"localhost:{port}")
+        assert allowed.outcome == pb.Result.OUTCOME_SUCCEEDED
+        refused = await call(stream, endpoint=f"127.0.0.1:{port}")
+        assert refused.reason == common_pb2.REASON_DONT_RETRY
+        assert '[egress] allow = ["127.0.0.1"]' in refused.error
+        assert len(server.requests) == 1
+
+
+REFUSED = (
+    *("not a public address", "can't call it", "as it is written"),
+    *("is neither host:port", "Name or service not known"),
+)
 """What says that the address was told apart, and not by chance out of reach."""
 
 

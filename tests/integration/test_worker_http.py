@@ -19,7 +19,7 @@ from support.addresses import NO_PUBLIC_HOST, THIS_HOST
 from support.fake_member import Stream
 from support.worker_process import cluster
 
-ALLOWED = "allow_loopback = true\n"
+ALLOWED = 'egress.allow = ["127.0.0.1"]\n'
 
 
 class Target:
@@ -235,6 +235,39 @@ async def test_redirects_are_followed_only_when_asked_and_checked_on_the_way(
             assert f"{server.elsewhere} is no http or https address" in other.error
 
 
+async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_setting(
+    tmp_path: Path,
+) -> None:
+    """`localhost` stands for a sibling container: a name with an address that isn't public."""
+    config = 'egress.allow = ["localhost"]\n'
+    async with target() as server, cluster(tmp_path, config=config) as (member, _):
+        stream = await member.attached()
+        allowed = await request(stream, url=f"http://localhost:{server.port}/ok")
+        assert allowed.outcome == pb.Result.OUTCOME_SUCCEEDED
+        refused = await request(stream, url=server.url())
+        assert refused.reason == common_pb2.REASON_DONT_RETRY
+        assert refused.error == (
+            "ForbiddenTarget: 127.0.0.1 is not a public address. To permit it, add it or its"
+            ' network to egress.allow in workerd.toml: [egress] allow = ["127.0.0.1"]'
+        )
+        assert len(server.requests) == 1
+
+
+async def test_metadata_services_are_refused_though_every_network_is_allowed(
+    tmp_path: Path,
+) -> None:
+    config = 'egress.allow = ["0.0.0.0/0", "::/0", "*.internal"]\n'
+    async with target() as server, cluster(tmp_path, config=config) as (member, _):
+        stream = await member.attached()
+        for host in ("169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal"):
+            refused = await request(stream, url=f"http://{host}/latest/meta-data/")
+            assert refused.reason == common_pb2.REASON_DONT_RETRY
+            assert "jobs and webhooks can't call it" in refused.error
+        redirected = await request(stream, url=server.url("/inside"), follow_redirects=True)
+        assert redirected.reason == common_pb2.REASON_DONT_RETRY
+        assert "jobs and webhooks can't call it" in redirected.error
+
+
 async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Path) -> None:
     async with target() as server, cluster(tmp_path) as (member, _):
         stream = await member.attached()
@@ -251,7 +284,8 @@ async def test_no_way_to_write_an_address_reaches_what_isnt_public(tmp_path: Pat
 
 
 REFUSED = (
-    "may not call",
+    "not a public address",
+    "can't call it",
     "not a canonical",
     "as it is written",
     "Invalid",

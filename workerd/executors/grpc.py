@@ -5,8 +5,8 @@
     a method:   reflection ──▶ Method     payload, JSON ──▶ answer, JSON
 
 Invariants
-- Only allowed addresses are connected to (targets): the name is asked for once, here; the channel
-  is given addresses alone, and the name only as whom it speaks to.
+- Only permitted addresses are connected to (targets): the name is resolved once, here; the channel
+  gets addresses only, and the name only as the authority.
 - A channel lives as long as its attempt, and shares no connection with another.
 - Nothing of the worker's surroundings is used: no proxy variables, no service config of any DNS.
 - Nothing is sent twice, nothing is decompressed, no message of more than 4 MiB is taken.
@@ -37,6 +37,7 @@ from schedkit.clock import utcnow
 from schedkit.endpoints import Endpoint, endpoint_of, method_of
 from schedkit.headers import reserved_metadata
 from schedkit.jsonform import standard
+from schedkit.outward.policy import Egress
 from schedkit.outward.targets import ForbiddenTarget, Targets
 from schedproto.v1 import job_handler_pb2
 from schedproto.v1 import worker_service_pb2 as pb
@@ -82,8 +83,8 @@ class NoAnswer(Exception):
 class Grpc:
     """The executor of `grpc`."""
 
-    def __init__(self, *, allow_loopback: bool) -> None:
-        self._targets = Targets(allow_loopback=allow_loopback)
+    def __init__(self, egress: Egress) -> None:
+        self._targets = Targets(egress.allowed(), "workerd.toml")
         self._credentials: grpc.ChannelCredentials | None = None
         self._idle: grpc.aio.Channel | None = None
         """Connected to nothing. gRPC's core goes when no channel is left, and ends the process

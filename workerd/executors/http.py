@@ -1,7 +1,7 @@
 """One HTTP request; its status, or a pattern in its body, says whether the job succeeded.
 
 Invariants
-- Only allowed addresses are connected to, on each hop (targets).
+- Only permitted addresses are connected to, on each hop (targets).
 - Of an answer as much is read as may be kept, of one that is a failure 64 KiB; as it came: nothing
   is decompressed. A pattern is looked for in the first 64 KiB.
 - Redirects are followed only when the job asks, at most `MAX_HOPS`, and never from https to http.
@@ -22,6 +22,7 @@ from yarl import URL
 
 from schedkit.clock import utcnow
 from schedkit.headers import reserved
+from schedkit.outward.policy import Egress
 from schedkit.outward.secrets import keys
 from schedkit.outward.signing import signature
 from schedkit.outward.targets import ForbiddenTarget, Targets
@@ -43,10 +44,10 @@ _CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
 class Http:
     """The executor of `http`."""
 
-    def __init__(self, *, allow_loopback: bool, secrets: Sequence[Path] = ()) -> None:
+    def __init__(self, egress: Egress, *, secrets: Sequence[Path] = ()) -> None:
         """`secrets`: directories below which jobs may name files of keys."""
         self._secrets = secrets
-        self._targets = Targets(allow_loopback=allow_loopback)
+        self._targets = Targets(egress.allowed(), "workerd.toml")
         self._session: aiohttp.ClientSession | None = None
 
     def objection(self, assignment: pb.Assignment) -> str:
@@ -135,7 +136,7 @@ class Http:
     def _check(self, url: URL) -> None:
         if url.scheme not in ("http", "https") or not url.host:
             raise ForbiddenTarget(f"{url} is no http or https address")
-        self._targets.check_literal(url.host)
+        self._targets.check_literal(url.host, url.port or 0)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -67,8 +67,8 @@ def executors(
     caller, apart = Caller(), Apart(sessions, config.handlers, secrets)
     return Table(
         Shell(sessions, scratch, secrets),
-        Http(allow_loopback=config.allow_loopback, secrets=secrets),
-        Grpc(allow_loopback=config.allow_loopback),
+        Http(config.egress, secrets=secrets),
+        Grpc(config.egress),
         Python.of_modules(config.handlers, apart, caller),
         plugins.loaded(points, caller),
     )

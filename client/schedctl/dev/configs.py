@@ -14,6 +14,8 @@ from schedctl.dev.records import Folder, Kind, Part, State
 
 DRAIN_TIMEOUT = "10s"
 """What `down` gives running jobs; shorter than in production, for a person waits."""
+LOOPBACK: Mapping[str, Any] = {"allow": ["127.0.0.0/8", "::1", "localhost"]}
+"""Jobs and webhooks of a development cluster may call its own host."""
 
 
 def render(folder: Folder, state: State, part: Part, overrides: Sequence[Override]) -> str:
@@ -36,6 +38,7 @@ def _member(folder: Folder, state: State, part: Part) -> dict[str, Any]:
         "listen": {"grpc": part.address("grpc"), "http": part.address("http")},
         "etcd": {"endpoints": [etcd.address("client") for etcd in state.of(Kind.ETCD)]},
         "postgres": {"dsn": state.dsn},
+        "egress": LOOPBACK,
         "results": _results(folder),
         **certificates.settings_of(folder, state, part.name),
     }
@@ -48,7 +51,7 @@ def _worker(folder: Folder, state: State, part: Part) -> dict[str, Any]:
         "slots": state.slots,
         "spool": str(folder.data(part.name)),
         "drain_timeout": DRAIN_TIMEOUT,
-        "allow_loopback": True,
+        "egress": LOOPBACK,
         "listen": {"http": part.address("http")},
         "results": _results(folder),
         **certificates.settings_of(folder, state, part.name),

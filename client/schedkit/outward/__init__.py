@@ -1,6 +1,7 @@
 """What daemons need to call others' services: which addresses, signed how, by which keys.
 
-    targets   addresses that may be called, checked where they are connected to
+    policy    the `[egress]` settings: networks and hosts that may be called
+    targets   the address check, at the place where addresses are connected to
     signing   requests signed by Standard Webhooks
     secrets   keys and variables that stand in files on the daemon's own host
 

@@ -76,6 +76,7 @@ def test_a_member_is_told_its_stores_and_its_addresses() -> None:
         "listen": {"grpc": "127.0.0.1:11004", "http": "127.0.0.1:11005"},
         "etcd": {"endpoints": ["127.0.0.1:11001"]},
         "postgres": {"dsn": "postgresql://schedd@127.0.0.1:11003/schedd"},
+        "egress": {"allow": ["127.0.0.0/8", "::1", "localhost"]},
         "results": {"url": "file:///d/results"},
     }
 
@@ -87,7 +88,7 @@ def test_a_worker_is_told_every_member_and_of_no_store_but_that_of_results() -> 
         "slots": 4,
         "spool": "/d/w1",
         "drain_timeout": "10s",
-        "allow_loopback": True,
+        "egress": {"allow": ["127.0.0.0/8", "::1", "localhost"]},
         "listen": {"http": "127.0.0.1:11008"},
         "results": {"url": "file:///d/results"},
     }

@@ -19,6 +19,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2
 
 from schedkit.clock import utcnow
+from schedkit.outward.policy import Egress
 from schedkit.outward.targets import Targets
 from schedproto.v1 import common_pb2, job_handler_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
@@ -31,6 +32,8 @@ from workerd.executors.base import Attempt, Stop
 from workerd.executors.grpc import Grpc, _is_json, judged, metadata_of, run_request, target_of
 
 Answers = Callable[[Any], Sequence[FileDescriptorProto]]
+
+LOOPBACK = Egress(allow=("127.0.0.1", "localhost"))
 
 
 def attempt(namespace: str = "default", timeout: float = 20, **action: Any) -> Attempt:
@@ -48,7 +51,7 @@ def attempt(namespace: str = "default", timeout: float = 20, **action: Any) -> A
 
 async def ran(endpoint: str, method: str = "", timeout: float = 20) -> Outcome:
     call = attempt(timeout=timeout, endpoint=endpoint, method=method)
-    return await Grpc(allow_loopback=True).run(call, Stop())
+    return await Grpc(LOOPBACK).run(call, Stop())
 
 
 @contextlib.asynccontextmanager
@@ -117,7 +120,7 @@ async def test_a_large_answer_is_looked_through_beside_the_loop(
     monkeypatch.setattr(executors_grpc, "_is_json", looked)
     async with serving(handler(large)) as port:
         call = replace(attempt(endpoint=f"127.0.0.1:{port}"), most_result=1 << 20)
-        outcome = await Grpc(allow_loopback=True).run(call, Stop())
+        outcome = await Grpc(LOOPBACK).run(call, Stop())
     assert outcome.result is not None, outcome.error
     assert (outcome.result.json, len(outcome.result.data)) == (True, size + 2)
     assert [each is threading.current_thread() for each in threads] == [here]
@@ -341,9 +344,7 @@ async def test_a_stop_ends_the_call_and_leaves_nothing_open(killed: bool) -> Non
     async with serving(handler(forever)) as port:
         assert (await ran("127.0.0.1:1")).verdict is Verdict.FAILED  # what gRPC opens once is open
         before, stop = open_files(), Stop()
-        run = asyncio.create_task(
-            Grpc(allow_loopback=True).run(attempt(endpoint=f"127.0.0.1:{port}"), stop)
-        )
+        run = asyncio.create_task(Grpc(LOOPBACK).run(attempt(endpoint=f"127.0.0.1:{port}"), stop))
         await begun.wait()
         assert open_files() != before
         stop.ask(Cause.CANCEL)

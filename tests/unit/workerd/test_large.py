@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer as TestServer
 
+from schedkit.outward.policy import Egress
 from schedproto.v1 import job_pb2
 from support.fake_member import FakeMember
 from workerd.core.outcome import Outcome, Reason, Verdict
@@ -179,7 +180,7 @@ async def test_a_large_answer_is_looked_through_beside_the_loop(
         action = job_pb2.HttpAction(url=str(server.make_url("/")))
         assignment = FakeMember().assignment(incarnation="i", http=action)
         attempt = Attempt(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
-        executor = http.Http(allow_loopback=True)
+        executor = http.Http(Egress(allow=("127.0.0.1", "localhost")))
         outcome = await executor.run(attempt, Stop())
         await executor.close()
     assert outcome.result is not None

@@ -18,6 +18,7 @@ import pytest
 from schedclient import Context
 from schedclient.handlers import Mode, Registered
 from schedkit.clock import utcnow
+from schedkit.outward.policy import Egress
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.descriptors import only, open_files
@@ -152,7 +153,7 @@ async def test_a_handlers_process_for_which_there_is_no_descriptor_is_given_back
 
 
 async def test_a_request_that_finds_no_descriptor_is_given_back() -> None:
-    executor = Http(allow_loopback=True)
+    executor = Http(Egress(allow=("127.0.0.1", "localhost")))
     try:
         with only(0):
             action = job_pb2.HttpAction(url="http://127.0.0.1:9/")
@@ -169,7 +170,7 @@ async def test_a_call_that_finds_no_descriptor_is_given_back(
     told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it connects; or while it does, where only gRPC's core can tell."""
-    executor = Grpc(allow_loopback=True)
+    executor = Grpc(Egress(allow=("127.0.0.1", "localhost")))
     call = attempt(grpc=job_pb2.GrpcAction(endpoint="127.0.0.1:9"))
     try:
         assert (await executor.run(call, Stop())).verdict is Verdict.FAILED

@@ -1,0 +1,257 @@
+"""The `[egress]` section of a daemon's settings: which targets it may call.
+
+    allow = ["10.0.0.0/8", "app", "*.svc.cluster.local", "db.internal:8080", "[fd00::7]:8080"]
+
+Invariants
+- Public addresses are always permitted. Any other address needs an entry.
+- Metadata services, link-local, multicast and unspecified addresses are refused, whatever is
+  allowed and however the address is written: an IPv4 address inside an IPv6 address is judged too.
+- A host entry permits what its name resolves to, under the previous rule.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from schedkit.config import Problem
+
+IP: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_HEXADECIMAL: Final = re.compile("0x[0-9a-f]*")
+_PORT: Final = re.compile("[0-9]{1,5}", re.ASCII)
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_LOCAL_NAT64: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
+_COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
+_ISATAP: Final = (0x00005EFE, 0x02005EFE)
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""The part of IPv6 that is assigned to anybody."""
+_SPECIAL: Final = (
+    ipaddress.ip_network("192.0.0.0/24"),
+    ipaddress.ip_network("192.88.99.0/24"),
+    ipaddress.ip_network("3fff::/20"),
+)
+"""IANA's special-purpose networks that `is_global` of some Python versions takes for public."""
+_NEVER: Final[Sequence[tuple[Network, str]]] = (
+    (ipaddress.ip_network("169.254.0.0/16"), "a link-local address, where metadata services are"),
+    (ipaddress.ip_network("fe80::/10"), "a link-local address"),
+    (ipaddress.ip_network("100.100.100.200/32"), "a metadata service (Alibaba Cloud)"),
+    (ipaddress.ip_network("168.63.129.16/32"), "a metadata service (Azure)"),
+    (ipaddress.ip_network("192.0.0.192/32"), "a metadata service (Oracle Cloud)"),
+    (ipaddress.ip_network("fd00:ec2::/32"), "a metadata service (AWS)"),
+    (ipaddress.ip_network("fd20:ce::254/128"), "a metadata service (Google Cloud)"),
+    (ipaddress.ip_network("fd00:42::42/128"), "a metadata service (Scaleway)"),
+    (ipaddress.ip_network("0.0.0.0/8"), "an unspecified address"),
+    (ipaddress.ip_network("::/128"), "an unspecified address"),
+    (ipaddress.ip_network("224.0.0.0/4"), "a multicast address"),
+    (ipaddress.ip_network("ff00::/8"), "a multicast address"),
+    (ipaddress.ip_network("255.255.255.255/32"), "the broadcast address"),
+)
+_METADATA_NAMES: Final = frozenset(
+    {
+        *("metadata.google.internal", "metadata.goog", "metadata.azure.internal"),
+        *("instance-data", "instance-data.ec2.internal", "metadata.tencentyun.com"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a list: a network, or a host name with or without its subdomains."""
+
+    network: Network | None
+    host: str
+    """Lower case. With a leading dot: all names that end in it."""
+    port: int | None
+
+    def covers_address(self, address: IP, port: int) -> bool:
+        """Whether the entry names a network with this address."""
+        return self.network is not None and self.port in (None, port) and address in self.network
+
+    def covers_name(self, name: str, port: int) -> bool:
+        """Whether the entry names this host. `name` is as `name_of` returns it."""
+        if not self.host or self.port not in (None, port):
+            return False
+        return name.endswith(self.host) if self.host.startswith(".") else name == self.host
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """A list of networks and hosts."""
+
+    entries: tuple[Entry, ...] = ()
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Destinations:
+        """Read a list.
+
+        Raises:
+            ValueError: an entry is neither a network nor a host, or can't be permitted.
+        """
+        return cls(tuple(map(_entry, texts)))
+
+    def name(self, host: str, port: int) -> bool:
+        """Whether the list has this host by name."""
+        name = name_of(host)
+        return any(entry.covers_name(name, port) for entry in self.entries)
+
+    def address(self, address: IP, port: int) -> bool:
+        """Whether the list has a network with this address."""
+        return any(entry.covers_address(address, port) for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """Which services jobs and webhooks may call, and how they are reached."""
+
+    allow: tuple[str, ...] = ()
+    """Networks and hosts that may be called beside public addresses."""
+
+    def faults(self) -> Iterator[Problem]:
+        """What is wrong, by key."""
+        for text in self.allow:
+            if why := _fault(text):
+                yield Problem("allow", why)
+
+    def allowed(self) -> Destinations:
+        """The list of `allow`."""
+        return Destinations.of(self.allow)
+
+
+def never(host: str) -> str:
+    """Why no setting permits this address or name. Empty: a setting may permit it."""
+    address = address_of(host)
+    if address is None:
+        return "the name of a metadata service" if name_of(host) in _METADATA_NAMES else ""
+    for form in _forms(address):
+        for network, why in _NEVER:
+            if form in network:
+                return why
+    return ""
+
+
+def is_public(address: IP) -> bool:
+    """Whether this address is reached over the Internet."""
+    ip = real(address)
+    assigned = ip.version == 4 or ip in _UNICAST
+    return assigned and ip.is_global and not ip.is_multicast and not any(ip in n for n in _SPECIAL)
+
+
+def address_of(host: str) -> IP | None:
+    """The address that this host is written as; None: the host is a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def name_of(host: str) -> str:
+    """A host name as names are compared: lower case, in ASCII, without a final dot."""
+    name = host.rstrip(".").lower()
+    if name.isascii():
+        return name
+    try:
+        return name.encode("idna").decode()
+    except UnicodeError:
+        return name
+
+
+def real(ip: IP) -> IP:
+    """The IPv4 address inside a mapped, 6to4 or NAT64 address; any other address as it is."""
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip
+    if ip in _NAT64:
+        return ipaddress.IPv4Address(ip.packed[-4:])
+    return ip.ipv4_mapped or ip.sixtofour or ip
+
+
+def seems_an_address(host: str) -> bool:
+    """Whether a C library may read this host as an address.
+
+    C libraries take fewer than four numbers, hexadecimal and octal numbers, and a final dot. No
+    name ends in a number.
+    """
+    last = host.rstrip(".").rpartition(".")[2].casefold()
+    return ":" in host or last.isnumeric() or _HEXADECIMAL.fullmatch(last) is not None
+
+
+def _forms(ip: IP) -> Iterator[IP]:
+    """The address, and each IPv4 address that a gateway or a kernel may take out of it."""
+    yield ip
+    if isinstance(ip, ipaddress.IPv4Address):
+        return
+    yield real(ip)
+    if ip.teredo is not None:
+        yield from ip.teredo
+    last = ipaddress.IPv4Address(ip.packed[-4:])
+    if ip in _LOCAL_NAT64 or (ip in _COMPATIBLE and int(ip) > 1):
+        yield last
+    if int.from_bytes(ip.packed[8:12]) in _ISATAP:
+        yield last
+
+
+def _fault(text: str) -> str:
+    try:
+        _entry(text)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _entry(text: str) -> Entry:
+    host, port = _split(text.strip())
+    try:
+        network = ipaddress.ip_network(host, strict=False)
+    except ValueError:
+        return Entry(None, _host(text, host), port)
+    if "/" in host and ipaddress.ip_address(host.partition("/")[0]) != network.network_address:
+        raise ValueError(f"{text!r} has bits behind its prefix: write {str(network)!r}")
+    if isinstance(network, ipaddress.IPv6Network) and (
+        mapped := network.network_address.ipv4_mapped
+    ):
+        raise ValueError(f"{text!r} is an IPv4 address inside IPv6: write {str(mapped)!r}")
+    for refused, why in _NEVER:
+        if network.version == refused.version and network.subnet_of(refused):  # type: ignore[arg-type]
+            raise ValueError(f"{text!r} is {why}: it can't be allowed")
+    return Entry(network, "", port)
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    """The host or network of an entry, and its port if it has one."""
+    if "://" in text:
+        raise ValueError(f'{text!r} is a URL: write the host alone, as in "app" or "app:8080"')
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        colon, port = rest[:1], rest[1:]
+        if not bracket or (rest and colon != ":"):
+            raise ValueError(f'{text!r} isn\'t a host: write "[fd00::7]:8080"')
+    elif text.count(":") == 1:
+        host, colon, port = text.partition(":")
+    else:
+        return text, None
+    if not colon:
+        return host, None
+    if not _PORT.fullmatch(port) or not 0 < int(port) < 65_536:
+        raise ValueError(f"{text!r} has no valid port: write a number from 1 to 65535")
+    return host, int(port)
+
+
+def _host(text: str, host: str) -> str:
+    form = "a network (10.0.0.0/8), an address, a host (app) or a suffix (*.example.internal)"
+    if host == "*":
+        raise ValueError('\'*\' isn\'t an entry: "0.0.0.0/0" and "::/0" allow every address')
+    name = name_of(host.removeprefix("*"))
+    labels = name.removeprefix(".").split(".")
+    starred = host.startswith("*") and not host.startswith("*.")
+    if starred or seems_an_address(name) or len(name) > 253:
+        raise ValueError(f"{text!r} isn't {form}")
+    if not all(map(_LABEL.fullmatch, labels)):
+        raise ValueError(f"{text!r} isn't {form}")
+    if name in _METADATA_NAMES:
+        raise ValueError(f"{text!r} is the name of a metadata service: it can't be allowed")
+    return name
