@@ -8,6 +8,7 @@ No scalar is guessed at: types come from the model, so `on`, `010` and `22:30` s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Final
 import yaml
 
 from schedctl.failure import Failure, standard_input
+from schedctl.file_kinds import Foreign, Kind, foreign_document, kind_of, plain_value
 from schedkit.jsonform import FormErrors, Plain, from_json
 from schedkit.jsonform import Path as FieldPath
 from schedkit.jsonform.problems import did_you_mean
@@ -34,6 +36,9 @@ DEEPEST: Final = 100
 LARGEST: Final = 200_000
 """Values in a document, aliases written out: more than 256 KiB of payload can hold."""
 QUOTE: Final = 'quote it: "*/5 * * * *" (in YAML a * begins an alias)'
+
+
+CRONTAB: Final = "is a crontab (import crontab isn't built): cron lint -f and forecast -f read it"
 
 
 TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "null"))
@@ -169,13 +174,22 @@ def parse(name: str, content: bytes | str) -> Iterator[Read | Fault]:
         problem = f"not UTF-8: byte 0x{error.object[error.start]:02x}"
         yield Fault(f"{name}:{line}", problem, "save the file as UTF-8")
         return
+    kind = kind_of(text)
+    if isinstance(kind, Foreign):
+        yield Fault(name, f"is {kind}")
+        return
     try:
         documents = list(yaml.compose_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
-        yield _syntax(name, text, error)
+        yield Fault(name, CRONTAB) if kind is Kind.CRONTAB else _syntax(name, text, error)
+        return
+    if kind is Kind.CRONTAB:
+        yield Fault(name, CRONTAB)
         return
     for node in documents:
-        if isinstance(node, yaml.SequenceNode):  # what `job list -o json` prints
+        if node is not None and (foreign := foreign_document(plain_value(node))):
+            yield Fault(f"{name}:{node.start_mark.line + 1}", f"is {foreign}")
+        elif isinstance(node, yaml.SequenceNode):  # what `job list -o json` prints
             for one in node.value:
                 yield from _document(name, one)
         elif node is not None and not (isinstance(node, yaml.ScalarNode) and not node.value):
@@ -276,17 +290,25 @@ def _line(lines: dict[FieldPath, int], path: FieldPath, default: int) -> int:
 
 def _syntax(name: str, text: str, error: yaml.YAMLError) -> Fault:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return Fault(name, f"is no YAML: {error}")
+        return Fault(name, f"isn't valid YAML: {error}")
     number = error.problem_mark.line
     if isinstance(error, _Unfit):
         return Fault(f"{name}:{number + 1}", str(error.problem))
-    written = text.splitlines()[number] if number < len(text.splitlines()) else ""
+    lines = text.split("\n")
+    written = lines[number] if number < len(lines) else ""
     starred = "*" in written and error.context in (
         "while scanning an alias",
         "while parsing a block mapping",
         None,
     )
-    return Fault(f"{name}:{number + 1}", f"is no YAML: {error.problem}", QUOTE if starred else "")
+    quote = QUOTE if starred else _quoted(written)
+    return Fault(f"{name}:{number + 1}", f"isn't valid YAML: {error.problem}", quote)
+
+
+def _quoted(written: str) -> str:
+    """How to write a value that begins with a character that YAML reserves: `cron: @daily`."""
+    found = re.search(r"(?:[:-]\s+|[\[,]\s*|^\s*)([@`%][^,\]}]*?)\s*(?:\s#.*|[,\]}].*)?$", written)
+    return f'quote it: "{found[1]}" (in YAML {found[1][0]} can\'t begin a value)' if found else ""
 
 
 def _doubles(found: Sequence[tuple[str, Described]]) -> Iterator[Fault]:

@@ -7,7 +7,6 @@ the jobs of the namespace  ╯
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
@@ -18,6 +17,7 @@ import click
 
 from schedctl import manifests
 from schedctl.failure import Failure, standard_input
+from schedctl.file_kinds import Foreign, Kind, kind_of
 from schedctl.manifests import Fault
 from schedctl.output import message
 from schedctl.session import INSTANT, Session, When
@@ -39,9 +39,6 @@ LONGEST: Final = timedelta(days=3 * 366)
 """Of spans to look at."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_MANIFEST: Final = re.compile(r"(---|[{[]|- |(kind|name|cron|every|at)\s*:)")
-"""How the first line of a manifest begins; no crontab's line does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +140,8 @@ def given(
     excluding = 0
     for name, text in _texts(files):
         texts[name] = text
-        if _is_manifest(name, text):
+        kind = _kind(name, text)
+        if isinstance(kind, Foreign) or kind is Kind.MANIFEST:
             found = _manifest(session, name, text)
         else:
             crontabs.add(name)
@@ -239,12 +237,12 @@ def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
     return [(name, content.decode("utf-8-sig", "replace")) for name, content in found]
 
 
-def _is_manifest(name: str, text: str) -> bool:
-    if name != "stdin":
-        return Path(name).suffix in manifests.SUFFIXES
-    lines = (line.strip() for line in text.splitlines())
-    first = next((line for line in lines if line and not line.startswith("#")), "")
-    return bool(_MANIFEST.match(first))
+def _kind(name: str, text: str) -> Kind | Foreign:
+    """By the content; the name decides only where the content says nothing."""
+    found = kind_of(text)
+    if found is not None:
+        return found
+    return Kind.MANIFEST if Path(name).suffix in manifests.SUFFIXES else Kind.CRONTAB
 
 
 def _manifest(session: Session, name: str, text: str) -> Table:

@@ -207,7 +207,7 @@ def _cron(random: Random) -> Drawn:
         weekday = Field(str(day), frozenset({day}))
         words = [*meaning.text.split()[:2], days.text, meaning.month.text, weekday.text]
         meaning = replace(meaning, text=" ".join(words), day=days, weekday=weekday)
-    elif random.random() < 0.2:
+    elif random.random() < 0.2 and "?" not in meaning.text:  # with a ? it looks like AWS
         zero = Field("0", frozenset({0}))
         text = f"{meaning.text} {random.choice(('*', '2027', '2027-2028'))}"
         years = {"2027": {2027}, "2027-2028": {2027, 2028}}.get(text.rsplit(maxsplit=1)[-1], set())

@@ -1,0 +1,141 @@
+"""The kind of a file is judged by its content, as a file and on standard input alike."""
+
+from pathlib import Path
+
+import pytest
+
+from schedctl import manifests
+from schedctl.file_kinds import Kind, kind_of
+
+KUBERNETES = """\
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: report}
+spec:
+  schedule: "0 9 * * *"
+  timeZone: Europe/Berlin
+  concurrencyPolicy: Forbid
+"""
+SYSTEMD = "[Unit]\nDescription=x\n\n[Timer]\nOnCalendar=*-*-* 02:00:00\nPersistent=true\n"
+CELERY = '{"add": {"task": "tasks.add", "schedule": 30.0, "args": [1, 2]}}\n'
+ANACRONTAB = """\
+SHELL=/bin/sh
+START_HOURS_RANGE=3-22
+1\t5\tcron.daily\t\tnice run-parts /etc/cron.daily
+7 25 cron.weekly nice run-parts /etc/cron.weekly
+@monthly 45 cron.monthly nice run-parts /etc/cron.monthly
+"""
+GITHUB = """\
+name: nightly
+on:
+  schedule:
+    - cron: "0 3 * * *"
+jobs:
+  build: {runs-on: ubuntu-latest, steps: [{run: make}]}
+"""
+DKRON = '{"name": "x", "schedule": "@every 1m", "executor": "shell", "executor_config": {}}\n'
+
+FOREIGN = {
+    "a Kubernetes CronJob": KUBERNETES,
+    "a systemd timer": SYSTEMD,
+    "a schedule of Celery beat": CELERY,
+    "an anacrontab": ANACRONTAB,
+    "a GitHub workflow": GITHUB,
+    "a Dkron job": DKRON,
+    "a launchd property list": '<?xml version="1.0"?>\n<plist version="1.0"><dict/></plist>\n',
+    "a Docker Compose file": "services:\n  cron: {image: alpine}\n",
+    "a Kubernetes object (kind Deployment)": "apiVersion: apps/v1\nkind: Deployment\n",
+}
+MORE_FOREIGN = {
+    "a Kubernetes CronJob": "# list\n---\nkind: List\napiVersion: v1\nitems: [{kind: CronJob}]\n",
+    "a schedule of Celery beat": '[{"model": "django_celery_beat.periodictask", "fields": {}}]',
+    "a Dkron job": '[{"name": "x", "schedule": "@hourly", "executor_config": {}}]',
+    "an anacrontab": "1 5 backup.daily /usr/local/bin/backup\n",
+    "a systemd timer": "; mine\n[Timer]\nOnUnitActiveSec=5min\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [*FOREIGN.items(), *MORE_FOREIGN.items()], ids=lambda one: one[:24]
+)
+@pytest.mark.parametrize("where", ["stdin", "x.yaml", "x"])
+def test_the_format_of_another_scheduler_is_named_in_one_line(
+    offline, monkeypatch, tmp_path: Path, name: str, text: str, where: str
+) -> None:
+    monkeypatch.setattr("schedctl.timetables.standard_input", text.encode)
+    path = tmp_path / where
+    path.write_text(text)
+    ended = offline("cron", "lint", "-f", "-" if where == "stdin" else str(path))
+    assert ended.code == 1
+    (line,) = ended.lines
+    assert f"error: is {name}" in line
+    (fault,) = manifests.parse(where, text)
+    assert isinstance(fault, manifests.Fault)
+    assert f"is {name}" in fault.problem
+
+
+def test_the_fields_of_a_kubernetes_cronjob_are_mapped_to_ours() -> None:
+    (fault,) = manifests.parse("x.yaml", KUBERNETES)
+    assert isinstance(fault, manifests.Fault)
+    for part in ("schedule → cron", "timeZone → time_zone", "concurrencyPolicy → overlap"):
+        assert part in fault.problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'labels: {team: data}\nname: a\ncron: "0 9 * * *"\nshell: {argv: [x]}\n',
+        'time_zone: Europe/Berlin\nname: a\ncron: "0 9 * * *"\nshell: {argv: [x]}\n',
+        '"name": a\n"cron": "0 9 * * *"\nshell: {argv: [x]}\n',
+        "shell:\n  argv: [x]\nname: a\ncron: 0 9 * * *\n",
+        '{"labels": {}, "name": "a", "cron": ["0 9 * * *"], "shell": {"argv": ["x"]}}',
+        "# mine\n\n%YAML 1.1\n---\nname: a\ncron: 0 9 * * *\nshell: {argv: [x]}\n",
+        "\ufeffname: a\ncron: 0 9 * * *\nshell: {argv: [x]}\n",
+    ],
+)
+def test_a_manifest_is_read_as_one_wherever_it_comes_from_and_whatever_comes_first(
+    offline, monkeypatch, tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "job.txt"
+    path.write_text(text)
+    monkeypatch.setattr("schedctl.timetables.standard_input", text.encode)
+    for source in ("-", str(path)):
+        for command in ("lint", "forecast", "collide"):
+            ended = offline("cron", command, "-f", source)
+            assert ended.code == 0, ended.out + ended.err
+            assert "left out" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*/5 * * * * /bin/x: y\n",
+        "MAILTO=ops\n0 5 * * * echo a: b\n",
+        "# name: x\n@daily /bin/x\n",
+        "-0 5 L * * /bin/x\n",
+        "0 5 * * sun echo '{'\n",
+    ],
+)
+def test_a_crontab_is_never_taken_for_yaml(text: str) -> None:
+    assert kind_of(text) is Kind.CRONTAB
+    (fault,) = manifests.parse("x.yaml", text)
+    assert isinstance(fault, manifests.Fault)
+    assert "is a crontab" in fault.problem
+
+
+@pytest.mark.parametrize(
+    ("line", "quoted"),
+    [
+        ("cron: @daily", '"@daily"'),
+        ("cron: */5 * * * *", '"*/5 * * * *"'),
+        ("cron: [ @daily, x ]", '"@daily"'),
+        ("cron: `x`", '"`x`"'),
+    ],
+)
+def test_an_expression_that_yaml_cant_begin_with_is_refused_with_the_quotes(
+    line: str, quoted: str
+) -> None:
+    (fault,) = manifests.parse("x.yaml", f"name: a\n{line}\nshell: {{argv: [x]}}\n")
+    assert isinstance(fault, manifests.Fault)
+    assert fault.where == "x.yaml:2"
+    assert quoted in fault.hint
