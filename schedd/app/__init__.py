@@ -148,6 +148,7 @@ async def _live(
 ) -> None:
     eternal: list[tuple[str, Callable[[], Awaitable[object]]]] = [
         ("collect", parts.collect.loop.run),
+        ("audit of workers", parts.worker_audit.loop.run),
         ("brake", parts.brake.loop.run),
         ("peers", parts.peers.run),
         ("nudges", parts.nudges.run),

@@ -32,6 +32,7 @@ from schedd.owner.greeting import Greeting
 from schedd.owner.owner import Owner
 from schedd.owner.tails import Tails
 from schedd.owner.watchers import Watchers
+from schedd.owner.worker_audit import WorkerAudit
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
 from schedd.result_objects import StoredObjects
@@ -73,6 +74,7 @@ class Parts:
     workers: Workers
     collect: Collect
     greeting: Greeting
+    worker_audit: WorkerAudit
     peers: Peers
     nudges: Nudger
     relay: Relay
@@ -99,6 +101,7 @@ def build(ground: Ground) -> Parts:
     peers = Peers(member.cluster, ground.config.tls.files())
     nudges = Nudger(member.cluster, peers)
     relay = workers.elsewhere = Relay(peers)
+    worker_audit = WorkerAudit(store.users)
     collect = Collect(catalogue, store.results, clock, nudges, emit)
     leases, brake = _worker_leases(ground, member), Brake(store.pauses, emit)
     sender = _sender(ground)
@@ -119,6 +122,7 @@ def build(ground: Ground) -> Parts:
         workers=workers,
         collect=collect,
         greeting=Greeting(workers, leases, store.workers, store.results, store.users),
+        worker_audit=worker_audit,
         peers=peers,
         nudges=nudges,
         relay=relay,

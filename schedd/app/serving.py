@@ -55,6 +55,7 @@ def _attach(parts: Parts, terms: Terms) -> WorkerService:
         parts.clock,
         parts.tails,
         parts.advances,
+        parts.worker_audit,
     )
     cluster.listen(
         lambda known, view: parts.peers.members_changed() if known.members != view.members else None

@@ -9,6 +9,10 @@ state. So a run that this member has handed out itself, under that token, is tak
 and one whose end was accepted is over for all: rows are read of the others alone, before and
 afterwards. While the database is away nothing is acknowledged and the worker keeps the result. What
 this member can't judge (`reports`) it doesn't answer either.
+
+Invariant: one result, refusal or start that raises is set aside (`set_aside`); the others of its
+batch are stored. A result that was set aside isn't acknowledged: its worker keeps it, and sends it
+to another member.
 """
 
 import math
@@ -38,6 +42,7 @@ from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.records import dataclass, replace
+from schedkit.set_aside import in_parts
 from schedkit.tasks import Loop, in_turns
 
 BATCH: Final = 500
@@ -58,6 +63,8 @@ AFTER_COMMIT = failpoints.awaited("accept.after_commit")
 
 _At: TypeAlias = tuple[RunId, Token, bytes]
 """A result, by its digest."""
+_Kept: TypeAlias = tuple[Reported, Line]
+"""With the stream by which it came last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ class Collect:
         """The board of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
         self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
-        self._results: dict[_At, tuple[Reported, Line]] = {}
+        self._results: dict[_At, _Kept] = {}
         self._refusals: dict[tuple[RunId, Token], Refusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
         self._since = 0.0
@@ -186,7 +193,13 @@ class Collect:
         return max(0.0, self._since + GATHER - self._boot())
 
     async def _store_results(self) -> None:
+        def drop(one: tuple[_At, _Kept], _error: Exception) -> None:
+            self._results.pop(one[0], None)
+
         batch = list(self._results.items())[:BATCH]
+        await in_parts("result", batch, self._store_some_results, then=drop)
+
+    async def _store_some_results(self, batch: Sequence[tuple[_At, _Kept]]) -> None:
         runs = await self._runs_of([reported for _, (reported, _) in batch])
         decided = await self._decide([reported for _, (reported, _) in batch], runs)
         told: dict[_At, Report] = {}
@@ -198,6 +211,8 @@ class Collect:
         verdicts = await self._store.accept([*told.values()]) if told else []
         await AFTER_COMMIT()
         async for (at, report), verdict in in_turns(zip(told.items(), verdicts, strict=True)):
+            if at not in self._results:  # a batch that is stored in parts: answered already
+                continue
             reported, line = self._results.pop(at)  # it may have come again, by another stream
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
             self._tell(report, verdict, runs.get(report.key))
@@ -239,33 +254,35 @@ class Collect:
 
     async def _store_starts(self) -> None:
         batch = dict(list(self._starts.items())[:BATCH])
-        await self._store.started([*batch.values()])
+        await in_parts("start", [*batch.values()], self._store.started)
         self._nudges.runs_changed([(key.run_id, None) for key, _, _ in batch.values()])
         for at in batch:
             self._starts.pop(at, None)
 
     async def _store_refusals(self) -> None:
         batch = dict(list(self._refusals.items())[:BATCH])
-        runs = await self._store.reported_runs([one.key for one in batch.values()])
-        unstarted = [
-            Unstarted(one.key, runs[one.key].shard, one.token, one.sender)
-            for one in batch.values()
-            if one.key in runs
-        ]
-        for one in batch.values():
-            if one.key in runs:
-                await self._look_for_alarm(one, runs[one.key])
-        back = await self._store.refuse(unstarted)
+        await in_parts("refusal", [*batch.values()], self._store_some_refusals)
         for at in batch:
             self._refusals.pop(at, None)
-        await self._hand_on(back)
+
+    async def _store_some_refusals(self, batch: Sequence[Refusal]) -> None:
+        runs = await self._store.reported_runs([one.key for one in batch])
+        unstarted = [
+            Unstarted(one.key, runs[one.key].shard, one.token, one.sender)
+            for one in batch
+            if one.key in runs
+        ]
+        for one in batch:
+            if one.key in runs:
+                await self._look_for_alarm(one, runs[one.key])
+        await self._hand_on(await self._store.refuse(unstarted))
 
     async def _look_for_alarm(self, refusal: Refusal, run: LiveRun) -> None:
         """Somebody gave out a token greater than the row has ever had. The shard's epoch is raised
         above it before the run goes out again.
 
         No alarm: a late frame of an earlier token, and what anybody says of an assignment that
-        isn't theirs. A worker that lies of its own costs a shard one taking a minute.
+        isn't theirs. A worker that lies of its own costs a shard one takeover a minute.
         """
         theirs = (run.token, run.incarnation) == (refusal.token, refusal.sender)
         if not theirs or refusal.greatest <= run.token:

@@ -2,16 +2,25 @@
 
     hello ──greet──→ welcome │ refused (status and reason)
     then, both ways at once:
-      frames up   → workers (grants, heartbeats), collect (results, refusals)
+      frames up   → bounds → workers (grants, heartbeats), collect (results, refusals)
       line  down ← assignments, revokes, cancels, demand, reach, acknowledgements, answers
 
 Whatever breaks the stream, in either direction, ends it; the worker comes again, and says what it
 has in hand.
+
+Invariants
+- Every field is checked against the table of its bounds before it is used. A hello, heartbeat or
+  grant out of bounds ends the stream (INVALID_ARGUMENT, with the field). An item out of bounds (a
+  result, refusal, answer, log chunk, progress) is set aside and audited; the others are handled.
+- A result that is set aside is answered STALE, so that its worker doesn't send it again for good.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import grpc
@@ -24,6 +33,7 @@ from schedd.owner.attached import Attached
 from schedd.owner.collect import Collect, Refusal
 from schedd.owner.greeting import ANOTHER, Greeting, Turned
 from schedd.owner.tails import Tails
+from schedd.owner.worker_audit import WorkerAudit
 from schedd.owner.workers import Workers
 from schedd.ports import Cluster, ClusterClock
 from schedd.rpc import frames
@@ -32,8 +42,10 @@ from schedd.rpc.outbox import Outbox
 from schedd.rpc.reading import MOST_PARTS_OF_FRAME, Unread, put, reader, refuse_unread
 from schedd.rpc.status import abort
 from schedkit import failpoints
+from schedkit.bounds import FRAME
 from schedkit.errors import Unavailable
 from schedkit.records import dataclass, replace
+from schedkit.set_aside import note, set_aside
 from schedkit.tasks import in_turns
 from schedproto.v1 import worker_service_pb2 as wire
 
@@ -72,6 +84,10 @@ class NotTheirs(Exception):
     """A worker brought what only another can have."""
 
 
+PASSES: Final = (frames.BadFrame, NotTheirs)
+"""A bad item needs no traceback; another worker's result ends the stream."""
+
+
 class WorkerService:
     """Serves `Attach`."""
 
@@ -85,7 +101,9 @@ class WorkerService:
         clock: ClusterClock,
         tails: Tails,
         advances: Advances,
+        audit: WorkerAudit,
     ) -> None:
+        self._audit = audit
         self._tails = tails
         self._advances = advances
         self._terms = terms
@@ -100,7 +118,7 @@ class WorkerService:
         """Put it on this server."""
         attach = grpc.stream_stream_rpc_method_handler(
             self.attach,
-            request_deserializer=reader(wire.WorkerFrame, MOST_PARTS_OF_FRAME),
+            request_deserializer=reader(wire.WorkerFrame, MOST_PARTS_OF_FRAME, FRAME),
             response_serializer=wire.MemberFrame.SerializeToString,
         )
         put(server, gate, "schedd.v1.WorkerService", {"Attach": attach})
@@ -211,24 +229,26 @@ class WorkerService:
         """Take in one frame; True when it says goodbye."""
         who = attached.incarnation
         async for result in in_turns(frame.results):
-            reported = frames.reported(result, who.worker)
-            if await self._may_report(who, reported.sender):
-                self._collect.reported(reported, outbox)
+            with self._aside("result", who, then=partial(outbox.dismiss, result.key)):
+                reported = frames.reported(result, who.worker)
+                if await self._may_report(who, reported.sender):
+                    self._collect.reported(reported, outbox)
         for refused in frame.refusals:
-            self._collect.refused(frames.refusal(refused, who.worker, who.id))
+            with self._aside("refusal", who):
+                self._collect.refused(frames.refusal(refused, who.worker, who.id))
         for answer in frame.revoke_answers:
-            key, token = frames.key_of(answer.key)
-            if self._collect.is_anothers(key, token, who.id):
-                continue
-            self._workers.revoke_answered(key.run_id, token)
-            if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
-                self._collect.refused(Refusal(key, token, who.worker, who.id, "REVOKED"))
+            with self._aside("revoke answer", who):
+                self._revoked(answer, who)
         for chunk in frame.log_chunks:
-            key, token = frames.key_of(chunk.key)
-            self._tails.came(who.id, key.run_id, token, chunk.piece)
+            with self._aside("log chunk", who):
+                frames.check(chunk, "log_chunks")
+                key, token = frames.key_of(chunk.key)
+                self._tails.came(who.id, key.run_id, token, chunk.piece)
         for said in frame.progress:
-            key, token = frames.key_of(said.key)
-            self._advances.came(who.id, key.run_id, token, frames.progress(said))
+            with self._aside("progress", who):
+                progress = frames.progress(said)
+                key, token = frames.key_of(said.key)
+                self._advances.came(who.id, key.run_id, token, progress)
         if frame.HasField("granted"):
             granted = frame.granted
             last = frames.last_rank(granted)
@@ -239,6 +259,35 @@ class WorkerService:
             await self._greeting.goodbye(attached.incarnation)
             return True
         return False
+
+    @contextmanager
+    def _aside(
+        self, kind: str, who: Incarnation, then: Callable[[], object] | None = None
+    ) -> Iterator[None]:
+        """Handle one item of a worker's frame; one that can't be handled is audited, and `then`
+        follows.
+        """
+
+        def noted(error: Exception) -> None:
+            self._audit.rejected(who, kind, str(error))
+            if then is not None:
+                then()
+
+        try:
+            with set_aside(kind, f"worker/{who.worker}", passes=PASSES, then=noted):
+                yield
+        except frames.BadFrame as bad:
+            note(kind, f"worker/{who.worker}", bad)
+            noted(bad)
+
+    def _revoked(self, answer: wire.RevokeAnswer, who: Incarnation) -> None:
+        frames.check(answer, "revoke_answers")
+        key, token = frames.key_of(answer.key)
+        if self._collect.is_anothers(key, token, who.id):
+            return
+        self._workers.revoke_answered(key.run_id, token)
+        if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
+            self._collect.refused(Refusal(key, token, who.worker, who.id, "REVOKED"))
 
     async def _may_report(self, who: Incarnation, sender: IncarnationId) -> bool:
         """Whether a result counts as its own: of this incarnation, or an earlier one of the same
@@ -271,7 +320,8 @@ class WorkerService:
             )
         for run_id, token, since in holding.starts():
             if self._collect.lacks_start(run_id, token, who):
-                self._collect.started(run_id, token, frames.since_epoch(since))
+                with self._aside("start", attached.incarnation):
+                    self._collect.started(run_id, token, frames.since_epoch(since))
         self._greeting.heard(
             attached.incarnation,
             since_refresh,

@@ -1,14 +1,18 @@
-"""Between the frames of the worker's stream and the values of the loops. Pure translation."""
+"""Between the frames of the worker's stream and the values of the loops. Pure translation.
 
-import re
+Invariant: a message is checked against the table of its bounds (`schedkit.bounds`) before anything
+of it is translated; what is inside them is translated without an exception.
+"""
+
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
-from math import inf, isfinite
+from math import inf
 from typing import Final
 from uuid import UUID
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core import rank
@@ -23,15 +27,13 @@ from schedd.core.retry import Outcome
 from schedd.owner.collect import Refusal
 from schedd.owner.reports import Reported
 from schedd.owner.wordings import Known
+from schedkit.bounds import FRAME, problem
+from schedkit.bounds.common import FIRST_TIME, READING
+from schedkit.bounds.frames import MOST_HELD
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
-MOST_IN_HAND: Final = 50_000
-"""Runs that a heartbeat tells of; a worker has less than half as many (`workerd.work.MOST_LISTED`).
-"""
 MOST_NOTE: Final = 200
 """Characters of a progress's note."""
-_WORKER: Final = re.compile(r"[^/\s\x00-\x1f]{1,255}")
-
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -42,8 +44,18 @@ _SHA256: Final = 32
 _LONGEST_PROBLEM: Final = 300
 
 
+_FIRST_READING: Final = (READING.first - FIRST_TIME) // timedelta(microseconds=1)
+_END_OF_READINGS: Final = (READING.end - FIRST_TIME) // timedelta(microseconds=1)
+
+
 class BadFrame(ValueError):
-    """A frame that no worker of ours sends."""
+    """A frame, or an item of one, that is out of its bounds: the message names the field."""
+
+
+def check(message: Message, path: str = "") -> None:
+    """Check a message against the table of its bounds. Raises BadFrame."""
+    if found := FRAME.violations(message, path):
+        raise BadFrame(problem(found))
 
 
 # Every run has a dozen instants on the wire: protobuf's own conversions, by way of calendars and
@@ -78,14 +90,8 @@ def span(length: timedelta) -> Duration:
 
 
 def instant(stamped: Timestamp) -> datetime:
-    """A wire instant as an aware datetime. Raises BadFrame when it is out of range."""
-    nanos = stamped.nanos
-    if not 0 <= nanos < 1_000_000_000:
-        raise BadFrame(f"instant out of range: {nanos} ns")
-    try:
-        return _EPOCH + timedelta(seconds=stamped.seconds, microseconds=nanos // 1000)
-    except OverflowError as wrong:
-        raise BadFrame(f"instant out of range: {wrong}") from wrong
+    """Return the timestamp of a checked message as an aware datetime."""
+    return _EPOCH + timedelta(seconds=stamped.seconds, microseconds=stamped.nanos // 1000)
 
 
 def micros(at: datetime) -> int:
@@ -94,32 +100,20 @@ def micros(at: datetime) -> int:
 
 
 def since_epoch(microseconds: int) -> datetime:
-    """The other way. Raises BadFrame when it is out of range."""
-    try:
-        return _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError as wrong:
-        raise BadFrame(f"instant out of range: {wrong}") from wrong
+    """The other way. Raises BadFrame when it is out of the bounds of a clock's reading."""
+    if not _FIRST_READING <= microseconds < _END_OF_READINGS:
+        raise BadFrame(f"held.running: {microseconds} µs since 1970 is out of range")
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def length(duration: Duration) -> timedelta:
-    """A wire duration as a timedelta. Raises BadFrame when it is out of range."""
-    try:
-        return duration.ToTimedelta()
-    except (ValueError, OverflowError) as wrong:
-        raise BadFrame(f"duration out of range: {wrong}") from wrong
-
-
-def uuid(text: str, what: str) -> UUID:
-    """An id. Raises BadFrame."""
-    try:
-        return UUID(text)
-    except ValueError as wrong:
-        raise BadFrame(f"{what} {text[:60]!r} isn't an id") from wrong
+    """Return the duration of a checked message, to the microsecond."""
+    return timedelta(seconds=duration.seconds, microseconds=int(duration.nanos / 1000))
 
 
 def key_of(message: worker_service_pb2.AssignmentKey) -> tuple[RunKey, Token]:
-    """Which handing out of which run."""
-    run = RunKey(instant(message.scheduled_at), RunId(uuid(message.run_id, "run")))
+    """Return the run and the token that a checked key names."""
+    run = RunKey(instant(message.scheduled_at), RunId(UUID(message.run_id)))
     return run, Token(message.fencing_token)
 
 
@@ -132,12 +126,9 @@ def key_message(key: RunKey, token: Token) -> worker_service_pb2.AssignmentKey:
 
 def incarnation_of(hello: worker_service_pb2.Hello) -> Incarnation:
     """Who says hello. Raises BadFrame."""
-    if not hello.spool_id or hello.slots < 0:
-        raise BadFrame("a hello names spool and slots")
-    if not _WORKER.fullmatch(hello.worker):
-        raise BadFrame(f"{hello.worker[:60]!r} isn't the name of a worker: it is part of a key")
+    check(hello, "hello")
     return Incarnation(
-        id=IncarnationId(uuid(hello.incarnation, "incarnation")),
+        id=IncarnationId(UUID(hello.incarnation)),
         worker=hello.worker,
         spool_id=hello.spool_id,
         host=hello.host,
@@ -203,66 +194,67 @@ def traceparent(run: RunId, token: Token) -> str:
 
 def reported(result: worker_service_pb2.Result, worker: str) -> Reported:
     """A result of the worker of this name. Raises BadFrame."""
+    check(result, "results")
     key, token = key_of(result.key)
-    try:
-        outcome, reason = _outcome(result.outcome), _reason(result.reason)
-        return Reported(
-            key=key,
-            token=token,
-            worker=worker,
-            sender=_sender(result.incarnation),
-            digest=result.digest,
-            outcome=outcome,
-            reason=reason,
-            error=result.error[:4096],
-            exit_code=result.exit_code if result.HasField("exit_code") else None,
-            started_at=instant(result.started_at) if result.HasField("started_at") else None,
-            finished_at=instant(result.finished_at) if result.HasField("finished_at") else None,
-            result=_result(result, token),
-            output=_output(result, token),
-            stored=result.HasField("log") or result.HasField("kept_result"),
-            retry_after=length(result.retry_after) if result.HasField("retry_after") else None,
-        )
-    except BadFrame:
-        raise
-    except ValueError as wrong:
-        raise BadFrame(str(wrong)) from wrong
+    return Reported(
+        key=key,
+        token=token,
+        worker=worker,
+        sender=_sender(result.incarnation),
+        digest=result.digest,
+        outcome=_outcome(result.outcome),
+        reason=_reason(result.reason),
+        error=result.error,
+        exit_code=result.exit_code if result.HasField("exit_code") else None,
+        started_at=instant(result.started_at) if result.HasField("started_at") else None,
+        finished_at=instant(result.finished_at) if result.HasField("finished_at") else None,
+        result=_result(result, token),
+        output=_output(result, token),
+        stored=result.HasField("log") or result.HasField("kept_result"),
+        retry_after=length(result.retry_after) if result.HasField("retry_after") else None,
+    )
 
 
 @cache
 def _outcome(said: worker_service_pb2.Result.Outcome.ValueType) -> Outcome:
-    """Raises ValueError; what is none isn't remembered."""
     return Outcome(worker_service_pb2.Result.Outcome.Name(said).removeprefix("OUTCOME_"))
 
 
 @cache
-def _reason(said: common_pb2.Reason.ValueType) -> Reason | None:
-    """As above."""
-    name = common_pb2.Reason.Name(said).removeprefix("REASON_")
-    return None if name == "UNSPECIFIED" else Reason(name)
+def _named_reasons() -> dict[int, Reason]:
+    said = {reason.value: reason for reason in Reason}
+    return {
+        number: said[name.removeprefix("REASON_")]
+        for name, number in common_pb2.Reason.items()
+        if name.removeprefix("REASON_") in said
+    }
+
+
+def _reason(said: int) -> Reason | None:
+    """A reason of a newer worker is read as none: its result counts all the same."""
+    return _named_reasons().get(said)
 
 
 @lru_cache(maxsize=1024)
 def _sender(text: str) -> IncarnationId:
-    """Raises BadFrame. The few that are there send all the results."""
-    return IncarnationId(uuid(text, "incarnation"))
+    """The few that are there send all the results."""
+    return IncarnationId(UUID(text))
 
 
 def progress(said: worker_service_pb2.Progress) -> run_pb2.RunProgress:
     """How far an attempt is. Raises BadFrame."""
-    if not (0.0 <= said.fraction <= 1.0 and isfinite(said.done) and isfinite(said.total)):
-        raise BadFrame(f"a progress of {said.fraction}")
+    check(said, "progress")
     return run_pb2.RunProgress(
         fraction=said.fraction,
         done=said.done,
         total=said.total,
         note=said.note[:MOST_NOTE],
-        at=stamp(instant(said.at)),
+        at=said.at,
     )
 
 
 def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
-    """What its worker has in hand. Raises BadFrame.
+    """What its worker has in hand, by a checked heartbeat. Raises BadFrame.
 
     One of a version before this one tells each by a message; whose start it doesn't tell waits.
     """
@@ -274,15 +266,15 @@ def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
         found = Holdings(waiting, running, spooled)
     except ValueError as wrong:
         raise BadFrame(str(wrong)) from wrong
-    if found.unended + found.spooled > MOST_IN_HAND:
-        raise BadFrame(f"nobody has more than {MOST_IN_HAND:,} runs in hand")
+    if found.unended + found.spooled > MOST_HELD:
+        raise BadFrame(f"held: names more than {MOST_HELD:,} runs")
     return found
 
 
 def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, bytes]:
     waiting, running, spooled = bytearray(), bytearray(), bytearray()
     for one in told:
-        run, token = RunId(uuid(one.key.run_id, "run")), Token(one.key.fencing_token)
+        run, token = RunId(UUID(one.key.run_id)), Token(one.key.fencing_token)
         if one.state == worker_service_pb2.Holding.STATE_SPOOLED:
             spooled += pack_key(run, token)
         elif one.HasField("started_at"):
@@ -294,6 +286,7 @@ def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, b
 
 def refusal(message: worker_service_pb2.Refusal, worker: str, sender: IncarnationId) -> Refusal:
     """An assignment that wasn't taken. Raises BadFrame."""
+    check(message, "refusals")
     key, token = key_of(message.key)
     try:
         why = worker_service_pb2.Refusal.Why.Name(message.why).removeprefix("WHY_")
@@ -319,7 +312,7 @@ def demand(heads: Sequence[Head]) -> worker_service_pb2.Demand:
 
 
 def last_rank(granted: worker_service_pb2.Granted) -> float:
-    """The greatest rank of a run that granted slots are for. Raises BadFrame."""
+    """The greatest rank of a run that granted slots are for, by a checked message."""
     if not granted.HasField("before"):
         return inf
     return rank.last_rank(granted.before.priority, instant(granted.before.waiting_since))
@@ -345,11 +338,11 @@ def _result(result: worker_service_pb2.Result, token: Token) -> bytes | None:
 
 def _kept(kept: run_pb2.Kept, token: Token) -> run_pb2.Kept:
     """What its worker says; the key is that of its own assignment. Raises BadFrame."""
-    if kept.size < 0 or kept.omitted < 0 or not (kept.problem or len(kept.sha256) == _SHA256):
-        raise BadFrame("what is in the result store has a size and a SHA-256")
+    if not (kept.problem or len(kept.sha256) == _SHA256):
+        raise BadFrame("results.log: has no SHA-256 of what is in the result store")
     return run_pb2.Kept(
         size=kept.size,
-        sha256=kept.sha256[:_SHA256],
+        sha256=kept.sha256,
         fencing_token=token,
         problem=kept.problem[:_LONGEST_PROBLEM],
         omitted=kept.omitted,

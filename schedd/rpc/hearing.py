@@ -107,7 +107,7 @@ class Hearing:
                         self._feed.deaf()
                     hears = True
                     self._feed.hear([(RunId(UUID(bytes=run)), None) for run in answer.runs])
-            except (Unavailable, ValueError) as away:
+            except Unavailable as away:
                 log.debug("%s", away)
             if hears:
                 self._feed.deaf()
@@ -140,9 +140,6 @@ async def _heard(
 async def told(ears: Ears, request: wire.ChangesRequest) -> AsyncIterator[wire.ChangesResponse]:
     """What changes here, for a member that listens. The first answer is empty: it stands; and one
     that comes after BEAT without a change.
-
-    Raises:
-        ValueError: the request names no jobs.
     """
     jobs = frozenset(JobId(UUID(bytes=job)) for job in request.jobs) or None
     with ears.listening(jobs) as ear:

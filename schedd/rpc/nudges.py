@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Final, NoReturn, Protocol
 from uuid import UUID
 
-from schedd.core.ids import SHARDS, Hint, JobId, RunId, ShardId
+from schedd.core.ids import Hint, JobId, RunId, ShardId
 from schedd.core.model import LiveRun
 from schedd.ports import Cluster
 from schedd.rpc.peers import Peers
@@ -157,17 +157,9 @@ class Nudger:
 
 
 def take_nudge(here: Nudged, request: wire.NudgeRequest) -> None:
-    """Look at these rows now. Ids that can't be read are left out: it is only a hint."""
-    here.jobs_changed([JobId(found) for found in _uuids(request.job_ids)])
-    here.runs_ready([ShardId(s) for s in request.shards if 0 <= s < SHARDS])
-    here.runs_changed([(RunId(found), None) for found in _uuids(request.run_ids)])
+    """Look at these rows now."""
+    here.jobs_changed([JobId(UUID(text)) for text in request.job_ids])
+    here.runs_ready([ShardId(shard) for shard in request.shards])
+    here.runs_changed([(RunId(UUID(text)), None) for text in request.run_ids])
     if request.cluster:
         here.cluster_changed()
-
-
-def _uuids(texts: Iterable[str]) -> Iterable[UUID]:
-    for text in texts:
-        try:
-            yield UUID(text)
-        except ValueError:
-            log.debug("a nudge names %r, which isn't an id", text[:60])

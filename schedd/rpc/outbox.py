@@ -128,6 +128,12 @@ class Outbox:
         self._acknowledgements[str(key.run_id), token] = told
         self._waiting.set()
 
+    def dismiss(self, key: wire.AssignmentKey) -> None:
+        """Have the worker forget a result that can't be read, by the key as it came."""
+        answer = wire.Acknowledgement(key=key, verdict=wire.Acknowledgement.VERDICT_STALE)
+        self._acknowledgements[_attempt(key)] = answer
+        self._waiting.set()
+
     def _cancel(self, told: wire.Cancel) -> None:
         """Said once; and what is to be killed stays so."""
         at = _attempt(told.key)

@@ -4,6 +4,7 @@ who has refused this, how do these workers stand, what changes here.
 
 from collections.abc import AsyncIterator, Callable
 from typing import Final
+from uuid import UUID
 
 import grpc
 
@@ -19,6 +20,7 @@ from schedd.rpc.reading import MOST_PARTS_OF_FRAME, put, streaming, unary
 from schedd.rpc.refusals import told
 from schedd.rpc.relay import pass_on
 from schedd.rpc.status import abort, abort_with
+from schedkit.bounds import FRAME
 from schedproto.v1 import peer_service_pb2 as wire
 
 MOST_LISTENING: Final = 256
@@ -44,12 +46,19 @@ class PeerService:
     def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
         """Put it on this server."""
         table = {
-            "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse),
-            "Relay": unary(self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
-            "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse),
-            "Refusals": unary(self.refusals, wire.RefusalsRequest, wire.RefusalsResponse),
-            "Workers": unary(self.workers, wire.WorkersRequest, wire.WorkersResponse),
-            "Changes": streaming(self.changes, wire.ChangesRequest, wire.ChangesResponse),
+            "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse, bounds=FRAME),
+            "Relay": unary(
+                *(self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
+                bounds=FRAME,
+            ),
+            "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse, bounds=FRAME),
+            "Refusals": unary(
+                self.refusals, wire.RefusalsRequest, wire.RefusalsResponse, bounds=FRAME
+            ),
+            "Workers": unary(self.workers, wire.WorkersRequest, wire.WorkersResponse, bounds=FRAME),
+            "Changes": streaming(
+                self.changes, wire.ChangesRequest, wire.ChangesResponse, bounds=FRAME
+            ),
         }
         put(server, gate, "schedd.v1.PeerService", table)
 
@@ -69,7 +78,7 @@ class PeerService:
     ) -> wire.RelayResponse:
         """Pass this on to a worker attached here."""
         try:
-            incarnation = IncarnationId(frames.uuid(request.incarnation, "incarnation"))
+            incarnation = IncarnationId(UUID(request.incarnation))
             return await pass_on(self._workers, incarnation, request.frame)
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
@@ -77,24 +86,14 @@ class PeerService:
     async def refusals(
         self,
         request: wire.RefusalsRequest,
-        context: grpc.aio.ServicerContext[wire.RefusalsRequest, wire.RefusalsResponse],
+        _context: object,
     ) -> wire.RefusalsResponse:
         """Which workers have told this member that they can't run a job."""
-        try:
-            return told(self._workers, request)
-        except frames.BadFrame as bad:
-            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+        return told(self._workers, request)
 
-    async def workers(
-        self,
-        request: wire.WorkersRequest,
-        context: grpc.aio.ServicerContext[wire.WorkersRequest, wire.WorkersResponse],
-    ) -> wire.WorkersResponse:
+    async def workers(self, request: wire.WorkersRequest, _context: object) -> wire.WorkersResponse:
         """How those of these workers stand that are attached here."""
-        try:
-            return worker_views.told(self._workers, request)
-        except frames.BadFrame as bad:
-            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+        return worker_views.told(self._workers, request)
 
     async def changes(
         self,
@@ -108,5 +107,3 @@ class PeerService:
                     yield answer
         except TooMany as refused:
             await abort_with(context, refused)
-        except ValueError as bad:
-            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")

@@ -4,6 +4,7 @@
 
 Invariants
 - Whatever is asked of a peer has a deadline, and one that hangs delays nobody else's call.
+- An answer out of its bounds (`schedkit.bounds`) counts as none: the call raises Unavailable.
 - A channel to an endpoint that no member has any more is closed; so is one of a certificate that
   was changed on disk, when its calls have ended.
 """
@@ -14,8 +15,10 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import Message
 
 from schedd.ports import Cluster
+from schedkit.bounds import FRAME, problem
 from schedkit.channel import TLS, Rotation, connect
 from schedkit.errors import Misconfigured, Unavailable
 from schedkit.tasks import Waker
@@ -34,6 +37,8 @@ A = TypeVar(
     wire.RefusalsResponse,
     wire.WorkersResponse,
 )
+
+B = TypeVar("B", bound=Message)
 
 
 class Peers:
@@ -89,7 +94,7 @@ class Peers:
         stream = call(request)
         try:
             async for answer in stream:
-                yield answer
+                yield _within_bounds(answer, f"Changes of {endpoint}")
         except grpc.aio.AioRpcError as error:
             raise Unavailable(f"Changes of {endpoint}: {error.code().name}") from error
         except asyncio.CancelledError:
@@ -143,7 +148,7 @@ class Peers:
                 raise
             # Its channel was closed under it: the member has gone.
             raise Unavailable(f"{method} to {endpoint}: the member has gone") from None
-        return response
+        return _within_bounds(response, f"{method} to {endpoint}")
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         if self._rotation.turned():
@@ -157,3 +162,10 @@ class Peers:
             except Misconfigured as error:  # a certificate in the middle of its rotation
                 raise Unavailable(str(error)) from error
         return channel
+
+
+def _within_bounds(answer: B, what: str) -> B:
+    """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
+    if found := FRAME.violations(answer):
+        raise Unavailable(f"{what}: the answer is out of bounds: {problem(found)}")
+    return answer

@@ -28,6 +28,7 @@ from google.protobuf.message import DecodeError, Message
 from schedd.rpc.gate import Gate
 from schedd.rpc.in_hand import InHand
 from schedd.rpc.status import abort
+from schedkit.bounds import Bounds, problem
 from schedkit.records import dataclass
 
 M = TypeVar("M", bound=Message)
@@ -40,6 +41,9 @@ MOST_PARTS_OF_FRAME: Final = 250_000
 eight parts each. Of a member's too, as it is relayed: of 500 assignments each has thirty, and three
 for each variable.
 """
+
+OUT_OF_BOUNDS: Final = "OUT_OF_BOUNDS"
+"""Why a message is rejected whose fields aren't within their bounds (`schedkit.bounds`)."""
 
 DEEPEST: Final = 100
 """Messages within each other that protobuf reads; what lies deeper needs no counting."""
@@ -64,14 +68,23 @@ class _TooMany(Exception):
     """More parts than are allowed."""
 
 
-def reader(cls: type[M], most: int = MOST_PARTS) -> Callable[[bytes], M | Unread]:
-    """Reads bytes as a message of this class; never raises."""
+def reader(
+    cls: type[M], most: int = MOST_PARTS, bounds: Bounds | None = None
+) -> Callable[[bytes], M | Unread]:
+    """Reads bytes as a message of this class; never raises.
+
+    `bounds`: what the message must be within. User calls check theirs later, when the caller is
+    known (`schedd.api.wellformed`).
+    """
 
     def read(content: bytes) -> M | Unread:
         try:
             if len(content) > 2 * most:  # no part has fewer bytes than two
                 _count(content, 0, len(content), cls.DESCRIPTOR, most, 0)
-            return cls.FromString(content)
+            message = cls.FromString(content)
+            if bounds is not None and (found := bounds.violations(message)):
+                return Unread("INVALID_ARGUMENT", problem(found), OUT_OF_BOUNDS)
+            return message
         except _TooMany:
             why = f"the message has more than {most:,} parts"
             return Unread("RESOURCE_EXHAUSTED", why, "TOO_MANY_PARTS")
@@ -94,6 +107,7 @@ def unary(
     answer: type[Message],
     most: int = MOST_PARTS,
     in_hand: InHand | None = None,
+    bounds: Bounds | None = None,
 ) -> _Handler:
     """The handler of a call with one request, of at most so many parts, and one answer.
 
@@ -110,7 +124,7 @@ def unary(
             turn.weighs(asked.ByteSize())
             return await call(asked, context)
 
-    read = reader(request, most)
+    read = reader(request, most, bounds)
     handled = handle if in_hand is None else in_turn
     return grpc.stream_unary_rpc_method_handler(handled, read, answer.SerializeToString)
 
@@ -119,6 +133,7 @@ def streaming(
     call: Callable[[Any, Context], AsyncIterator[Any]],
     request: type[Message],
     answer: type[Message],
+    bounds: Bounds | None = None,
 ) -> _Handler:
     """The handler of a call with one request and a stream of answers."""
 
@@ -128,7 +143,8 @@ def streaming(
         async for each in call(await _asked(requests, context), context):
             yield each
 
-    return grpc.stream_stream_rpc_method_handler(handle, reader(request), answer.SerializeToString)
+    read = reader(request, bounds=bounds)
+    return grpc.stream_stream_rpc_method_handler(handle, read, answer.SerializeToString)
 
 
 async def _asked(requests: AsyncIterator[Message | Unread], context: Context) -> Message:

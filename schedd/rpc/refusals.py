@@ -7,11 +7,11 @@ run's shard. Where that is away, or older than this question, this member tells 
 
 import logging
 from collections.abc import Mapping
+from uuid import UUID
 
 from schedd.core.ids import IncarnationId, JobId, ShardId
 from schedd.owner.workers import Workers
 from schedd.ports import Cluster
-from schedd.rpc import frames
 from schedd.rpc.peers import Peers
 from schedkit.errors import Unavailable
 from schedproto.v1 import peer_service_pb2 as wire
@@ -37,24 +37,15 @@ class AskedRefusals:
         request = wire.RefusalsRequest(job_id=str(job), generation=generation)
         try:
             answer = await self._peers.refusals(owner.grpc, request)
-            return {
-                IncarnationId(frames.uuid(one.incarnation, "incarnation")): one.why
-                for one in answer.refused
-            }
+            return {IncarnationId(UUID(one.incarnation)): one.why for one in answer.refused}
         except Unavailable as away:
             log.debug("%s", away)
-        except frames.BadFrame as bad:
-            log.warning("a peer's answer can't be read: %s", bad)
         return here
 
 
 def told(workers: Workers, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
-    """What this member was told.
-
-    Raises:
-        BadFrame: that is no job's id.
-    """
-    job = JobId(frames.uuid(request.job_id, "job_id"))
+    """What this member was told."""
+    job = JobId(UUID(request.job_id))
     said = workers.refusals(job, request.generation)
     refused = [
         wire.RefusalsResponse.Refused(incarnation=str(incarnation), why=why)

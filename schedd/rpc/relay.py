@@ -180,8 +180,11 @@ async def pass_on(
     """Pass a frame on to a worker attached here, and wait for its answers to the revokes in it.
 
     Raises:
-        BadFrame: one of the revokes names nothing.
+        BadFrame: an item of the frame is out of its bounds.
     """
+    for name in ("assignments", "revokes", "cancels"):
+        for item in getattr(frame, name):
+            frames.check(item, f"frame.{name}")
     attached = workers.attached(incarnation)
     if attached is None or not isinstance(attached.line, Outbox):
         return wire.RelayResponse(absent=True)
@@ -223,9 +226,9 @@ def _holdings(heard: Heard) -> Iterable[down.Holding]:
 def _heard(answer: wire.RelayResponse) -> Heard | None:
     if not answer.HasField("heartbeat"):
         return None
+    beat = answer.heartbeat
     try:
-        at = frames.instant(answer.heartbeat.judged_time)
-        return Heard(at, frames.holdings(answer.heartbeat))
+        return Heard(frames.instant(beat.judged_time), frames.holdings(beat))
     except frames.BadFrame as bad:
-        log.warning("a peer's answer can't be read: %s", bad)
+        log.warning("answer of a member rejected: %s", bad)
         return None

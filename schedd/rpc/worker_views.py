@@ -18,7 +18,6 @@ from schedd.core.ids import IncarnationId
 from schedd.core.model import Incarnation
 from schedd.core.records import WorkerView
 from schedd.owner.workers import Workers
-from schedd.rpc import frames
 from schedd.rpc.peers import Peers
 from schedkit.errors import Unavailable
 from schedproto.v1 import peer_service_pb2 as wire
@@ -50,12 +49,8 @@ async def asked(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerView]:
 
 
 def told(workers: Workers, request: wire.WorkersRequest) -> wire.WorkersResponse:
-    """Those of these that are attached to this member.
-
-    Raises:
-        BadFrame: one is no incarnation's id.
-    """
-    ids = {_incarnation(one) for one in request.incarnations}
+    """Those of these that are attached to this member."""
+    ids = {IncarnationId(UUID(bytes=one)) for one in request.incarnations}
     heard = [_heard(view) for view in workers.workers() if view.incarnation.id in ids]
     return wire.WorkersResponse(heard=heard)
 
@@ -68,13 +63,6 @@ async def _one(
     except Unavailable as away:
         log.debug("%s", away)
         return ()
-
-
-def _incarnation(one: bytes) -> IncarnationId:
-    try:
-        return IncarnationId(UUID(bytes=one))
-    except ValueError:
-        raise frames.BadFrame("incarnations: one isn't of 16 bytes") from None
 
 
 def _heard(view: WorkerView) -> wire.WorkersResponse.Heard:

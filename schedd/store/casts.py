@@ -1,23 +1,38 @@
-"""What the driver makes of columns: instants in UTC and ids, for each of many rows.
+"""Read columns of PostgreSQL as Python values: timestamps in UTC, intervals, ids.
 
-A run's row has half a dozen of each. The driver's own reader of instants goes by a zone object of
-its own making for each of them, and the library's reader of ids looks for five ways to write one:
-together they took longer than the query.
+A run's row has half a dozen of each. The driver's own reader of timestamps makes a zone object for
+each value, and the library's reader of ids accepts five spellings: together they took longer than
+the query.
+
+Invariant: every value that PostgreSQL can hold is read without an exception, in every time zone of
+the session. A row that another client wrote must not end a member. A timestamp or interval outside
+the range of Python (`infinity`, 44 BC, the year 294276) is read as `EARLIEST` or `LATEST`, or as
+the shortest or longest interval.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID, SafeUUID
 
-from psycopg2 import extensions
+from psycopg2 import DataError, extensions
 
-TIMESTAMPTZ, UUID_ = 1184, 2950
+TIMESTAMPTZ, INTERVAL, UUID_ = 1184, 1186, 2950
 """Types of PostgreSQL, by their numbers."""
+
+EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
+LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
+"""A day inside the range of Python, so that every time zone can show them."""
+LONGEST: Final = timedelta(days=36_525)
+"""A century: `LONGEST` added to a date of today is a date."""
 
 _UNKNOWN: Final = SafeUUID.unknown
 """Looked up once: to ask an enumeration takes as long as to make the id."""
+_OUT_OF_RANGE: Final = re.compile(
+    r"(?P<past>-infinity|.* BC)|(?P<future>infinity|\d{4,}-\d\d-\d\d .*)", re.DOTALL
+)
 
 
 def register(connection: Any, _record: object) -> None:
@@ -25,18 +40,48 @@ def register(connection: Any, _record: object) -> None:
     extensions.register_type(
         extensions.new_type((TIMESTAMPTZ,), "UTC_INSTANT", instant), connection
     )
+    extensions.register_type(extensions.new_type((INTERVAL,), "SPAN", span), connection)
     extensions.register_type(extensions.new_type((UUID_,), "ID", identity), connection)
 
 
 def instant(text: Any, cursor: Any) -> datetime | None:
-    """In UTC, whatever the session's time zone (a pooler may lose a setting)."""
+    """Return the timestamp in UTC, whatever the session's time zone (a pooler may lose a setting).
+
+    A timestamp outside the range of Python is `EARLIEST` or `LATEST`.
+    """
     if text is None:
         return None
     try:
         read = datetime.fromisoformat(text)
-    except ValueError:  # infinity, a year before Christ: the driver says what it makes of it
-        read = extensions.PYDATETIMETZ(text, cursor)
-    return read if read.tzinfo is UTC else read.astimezone(UTC)
+        return read if read.tzinfo is UTC else read.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return _out_of_range(text, cursor)
+
+
+def _out_of_range(text: str, cursor: Any) -> datetime:
+    """Return the nearest timestamp that Python has.
+
+    A text of another `DateStyle` than ISO isn't a value of the row but a setting of the session:
+    the driver reads it, or says why not.
+    """
+    found = _OUT_OF_RANGE.fullmatch(text)
+    if found is None:
+        read: datetime = extensions.PYDATETIMETZ(text, cursor)
+        return read.astimezone(UTC)
+    if found["past"] or text.startswith("0001-"):
+        return EARLIEST
+    return LATEST
+
+
+def span(text: Any, cursor: Any) -> timedelta | None:
+    """Return the interval, no longer than `LONGEST` either way."""
+    if text is None:
+        return None
+    try:
+        read: timedelta = extensions.PYINTERVAL(text, cursor)
+    except (ValueError, OverflowError, DataError):
+        read = -LONGEST if text.startswith("-") else LONGEST
+    return max(-LONGEST, min(read, LONGEST))
 
 
 def identity(text: Any, _cursor: object) -> UUID | None:

@@ -27,6 +27,7 @@ from schedd.owner.collect import Refusal
 from schedd.owner.reports import Reported
 from schedd.owner.tails import Tails
 from schedd.owner.wordings import Known
+from schedd.owner.worker_audit import WorkerAudit
 from schedd.rpc.attach import Terms, WorkerService
 from schedd.rpc.gate import Gate
 from schedkit.channel import SERVER_OPTIONS, listen
@@ -103,6 +104,7 @@ class Member:
             self.clock,
             Tails(self.world.workers),
             Advances(),
+            WorkerAudit(cast("Any", None)),
         )
         self.address = ""
         self.writing = False

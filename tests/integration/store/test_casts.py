@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Connection
 
+from schedd.store.casts import EARLIEST, LATEST, LONGEST
 from support.store import World
 
 WRITTEN = [
@@ -45,6 +46,60 @@ async def test_instants_are_read_in_utc_whatever_the_sessions_zone(
     found = await me.store.database.call(body)
     assert found == [read for _, read in written]
     assert {one.utcoffset() for one in found if one} == {timedelta(0)}
+
+
+OUT_OF_RANGE = [
+    ("infinity", LATEST),
+    ("-infinity", EARLIEST),
+    ("294276-12-31 23:59:59.999999+00", LATEST),
+    ("10000-01-01 12:00:00+00", LATEST),
+    ("4713-01-01 00:00:00+00 BC", EARLIEST),
+    ("0001-12-31 23:59:59+00 BC", EARLIEST),
+]
+NEAR_THE_ENDS = [
+    "0001-01-01 00:00:00+00",
+    "0001-01-01 09:00:00+00",
+    "9999-12-31 23:59:59.999999+00",
+]
+
+
+@pytest.mark.parametrize(
+    "zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago", "Asia/Kathmandu", "<x>+15:59"]
+)
+async def test_every_timestamp_that_postgresql_holds_is_read_in_every_zone(
+    world: World, zone: str
+) -> None:
+    def body(connection: Connection) -> list[datetime]:
+        connection.exec_driver_sql(f"SET LOCAL timezone = '{zone}'")
+        texts = [text for text, _ in OUT_OF_RANGE] + NEAR_THE_ENDS
+        rows = connection.exec_driver_sql("SELECT unnest(%s::timestamptz[])", (texts,))
+        return [row[0] for row in rows]
+
+    me = await world.member()
+    found = await me.store.database.call(body)
+    assert found[: len(OUT_OF_RANGE)] == [read for _, read in OUT_OF_RANGE]
+    day = timedelta(days=1)
+    for read, near in zip(found[len(OUT_OF_RANGE) :], (EARLIEST, EARLIEST, LATEST), strict=True):
+        assert abs(read - near) <= 2 * day
+        assert read.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("1 day 02:03:04.5", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+        ("-3 days", timedelta(days=-3)),
+        ("178000000 years", LONGEST),
+        ("-178000000 years", -LONGEST),
+        ("2147483647 days", LONGEST),
+        ("2562047788:00:54.775807", LONGEST),
+    ],
+)
+async def test_every_interval_that_postgresql_holds_is_read(
+    world: World, text: str, read: timedelta
+) -> None:
+    await world.member()
+    assert await world.sql(f"SELECT '{text}'::interval") == [(read,)]
 
 
 async def test_no_instant_is_none(world: World) -> None:

@@ -16,6 +16,7 @@ from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as wire
 from support.runs import running, worker
 
+KEY = wire.AssignmentKey(run_id=str(uuid4()), fencing_token=7)
 QUARTER = run_pb2.RunProgress(fraction=0.25)
 
 
@@ -61,10 +62,10 @@ def test_what_a_worker_doesnt_hold_any_more_is_forgotten(run):
     "said",
     [{"fraction": 1.5}, {"fraction": -0.1}, {"fraction": float("nan")}, {"done": float("inf")}],
 )
-def test_what_cant_be_meant_ends_the_stream(said):
-    with pytest.raises(frames.BadFrame, match="a progress of"):
-        frames.progress(wire.Progress(**said))
+def test_a_progress_out_of_its_bounds_is_a_bad_frame(said):
+    with pytest.raises(frames.BadFrame, match=r"^progress\."):
+        frames.progress(wire.Progress(key=KEY, **said))
 
 
 def test_a_note_is_cut():
-    assert len(frames.progress(wire.Progress(note="x" * 1000)).note) == frames.MOST_NOTE
+    assert len(frames.progress(wire.Progress(key=KEY, note="x" * 1000)).note) == frames.MOST_NOTE

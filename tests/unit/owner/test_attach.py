@@ -19,6 +19,7 @@ from schedd.core.rights import Identity, Kind
 from schedd.owner.advances import Advances
 from schedd.owner.reports import Reported
 from schedd.owner.tails import Tails
+from schedd.owner.worker_audit import WorkerAudit
 from schedd.owner.workers import Workers
 from schedd.rpc import frames, gate
 from schedd.rpc.attach import Terms, WorkerService
@@ -105,6 +106,7 @@ class Member:
             clock,
             Tails(self.workers),
             Advances(),
+            WorkerAudit(cast("Any", None)),
         )
 
     def attach(self, context: Context) -> asyncio.Task[None]:

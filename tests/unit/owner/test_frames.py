@@ -33,8 +33,10 @@ def hello(**changes: object) -> wire.Hello:
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: frames.key_of(wire.AssignmentKey(run_id="no id")),
-        lambda: frames.key_of(wire.AssignmentKey(scheduled_at=Timestamp(seconds=HUGE))),
+        lambda: frames.check(wire.AssignmentKey(run_id="no id")),
+        lambda: frames.check(
+            wire.AssignmentKey(run_id=str(uuid4()), scheduled_at=Timestamp(seconds=HUGE))
+        ),
         lambda: frames.incarnation_of(hello(worker="")),
         lambda: frames.incarnation_of(hello(worker="a/b")),
         lambda: frames.incarnation_of(hello(worker="a" * 300)),
@@ -43,7 +45,6 @@ def hello(**changes: object) -> wire.Hello:
         lambda: frames.incarnation_of(hello(started_at=Timestamp(seconds=-HUGE))),
         lambda: frames.reported(wire.Result(key=KEY), "w1"),
         lambda: frames.reported(wire.Result(key=KEY, incarnation=str(uuid4()), outcome=99), "w1"),
-        lambda: frames.reported(wire.Result(key=KEY, incarnation=str(uuid4()), reason=9999), "w1"),
         lambda: frames.reported(
             wire.Result(
                 key=KEY,
@@ -56,10 +57,11 @@ def hello(**changes: object) -> wire.Hello:
         lambda: frames.holdings(wire.Heartbeat(held=wire.Held(waiting=bytes(25)))),
         lambda: frames.holdings(wire.Heartbeat(held=wire.Held(running=bytes(24)))),
         lambda: frames.holdings(wire.Heartbeat(held=wire.Held(spooled=bytes(24 * 50_001)))),
-        lambda: frames.holdings(wire.Heartbeat(holdings=[wire.Holding()])),
+        lambda: frames.check(wire.Heartbeat(holdings=[wire.Holding()])),
         lambda: frames.since_epoch(HUGE),
-        lambda: frames.length(Duration(seconds=HUGE)),
-        lambda: frames.instant(Timestamp(nanos=-1, seconds=HUGE)),
+        lambda: frames.since_epoch(-62_135_596_800_000_000),
+        lambda: frames.check(wire.Heartbeat(since_refresh=Duration(seconds=HUGE))),
+        lambda: frames.check(wire.Heartbeat(judged_time=Timestamp(nanos=-1, seconds=HUGE))),
     ],
 )
 def test_what_no_worker_of_ours_sends_is_a_bad_frame(read: Callable[[], object]):

@@ -1,0 +1,369 @@
+"""Rules for the fields of messages, and the check of a message against them.
+
+    table: message ─→ field ─→ rule      `Bounds(table).violations(message)` ─→ (path, problem) …
+
+Every field of every message that enters a process has a row in a table. Tables are in `frames`,
+`definitions` and, for user calls, `schedd.api.request_bounds`. A test walks the descriptors and
+fails on a field without a row.
+
+Invariants
+- A message without violations holds values that the process can compute with: an enum has a name,
+  a timestamp is inside the window of its rule, a duration fits, texts, bytes, lists and maps have
+  at most their size, no text holds a NUL character.
+- A check costs time by the fields that are set. Rules are resolved once for each type of message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from typing import Any, Final, TypeAlias, TypeVar
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from schedkit.records import dataclass
+
+Violation: TypeAlias = tuple[str, str]
+"""The path of a field, and the problem with its value."""
+
+Found: TypeAlias = list[Violation]
+Check: TypeAlias = Callable[[Any, str, Found], None]
+"""Append what is wrong with the value of the field at this path."""
+
+M = TypeVar("M", bound=Message)
+
+INT32: Final = (1 << 31) - 1
+INT64: Final = (1 << 63) - 1
+UINT32: Final = (1 << 32) - 1
+UINT64: Final = (1 << 64) - 1
+_NANOS: Final = 999_999_999
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """At most so many characters; `pattern` must match all of it. NUL is never allowed."""
+
+    most: int
+    pattern: re.Pattern[str] | None = None
+    means: str = ""
+    """What the pattern describes, for the message."""
+    nul: bool = False
+    """Whether NUL is allowed: output of programs may hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Octets:
+    """Bytes: at most, and at least if there are any."""
+
+    most: int
+    least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A finite number."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A timestamp of a window: `first` is inside, `end` is not."""
+
+    first: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A duration."""
+
+    low: timedelta
+    high: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A value of the enum; `open`: a number without a name is read as unspecified."""
+
+    open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A message, checked by its own table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A message that its reader checks when it handles it, so that one bad item is set aside and
+    the others of its frame are handled.
+    """
+
+
+Single: TypeAlias = Text | Octets | Number | Real | Time | Span | Choice | Flag | Part | Item
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A list."""
+
+    each: Single
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A map."""
+
+    key: Single
+    value: Single
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A field that must be set."""
+
+    rule: Single | Many
+
+
+Rule: TypeAlias = Single | Many | Pairs | Needed
+Table: TypeAlias = Mapping[str, Mapping[str, Rule]]
+"""Full name of a message, to field, to rule."""
+
+FLAG: Final = Flag()
+CHOICE: Final = Choice()
+OPEN: Final = Choice(open=True)
+PART: Final = Part()
+ITEM: Final = Item()
+
+
+class Bounds:
+    """Checks messages against a table."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._checks: dict[str, tuple[dict[int, Check], dict[int, str]]] = {}
+
+    def violations(self, message: Message, path: str = "") -> Found:
+        """Return what is wrong with the message. `path`: where it is in a larger one."""
+        found: Found = []
+        self._check(message, f"{path}." if path else "", found)
+        return found
+
+    def _check(self, message: Message, prefix: str, found: Found) -> None:
+        descriptor: Any = message.DESCRIPTOR
+        checks, needed = self._checks.get(descriptor.full_name) or self._resolved(descriptor)
+        listed = message.ListFields()
+        for field, value in listed:
+            check = checks.get(field.number)
+            if check is not None:
+                check(value, prefix + field.name, found)
+        if needed:
+            given = {field.number for field, _ in listed}
+            found += [
+                (prefix + name, "is missing") for at, name in needed.items() if at not in given
+            ]
+
+    def _resolved(self, descriptor: Descriptor) -> tuple[dict[int, Check], dict[int, str]]:
+        rows = self.table[descriptor.full_name]
+        checks: dict[int, Check] = {}
+        needed: dict[int, str] = {}
+        for field in descriptor.fields:
+            rule = rows[field.name]
+            if isinstance(rule, Needed):
+                needed[field.number] = field.name
+                rule = rule.rule
+            if (check := self._check_of(rule, field)) is not None:
+                checks[field.number] = check
+        self._checks[descriptor.full_name] = checks, needed
+        return checks, needed
+
+    def _check_of(self, rule: Rule, field: FieldDescriptor) -> Check | None:
+        match rule:
+            case Many(each, most):
+                return _list(self._single(each, field), most)
+            case Pairs(key, value, most):
+                entry = field.message_type
+                assert entry is not None, f"{field.full_name} is a map"
+                inner = entry.fields_by_name
+                return _map(
+                    self._single(key, inner["key"]), self._single(value, inner["value"]), most
+                )
+            case Needed():
+                raise AssertionError("resolved before")
+            case _:
+                return self._single(rule, field)
+
+    def _single(self, rule: Single, field: FieldDescriptor) -> Check | None:
+        match rule:
+            case Part():
+                return lambda value, path, found: self._check(value, f"{path}.", found)
+            case Choice():
+                return None if rule.open else _choice(field)
+            case Flag() | Item():
+                return None
+            case _:
+                return _CHECKS[type(rule)](rule)
+
+
+def _text(rule: Text) -> Check:
+    most, pattern, means, nul = rule.most, rule.pattern, rule.means, rule.nul
+
+    def check(value: str, path: str, found: Found) -> None:
+        if len(value) > most:
+            found.append((path, f"has {len(value):,} characters, at most {most:,} are allowed"))
+        elif "\0" in value and not nul:
+            found.append((path, "holds a NUL character"))
+        elif pattern is not None and not pattern.fullmatch(value):
+            found.append((path, f"{value[:_SHOWN]!r} isn't {means}"))
+
+    return check
+
+
+def _octets(rule: Octets) -> Check:
+    most, least = rule.most, rule.least
+
+    def check(value: bytes, path: str, found: Found) -> None:
+        size = len(value)
+        if least == most and size != most:
+            found.append((path, f"has {size:,} bytes, must have {most:,}"))
+        elif not least <= size <= most:
+            found.append((path, f"has {size:,} bytes, must have {least:,} to {most:,}"))
+
+    return check
+
+
+def _number(rule: Number | Real) -> Check:
+    low, high = rule.low, rule.high
+
+    def check(value: float, path: str, found: Found) -> None:
+        if not (low <= value <= high and isfinite(value)):
+            found.append((path, f"{value} is out of range: must be from {low:,} to {high:,}"))
+
+    return check
+
+
+def _time(rule: Time) -> Check:
+    first, end = int(rule.first.timestamp()), int(rule.end.timestamp())
+    window = f"must be from {rule.first:%Y-%m-%d} up to {rule.end:%Y-%m-%d}"
+
+    def check(value: Any, path: str, found: Found) -> None:
+        if not (first <= value.seconds < end and 0 <= value.nanos <= _NANOS):
+            found.append((path, f"{shown(value.seconds)} is out of range: {window}"))
+
+    return check
+
+
+def shown(seconds: int) -> str:
+    """Return a timestamp as people read it, as far as a calendar has it."""
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+    except OverflowError:
+        return f"{seconds} s"
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _span(rule: Span) -> Check:
+    low, high = int(rule.low.total_seconds()), int(rule.high.total_seconds())
+    window = f"must be from {_length(rule.low)} to {_length(rule.high)}"
+
+    def check(value: Any, path: str, found: Found) -> None:
+        seconds, nanos = value.seconds, value.nanos
+        if abs(nanos) > _NANOS or seconds * nanos < 0:
+            found.append((path, "isn't a duration: its nanoseconds don't fit"))
+        elif not low <= seconds <= high or (seconds == 0 and nanos < 0 <= low):
+            found.append((path, f"{seconds:,} s is out of range: {window}"))
+
+    return check
+
+
+def _length(span: timedelta) -> str:
+    return f"{span.days:,} days" if span.days else f"{span.total_seconds():g} s"
+
+
+def _choice(field: FieldDescriptor) -> Check:
+    assert field.enum_type is not None, f"{field.full_name} is an enum"
+    known, name = field.enum_type.values_by_number, field.enum_type.name
+
+    def check(value: int, path: str, found: Found) -> None:
+        if value not in known:
+            found.append((path, f"{value} isn't a value of {name}"))
+
+    return check
+
+
+def _list(each: Check | None, most: int) -> Check:
+    def check(values: Any, path: str, found: Found) -> None:
+        if len(values) > most:
+            found.append((path, f"has {len(values):,} entries, at most {most:,} are allowed"))
+        elif each is not None:
+            for value in values:
+                each(value, path, found)
+                if len(found) >= MOST_FOUND:
+                    return
+
+    return check
+
+
+def _map(key: Check | None, value: Check | None, most: int) -> Check:
+    def check(pairs: Any, path: str, found: Found) -> None:
+        if len(pairs) > most:
+            found.append((path, f"has {len(pairs):,} entries, at most {most:,} are allowed"))
+            return
+        for name in pairs:
+            if key is not None:
+                key(name, path, found)
+            if value is not None:
+                value(pairs[name], path, found)
+            if len(found) >= MOST_FOUND:
+                return
+
+    return check
+
+
+_CHECKS: Final[Mapping[type, Callable[[Any], Check]]] = {
+    Text: _text,
+    Octets: _octets,
+    Number: _number,
+    Real: _number,
+    Time: _time,
+    Span: _span,
+}
+
+MOST_FOUND: Final = 20
+"""Violations of a list that are told."""
+
+
+def problem(found: Found) -> str:
+    """Return the first violation, and how many more there are, as one sentence."""
+    (path, what), more = found[0], len(found) - 1
+    return f"{path}: {what}" + (f" (and {more} more)" if more else "")
+
+
+def unknown_rows(table: Table, messages: Iterator[Descriptor]) -> Iterator[str]:
+    """Return what of these messages has no row, and rows of fields that don't exist."""
+    for message in messages:
+        rows = table.get(message.full_name, {})
+        fields = {field.name for field in message.fields}
+        yield from (f"{message.full_name}.{name} has no row" for name in sorted(fields - {*rows}))
+        yield from (f"{message.full_name}.{name} isn't a field" for name in {*rows} - fields)

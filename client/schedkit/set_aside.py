@@ -1,0 +1,114 @@
+"""Set aside the one item that a loop can't handle, and continue with the others.
+
+    for item in items:
+        with set_aside("heartbeat answer", item.worker):     one item at a time
+            handle(item)
+
+    await in_parts("result", results, store)                 a batch: halved until the item is alone
+
+A loop handles values that others made: workers, callers, other members, rows of the database. One
+value that raises must not end the loop, and with it the process, for all others. So whatever an
+item raises is logged with its traceback, counted (`counts`, a metric of each daemon), and the loop
+continues. Here alone is a broad `except`.
+
+Invariants
+- `Unavailable` isn't about the item: it passes, and the loop retries. A cancellation passes, too.
+- An exception outside of these blocks is a bug of the loop itself: it ends the process, as before.
+- Log lines of one kind come once a second at most, with how many there were.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from schedkit.errors import Unavailable
+from schedkit.seldom import Seldom
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_counted: Final = Counter[str]()
+_lines: Final[dict[str, Seldom]] = {}
+
+
+def counts() -> Mapping[str, int]:
+    """Return how many items were set aside since the process started, by their kind."""
+    return _counted
+
+
+def note(kind: str, item: object, why: object, *, error: BaseException | None = None) -> None:
+    """Count an item that was set aside, and log it. `kind`: one of few words, a metric's label."""
+    _counted[kind] += 1
+    if count := _lines.setdefault(kind, Seldom()).due():
+        log.log(
+            logging.ERROR if error is not None else logging.WARNING,
+            "item set aside kind=%s item=%s count=%d: %s",
+            kind.replace(" ", "_"),
+            item,
+            count,
+            why,
+            exc_info=error,
+        )
+
+
+@contextmanager
+def set_aside(
+    kind: str,
+    item: object,
+    *,
+    passes: tuple[type[Exception], ...] = (),
+    then: Callable[[Exception], None] | None = None,
+) -> Iterator[None]:
+    """Handle one item in this block; what it raises is noted, and `then` is called with it.
+
+    Args:
+        kind: What the item is, in a word or two.
+        item: What names it in the log.
+        passes: Exceptions that aren't about the item alone.
+        then: What follows for the item.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (Unavailable, *passes)):
+            raise
+        note(kind, item, f"{type(error).__name__}: {error}", error=error)
+        if then is not None:
+            then(error)
+
+
+async def in_parts(
+    kind: str,
+    items: Sequence[T],
+    handle: Callable[[Sequence[T]], Awaitable[None]],
+    *,
+    then: Callable[[T, Exception], None] | None = None,
+) -> None:
+    """Handle these as one batch. If that raises, handle each half, until the item that raises is
+    alone: it is noted, and `then` is called with it.
+
+    `handle` may be called again with items whose handling had begun: its effects must be the same
+    when they are repeated.
+
+    Raises:
+        Unavailable: the handling needs something that is unavailable.
+    """
+    try:
+        await handle(items)
+    except Exception as error:
+        if isinstance(error, Unavailable):
+            raise
+        if len(items) > 1:
+            middle = len(items) // 2
+            await in_parts(kind, items[:middle], handle, then=then)
+            await in_parts(kind, items[middle:], handle, then=then)
+            return
+        for item in items:
+            note(kind, repr(item)[:200], f"{type(error).__name__}: {error}", error=error)
+            if then is not None:
+                then(item, error)

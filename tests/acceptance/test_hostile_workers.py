@@ -1,0 +1,130 @@
+"""A worker that sends what no worker should: it is refused by name, and no member ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from acceptance.conftest import pids
+from schedkit.clock import utcnow
+from schedproto.v1 import worker_service_pb2 as pb
+from support.cluster import DevCluster
+from support.raw_worker import RawWorker, hello
+from support.wait import PATIENCE, wait_until
+
+LAST_DAY = Timestamp(seconds=int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()))
+YEAR_ONE = Timestamp(seconds=int(datetime(1, 1, 1, tzinfo=UTC).timestamp()))
+
+
+@pytest.fixture(autouse=True)
+def nothing_ends(calm: DevCluster) -> Iterator[None]:
+    """Whatever a test sends, every member and worker runs on and takes work."""
+    before = pids(calm)
+    yield
+    done = calm.schedctl("submit", "--wait", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert pids(calm) == before
+    for name in before:
+        assert calm.process(name).alive(), name
+
+
+def key(at: Timestamp | None = None, token: int = 1 << 32) -> pb.AssignmentKey:
+    found = pb.AssignmentKey(run_id=str(uuid4()), fencing_token=token)
+    found.scheduled_at.FromDatetime(utcnow())
+    if at is not None:
+        found.scheduled_at.CopyFrom(at)
+    return found
+
+
+def result(worker: RawWorker, of: pb.AssignmentKey, **changes: object) -> pb.Result:
+    plain = {
+        "incarnation": worker.hello.incarnation,
+        "digest": bytes(32),
+        "outcome": pb.Result.OUTCOME_SUCCEEDED,
+    }
+    return pb.Result(key=of, **{**plain, **changes})
+
+
+@pytest.mark.parametrize("at", [LAST_DAY, YEAR_ONE], ids=["year 9999", "year 1"])
+async def test_a_result_of_an_impossible_time_is_set_aside_and_the_others_are_answered(
+    calm: DevCluster, at: Timestamp
+) -> None:
+    async with RawWorker(calm.endpoints[0]) as worker:
+        await worker.welcomed()
+        wrong, right = key(at), key()
+        late = result(worker, key(), started_at=at)
+        await worker.send(
+            pb.WorkerFrame(results=[result(worker, wrong), late, result(worker, right)])
+        )
+        for each in (wrong, late.key, right):
+            assert (await worker.answered(each)).verdict == pb.Acknowledgement.VERDICT_STALE
+        assert worker.status is None
+        name = worker.hello.worker
+
+    def audited() -> list[str]:
+        rows = calm.json("audit", "list", "--object", f"worker/{name}")
+        return [row["action"] for row in rows]
+
+    wait_until(lambda: audited() == ["result"], PATIENCE, "one row of the audit log")
+
+
+async def test_a_refusal_with_the_greatest_token_there_is_is_set_aside(calm: DevCluster) -> None:
+    async with RawWorker(calm.endpoints[0]) as worker:
+        await worker.welcomed()
+        good = key()
+        await worker.send(
+            pb.WorkerFrame(
+                refusals=[
+                    pb.Refusal(key=key(), greatest_token_seen=(1 << 63) - 1),
+                    pb.Refusal(key=key(LAST_DAY)),
+                    pb.Refusal(),
+                ],
+                revoke_answers=[
+                    pb.RevokeAnswer(key=key(LAST_DAY), outcome=pb.RevokeAnswer.OUTCOME_REVOKED)
+                ],
+                results=[result(worker, good)],
+            )
+        )
+        await worker.answered(good)
+        assert worker.status is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"spooled": [key(LAST_DAY)]}, "hello.spooled.scheduled_at"),
+        ({"running": [key(LAST_DAY)]}, "hello.running.scheduled_at"),
+        ({"started_at": YEAR_ONE}, "hello.started_at"),
+        ({"slots": -1}, "hello.slots"),
+        ({"host": "a\0b"}, "hello.host"),
+    ],
+)
+async def test_a_hello_out_of_its_bounds_is_refused_with_the_field_named(
+    calm: DevCluster, changes: dict[str, object], field: str
+) -> None:
+    first = hello(f"raw-{uuid4().hex[:8]}", **changes)
+    async with RawWorker(calm.endpoints[0], first) as worker:
+        status, message = await worker.ended()
+        assert (status, message.split(":")[0]) == ("INVALID_ARGUMENT", field)
+
+
+async def test_a_heartbeat_that_claims_a_start_in_year_one_changes_nothing(
+    calm: DevCluster,
+) -> None:
+    long_ago = int(YEAR_ONE.seconds * 1_000_000)
+    piece = uuid4().bytes + (1 << 32).to_bytes(8, "big", signed=True)
+    running = piece + long_ago.to_bytes(8, "big", signed=True)
+    async with RawWorker(calm.endpoints[0]) as worker:
+        await worker.welcomed()
+        beat = pb.Heartbeat(sequence=1, free=1, held=pb.Held(running=running))
+        beat.judged_time.FromDatetime(utcnow())
+        good = key()
+        await worker.send(pb.WorkerFrame(heartbeat=beat, results=[result(worker, good)]))
+        await worker.answered(good)
+        await worker.send(pb.WorkerFrame(heartbeat=pb.Heartbeat(sequence=2, judged_time=YEAR_ONE)))
+        status, message = await worker.ended()
+        assert (status, message.split(":")[0]) == ("INVALID_ARGUMENT", "heartbeat.judged_time")

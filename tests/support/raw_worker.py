@@ -1,0 +1,111 @@
+"""A worker that sends frames as a test writes them, over the real wire, and keeps what comes back.
+
+async with RawWorker(endpoint) as worker:
+await worker.send(pb.WorkerFrame(results=[…]))
+status, message = await worker.ended()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self, cast
+from uuid import uuid4
+
+import grpc
+import grpc.aio
+
+from schedkit.channel import TLS, connect
+from schedkit.clock import utcnow
+from schedproto.v1 import worker_service_pb2 as pb
+from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
+from support.wait import PATIENCE, wait_until_async
+
+
+def hello(name: str, **changes: Any) -> pb.Hello:
+    """One that every member accepts, but for the changes."""
+    plain = {
+        "worker": name,
+        "spool_id": name,
+        "incarnation": str(uuid4()),
+        "slots": 1,
+        "host": "test",
+        "version": "1",
+    }
+    message = pb.Hello(**{**plain, **changes})
+    if "started_at" not in changes:
+        message.started_at.FromDatetime(utcnow())
+    return message
+
+
+class RawWorker:
+    """One stream to one member."""
+
+    def __init__(
+        self, endpoint: str, first: pb.Hello | None = None, *, tls: TLS | None = None
+    ) -> None:
+        self.hello = first or hello(f"raw-{uuid4().hex[:8]}")
+        self.frames: list[pb.MemberFrame] = []
+        self.status: tuple[str, str] | None = None
+        self._channel = connect(endpoint, tls=tls)
+        self._call: Any = None
+        self._reader: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        stub = WorkerServiceStub(self._channel)
+        self._call = cast("Any", stub.Attach)()
+        await self.send(pb.WorkerFrame(hello=self.hello))
+        self._reader = asyncio.create_task(self._read(), name="frames down")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._call.cancel()
+        assert self._reader is not None
+        await self._reader
+        await self._channel.close()
+
+    async def send(self, frame: pb.WorkerFrame) -> None:
+        """Write a frame; nothing if the member has ended the stream."""
+        try:
+            await self._call.write(frame)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return
+
+    async def welcomed(self) -> pb.Welcome:
+        """Return the member's first frame."""
+        await wait_until_async(lambda: self.frames or self.status, PATIENCE, "a welcome")
+        assert self.frames, f"the stream ended: {self.status}"
+        return self.frames[0].welcome
+
+    async def ended(self) -> tuple[str, str]:
+        """Return the status with which the member ended the stream, and its message."""
+        await wait_until_async(lambda: self.status, PATIENCE, "the end of the stream")
+        assert self.status is not None
+        return self.status
+
+    async def answered(self, key: pb.AssignmentKey) -> pb.Acknowledgement:
+        """Return the acknowledgement of this result."""
+
+        def found() -> pb.Acknowledgement | None:
+            all_ = [one for frame in self.frames for one in frame.acknowledgements]
+            return next((one for one in all_ if one.key == key), None)
+
+        await wait_until_async(lambda: found() or self.status, PATIENCE, f"an answer to {key}")
+        answer = found()
+        assert answer is not None, f"the stream ended: {self.status}"
+        return answer
+
+    async def _read(self) -> None:
+        try:
+            while isinstance(frame := await self._call.read(), pb.MemberFrame):
+                self.frames.append(frame)
+            self.status = (await self._call.code()).name, str(await self._call.details())
+        except grpc.aio.AioRpcError as error:
+            self.status = error.code().name, str(error.details())
+        except asyncio.CancelledError:
+            self.status = "CANCELLED", ""
