@@ -1,6 +1,7 @@
 """The flattened version, as something to apply by hand: a crontab, a patch, or commands.
 
-Nothing here writes a file or asks a cluster: what is printed is a proposal.
+A rewritten text is read again before it is printed: a move that it doesn't show, or that changes
+another schedule, is left out and named. Nothing here writes a file or asks a cluster.
 """
 
 from __future__ import annotations
@@ -8,48 +9,105 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from schedctl.timetables import Table
-from schedd.core.schedule import CronSchedule
-from schedd.core.timetable import Flattened, Move
+from schedctl.timetables import Table, entries_of_text
+from schedd.core.schedule import CronSchedule, EverySchedule, Schedule
+from schedd.core.timetable import Entry, Flattened, Move
+from schedkit import duration
 
 
-def rewritten(table: Table, flat: Flattened | None) -> Iterator[str]:
-    """Lines to print. One crontab alone comes whole, with minutes that any cron reads."""
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Lines to print, and the moves that couldn't be written."""
+
+    lines: tuple[str, ...]
+    left_out: tuple[Move, ...]
+
+
+def rewritten(table: Table, flat: Flattened | None) -> Rewritten:
+    """The moves of a proposal. One crontab alone comes whole, with minutes that any cron reads."""
     moves = () if flat is None else flat.moves
     crontabs = [name for name in table.texts if name in table.crontabs]
-    if len(table.texts) == len(crontabs) == 1:
-        name = crontabs[0]
-        yield from _moved(table, name, moves)
-        return
+    alone = len(table.texts) == len(crontabs) == 1
+    lines: list[str] = []
+    left_out: list[Move] = []
     for name, text in table.texts.items():
-        lines = _moved(table, name, moves)
-        yield from difflib.unified_diff(text.splitlines(), lines, name, name, lineterm="")
+        its = [move for move in moves if _file(move) == name]
+        made, failed = _made(table, name, its)
+        left_out += failed
+        if alone:
+            lines += made
+        elif made != text.split("\n"):
+            lines += difflib.unified_diff(text.split("\n"), made, name, name, lineterm="")
     told: set[str] = set()
     for move in moves:
         if _file(move) not in table.texts and move.entry.name not in told:
             told.add(move.entry.name)
-            yield _command(move, [one for one in moves if one.entry.name == move.entry.name])
+            same = [one for one in moves if one.entry.name == move.entry.name]
+            lines.append(_command(move, same))
+    if alone and lines and not lines[-1]:
+        lines.pop()  # the newline at the end is printed with the last line
+    return Rewritten(tuple(lines), tuple(left_out))
 
 
 def _file(move: Move) -> str:
     return move.entry.where.rpartition(":")[0]
 
 
-def _moved(table: Table, name: str, moves: Sequence[Move]) -> list[str]:
-    """The file's lines with the moves made; a phase becomes a line of its own, below `every`."""
-    lines = table.texts[name].splitlines()
+def _made(table: Table, name: str, moves: Sequence[Move]) -> tuple[list[str], list[Move]]:
+    """The lines with the moves made, as far as the text then says so; and the other moves."""
+    crontab, text = name in table.crontabs, table.texts[name]
+    before = [entry for entry in table.entries if entry.where.rpartition(":")[0] == name]
+    lines = _moved(text, moves, crontab=crontab)
+    if _shows(table, name, lines, before, moves):
+        return lines, []
+    kept: list[Move] = []
+    for move in moves:
+        if _shows(table, name, _moved(text, [*kept, move], crontab=crontab), before, [*kept, move]):
+            kept.append(move)
+    return _moved(text, kept, crontab=crontab), [move for move in moves if move not in kept]
+
+
+def _shows(
+    table: Table, name: str, lines: Sequence[str], before: Sequence[Entry], moves: Sequence[Move]
+) -> bool:
+    """Whether the lines, read again, have these schedules: those of before with the moves."""
+    crontab = name in table.crontabs
+    expected: list[tuple[str, Schedule]] = []
+    for entry in before:
+        schedule = entry.schedule
+        for move in moves:
+            if move.entry == entry:
+                schedule = _with(schedule, move, move.fixed if crontab else move.after)
+        expected.append((entry.name, schedule))
+    found = entries_of_text(table, name, "\n".join(lines))
+    return [(entry.name, entry.schedule) for entry in found] == expected
+
+
+def _with(schedule: Schedule, move: Move, after: str) -> Schedule:
+    """The schedule with one move made."""
+    if isinstance(schedule, EverySchedule):
+        return EverySchedule(schedule.interval, duration.parse(after))
+    assert isinstance(schedule, CronSchedule), "only these two are moved"
+    texts = list(schedule.expressions)
+    texts[move.number] = after
+    return CronSchedule(tuple(texts), schedule.zone, schedule.dst)
+
+
+def _moved(text: str, moves: Sequence[Move], *, crontab: bool) -> list[str]:
+    """The lines with the moves made; a phase becomes a line of its own, below `every`."""
+    lines = text.split("\n")
     phases: dict[int, str] = {}
     for move in moves:
-        if _file(move) != name:
+        if len(move.entry.lines) <= max(move.number, 0):
             continue
         number = move.entry.lines[max(move.number, 0)]
         if move.number < 0:
             phases[number] = move.after
             continue
-        crontab = name in table.crontabs
         after = move.fixed if crontab else move.after
         lines[number - 1] = _replaced(lines[number - 1], move.before, after, crontab=crontab)
     for number in sorted(phases, reverse=True):

@@ -30,7 +30,7 @@ from schedd.core.schedule import (
     OnDemand,
     Schedule,
 )
-from schedd.core.timetable import Entry, Wrong, read
+from schedd.core.timetable import Entry, Trap, Wrong, read
 from schedkit import duration
 from schedproto.v1 import job_pb2
 
@@ -49,12 +49,16 @@ class Table:
     faults: tuple[Fault, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     crontabs: frozenset[str] = frozenset()
+    reader: Callable[[str, str], Table] | None = None
+    """Reads a text in the place of the file of this name, as the file was read."""
     paused: int = 0
     """Jobs of the cluster that are left out, since nothing of them starts."""
     done: int = 0
     """Jobs that have no instant to come."""
     counting: int = 0
     """Jobs with `max_runs`; their instants are told as if there were no end."""
+    traps: tuple[tuple[str, Trap], ...] = ()
+    """What cron does with lines of crontabs that surprises people, and where."""
     excluding: int = 0
     """Jobs that exclude calendars or times; their instants are told as if they didn't."""
 
@@ -137,20 +141,38 @@ def given(
     faults: list[Fault] = []
     texts: dict[str, str] = {}
     crontabs: set[str] = set()
+    traps: list[tuple[str, Trap]] = []
     excluding = 0
+
+    def read_text(name: str, text: str) -> Table:
+        if name in crontabs:
+            return _crontab(session, name, text, tz, user_column)
+        return _manifest(session, name, text)
+
     for name, text in _texts(files):
         texts[name] = text
-        kind = _kind(name, text)
-        if isinstance(kind, Foreign) or kind is Kind.MANIFEST:
-            found = _manifest(session, name, text)
-        else:
+        if _kind(name, text) is Kind.CRONTAB:
             crontabs.add(name)
-            found = _crontab(session, name, text, tz, user_column)
+        found = read_text(name, text)
         entries += found.entries
         faults += found.faults
+        traps += found.traps
         excluding += found.excluding
-    crontab_names = frozenset(crontabs)
-    return Table(tuple(entries), tuple(faults), texts, crontab_names, excluding=excluding)
+    return Table(
+        tuple(entries),
+        tuple(faults),
+        texts,
+        frozenset(crontabs),
+        read_text,
+        traps=tuple(traps),
+        excluding=excluding,
+    )
+
+
+def entries_of_text(table: Table, name: str, text: str) -> tuple[Entry, ...]:
+    """The schedules that a text has, read in the place of a file of the table."""
+    assert table.reader is not None, "the table is of files"
+    return table.reader(name, text).entries
 
 
 def of_cluster(session: Session) -> Table:
@@ -234,7 +256,7 @@ def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
         raise Failure(
             f"{where}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
         ) from error
-    return [(name, content.decode("utf-8-sig", "replace")) for name, content in found]
+    return [(name, content.decode("utf-8", "replace")) for name, content in found]
 
 
 def _kind(name: str, text: str) -> Kind | Foreign:
@@ -272,4 +294,5 @@ def _crontab(session: Session, name: str, text: str, tz: str, user_column: bool 
         for line in found.lines
     )
     faults = (Fault(f"{name}:{one.number}", one.problem, one.hint) for one in found.unread)
-    return Table(tuple(entries), tuple(faults))
+    traps = tuple((f"{name}:{one.number}", one) for one in found.traps)
+    return Table(tuple(entries), tuple(faults), traps=traps)

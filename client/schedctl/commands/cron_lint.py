@@ -77,17 +77,28 @@ def _findings(table: Table, after: datetime) -> Iterator[Told]:
         yield Told(
             fault.where, "", "", "", Finding(Level.ERROR, "unread", fault.problem, fault.hint)
         )
+    for where, trap in table.traps:
+        finding = Finding(Level.WARNING, trap.rule, trap.problem, trap.hint)
+        yield Told(where, "", "", "", finding)
     for entry in table.entries:
-        yield from _of_entry(entry, after)
+        crontab = entry.where.rpartition(":")[0] in table.crontabs
+        yield from _of_entry(entry, after, crontab=crontab)
 
 
-def _of_entry(entry: Entry, after: datetime) -> Iterator[Told]:
+def _of_entry(entry: Entry, after: datetime, *, crontab: bool) -> Iterator[Told]:
     schedule = entry.schedule
     if not isinstance(schedule, CronSchedule):
         yield from _of_plain(entry, after)
         return
     for number, text in enumerate(schedule.expressions):
-        found = linted(text, schedule.zone, after=after, seed=entry.seed, dst=schedule.dst)
+        found = linted(
+            text,
+            schedule.zone,
+            after=after,
+            seed=entry.seed,
+            dst=schedule.dst,
+            crontab=crontab,
+        )
         where = entry.where
         if len(entry.lines) > number:
             where = f"{where.rpartition(':')[0]}:{entry.lines[number]}"
@@ -126,6 +137,16 @@ def _plain(one: Told) -> dict[str, Any]:
         "rule": one.finding.rule,
         "problem": one.finding.problem,
         "hint": one.finding.hint,
+        "rewrites": [
+            {
+                "expression": rewrite.text,
+                "description": rewrite.description,
+                "start": rewrite.start or None,
+                "end": rewrite.end or None,
+                "difference": rewrite.difference or None,
+            }
+            for rewrite in one.finding.rewrites
+        ],
     }
 
 

@@ -10,7 +10,7 @@ import click
 
 from schedctl import rewriting
 from schedctl.flags import Command, pass_session
-from schedctl.output import show_data, show_rows, stamp
+from schedctl.output import message, show_data, show_rows, stamp
 from schedctl.session import Session
 from schedctl.timetables import Table, given, source_options, tell_left_out, window_options
 from schedd.core import timetable
@@ -63,8 +63,7 @@ def forecast(
     rows = _rows(table, grid)
     flat = timetable.flatten(rows, grid)
     if rewritten:
-        for line in rewriting.rewritten(table, flat):
-            click.echo(line)
+        _print_rewritten(rewriting.rewritten(table, flat))
         return
     found = timetable.forecast(rows, grid, top)
     if session.tabular:
@@ -72,6 +71,20 @@ def forecast(
         _tell_flat(flat, session.output == "wide")
     else:
         show_data(session, _data(found, rows, flat))
+
+
+def _print_rewritten(found: rewriting.Rewritten) -> None:
+    """Print the rewrite. Name the moves that it lacks, and exit 1."""
+    for line in found.lines:
+        click.echo(line)
+    for move in found.left_out:
+        written = move.after if move.number >= 0 else f"phase: {move.after}"
+        message(
+            f"left out: {move.entry.where}: {move.entry.name}: {move.before} → {written}: this "
+            "spelling can't be replaced in place (an anchor, a block or a tag); edit it by hand"
+        )
+    if found.left_out:
+        click.get_current_context().exit(1)
 
 
 def _grid(start: datetime | None, span: timedelta) -> Grid:

@@ -13,7 +13,7 @@ a week take a second, and no instant is ever an object.
 Pure, like `cron`: zones come from tzdata, and time is an argument.
 """
 
-from schedd.core.timetable.crontab import Crontab, Line, Unread, read
+from schedd.core.timetable.crontab import Crontab, Line, Trap, Unread, read
 from schedd.core.timetable.difference import Difference, differ
 from schedd.core.timetable.entries import Entry, Row, Wrong, rows_of
 from schedd.core.timetable.flatten import Flattened, Move, flatten
@@ -45,6 +45,7 @@ __all__ = [
     "Move",
     "Row",
     "Together",
+    "Trap",
     "Unread",
     "Wrong",
     "beside",

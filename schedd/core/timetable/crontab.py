@@ -9,13 +9,15 @@ One idea: reading and judging are two things. A line is taken apart here, its nu
 its schedule can be meant is the dialect's to say, so all that is wrong is told at its line.
 
 Invariants
+- Lines end at `\n` alone, and spaces and tabs alone separate words, as in cron.
 - Every line that isn't blank, a comment or a variable is in `lines` or in `unread`.
+- A line that cron reads in a way that surprises people has a `Trap` that says what cron does.
 - A variable holds for the lines below it alone, as in cron; `CRON_TZ` sets their zone.
 - Names are fit for jobs and differ within a crontab; the same text gives the same names.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from schedkit.records import dataclass
@@ -48,22 +50,38 @@ class Unread:
 
 
 @dataclass(frozen=True, slots=True)
+class Trap:
+    """A line that cron reads in a way that surprises people: `problem` says what cron does."""
+
+    number: int
+    rule: str
+    problem: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Crontab:
     """What was read; `system`: with a column of users, as /etc/crontab has."""
 
     system: bool
     lines: tuple[Line, ...]
     unread: tuple[Unread, ...]
+    traps: tuple[Trap, ...] = ()
 
 
 _VARIABLE: Final = re.compile(
-    r"""\s*(?:"([^"]+)"|'([^']+)'|([A-Za-z_][A-Za-z0-9_]*))\s*=\s*(.*?)\s*"""
+    r"""[ \t]*(?:"([^"]+)"|'([^']+)'|([A-Za-z_][A-Za-z0-9_]*))[ \t]*=[ \t]*(.*?)[ \t]*""",
+    re.DOTALL,
 )
-_ENTRY: Final = re.compile(r"\s*(@\S+|\S+(?:\s+\S+){4})\s+(\S.*?)\s*")
+_ENTRY: Final = re.compile(
+    r"[ \t]*(@[^ \t]+|[^ \t]+(?:[ \t]+[^ \t]+){4})[ \t]+([^ \t].*?)[ \t]*", re.DOTALL
+)
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\$?")
 _PERCENT: Final = re.compile(r"(?<!\\)%")
 _LONGEST_NAME: Final = 120
-_EVERY: Final = re.compile(r"\s*(@every\s+\S+)\s+(\S.*?)\s*", re.IGNORECASE)
+_EVERY: Final = re.compile(
+    r"[ \t]*(@every[ \t]+\S+)[ \t]+([^ \t].*?)[ \t]*", re.IGNORECASE | re.DOTALL
+)
 """`@every 90s` is ours, and has a second word."""
 _PASSED_OVER: Final = frozenset({"sudo", "nice", "ionice", "env", "exec", "command"})
 """Words before the program that a line is about."""
@@ -74,49 +92,127 @@ _SHELLS: Final = frozenset(
 )
 
 
-def read(text: str, *, system: bool | None = None) -> Crontab:
-    """Read a crontab. `system` says whether it has a column of users; None: as it looks.
+_USERS: Final = frozenset({"root", "nobody", "daemon", "www-data", "postgres"})
+"""Users of every system, of which none is the name of a program."""
+_PROGRAMS: Final = frozenset(
+    {
+        *("cd", "test", "[", "echo", "export", "set", "source", ".", "if", "for", "while"),
+        *("exec", "eval", "true", "false", ":", "find", "rm", "cp", "mv", "cat", "ls"),
+        *("sh", "bash", "dash", "zsh", "python", "python2", "python3", "perl", "php"),
+        *("ruby", "node", "java", "curl", "wget", "sudo", "su", "nice", "ionice", "flock"),
+        *("timeout", "env", "run-parts", "sleep", "date", "mkdir", "touch", "chown"),
+        *("chmod", "tar", "gzip", "rsync", "logrotate", "certbot", "systemctl", "service"),
+        *("docker", "make", "pg_dump", "mysqldump", "pg_dumpall"),
+    }
+)
+"""Words that begin a command, of which none is a common user."""
+_HEADER: Final = re.compile(r"#.*\buser(?:-?name)?\b.*\bcommand\b", re.IGNORECASE)
 
-    It looks so if each entry's first word after the schedule could be a user, and one is root.
-    """
+
+def read(text: str, *, system: bool | None = None) -> Crontab:
+    """Read a crontab. `system` says whether it has a column of users; None: as it looks."""
     entries: list[tuple[int, str, str, str, dict[str, str]]] = []
     unread: list[Unread] = []
     environment: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
+    for number, line in _lines(text):
+        if not line or line.startswith("#"):
             continue
         if variable := _VARIABLE.fullmatch(line):
             name = variable[1] or variable[2] or variable[3]
             environment = {**environment, name: _unquoted(variable[4])}
             continue
         entry = _EVERY.fullmatch(line) or _ENTRY.fullmatch(line)
-        if entry is None:
-            unread.append(Unread(number, *_not_an_entry(stripped)))
+        if entry is None or _odd_space(entry[1]):
+            unread.append(Unread(number, *_not_an_entry(line)))
             continue
-        schedule = " ".join(entry[1].split()).removeprefix("-")  # a dash: don't log it
+        schedule = re.sub(r"[ \t]+", " ", entry[1]).removeprefix("-")  # a dash: don't log it
         entries.append((number, schedule, entry[2], environment.get("CRON_TZ", ""), environment))
+    commands = [rest for _, _, rest, _, _ in entries]
+    traps = [*_traps_of_text(text), *_time_zones(text, [number for number, *_ in entries])]
     if system is None:
-        system = _looks_systemwide([command for _, _, command, _, _ in entries])
+        system = _has_users(text, commands)
+        if not system and (users := _perhaps_users(commands)):
+            traps.append(_column(entries[0][0], users))
     lines: list[Line] = []
     taken: set[str] = set()
     for number, schedule, rest, zone, variables in entries:
         user, command = "", rest
         if system:
-            user, *others = rest.split(maxsplit=1)
-            if not others or not _USER.fullmatch(user):
-                problem = f"{user!r} is no user followed by a command"
-                unread.append(Unread(number, problem, "in a system's crontab: user command …"))
+            user, *others = re.split(r"[ \t]+", rest, maxsplit=1)
+            if not others or not _is_user(user):
+                problem = f"{user!r} isn't a user followed by a command: the user is missing"
+                unread.append(Unread(number, problem, "in a system crontab: user command …"))
                 continue
             command = others[0]
         command, stdin = _halves(command)
+        if stdin is not None:
+            traps.append(_percent(number))
         name = _name(command, taken)
         lines.append(Line(number, name, schedule, user, command, stdin, zone, variables))
-    return Crontab(system, tuple(lines), tuple(sorted(unread, key=lambda one: one.number)))
+    return Crontab(
+        system,
+        tuple(lines),
+        tuple(sorted(unread, key=lambda one: one.number)),
+        tuple(sorted(traps, key=lambda one: one.number)),
+    )
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines without the spaces and tabs around them, and without a carriage return."""
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        yield number, line.removesuffix("\r").strip(" \t")
+
+
+# -- What cron does with it --
+
+
+def _traps_of_text(text: str) -> Iterator[Trap]:
+    lines = text.split("\n")
+    if text.startswith("\ufeff"):
+        problem = "begins with a byte order mark: cron takes it for a part of the first line"
+        yield Trap(1, "byte-order-mark", problem, "save the file as UTF-8 without it")
+    carriage = [number for number, line in enumerate(lines, 1) if line.endswith("\r")]
+    if carriage:
+        count = f"{len(carriage)} line{'s' if len(carriage) > 1 else ''}"
+        problem = f"{count} with CRLF: cron passes the \\r to the command and into variables"
+        yield Trap(carriage[0], "crlf", problem, "save the file with LF: sed -i 's/\\r$//'")
+    if text and not text.endswith("\n") and lines[-1].strip(" \t"):
+        problem = "no newline at the end: cron ignores this line, or refuses the file"
+        yield Trap(len(lines), "final-newline", problem, "add a newline")
+
+
+def _time_zones(text: str, entries: Sequence[int]) -> Iterator[Trap]:
+    """`TZ=` above entries: it reaches the commands, and CRON_TZ the schedules."""
+    if not entries:
+        return
+    zone = ""
+    for number, line in _lines(text):
+        variable = _VARIABLE.fullmatch(line)
+        name = variable and (variable[1] or variable[2] or variable[3])
+        if variable and name == "CRON_TZ":
+            zone = _unquoted(variable[4])
+        if variable and name == "TZ" and number < entries[-1] and not zone:
+            given = _unquoted(variable[4])
+            problem = f"TZ={given} reaches the commands alone: cron reads the schedules in its zone"
+            yield Trap(
+                number, "tz", problem, f"for the schedules CRON_TZ={given} (cronie), or --tz"
+            )
+
+
+def _percent(number: int) -> Trap:
+    problem = "% ends the command: cron passes the rest to its standard input"
+    return Trap(number, "percent", problem, "write \\% for a percent sign")
+
+
+def _column(number: int, users: Sequence[str]) -> Trap:
+    problem = f"perhaps has a column of users ({', '.join(users)}): read as a user's crontab"
+    return Trap(number, "user-column", problem, "--user-column or --no-user-column says which")
 
 
 def _not_an_entry(line: str) -> tuple[str, str]:
-    words = line.split()
+    words = re.split(r"[ \t]+", line)
+    if odd := _odd_space(line):
+        return f"has the space U+{ord(odd):04X}, which cron doesn't read", "use spaces and tabs"
     if line.startswith("@"):
         return f"{words[0]} has no command", f"{words[0]} command …"
     if len(words) == 5:
@@ -125,18 +221,37 @@ def _not_an_entry(line: str) -> tuple[str, str]:
     return f"{count}: neither an entry nor a variable", "minute hour day month weekday command …"
 
 
+def _odd_space(text: str) -> str:
+    """The first character that separates words for Python, and not for cron."""
+    return next((letter for letter in text if letter.isspace() and letter not in " \t"), "")
+
+
 def _unquoted(value: str) -> str:
     quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
     return value[1:-1] if quoted else value
 
 
-def _looks_systemwide(commands: list[str]) -> bool:
-    firsts = [command.split() for command in commands]
-    return (
-        bool(firsts)
-        and all(len(words) > 1 and _USER.fullmatch(words[0]) for words in firsts)
-        and any(words[0] == "root" for words in firsts)
-    )
+def _has_users(text: str, commands: Sequence[str]) -> bool:
+    """Whether a crontab has a column of users: its header says so, or one is a system's user."""
+    firsts = [re.split(r"[ \t]+", command) for command in commands]
+    known = any(len(words) > 1 and words[0] in _USERS for words in firsts)
+    header = any(_HEADER.match(line) for _, line in _lines(text))
+    return known or (header and any(len(words) > 1 and _is_user(words[0]) for words in firsts))
+
+
+def _perhaps_users(commands: Sequence[str]) -> list[str]:
+    """The first words, if each of them may be a user before a command."""
+    users: dict[str, None] = {}
+    for command in commands:
+        first, *rest = re.split(r"[ \t]+", command)
+        if not rest or not _is_user(first) or not (rest[0][0] in "/~" or rest[0] in _PROGRAMS):
+            return []
+        users[first] = None
+    return [*users][:3]
+
+
+def _is_user(word: str) -> bool:
+    return _USER.fullmatch(word) is not None and word not in _PROGRAMS
 
 
 def _halves(command: str) -> tuple[str, str | None]:

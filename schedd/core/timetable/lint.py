@@ -19,6 +19,7 @@ from schedd.core.cron import (
     Dst,
     Rewrite,
     describe,
+    foreign,
     notes,
     parse,
 )
@@ -74,11 +75,13 @@ def lint(
     except CronError as error:
         return (_refused(error),)
     found = [*_zone(parsed)]
+    if crontab:
+        found += _unknown_to_cron(parsed)
     if parsed.masks is not None:
         words = _words(expression)
         found += _shape(words, parsed)
-        found += _steps(words, parsed)
-        found += _days(words, parsed)
+        found += _steps(words, parsed, crontab=crontab)
+        found += _days(words, parsed, crontab=crontab)
         found += _herd(parsed, seed, dst, crontab=crontab)
         found += _rare(parsed, after)
         found += _clock_changes(words, parsed, after, dst, crontab=crontab)
@@ -112,6 +115,20 @@ def _words(expression: str) -> list[str]:
 def _zone(parsed: CronExpression) -> Iterator[Finding]:
     if found := zones.doubts(parsed.zone):
         yield _warn("zone-offset" if "/" in parsed.zone else "zone-abbreviation", *found)
+
+
+# -- What cron can't read --
+
+
+def _unknown_to_cron(parsed: CronExpression) -> Iterator[Finding]:
+    words = parsed.text.lower().split()
+    if words[0] in MACROS:
+        return
+    try:
+        foreign.read(" ".join(words), foreign.VIXIE)
+    except foreign.Unreadable:
+        problem = f"cron can't read this; read here it runs {describe_parsed(parsed)}"
+        yield _warn("not-cron", problem, "keep it in a manifest, or write plain numbers and ranges")
 
 
 # -- Six fields --
@@ -178,7 +195,7 @@ _STEPPED: Final = re.compile(r"(\*|h|\d+|(?:h\()?\d+-\d+\)?)/(\d+)", re.ASCII)
 _UNITS: Final = {"second": "s", "minute": "m", "hour": "h"}
 
 
-def _steps(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
+def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[Finding]:
     specs = FIELDS[-len(words) :]
     for spec, word in zip(specs, words, strict=True):
         size = 7 if spec.high == 7 else spec.high - spec.low + 1
@@ -198,7 +215,7 @@ def _steps(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
                 yield _warn(
                     "step-past-range",
                     f"{spec.name}: {written} has one value, for there are only {size}",
-                    *_evenly(words, spec, step, parsed),
+                    *_evenly(words, spec, step, parsed, crontab=crontab),
                 )
             elif size % step:
                 last = spec.low + (size - 1) // step * step
@@ -206,7 +223,7 @@ def _steps(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
                     "uneven-step",
                     f"{spec.name}: {written} begins anew after {last}, so the last step is "
                     f"{size - last + spec.low} and not {step}",
-                    *_evenly(words, spec, step, parsed),
+                    *_evenly(words, spec, step, parsed, crontab=crontab),
                 )
 
 
@@ -217,12 +234,12 @@ def _whole(written: str, low: int, size: int) -> bool:
 
 
 def _evenly(
-    words: Sequence[str], spec: FieldSpec, step: int, parsed: CronExpression
+    words: Sequence[str], spec: FieldSpec, step: int, parsed: CronExpression, *, crontab: bool
 ) -> tuple[Rewrite | str, str]:
     """Even steps as an interval, if the fields after it restrict nothing."""
     unit, place = _UNITS.get(spec.name), FIELDS.index(spec) - len(FIELDS)
     below = {"0"} if spec.name != "hour" else {"0", *words[-5:-4]}
-    if unit is None or any(word not in "*?" for word in words[place + 1 :]):
+    if crontab or unit is None or any(word not in "*?" for word in words[place + 1 :]):
         return "list the values that are meant", ""
     if any(word not in below for word in words[:place]):
         return "list the values that are meant", ""
@@ -233,7 +250,7 @@ def _evenly(
 # -- Days --
 
 
-def _days(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
+def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[Finding]:
     masks = parsed.masks
     assert masks is not None, "asked of calendar expressions alone"
     day, week = words[-3], words[-1]
@@ -244,7 +261,7 @@ def _days(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
             "either-day",
             f"both day fields are restricted, so either is enough: day {day}, and also each "
             f"weekday {week}",
-            *_both(parsed),
+            *_both(words, parsed, crontab=crontab),
         )
     if by_week and by_month and masks.both_days:
         yield _warn(
@@ -252,17 +269,22 @@ def _days(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
             f"a day field that begins with * must match as well: {day} and {week} together",
             "list its days to have either",
         )
-    yield from _short_months(masks, bool(by_week and not masks.both_days))
+    yield from _short_months(masks, bool(by_week and not masks.both_days), crontab=crontab)
 
 
-def _both(parsed: CronExpression) -> tuple[Rewrite | str, str]:
+def _both(
+    words: Sequence[str], parsed: CronExpression, *, crontab: bool
+) -> tuple[Rewrite | str, str]:
     """How to have the days that match both fields."""
+    if crontab:
+        schedule = " ".join([*words[:-1], "*"])
+        return f"for days that match both: {schedule}, and test date +\\%u in the command", ""
     if not is_hashed(parsed.text) and (found := both_days(parsed.text, parsed.zone)):
         return found, "for the days that match both, "
     return "for one of the fields alone, write * in the other", ""
 
 
-def _short_months(masks: Masks, also_by_week: bool) -> Iterator[Finding]:
+def _short_months(masks: Masks, also_by_week: bool, *, crontab: bool) -> Iterator[Finding]:
     days = masks.day_of_month
     first = (days & -days).bit_length() - 1
     if days in (0, _ALL_DAYS) or first < 29 or also_by_week or masks.last_day or masks.nearest:
@@ -278,7 +300,9 @@ def _short_months(masks: Masks, also_by_week: bool) -> Iterator[Finding]:
         yield _warn(
             "short-months",
             f"has no day {first} in {', '.join(short)}{ends}: nothing runs then",
-            "the last day of a month is L",
+            "cron has no last day of a month: use 28-31, and test date -d tomorrow +\\%d"
+            if crontab
+            else "the last day of a month is L",
         )
 
 

@@ -65,7 +65,7 @@ def test_what_is_no_entry_is_told_by_its_line():
     ]
     assert [line.number for line in found.lines] == [6]
     (unread,) = read("0 1 * * * root\n", system=True).unread
-    assert "'root' is no user followed by a command" in unread.problem
+    assert "'root' isn't a user followed by a command" in unread.problem
 
 
 def test_names_tell_the_program_and_differ():
@@ -78,3 +78,34 @@ def test_names_tell_the_program_and_differ():
     assert {"runjobs.php", "pg_dump-shop", "vacuumdb", "push-2"} <= set(names)
     assert only("0 1 * * * FOO=1 nice -n 19 bash /opt/Back%up.SH").name == "back"
     assert only("0 1 * * * ((((").name == "job"
+
+
+def test_a_line_without_its_user_is_an_error_at_that_line():
+    text = "0 1 * * * root /bin/a\n*/5 * * * * cd /srv/x && run\n0 2 * * * /usr/bin/b now\n"
+    found = read(text)
+    assert found.system
+    assert [line.number for line in found.lines] == [1]
+    assert [(one.number, one.problem.split("'")[1]) for one in found.unread] == [
+        (2, "cd"),
+        (3, "/usr/bin/b"),
+    ]
+    assert all("user is missing" in one.problem for one in found.unread)
+
+
+def test_a_header_with_a_user_tells_a_system_crontab_whose_users_arent_root():
+    text = (
+        "# m h dom mon dow user command\n0 1 * * * lbdumps /bin/dump\n0 2 * * * freeside /bin/x\n"
+    )
+    assert [line.user for line in read(text).lines] == ["lbdumps", "freeside"]
+    plain = read(text.partition("\n")[2])
+    assert [trap.rule for trap in plain.traps] == ["user-column"]
+    assert not read("0 5 * * * backup --all\n").traps
+
+
+def test_lines_end_at_newlines_alone_and_words_at_spaces_and_tabs():
+    text = "# a\u2028b\x0c0 1 * * * c\x0bd\n0 1 * * * /bin/x\n0\xa01 * * * /bin/y z\n"
+    found = read(text)
+    assert [line.number for line in found.lines] == [2]
+    assert [(one.number, one.problem) for one in found.unread] == [
+        (3, "has the space U+00A0, which cron doesn't read")
+    ]

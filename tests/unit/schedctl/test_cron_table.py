@@ -186,6 +186,122 @@ def test_an_expression_that_ends_as_another_does_is_rewritten_where_it_stands(of
     assert '+cron: ["7,9 H * * * *", "H * * * *"]  # each hour' in written
 
 
+SPELLINGS = """\
+name: anchored
+cron: &hourly "0 * * * *"
+shell: {argv: [x]}
+---
+name: folded
+cron: >-
+  0 * * * *
+shell: {argv: [x]}
+---
+name: literal
+cron: |
+  0 * * * *
+shell: {argv: [x]}
+---
+name: tagged
+cron: !!str 0 * * * *
+shell: {argv: [x]}
+---
+name: plain
+cron: 0 * * * *
+shell: {argv: [x]}
+"""
+
+
+def test_a_rewrite_that_cant_be_made_in_place_is_named_and_leaves_1(offline, tmp_path):
+    path = tmp_path / "jobs.yaml"
+    path.write_text(SPELLINGS)
+    ended = offline("cron", "forecast", "-f", str(path), "--rewritten", "--from", MONDAY)
+    plain = offline("cron", "forecast", "-f", str(path), "--from", MONDAY)
+    moves = [line.split()[1].rstrip(":") for line in plain.lines if "→ H" in line]
+    assert moves
+    named = [line.split(": ")[2] for line in ended.err.splitlines() if "left out" in line]
+    shown = [line for line in ended.lines if line.startswith("+") and "H * * * *" in line]
+    assert len(named) + len(shown) == len(moves)
+    assert ended.code == 1
+    assert {"folded", "literal"} & set(named)
+
+
+def test_an_aliased_expression_is_named_and_nothing_else_is_changed(offline, tmp_path):
+    path = tmp_path / "jobs.yaml"
+    aliased = "".join(
+        f"- {{name: n{number}, cron: {cron}, shell: {{argv: [x]}}}}\n"
+        for number, cron in enumerate(['&a "0 * * * *"', "*a", "*a", "*a"])
+    )
+    path.write_text(aliased)
+    ended = offline("cron", "forecast", "-f", str(path), "--rewritten", "--from", MONDAY)
+    assert ended.code == 1
+    assert "left out: " in ended.err
+    assert "an anchor" in ended.err
+
+
+def test_a_rewritten_crontab_keeps_what_cron_takes_for_one_line(offline, tmp_path):
+    path = tmp_path / "crontab"
+    text = "".join(
+        f"# a{odd}0 * * * * b\n0 * * * * /bin/j{n}\n" for n, odd in enumerate("\u2028\f\v\x85\x1c")
+    )
+    path.write_bytes(text.encode())
+    linted = offline("cron", "lint", "-f", str(path))
+    assert linted.code == 0, linted.out
+    ended = offline("cron", "forecast", "-f", str(path), "--rewritten", "--from", MONDAY)
+    assert ended.code == 0
+    before, after = text.split("\n"), ended.out.split("\n")
+    assert len(before) == len(after)
+    assert [one for one in before if one.startswith("#")] == [
+        one for one in after if one.startswith("#")
+    ]
+
+
+TRAPS = {
+    "0 9 * * * /bin/x\r\n1 9 * * * /bin/y\r\n": ("1", "crlf", "2 lines with CRLF"),
+    "0 9 * * * /bin/x": ("1", "final-newline", "cron ignores this line"),
+    "0 9 * * * date +%F\n": ("1", "percent", "passes the rest to its standard input"),
+    "TZ=America/New_York\n0 9 * * 1-5 /bin/x\n": ("1", "tz", "TZ=America/New_York reaches the com"),
+    "\ufeff0 9 * * * /bin/x\n": ("1", "byte-order-mark", "a part of the first line"),
+    "# mine\n0 9 L * * /bin/x\n": ("2", "not-cron", "cron can't read this"),
+    "0 9 * * * lbdumps /usr/bin/dump\n0 9 1 * * freeside /usr/bin/f\n": (
+        *("1", "user-column", "perhaps has a column of users (lbdumps, freeside)"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), TRAPS.items(), ids=lambda one: str(one[:1]))
+def test_what_cron_does_silently_is_a_warning_at_its_line(offline, tmp_path, text, expected):
+    path = tmp_path / "crontab"
+    path.write_bytes(text.encode())
+    line, rule, problem = expected
+    ended = offline("cron", "lint", "-f", str(path), "-o", "json")
+    (found,) = [one for one in ended.data if one["rule"] == rule]
+    assert found["where"] == f"{path}:{line}"
+    assert found["level"] == "WARNING"
+    assert problem in found["problem"]
+    assert found["hint"]
+    assert ended.code == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["CRON_TZ=Asia/Tokyo\nTZ=Asia/Tokyo\n0 9 * * * x\n", "0 9 * * * a\n"]
+)
+def test_a_crontab_without_traps_has_no_warning(offline, tmp_path, text):
+    path = tmp_path / "crontab"
+    path.write_text(text)
+    assert offline("cron", "lint", "-f", str(path), "-o", "json").data == []
+
+
+def test_advice_for_a_crontab_never_has_what_cron_cant_read(offline, tmp_path):
+    path = tmp_path / "crontab"
+    lines = ("0 * * * * /bin/a", "*/7 * * * * /bin/b", "0 9 1-7 * 1 /bin/c", "5 9 31 * * /bin/d")
+    path.write_text("".join(f"{line}\n" for line in lines))
+    ended = offline("cron", "lint", "-f", str(path), "-o", "json")
+    hints = {one["rule"]: one["hint"] for one in ended.data}
+    assert {"herd", "uneven-step", "either-day", "short-months"} <= hints.keys()
+    for hint in hints.values():
+        assert not [word for word in (" H ", "@every", "#", " L ") if word in hint], hint
+
+
 def test_of_two_expressions_that_an_h_would_make_one_only_one_is_given_it(offline, tmp_path):
     herd = tmp_path / "herd.yaml"
     several = 'name: several\ncron: ["0 * * * *", "30 5 * * *"]\nshell: {argv: ["true"]}\n'
