@@ -26,6 +26,7 @@ from importlib.metadata import EntryPoint
 from schedkit.clock import boottime, utcnow
 from schedkit.logs import listed
 from schedkit.objects import open_objects
+from schedkit.outward.policy import warn_of_ignored_proxies
 from schedkit.service import OK, Daemon, answer_reloads
 from schedkit.tasks import guard
 from workerd.attach import Attach
@@ -212,6 +213,7 @@ class App:
 
 async def serve(config: Config, daemon: Daemon) -> None:
     """A worker's whole life, for `run_daemon`."""
+    warn_of_ignored_proxies(config.egress)
     spool = Spool(config.spool)
     try:
         killed = sweep_leftovers(spool.directory)

@@ -9,6 +9,7 @@ from schedd.core.zones import tzdata_version
 from schedd.member import Identity
 from schedd.web.forwarded import Reach
 from schedkit.channel import split_address
+from schedkit.outward.policy import warn_of_ignored_proxies
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,7 @@ def tell_who_is_asked(config: Config) -> None:
         log.warning("insecure = true: everybody who reaches this member may do everything")
     else:
         log.info("TLS isn't set: everybody on this host may do everything")
+    warn_of_ignored_proxies(config.egress)
 
 
 def reach(config: Config) -> Reach:

@@ -232,7 +232,7 @@ async def test_redirects_are_followed_only_when_asked_and_checked_on_the_way(
         for server.elsewhere in ("file:///etc/passwd", "ftp://example.com/", "mailto:ops@x"):
             other = await request(stream, url=server.url("/elsewhere"), follow_redirects=True)
             assert other.reason == common_pb2.REASON_DONT_RETRY
-            assert f"{server.elsewhere} is no http or https address" in other.error
+            assert f"{server.elsewhere} isn't an http or https URL" in other.error
 
 
 async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_setting(
@@ -247,7 +247,7 @@ async def test_a_host_that_the_worker_allows_is_called_and_another_names_the_set
         refused = await request(stream, url=server.url())
         assert refused.reason == common_pb2.REASON_DONT_RETRY
         assert refused.error == (
-            "ForbiddenTarget: 127.0.0.1 is not a public address. To permit it, add it or its"
+            "127.0.0.1 is not a public address. To permit it, add it or its"
             ' network to egress.allow in workerd.toml: [egress] allow = ["127.0.0.1"]'
         )
         assert len(server.requests) == 1

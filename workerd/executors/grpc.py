@@ -8,7 +8,8 @@ Invariants
 - Only permitted addresses are connected to (targets): the name is resolved once, here; the channel
   gets addresses only, and the name only as the authority.
 - A channel lives as long as its attempt, and shares no connection with another.
-- Nothing of the worker's surroundings is used: no proxy variables, no service config of any DNS.
+- Through the proxy of `egress.proxy` a call goes by CONNECT, and the proxy resolves the name.
+- The environment has no influence: no proxy variables, no service config of DNS.
 - Nothing is sent twice, nothing is decompressed, no message of more than 4 MiB is taken.
 - What the connection fails by, before anything is sent, is told from what the service says: a
   limit of this worker's own gives the run back.
@@ -18,6 +19,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
+import base64
 import ipaddress
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -37,7 +39,7 @@ from schedkit.clock import utcnow
 from schedkit.endpoints import Endpoint, endpoint_of, method_of
 from schedkit.headers import reserved_metadata
 from schedkit.jsonform import standard
-from schedkit.outward.policy import Egress
+from schedkit.outward.policy import Egress, Proxy
 from schedkit.outward.targets import ForbiddenTarget, Targets
 from schedproto.v1 import job_handler_pb2
 from schedproto.v1 import worker_service_pb2 as pb
@@ -85,6 +87,7 @@ class Grpc:
 
     def __init__(self, egress: Egress) -> None:
         self._targets = Targets(egress.allowed(), "workerd.toml")
+        self._proxy = egress.via()
         self._credentials: grpc.ChannelCredentials | None = None
         self._idle: grpc.aio.Channel | None = None
         """Connected to nothing. gRPC's core goes when no channel is left, and ends the process
@@ -114,10 +117,9 @@ class Grpc:
         try:
             need_descriptor()  # before gRPC's core finds none
             endpoint = endpoint_of(action.endpoint)
-            addresses = await self._targets.addresses(endpoint.host, endpoint.port)
-            channel = await self._open(endpoint, addresses)
+            channel = await self._open(endpoint)
         except (ForbiddenTarget, ValueError) as error:
-            return _failed(f"{type(error).__name__}: {error}", Reason.DONT_RETRY)
+            return _failed(str(error), Reason.DONT_RETRY)
         except OSError as error:
             if at_limit(error):
                 return _given_back(error.strerror or str(error))
@@ -136,16 +138,31 @@ class Grpc:
             except grpc.aio.AioRpcError as error:
                 return _ended(error, channel.get_state(), attempt.deadline)
 
-    async def _open(self, endpoint: Endpoint, addresses: Sequence[str]) -> grpc.aio.Channel:
+    async def _open(self, endpoint: Endpoint) -> grpc.aio.Channel:
         self._idle = self._idle or grpc.aio.insecure_channel("ipv4:127.0.0.1:1")
-        target = target_of(addresses, endpoint.port)
         options = [*_OPTIONS, ("grpc.default_authority", endpoint.authority)]
+        if self._proxy is not None and self._proxy.takes(endpoint.host, endpoint.port):
+            self._targets.check_literal(endpoint.host, endpoint.port)
+            target = f"dns:///{self._proxy.address}"
+            options += _through(self._proxy, endpoint)
+        else:
+            addresses = await self._targets.addresses(endpoint.host, endpoint.port)
+            target = target_of(addresses, endpoint.port)
         if not endpoint.tls:
             return grpc.aio.insecure_channel(target, options=options)
         if self._credentials is None:
             roots = await asyncio.to_thread(system_roots)
             self._credentials = grpc.ssl_channel_credentials(roots)
         return grpc.aio.secure_channel(target, self._credentials, options=options)
+
+
+def _through(proxy: Proxy, endpoint: Endpoint) -> Sequence[tuple[str, str]]:
+    """The channel options by which gRPC's core sends CONNECT."""
+    options = [("grpc.http_connect_server", endpoint.authority)]
+    if proxy.credentials:
+        basic = base64.b64encode(proxy.credentials.encode()).decode()
+        options.append(("grpc.http_connect_headers", f"Proxy-Authorization:Basic {basic}"))
+    return options
 
 
 def target_of(addresses: Sequence[str], port: int) -> str:

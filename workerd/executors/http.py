@@ -1,11 +1,10 @@
 """One HTTP request; its status, or a pattern in its body, says whether the job succeeded.
 
 Invariants
-- Only permitted addresses are connected to, on each hop (targets).
+- Only permitted targets are called, on each hop (schedkit.outward.client).
 - Of an answer as much is read as may be kept, of one that is a failure 64 KiB; as it came: nothing
   is decompressed. A pattern is looked for in the first 64 KiB.
-- Redirects are followed only when the job asks, at most `MAX_HOPS`, and never from https to http.
-- Nothing of the worker's surroundings is used: no proxy variables, no netrc, no cookies.
+- Redirects are followed only when the job asks, at most `MAX_REDIRECTS`, never from https to http.
 - What is signed is signed for the first origin alone, and anew for each sending.
 """
 
@@ -22,23 +21,32 @@ from yarl import URL
 
 from schedkit.clock import utcnow
 from schedkit.headers import reserved
+from schedkit.outward.client import CallFailed, Client
 from schedkit.outward.policy import Egress
 from schedkit.outward.secrets import keys
 from schedkit.outward.signing import signature
-from schedkit.outward.targets import ForbiddenTarget, Targets
+from schedkit.outward.targets import ForbiddenTarget
 from schedkit.patterns import Pattern
+from schedkit.records import dataclass
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
-from workerd.core.outcome import MAX_ERROR, Content, Outcome, Reason, Verdict, stopped
+from workerd.core.outcome import MAX_ERROR, Cause, Content, Outcome, Reason, Verdict, stopped
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
 from workerd.executors.large import LARGE, beside, is_json
 from workerd.limits import at_limit
 
-MAX_HOPS = 5
-CONNECT_WITHIN = 10.0
+MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a call has come, for the error of a timeout."""
+
+    doing: str = ""
+    answers: int = 0
 
 
 class Http:
@@ -47,8 +55,7 @@ class Http:
     def __init__(self, egress: Egress, *, secrets: Sequence[Path] = ()) -> None:
         """`secrets`: directories below which jobs may name files of keys."""
         self._secrets = secrets
-        self._targets = Targets(egress.allowed(), "workerd.toml")
-        self._session: aiohttp.ClientSession | None = None
+        self._client = Client(egress, "workerd.toml")
 
     def objection(self, assignment: pb.Assignment) -> str:
         """It can do all there is."""
@@ -57,43 +64,38 @@ class Http:
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
         """Send it, and judge the answer."""
-        outcome = await until_stopped(self._call(attempt), stop)
+        progress = Progress()
+        outcome = await until_stopped(self._call(attempt, progress), stop)
         if outcome is None:
             assert stop.cause is not None, "nothing else ends it"
-            return stopped(stop.cause)
+            return stopped(stop.cause, progress.doing if stop.cause is Cause.TIMEOUT else "")
         return outcome
 
     async def close(self) -> None:
         """Close what is open."""
-        if self._session is not None:
-            await self._session.close()
+        await self._client.close()
 
-    async def _call(self, attempt: Attempt) -> Outcome:
+    async def _call(self, attempt: Attempt, progress: Progress) -> Outcome:
         action = attempt.assignment.http
         try:
             pattern = Pattern(action.success_pattern)
         except ValueError as error:
-            return _failed(error, Reason.DONT_RETRY)
+            return _failed(f"{type(error).__name__}: {error}", Reason.DONT_RETRY)
         try:
             signing = keys(action.signing_key, self._secrets) if action.signing_key else ()
         except (ValueError, OSError) as error:
-            return _failed(error, Reason.EXCEPTION)
-        answered: list[URL] = []
+            return _failed(f"{type(error).__name__}: {error}", Reason.EXCEPTION)
         try:
-            return await self._follow(action, attempt, pattern, signing, answered)
+            return await self._follow(action, attempt, pattern, signing, progress)
         except (aiohttp.InvalidURL, ForbiddenTarget) as error:
-            return _failed(error, Reason.DONT_RETRY)
-        except aiohttp.ClientConnectorError as error:
-            if at_limit(error.os_error):  # no descriptor, say: none of the job's doing
+            return _failed(str(error), Reason.DONT_RETRY)
+        except CallFailed as error:
+            if error.os_error and at_limit(error.os_error):  # no descriptor: not the job's fault
                 told = f"this worker can't start it: {error.os_error.strerror}"
-                return Outcome(Verdict.RETURNED, error=told, began=bool(answered))
-            forbidden = isinstance(error.os_error, ForbiddenTarget)
-            return _failed(
-                error.os_error if forbidden else error,
-                Reason.DONT_RETRY if forbidden else Reason.EXCEPTION,
-            )
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return _failed(error, Reason.EXCEPTION)
+                return Outcome(Verdict.RETURNED, error=told, began=progress.answers > 0)
+            return _failed(str(error), Reason.EXCEPTION)
+        except (OSError, ValueError) as error:
+            return _failed(f"{type(error).__name__}: {error}", Reason.EXCEPTION)
 
     async def _follow(
         self,
@@ -101,28 +103,32 @@ class Http:
         attempt: Attempt,
         pattern: Pattern,
         signing: Sequence[bytes],
-        answered: list[URL],
+        progress: Progress,
     ) -> Outcome:
-        """`answered` is told each address that has."""
         method, url = action.method.upper() or "POST", URL(action.url)
         body: bytes | None = _body(action, attempt)
         headers = _headers(action, attempt)
-        for _ in range(MAX_HOPS):
-            self._check(url)
+        for _ in range(1 + MAX_REDIRECTS):
             signed = (
                 signature(signing, attempt.key.run, int(utcnow().timestamp()), body or b"")
                 if signing
                 else {}
             )
-            async with self._open().request(
-                method, url, headers=headers | signed, data=body, allow_redirects=False
+            progress.doing = f"waiting for the answer of {url.host}:{url.port}"
+            async with self._client.request(
+                method, url, headers=headers | signed, data=body
             ) as answer:
-                answered.append(url)
+                progress.answers += 1
+                progress.doing = f"reading the answer of {url.host}:{url.port}"
                 onward = answer.headers.get("Location")
                 if not (action.follow_redirects and answer.status in _REDIRECTS and onward):
                     return await _judged(answer, action, pattern, attempt.most_result)
-            target = url.join(URL(onward))
-            self._check(target)
+            try:
+                target = url.join(URL(onward))
+            except ValueError as error:
+                told = f"the target redirects to {onward[:200]!r}, which isn't a valid URL: {error}"
+                return _failed(told, Reason.HTTP_STATUS)
+            self._client.check(target)
             if target.origin() != url.origin():
                 headers = {k: v for k, v in headers.items() if k.lower() not in _CREDENTIALS}
                 signing = ()
@@ -131,26 +137,7 @@ class Http:
             if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
             url = target
-        return Outcome(Verdict.FAILED, Reason.HTTP_STATUS, f"more than {MAX_HOPS} redirects")
-
-    def _check(self, url: URL) -> None:
-        if url.scheme not in ("http", "https") or not url.host:
-            raise ForbiddenTarget(f"{url} is no http or https address")
-        self._targets.check_literal(url.host, url.port or 0)
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    resolver=self._targets, use_dns_cache=False, limit=0, force_close=True
-                ),
-                # The attempt's own timeout ends the rest.
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                trust_env=False,
-            )
-        return self._session
+        return _failed(f"more than {MAX_REDIRECTS} redirects", Reason.HTTP_STATUS)
 
 
 async def _judged(
@@ -232,5 +219,5 @@ def _retry_after(headers: Mapping[str, str]) -> timedelta | None:
         return None
 
 
-def _failed(error: BaseException, reason: Reason) -> Outcome:
-    return Outcome(Verdict.FAILED, reason, f"{type(error).__name__}: {error}"[:MAX_ERROR])
+def _failed(error: str, reason: Reason) -> Outcome:
+    return Outcome(Verdict.FAILED, reason, error[:MAX_ERROR])

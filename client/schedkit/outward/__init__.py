@@ -2,6 +2,7 @@
 
     policy    the `[egress]` settings: networks and hosts that may be called
     targets   the address check, at the place where addresses are connected to
+    client    HTTP requests to permitted targets, and what their errors mean
     signing   requests signed by Standard Webhooks
     secrets   keys and variables that stand in files on the daemon's own host
 

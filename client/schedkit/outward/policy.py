@@ -1,4 +1,4 @@
-"""The `[egress]` section of a daemon's settings: which targets it may call.
+"""The `[egress]` settings of a daemon: targets that it may call, and the outgoing proxy.
 
     allow = ["10.0.0.0/8", "app", "*.svc.cluster.local", "db.internal:8080", "[fd00::7]:8080"]
 
@@ -7,17 +7,24 @@ Invariants
 - Metadata services, link-local, multicast and unspecified addresses are refused, whatever is
   allowed and however the address is written: an IPv4 address inside an IPv6 address is judged too.
 - A host entry permits what its name resolves to, under the previous rule.
+- Through a proxy the daemon doesn't resolve names: the proxy decides which addresses they reach.
+  The rules above still hold for what the URL itself shows.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import logging
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+from urllib.parse import unquote, urlsplit
 
-from schedkit.config import Problem
+from schedkit.config import Problem, secret
+
+log = logging.getLogger(__name__)
 
 IP: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -51,6 +58,9 @@ _NEVER: Final[Sequence[tuple[Network, str]]] = (
     (ipaddress.ip_network("224.0.0.0/4"), "a multicast address"),
     (ipaddress.ip_network("ff00::/8"), "a multicast address"),
     (ipaddress.ip_network("255.255.255.255/32"), "the broadcast address"),
+)
+_VARIABLES: Final = tuple(
+    name for each in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY") for name in (each, each.lower())
 )
 _METADATA_NAMES: Final = frozenset(
     {
@@ -106,21 +116,72 @@ class Destinations:
 
 
 @dataclass(frozen=True, slots=True)
+class Proxy:
+    """An outgoing HTTP proxy, and the targets that don't go through it."""
+
+    url: str = field(repr=False)
+    host: str
+    port: int
+    credentials: str = field(repr=False)
+    """`user:password`, decoded; empty: none."""
+    passed_by: Destinations
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def takes(self, host: str, port: int | None) -> bool:
+        """Whether a call to this target goes through the proxy. Loopback never does."""
+        name, address = name_of(host), address_of(host)
+        if name == "localhost" or (address is not None and real(address).is_loopback):
+            return False
+        if address is not None:
+            return not self.passed_by.address(real(address), port or 0)
+        return not self.passed_by.name(name, port or 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Egress:
     """Which services jobs and webhooks may call, and how they are reached."""
 
     allow: tuple[str, ...] = ()
     """Networks and hosts that may be called beside public addresses."""
+    proxy: str = secret("")
+    """`http://[user:password@]host:port`; empty: calls are direct."""
+    no_proxy: tuple[str, ...] = ()
+    """Networks and hosts that are called directly."""
 
     def faults(self) -> Iterator[Problem]:
         """What is wrong, by key."""
-        for text in self.allow:
-            if why := _fault(text):
-                yield Problem("allow", why)
+        for key, texts in (("allow", self.allow), ("no_proxy", self.no_proxy)):
+            for text in texts:
+                if why := _fault(text):
+                    yield Problem(key, why)
+        try:
+            _proxy(self.proxy, Destinations())
+        except ValueError as error:
+            yield Problem("proxy", str(error))
 
     def allowed(self) -> Destinations:
         """The list of `allow`."""
         return Destinations.of(self.allow)
+
+    def via(self) -> Proxy | None:
+        """The proxy; None: there is none."""
+        return _proxy(self.proxy, Destinations.of(self.no_proxy))
+
+
+def warn_of_ignored_proxies(egress: Egress) -> None:
+    """Log the proxy variables of the environment that have no effect."""
+    if ignored := ignored_proxies(egress, os.environ):
+        log.warning("proxy variables ignored variables=%s: set egress.proxy", ",".join(ignored))
+
+
+def ignored_proxies(egress: Egress, environ: Mapping[str, str]) -> Sequence[str]:
+    """The proxy variables that are set and have no effect, because `egress.proxy` isn't set."""
+    return [] if egress.proxy else [name for name in _VARIABLES if environ.get(name)]
 
 
 def never(host: str) -> str:
@@ -193,6 +254,22 @@ def _forms(ip: IP) -> Iterator[IP]:
         yield last
     if int.from_bytes(ip.packed[8:12]) in _ISATAP:
         yield last
+
+
+def _proxy(url: str, passed_by: Destinations) -> Proxy | None:
+    """Raises ValueError. No message repeats the URL: a password may be in it."""
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port or parts.scheme != "http" or parts.path.strip("/") or parts.query:
+        raise ValueError("must be http://[user:password@]host:port")
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    credentials = f"{user}:{password}" if user or password else ""
+    return Proxy(url, host, port, credentials, passed_by)
 
 
 def _fault(text: str) -> str:
