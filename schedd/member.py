@@ -66,6 +66,8 @@ SETTLED_AFTER: Final = 10.0
 UNATTACHED_AFTER: Final = 2.0
 """Seconds without a worker after which that is said: a worker that reconnects moves no shard."""
 
+FAILED: Final = "the tenure ended with an error"
+
 BEFORE_ROW = failpoints.awaited("join.before_row")
 
 
@@ -189,17 +191,27 @@ class Member:
         registration = Registration(self._coordination, self.cluster, member, keeper.lease.id)
         if not await registration.put():
             return
+        over = ""
         try:
             await BEFORE_ROW()
             now = self._clock.now()
-            await self._store.open_tenure(Tenure(live.tenure, self.identity.name, now))
+            await self._store.open_tenure(
+                Tenure(
+                    live.tenure,
+                    self.identity.name,
+                    now,
+                    grpc=self.identity.grpc,
+                    http=self.identity.http,
+                    version=self.identity.version,
+                )
+            )
             self.cluster.lives(live)
             log.info("tenure %s begins", live.tenure, extra={"tenure": live.tenure})
-            await self._live(live, registration, draining)
+            over = await self._live(live, registration, draining)
         finally:
             self.cluster.lives(None)
             self._name.ended(live.tenure)
-            await self._leave(live)
+            await self._leave(live, "" if draining.is_set() else over or FAILED)
 
     async def _second(self, first: str) -> None:
         """Another daemon has the name, and lives: whoever looks into the audit sees it."""
@@ -225,8 +237,11 @@ class Member:
 
     async def _live(
         self, live: LiveTenure, registration: Registration, draining: asyncio.Event
-    ) -> None:
-        """Follow, or lead, until the tenure is over or everything was handed over."""
+    ) -> str:
+        """Follow, or lead, until the tenure is over or everything was handed over. Return why the
+        tenure ended if the member wasn't asked to leave.
+        """
+        why = ""
         watch = DatabaseWatch(live.tenure, self.cluster.view, self._clock.away_for, boottime)
         shards = self._shards(live)
 
@@ -262,6 +277,7 @@ class Member:
         finally:
             unlisten()
         heed_cancellation()
+        return why
 
     def _shards(self, live: LiveTenure) -> Shards:
         return Shards(
@@ -303,11 +319,13 @@ class Member:
             return "the database is on another timeline"
         return self._clock.broken
 
-    async def _leave(self, live: LiveTenure) -> None:
-        """Nothing of the tenure runs any more: fence it, so that its shards are free at once."""
+    async def _leave(self, live: LiveTenure, why: str) -> None:
+        """Fence the tenure, of which nothing runs any more, so that its shards are free at once.
+        `why`: the member leaves without having been asked to; empty: a goodbye.
+        """
         try:
             async with asyncio.timeout(GOODBYE_WITHIN):
-                await self._store.fence_own(live.tenure)
+                await self._store.fence_own(live.tenure, why)
         except (Unavailable, TimeoutError) as error:
             log.info(
                 "tenure %s is left to be fenced by the leader: %r",

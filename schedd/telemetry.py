@@ -32,6 +32,7 @@ from schedd.core.events import (
     AssignedRuns,
     Braked,
     Called,
+    ClusterWatched,
     DatabaseSeen,
     DeadLettered,
     Deleted,
@@ -277,6 +278,10 @@ def _database_seen(metrics: Metrics, event: DatabaseSeen) -> None:
     metrics.vitals.saw(event.vitals)
 
 
+def _cluster_watched(metrics: Metrics, event: ClusterWatched) -> None:
+    metrics.losses.saw(event)
+
+
 def _called(metrics: Metrics, event: Called) -> None:
     metrics.calls.count(event)
 
@@ -355,6 +360,7 @@ SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
     ShardsMoved: _shards_moved,
     Surveyed: _surveyed,
     DatabaseSeen: _database_seen,
+    ClusterWatched: _cluster_watched,
     Called: _called,
     Waiting: _waiting,
     Braked: _braked,

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         Unauthenticated,
         Violation,
     )
-    from schedclient.event_values import Gap, RunEvent
+    from schedclient.event_values import ClusterEvent, Gap, RunEvent
     from schedclient.file_guard import FileGuard
     from schedclient.handlers import Context, DontRetry, RetryAfter, handler
     from schedclient.job_values import After, Instant, InstantExplanation, Job
@@ -93,7 +93,7 @@ else:  # a type checker that saw this would take any name for there
             "NotFound Overloaded PermissionDenied RequestError StaleToken Unauthenticated "
             "Violation"
         ),
-        "schedclient.event_values": "Gap RunEvent",
+        "schedclient.event_values": "ClusterEvent Gap RunEvent",
         "schedclient.file_guard": "FileGuard",
         "schedclient.handlers": "Context DontRetry RetryAfter handler",
         "schedclient.job_values": "After Instant InstantExplanation Job",
@@ -138,6 +138,7 @@ __all__ = [
     "Client",
     "Cluster",
     "ClusterError",
+    "ClusterEvent",
     "ClusterUnavailable",
     "Conflict",
     "Context",

@@ -39,11 +39,14 @@ class Cluster(Value):
     """It is paused because its database went back, to `paused_at`."""
     lost_until: datetime | None
     """Until when the database that was lost may have gone on."""
+    lost_members: tuple[str, ...]
+    lost_workers: tuple[str, ...]
+    """Names of those that were lost within the retention and haven't returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Value):
-    """One schedd process. `role` LEADER or FOLLOWER; `state` LIVE, DRAINING or FENCED."""
+    """One schedd process. `role` LEADER or FOLLOWER; `state` LIVE, DRAINING, FENCED or LOST."""
 
     name: str
     role: str
@@ -57,6 +60,8 @@ class Member(Value):
     attached: bool
     database: bool
     tzdata: str | None
+    lost_at: datetime | None
+    """When the leader fenced its tenure, if it is LOST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +150,8 @@ class Worker(Value):
     """Whose runs it is given; none: of all."""
     unstored: int | None
     unheard: bool
+    lost_at: datetime | None
+    """When it was recorded as lost, if it is LOST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

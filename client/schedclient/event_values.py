@@ -20,9 +20,26 @@ class Gap(Value):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEvent(Value):
+    """A change of leader, or a member or worker that was lost or returned. `kind`: leader-changed,
+    member-lost, member-returned, worker-lost, worker-returned or worker-restarted. `object`:
+    cluster/leader, member/NAME or worker/NAME. `text`: one sentence.
+    """
+
+    at: datetime
+    kind: str
+    object: str
+    text: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(Value):
-    """A run as it stands now, or a gap; `cursor` is where to go on after it, at any member."""
+    """A run as it stands now, a gap, or a change of the cluster. `cursor`: where to go on after
+    it, at any member.
+    """
 
     run: Run | None
     gap: Gap | None
+    cluster: ClusterEvent | None
     cursor: str

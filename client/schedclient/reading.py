@@ -14,7 +14,7 @@ from schedclient.backfill_values import Backfill, LeftOut
 from schedclient.calendar_values import DateRange
 from schedclient.cluster_values import Finding
 from schedclient.dead_letter_values import Redrive
-from schedclient.event_values import Gap
+from schedclient.event_values import ClusterEvent, Gap
 from schedclient.job_values import After
 from schedclient.run_values import Check, Parent, Run, RunProgress
 from schedclient.values import Value
@@ -34,6 +34,7 @@ _NESTED: Final[dict[str, type[Value]]] = {
     "schedd.v1.BackfillJobResponse.LeftOut": LeftOut,
     "schedd.v1.Redrive": Redrive,
     "schedd.v1.RunEvent.Gap": Gap,
+    "schedd.v1.ClusterEvent": ClusterEvent,
     "schedd.v1.Token": AccessToken,
     "schedd.v1.Identity.Grant": Grant,
 }

@@ -191,7 +191,7 @@ async def events(
     """Each change of the runs asked for, and each gap, for ever."""
     known = _Known()
     async for event in _events(transport, request, _Time(deadline)):
-        if event is not None and (event.HasField("gap") or known.is_news(event.run)):
+        if event is not None and (not event.HasField("run") or known.is_news(event.run)):
             yield value_of(RunEvent, event)
 
 
@@ -203,9 +203,9 @@ async def runs(
     async for event in _events(transport, request, time):
         if event is None:
             continue
+        if event.HasField("run") and known.is_news(event.run):
+            yield value_of(Run, event.run)
         if not event.HasField("gap"):
-            if known.is_news(event.run):
-                yield value_of(Run, event.run)
             continue
         for run_id in known.living:
             one = await _read(transport, run_id, time)
@@ -241,7 +241,7 @@ async def _events(
                 time.heard()
                 if event.cursor and not request.run_ids:  # which a member may take no cursor for
                     request.resume_after = event.cursor
-                if event.HasField("run") or event.HasField("gap"):
+                if any(event.HasField(what) for what in ("run", "gap", "cluster")):
                     yield event
         except (ClusterUnavailable, DeadlineExceeded) as failure:
             time.failed(failure)

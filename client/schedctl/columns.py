@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -86,6 +86,10 @@ def _stands(worker: Worker) -> str:
     if worker.unheard and worker.state != "LOST":
         return f"{worker.state}, UNHEARD"
     return f"{worker.state}, FULL" if worker.refuses else worker.state
+
+
+def _of_live(told: Callable[[Member], str]) -> Callable[[Member], str]:
+    return lambda one: UNKNOWN if one.state == "LOST" else told(one)
 
 
 def of_whom(submitted: bool | None) -> str:
@@ -238,12 +242,13 @@ MEMBERS: Final[Sequence[Column[Member]]] = (
     Column("ROLE", lambda one: one.role),
     Column("STATE", lambda one: one.state),
     Column("SHARDS", lambda one: one.shards),
-    Column("WEIGHT", lambda one: one.weight),
+    Column("WEIGHT", lambda one: UNKNOWN if one.state == "LOST" else one.weight),
     Column("GRPC", lambda one: one.grpc),
     Column("HTTP", lambda one: one.http),
     Column("VERSION", lambda one: one.version),
-    Column("WORKERS", lambda one: "attached" if one.attached else "none", wide=True),
-    Column("DATABASE", lambda one: "answers" if one.database else "away", wide=True),
+    Column("LOST", lambda one: one.lost_at),
+    Column("WORKERS", _of_live(lambda one: "attached" if one.attached else "none"), wide=True),
+    Column("DATABASE", _of_live(lambda one: "answers" if one.database else "away"), wide=True),
     Column("TZDATA", lambda one: one.tzdata, wide=True),
     Column("TENURE", lambda one: one.tenure, wide=True),
 )
@@ -262,6 +267,7 @@ WORKERS: Final[Sequence[Column[Worker]]] = (
     Column("RUNNING", lambda one: _known(one.running)),
     Column("LABELS", lambda one: one.labels),
     Column("LEASE AGE", lambda one: _known(one.lease_age)),
+    Column("LOST", lambda one: one.lost_at),
     Column("HOST", lambda one: one.host, wide=True),
     Column("STARTED", lambda one: one.started_at, wide=True),
     Column("HANDLERS", lambda one: one.handlers, wide=True),

@@ -9,9 +9,11 @@ from schedd.api import paging, standing, views
 from schedd.api.bounds import id_of
 from schedd.api.errors import InvalidArgument, NotFound, Violation, cut
 from schedd.api.services import Caller, Services
+from schedd.core.cluster_events import Losses, LostMember
 from schedd.core.ids import SHARDS, RunId, TenureId
 from schedd.core.membership import ClusterView, MemberView
-from schedd.core.records import WorkerView
+from schedd.core.model import Incarnation
+from schedd.core.records import WorkerView, unheard
 from schedproto.v1 import cluster_service_pb2 as wire
 
 AUDIT_BYTES: Final = 2 * 1024 * 1024
@@ -30,6 +32,7 @@ async def get_cluster(
     pause = await services.pauses.present()
     leader = view.member(view.leader)
     owned = sum(row.owner in live for row in rows)
+    lost = await lost_now(services)
     return wire.Cluster(
         cluster_id=services.cluster_id,
         leader=leader.name if leader else "",
@@ -50,6 +53,8 @@ async def get_cluster(
         pause_note=pause.note if pause else "",
         recovering=pause is not None and pause.recovering,
         lost_until=views.stamp(pause.lost_until) if pause else None,
+        lost_members=[one.name for one in lost.members],
+        lost_workers=[one.worker for one in lost.workers],
         troubles=standing.troubles(
             view,
             trusted=services.cluster.trusted(),
@@ -63,18 +68,30 @@ async def get_cluster(
 async def list_members(
     services: Services, caller: Caller, request: wire.ListMembersRequest
 ) -> wire.ListMembersResponse:
-    """Those who are there, by name."""
+    """Those who are there, and those lost within the retention, by name."""
     del caller, request
     view = services.cluster.view()
     rows = await services.membership.read_shards()
     fenced = await services.membership.fenced([member.tenure for member in view.members])
     owned = Counter(row.owner for row in rows)
-    return wire.ListMembersResponse(
-        members=[
-            _member(member, view, owned[member.tenure], fenced=member.tenure in fenced)
-            for member in sorted(view.members, key=lambda member: member.name)
-        ]
-    )
+    lost = await lost_now(services)
+    members = [
+        _member(member, view, owned[member.tenure], fenced=member.tenure in fenced)
+        for member in view.members
+    ]
+    members += [_lost_member(one, owned[one.tenure]) for one in lost.members]
+    return wire.ListMembersResponse(members=sorted(members, key=lambda member: member.name))
+
+
+async def lost_now(services: Services) -> Losses:
+    """Return members and workers that were lost within the retention and haven't returned."""
+    losses = await services.membership.losses(services.lost_for)
+    if not losses.members and not losses.workers:
+        return losses
+    drained = {one.worker for one in await services.worker_store.drains()}
+    members = {member.name for member in services.cluster.view().members}
+    workers = {one.incarnation.worker for one in services.lines.workers()}
+    return losses.missing(members, workers, drained)
 
 
 async def list_shards(
@@ -181,13 +198,16 @@ async def living(services: Services) -> list[WorkerView]:
 
 
 async def _workers(services: Services) -> list[wire.Worker]:
-    """Live by etcd, with what some member hears from them; and those that are drained and not
-    there.
+    """Live by etcd, with what some member hears from them; then those that were lost within the
+    retention, and those that are drained and not there.
     """
     workers = [_worker(view) for view in await living(services)]
     drains = {one.worker: one for one in await services.worker_store.drains()}
     there = {worker.name for worker in workers}
     lost = wire.Worker.STATE_LOST
+    losses = await services.membership.losses(services.lost_for)
+    workers += [_lost_worker(one) for one in losses.workers if one.worker not in there]
+    there.update(one.worker for one in losses.workers)
     workers += [
         wire.Worker(name=name, state=lost, unheard=True) for name in drains if name not in there
     ]
@@ -198,6 +218,28 @@ async def _workers(services: Services) -> list[wire.Worker]:
             if worker.unheard and worker.state != lost:  # it can't say so itself
                 worker.state = wire.Worker.STATE_DRAINING
     return sorted(workers, key=_by_name_newest_first)
+
+
+def _lost_worker(one: Incarnation) -> wire.Worker:
+    worker = _worker(unheard(one))
+    worker.state = wire.Worker.STATE_LOST
+    if one.lost_at is not None:
+        worker.lost_at.FromDatetime(one.lost_at)
+    return worker
+
+
+def _lost_member(one: LostMember, shards: int) -> wire.Member:
+    return wire.Member(
+        name=one.name,
+        role=wire.Member.ROLE_FOLLOWER,
+        state=wire.Member.STATE_LOST,
+        shards=shards,
+        grpc=one.grpc,
+        http=one.http,
+        version=one.version,
+        tenure=str(one.tenure),
+        lost_at=views.stamp(one.lost_at),
+    )
 
 
 def _by_name_newest_first(worker: wire.Worker) -> tuple[str, int]:

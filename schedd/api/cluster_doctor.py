@@ -1,9 +1,13 @@
 """The checkup of the cluster: what a person would look at, judged."""
 
+import asyncio
+
 from schedd.api import views
 from schedd.api.services import Caller, Services
+from schedd.api.work_facts import work_facts
 from schedd.core.checkup import examine
 from schedd.core.checkup.finding import Finding
+from schedkit.records import replace
 from schedproto.v1 import cluster_service_pb2 as wire
 
 
@@ -12,7 +16,10 @@ async def check_cluster(
 ) -> wire.CheckClusterResponse:
     """Every finding, good ones too. Changes nothing."""
     del caller, request
-    facts = await services.checkup.facts()
+    async with asyncio.TaskGroup() as group:
+        work = group.create_task(work_facts(services), name="checkup: work")
+        facts = await services.checkup.facts()
+    facts = replace(facts, work=work.result())
     own = facts.view.member(services.cluster.tenure)
     return wire.CheckClusterResponse(
         findings=[_message(finding) for finding in examine(facts)],

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Final
 
 from schedd.api.authentication import Authentication
 from schedd.api.looks import Looks
 from schedd.api.run_messages import RunMessages
+from schedd.core.cluster_events import LOST_FOR
 from schedd.core.events import Emit, unheard
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.model import AuditEntry
@@ -74,6 +76,8 @@ class Services:
     cluster_id: str
     late: LateLimits = DEFAULTS
     retention: Retention = KEPT
+    lost_for: timedelta = LOST_FOR
+    """How long lost members and workers stay listed."""
     means: Means = NO_MEANS
     """What jobs may have people told by."""
     emit: Emit = unheard

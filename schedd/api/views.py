@@ -9,6 +9,7 @@ from schedd.api import definitions
 from schedd.api.errors import Unbuilt
 from schedd.core.backfill import Plan
 from schedd.core.backfill_records import BackfillRecord
+from schedd.core.cluster_events import ClusterEvent, text_of
 from schedd.core.cron import ScheduleError
 from schedd.core.ids import NO_TOKEN
 from schedd.core.lifecycle import Reason, State
@@ -18,6 +19,7 @@ from schedd.core.records import DeadLetterGroup, DeadLetterRecord, JobRecord
 from schedd.core.redrive import RedriveRecord
 from schedd.core.run_records import AttemptRecord, RunRecord
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
+from schedproto.v1.run_service_pb2 import ClusterEvent as ClusterEventMessage
 
 
 def stamp(instant: datetime | None) -> Timestamp | None:
@@ -309,3 +311,14 @@ def _reason(record: RunRecord) -> str | None:
         return Reason.ARMED
     waits = record.run.state in {State.PENDING, State.RETRYING}
     return "PAUSED" if (record.paused or record.braked) and waits else record.reason
+
+
+def cluster_event(event: ClusterEvent) -> ClusterEventMessage:
+    """An event of the cluster on the wire."""
+    return ClusterEventMessage(
+        at=stamp(event.at),
+        kind=event.kind.value,
+        object=event.object,
+        text=text_of(event),
+        reason=event.reason,
+    )

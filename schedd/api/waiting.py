@@ -71,7 +71,7 @@ def judged(
     for wait in found:
         if (definition := read.get(wait.job_id)) is None:
             continue  # forgotten meanwhile
-        if not _doable(wait, definition, takers):
+        if not doable(wait, definition, takers):
             vain.append(wait)
         elif definition.overlap not in BUFFERS:
             since.append(wait.since)
@@ -79,7 +79,8 @@ def judged(
     return Waits(sum(wait.runs for wait in vain), tuple(names), since=min(since, default=None))
 
 
-def _doable(wait: Wait, definition: Definition, takers: Sequence[Incarnation]) -> bool:
+def doable(wait: Wait, definition: Definition, takers: Sequence[Incarnation]) -> bool:
+    """Whether one of the takers can do it. Pure."""
     need = replace(asked_of_worker(definition), worker=wait.target)
     return any(able(worker, need) for worker in takers)
 

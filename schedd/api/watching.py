@@ -14,8 +14,10 @@ from schedd.api.errors import wrong
 from schedd.api.runs import run_id_of, unknown
 from schedd.api.services import Caller, Services
 from schedd.core.changes import Change, Cursor, Gap, News, Scope
+from schedd.core.cluster_events import ClusterEvent
 from schedd.core.ids import RunId
 from schedd.core.lifecycle import LIVE
+from schedd.core.rights import EVERY, Role
 from schedd.core.run_records import RunRecord
 from schedkit.backoff import Backoff
 from schedproto.v1 import run_pb2, run_service_pb2
@@ -27,9 +29,9 @@ async def watch_runs(
     services: Services, caller: Caller, request: run_service_pb2.WatchRunsRequest
 ) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
     """Each change of the runs asked for, from how they stand now or from a cursor on."""
-    del caller
     if not request.run_ids:
-        async with aclosing(_all(services, request)) as events:
+        sees_cluster = caller.who.may(Role.VIEWER, EVERY)
+        async with aclosing(_all(services, request, sees_cluster=sees_cluster)) as events:
             async for event in events:
                 yield event
         return
@@ -44,15 +46,17 @@ async def watch_runs(
 
 
 async def _all(
-    services: Services, request: run_service_pb2.WatchRunsRequest
+    services: Services, request: run_service_pb2.WatchRunsRequest, *, sees_cluster: bool
 ) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
-    """Those of a namespace or of a job, for ever."""
+    """Those of a namespace or of a job, for ever; events of the cluster for who may see it."""
     after = _cursor(request.resume_after)
     namespace, job = stored_jobs.namespace_of(request.namespace), None
     if request.job:
         job = (await stored_jobs.find(services, namespace, request.job)).definition.job_id
     async with aclosing(services.feed.follow(Scope(namespace, job), after)) as feed:
         async for news in feed:
+            if isinstance(news.what, ClusterEvent) and not sees_cluster:
+                continue
             yield _event(services, news)
 
 
@@ -66,6 +70,8 @@ def _event(services: Services, news: News) -> run_service_pb2.RunEvent:
         event.gap.why = news.what.why
         if news.what.before is not None:
             event.gap.scheduled_before.FromDatetime(news.what.before)
+    elif isinstance(news.what, ClusterEvent):
+        event.cluster.CopyFrom(views.cluster_event(news.what))
     return event
 
 

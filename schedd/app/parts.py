@@ -5,19 +5,22 @@ from dataclasses import dataclass
 from typing import Final
 
 from schedd.api.authentication import Authentication
+from schedd.api.cluster import lost_now
 from schedd.api.services import Services
+from schedd.api.work_facts import stuck_now
 from schedd.app.checkup import Checkup
 from schedd.app.configured import VERSION
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
 from schedd.core.absence import Departures
-from schedd.core.events import Emit, ResultStoreAway
+from schedd.core.events import ClusterWatched, ResultStoreAway
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
 from schedd.core.notifications import Means
 from schedd.core.partition import owner_of
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient
 from schedd.etcd.keeper import keep_lease
+from schedd.leader.losses import LossRecorder, watching
 from schedd.leader.succession import Succession
 from schedd.leader.term import Leadership
 from schedd.leader.vitals import vitals
@@ -97,7 +100,7 @@ def build(ground: Ground) -> Parts:
     watchers, catalogue, emit = Watchers(), Catalogue(store.owner), ground.telemetry.emit
     silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
     workers = Workers(clock, emit, silent_after=silent_after)
-    member = _member(ground, lambda live: owner.loops(live, nudges))
+    member = _member(ground, lambda live: owner.loops(live, nudges), lambda _: duties())
     peers = Peers(member.cluster, ground.config.tls.files())
     nudges = Nudger(member.cluster, peers)
     relay = workers.elsewhere = Relay(peers)
@@ -116,6 +119,13 @@ def build(ground: Ground) -> Parts:
     ground.objects.on_away = lambda: emit(ResultStoreAway())
     tails, advances = Tails(workers), Advances()
     feed = Feed(store.changes, watchers.ears)
+    services = _services(
+        ground, member, nudges, workers, peers, watchers, feed, tails, advances, checkup
+    )
+
+    def duties() -> list[Loop]:
+        return _duties(ground, member, services)
+
     return Parts(
         clock=clock,
         member=member,
@@ -135,14 +145,12 @@ def build(ground: Ground) -> Parts:
         feed=feed,
         hearing=Hearing(peers, feed),
         sender=sender,
-        services=_services(
-            ground, member, nudges, workers, peers, watchers, feed, tails, advances, checkup
-        ),
+        services=services,
         telemetry=ground.telemetry,
     )
 
 
-def _member(ground: Ground, loops: Loops) -> Member:
+def _member(ground: Ground, loops: Loops, duties: Callable[[Leadership], Sequence[Loop]]) -> Member:
     config, etcd = ground.config, ground.etcd
     return Member(
         ground.identity,
@@ -159,7 +167,7 @@ def _member(ground: Ground, loops: Loops) -> Member:
         clock=ground.clock,
         lanes=config.postgres.lanes,
         loops=loops,
-        duties=_duties(ground.store, ground.telemetry.emit),
+        duties=duties,
         member_ttl=config.member_ttl.total_seconds(),
         audit=ground.store.users.audit,
     )
@@ -266,16 +274,28 @@ def _services(
         cluster_id=ground.cluster_id,
         late=ground.config.catch_up.limits(),
         retention=ground.config.retention.kept(),
+        lost_for=ground.config.retention.lost,
         emit=ground.telemetry.emit,
         means=Means(ground.config.notifications.commands, bool(ground.config.smtp.host)),
     )
 
 
-def _duties(store: PostgresStore, emit: Emit) -> Callable[[Leadership], Sequence[Loop]]:
+def _duties(ground: Ground, member: Member, services: Services) -> list[Loop]:
+    """What the leader does beyond fencing and assigning, made anew for each term."""
+    store, emit = ground.store, ground.telemetry.emit
+
     async def keep_house() -> None:
         await store.keep_house()
 
-    return lambda _: [
+    async def watched() -> ClusterWatched:
+        lost = await lost_now(services)
+        stuck = await stuck_now(services)
+        return ClusterWatched(len(lost.members), len(lost.workers), len(stuck))
+
+    leases = _worker_leases(ground, member)
+    return [
         Loop("housekeeping", keep_house, interval=HOUSEKEEPING_EVERY),
         vitals(store.survey, emit),
+        LossRecorder(leases, store.workers, store.membership).loop,
+        watching(watched, emit),
     ]

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from schedd.core import early, retention
+from schedd.core.cluster_events import LOST_FOR
 from schedd.core.late import LateLimits
 from schedkit.config import Problem
 
@@ -80,10 +81,12 @@ class Retention:
     """What runs wrote."""
     dead_letters: timedelta | None = None
     """Dead letters that wait; for ever if not given."""
+    lost: timedelta = LOST_FOR
+    """Lost members and workers in lists."""
 
     def faults(self) -> Iterator[Problem]:
         """What is wrong, by key."""
-        for key in ("runs", "logs", "dead_letters"):
+        for key in ("runs", "logs", "dead_letters", "lost"):
             length = getattr(self, key)
             if length is not None and not retention.LEAST <= length <= retention.MOST:
                 yield Problem(key, "must be from 1s to 36500d")

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from schedd.core.cluster_events import ClusterEvent
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import LIVE
 from schedd.core.run_records import RunRecord
@@ -100,7 +101,7 @@ class News(NamedTuple):
     """
 
     cursor: Cursor | None
-    what: Change | Gap | None = None
+    what: Change | Gap | ClusterEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,8 @@ class Missed:
     """Only runs scheduled from here on were looked through, and those that haven't ended; None:
     all there are.
     """
+    events: tuple[ClusterEvent, ...] = ()
+    """Of the cluster, since then."""
     unknown: bool = False
     """The cursor is none of this database's past: nothing is known of what changed since."""
 
@@ -142,6 +145,7 @@ class Box:
         """All below it was put in here before."""
         self._most = most
         self._waiting: dict[RunId, Change] = {}
+        self._events: dict[int, ClusterEvent] = {}
 
     def put(self, changes: Iterable[Change]) -> bool:
         """Those of its scope; whether there were any."""
@@ -159,6 +163,17 @@ class Box:
                 self._waiting.clear()
                 self.behind = True
         return news
+
+    def put_events(self, events: Iterable[ClusterEvent]) -> None:
+        """Take events of the cluster, if the scope is a whole namespace; each once."""
+        if self.scope.job is None:
+            self._events.update((event.id, event) for event in events)
+
+    def take_events(self) -> list[ClusterEvent]:
+        """Return the events of the cluster that wait, and forget them."""
+        taken = [*self._events.values()]
+        self._events.clear()
+        return taken
 
     def take(self) -> list[Change]:
         """All that waits, the longest waiting first."""

@@ -182,6 +182,17 @@ class DatabaseSeen:
     vitals: DatabaseVitals
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterWatched:
+    """The leader has read what alerts need. `stuck`: jobs whose runs wait without a worker that can
+    run them.
+    """
+
+    lost_members: int
+    lost_workers: int
+    stuck: int
+
+
 class Service(StrEnum):
     """What a member can't do without."""
 
@@ -279,6 +290,7 @@ Event = (
     | ShardsMoved
     | Surveyed
     | DatabaseSeen
+    | ClusterWatched
     | Called
     | Waiting
     | Braked

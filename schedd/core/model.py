@@ -7,6 +7,7 @@ a clock.
 from dataclasses import field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from uuid import UUID
 
 from schedd.core.definition import CatchUpPolicy, Definition, Overlap, Priority
 from schedd.core.ids import (
@@ -365,6 +366,12 @@ class Tenure:
     member: str
     opened_at: datetime
     fenced_at: datetime | None = None
+    grpc: str = field(default="", compare=False)
+    http: str = field(default="", compare=False)
+    version: str = field(default="", compare=False)
+    """Where it was reached and what it ran, for lists of lost members."""
+    prefix: UUID | None = field(default=None, compare=False)
+    """Id of its etcd prefix (`core/claims.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -363,6 +363,25 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class FailingRow:
+    """A job whose last runs failed, so many times in a row, or `more`."""
+
+    job_id: JobId
+    times: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingRow:
+    """A job with many waiting runs; `made` and `ended`: in the last 10 minutes."""
+
+    job_id: JobId
+    runs: int
+    made: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """A worker that is to take no new work until it is undrained."""
 

@@ -6,7 +6,8 @@
               keeping   notifications, retention, the result store
               calls     how long the database and etcd take
               vitals    what the leader reads of the database, now and then
-              pools     what an owner reads of its pools, now and then
+              losses    what the leader reads of lost members, lost workers and stuck jobs
+    pools     what an owner reads of its pools, now and then
               process   the event loop, the lease
     Cluster   who leads, what is owned: asked of the view at each scrape
     Readiness whether it is ready, and why not: asked as /readyz asks, at each scrape
@@ -25,6 +26,7 @@ from prometheus_client import CollectorRegistry
 from schedd.metrics.calls import Calls
 from schedd.metrics.cluster import ClusterGauges as ClusterGauges
 from schedd.metrics.keeping import Keeping
+from schedd.metrics.losses import Losses
 from schedd.metrics.making import Maker
 from schedd.metrics.pools import Pools
 from schedd.metrics.process import Process
@@ -46,7 +48,8 @@ class Metrics:
         self.keeping = Keeping(make)
         self.calls = Calls(make)
         self.vitals = Vitals()
+        self.losses = Losses()
         self.pools = Pools()
         self.process = Process(make)
-        for collector in (self.vitals, self.pools, self.process):
+        for collector in (self.vitals, self.losses, self.pools, self.process):
             registry.register(collector)

@@ -112,11 +112,12 @@ class Feed:
             while True:
                 box.behind = False
                 told: dict[RunId, tuple[bool, int]] = {}
-                async for news in self._looked(scope, at, told):
+                events: set[int] = set()
+                async for news in self._looked(scope, at, told, events):
                     at = news.cursor
                     yield news
                 assert at is not None, "a look ends with its cursor"
-                async for news in self._live(box, arrived, at, told):
+                async for news in self._live(box, arrived, at, told, events):
                     at = news.cursor or at
                     yield news
 
@@ -160,9 +161,15 @@ class Feed:
         return self._reached
 
     async def _looked(
-        self, scope: Scope, at: Cursor | None, told: dict[RunId, tuple[bool, int]]
+        self,
+        scope: Scope,
+        at: Cursor | None,
+        told: dict[RunId, tuple[bool, int]],
+        events: set[int],
     ) -> AsyncIterator[News]:
-        """What a look through the rows finds, and how far it goes. Keeps what it has `told`."""
+        """What a look through the rows finds, and how far it goes. It keeps what it `told`, and the
+        ids of the `events` of the cluster.
+        """
         look = await self._looks.look(scope, at)
         async for page in look.pages():
             async for some in self._turns.of(page):
@@ -170,12 +177,21 @@ class Feed:
                     if scope.holds(change.record):
                         told[change.run_id] = change.order
                         yield News(at, change)
+        if scope.job is None:
+            for event in look.missed.events:
+                events.add(event.id)
+                yield News(at, event)
         yield News(look.missed.cursor, _gap(look.missed))
 
     async def _live(
-        self, box: Box, arrived: asyncio.Event, at: Cursor, told: dict[RunId, tuple[bool, int]]
+        self,
+        box: Box,
+        arrived: asyncio.Event,
+        at: Cursor,
+        told: dict[RunId, tuple[bool, int]],
+        events: set[int],
     ) -> AsyncIterator[News]:
-        """What is put into the box, until that is too much. `told`: what was already."""
+        """What is put into the box until that is too much, without what was `told`, or `events`."""
         fresh = False
         while True:
             await arrived.wait()
@@ -188,11 +204,16 @@ class Feed:
                     if told.get(change.run_id, NOTHING) < change.order:
                         fresh = True
                         yield News(at, change)
+            for event in box.take_events():
+                if event.id not in events:
+                    fresh = True
+                    yield News(at, event)
             if gap is not None:
                 yield News(at, gap)
             if reached is not None and reached > at:
                 at = reached
                 told.clear()
+                events.clear()
                 if fresh:
                     fresh = False
                     yield News(at)
@@ -235,6 +256,7 @@ class Feed:
             if (arrived := self._boxes.get(box)) is None:
                 continue
             box.gap = gap or box.gap
+            box.put_events(missed.events)
             box.reached = missed.cursor
             box.behind = box.behind or missed.unknown  # its own look says that nothing is known
             arrived.set()

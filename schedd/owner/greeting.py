@@ -13,6 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from schedd.core.cluster_events import Kind
 from schedd.core.ids import IncarnationId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, Incarnation, RunKey
@@ -157,7 +158,7 @@ class Greeting:
     async def goodbye(self, incarnation: Incarnation) -> None:
         """It ends in good order. Its key goes; the rest follows from that."""
         try:
-            await self._write_off(incarnation)
+            await self._write_off(incarnation, None)
         except Unavailable as away:
             log.info("goodbye of %s: %s; its lease ends by itself", incarnation.worker, away)
 
@@ -248,9 +249,9 @@ class Greeting:
 
     async def _end(self, ending: _Ending) -> None:
         for one in ending.earlier:
-            await self._write_off(one)
+            await self._write_off(one, Kind.WORKER_RESTARTED)
 
-    async def _write_off(self, incarnation: Incarnation) -> None:
+    async def _write_off(self, incarnation: Incarnation, kind: Kind | None) -> None:
         """Lost first, then without a key: in between nobody makes the key anew."""
-        await self._store.mark_lost(incarnation.id)
+        await self._store.lose([incarnation.id], kind)
         await self._leases.end(incarnation.worker, incarnation.id)

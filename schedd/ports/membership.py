@@ -1,8 +1,10 @@
 """Tenures, terms and shards: who may act, as PostgreSQL has it."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Protocol
 
+from schedd.core.cluster_events import ClusterEvent, Losses
 from schedd.core.ids import (
     Epoch,
     ShardId,
@@ -27,7 +29,21 @@ class MembershipStore(Protocol):
         """Those of these that are fenced."""
         ...
 
-    async def fence_own(self, tenure: TenureId) -> None: ...
+    async def fence_own(self, tenure: TenureId, why: str = "") -> None:
+        """Fence one's own tenure. Without a reason it is a goodbye; with one, the member is lost
+        until it returns.
+        """
+        ...
+
+    async def losses(self, kept: timedelta) -> Losses:
+        """Members and workers that were lost within this time and haven't returned."""
+        ...
+
+    async def newest_event(self) -> int: ...
+    async def events_after(self, id_: int) -> list[ClusterEvent]:
+        """Cluster events with greater ids, oldest first."""
+        ...
+
     async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
         """Fence these if `term` is still the present one; ends backends that block it after
         500 ms. False: the term is over.

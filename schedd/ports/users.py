@@ -21,6 +21,8 @@ from schedd.core.records import (
     Counts,
     Create,
     Deletion,
+    FailingRow,
+    GrowingRow,
     Idempotency,
     JobRecord,
     StoredDefinition,
@@ -253,6 +255,14 @@ class UserStore(Protocol):
     async def counts(self) -> Counts: ...
     async def waits(self) -> list[Wait]:
         """What has waited longest among some of each shard, and of how many at least."""
+        ...
+
+    async def failing(self) -> list[FailingRow]:
+        """Jobs whose last runs failed, three times or more in a row."""
+        ...
+
+    async def growing(self) -> list[GrowingRow]:
+        """Jobs with many waiting runs, where more runs are created than end."""
         ...
 
 

@@ -1,9 +1,10 @@
 """What any member writes down of workers and for them; tokens alone protect it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
+from schedd.core.cluster_events import Kind, Registered
 from schedd.core.ids import (
     Epoch,
     IncarnationId,
@@ -80,6 +81,14 @@ class WorkerStore(Protocol):
         """Have it take work again; whether it was drained."""
         ...
 
-    async def mark_lost(self, incarnation: IncarnationId) -> None:
-        """For an incarnation that says goodbye, or that a newcomer from its spool ends."""
+    async def lose(self, lost: Collection[IncarnationId], kind: Kind | None) -> None:
+        """Record these as lost. `kind`: WORKER_LOST or WORKER_RESTARTED; None: a goodbye."""
+        ...
+
+    async def registered(self) -> list[Registered]:
+        """Incarnations that aren't recorded as lost."""
+        ...
+
+    async def note_seen(self, seen: Collection[IncarnationId]) -> None:
+        """Record that the keys of these exist."""
         ...

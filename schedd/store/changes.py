@@ -25,6 +25,7 @@ from sqlalchemy import (
 from schedd.core.changes import Change, Cursor, Missed, Scope
 from schedd.core.ids import JobId, RunId
 from schedd.core.lifecycle import LIVE
+from schedd.store import cluster_events
 from schedd.store.arrays import ids
 from schedd.store.database import Database
 from schedd.store.fence import BY_INDEX
@@ -183,6 +184,7 @@ def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, mo
         tuple(dict.fromkeys(RunId(run) for run, _, what in found if what == "changed")),
         frozenset(older if len(older) < MOST_OLDER else ()),
         before,
+        tuple(cluster_events.between(connection, cursor, present)),
     )
 
 

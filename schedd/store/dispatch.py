@@ -20,12 +20,13 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
 
+from schedd.core.cluster_events import Kind
 from schedd.core.ids import JobId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.notifications import Happened
 from schedd.core.records import StoredDefinition, Unstarted
-from schedd.store import arrays, noticing, pauses, standing
+from schedd.store import arrays, noticing, pauses, standing, workers
 from schedd.store.calendars import PINNED, pinned
 from schedd.store.keys import key_arguments, lock_runs
 from schedd.store.rows import RUN_COLUMNS, live_run
@@ -77,13 +78,6 @@ WITH d AS MATERIALIZED (
       AND l.run_id = back.run_id
 )
 SELECT * FROM back
-"""
-
-LOSE = """
-UPDATE incarnations SET lost_at = clock_timestamp()
-WHERE id IN (SELECT i.id FROM incarnations i WHERE i.id = ANY (%(ids)s::uuid[])
-             AND i.lost_at IS NULL ORDER BY i.id FOR NO KEY UPDATE)
-  AND lost_at IS NULL
 """
 
 RESCUE = f"""
@@ -211,5 +205,5 @@ def rescue(
     # Only those: of the others the caller thinks that they may be given work again.
     keys_moved = set(moved)
     gone = {loss.incarnation for loss in losses if loss.key in keys_moved}
-    connection.exec_driver_sql(LOSE, {"ids": arrays.ids(gone)})
+    workers.lose(connection, gone, Kind.WORKER_LOST)
     return moved

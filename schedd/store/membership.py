@@ -14,12 +14,14 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
+from schedd.core.cluster_events import LEADER, ClusterEvent, Kind, Why
 from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
 from schedd.core.model import Claim, ShardRow, Tenure
-from schedd.store import arrays
+from schedd.store import arrays, cluster_events
 from schedd.store.fence import lock_shards
 from schedd.store.servers import TIMELINE
 
@@ -50,12 +52,45 @@ def cluster_id(connection: Connection) -> str:
     return str(connection.exec_driver_sql("SELECT cluster_id FROM cluster").scalar_one())
 
 
+OPEN = """
+INSERT INTO tenures (id, member, opened_at, grpc, http, version, prefix)
+VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING id
+"""
+
+BEFORE = """
+SELECT unplanned, fenced_at FROM tenures WHERE member = %s AND id <> %s
+ORDER BY opened_at DESC LIMIT 1
+"""
+
+NAME_OF = "SELECT member FROM tenures WHERE id = %s"
+
+
 def open_tenure(connection: Connection, tenure: Tenure) -> None:
-    """Write the tenure's row; a repetition changes nothing."""
-    connection.exec_driver_sql(
-        "INSERT INTO tenures (id, member, opened_at) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
-        (tenure.id, arrays.clean(tenure.member), tenure.opened_at),
+    """Write the tenure's row; a repetition changes nothing. A lost member returns by it."""
+    name = arrays.clean(tenure.member)
+    opened = connection.exec_driver_sql(
+        OPEN,
+        (
+            tenure.id,
+            name,
+            tenure.opened_at,
+            arrays.clean(tenure.grpc),
+            arrays.clean(tenure.http),
+            arrays.clean(tenure.version),
+            tenure.prefix,
+        ),
     )
+    if opened.first() is None:
+        return
+    before = connection.exec_driver_sql(BEFORE, (name, tenure.id)).first()
+    if before is not None and before.unplanned:
+        member, since = f"member/{name}", f"lost since {_instant(before.fenced_at)}"
+        event = ClusterEvent(Kind.MEMBER_RETURNED, member, member, detail=since)
+        cluster_events.record(connection, [event])
+
+
+def _instant(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def unfenced_tenures(connection: Connection) -> list[Tenure]:
@@ -75,16 +110,39 @@ def fenced(connection: Connection, tenures: Sequence[TenureId]) -> frozenset[Ten
     return frozenset(TenureId(row[0]) for row in rows)
 
 
-def fence(connection: Connection, tenures: Sequence[TenureId]) -> None:
-    """Fence these, ids ascending; one that is fenced keeps its first instant."""
-    ids = {"ids": arrays.ids(tenures)}
+def fence(
+    connection: Connection, tenures: Sequence[TenureId], *, lost: Why | None = None, why: str = ""
+) -> None:
+    """Fence these, ids ascending; one that is fenced keeps its first instant. `lost`: they are
+    losses of members, for this reason; None: a goodbye. `why`: in words.
+    """
+    ids = {"ids": arrays.ids(tenures), "unplanned": lost is not None}
     connection.exec_driver_sql(
         "SELECT 1 FROM tenures WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR NO KEY UPDATE", ids
     )
-    connection.exec_driver_sql(
-        "UPDATE tenures SET fenced_at = clock_timestamp()"
-        " WHERE id = ANY (%(ids)s::uuid[]) AND fenced_at IS NULL",
+    rows = connection.exec_driver_sql(
+        "UPDATE tenures SET fenced_at = clock_timestamp(), unplanned = %(unplanned)s"
+        " WHERE id = ANY (%(ids)s::uuid[]) AND fenced_at IS NULL RETURNING id, member",
         ids,
+    ).all()
+    if lost is None:
+        return
+    leader = connection.exec_driver_sql(
+        "SELECT t.member FROM term JOIN tenures t ON t.id = term.leader"
+    ).scalar()
+    by_leader = lost is Why.LEASE_EXPIRED and leader
+    cluster_events.record(
+        connection,
+        [
+            ClusterEvent(
+                Kind.MEMBER_LOST,
+                f"member/{member}",
+                f"member/{leader if by_leader else member}",
+                lost.value,
+                why,
+            )
+            for _, member in rows
+        ],
     )
 
 
@@ -101,12 +159,20 @@ def read_term(connection: Connection) -> Term:
 
 def raise_term(connection: Connection, seen: Term, leader: TenureId) -> Term | None:
     """Compare and set."""
+    before = connection.exec_driver_sql("SELECT leader FROM term").scalar()
     raised = connection.exec_driver_sql(
         f"UPDATE term SET term = GREATEST(term + 1, {FLOOR}), leader = %s"
         " WHERE term = %s RETURNING term",
         (leader, seen),
     ).scalar_one_or_none()
-    return None if raised is None else Term(raised)
+    if raised is None:
+        return None
+    name = connection.exec_driver_sql(NAME_OF, (leader,)).scalar() or str(leader)
+    old = connection.exec_driver_sql(NAME_OF, (before,)).scalar() if before else None
+    detail = f"{name} leads, term {raised}" + (f"; before: {old}" if old else "")
+    event = ClusterEvent(Kind.LEADER_CHANGED, LEADER, f"member/{name}", detail=detail)
+    cluster_events.record(connection, [event])
+    return Term(raised)
 
 
 def read_shards(connection: Connection) -> list[ShardRow]:

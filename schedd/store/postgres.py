@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
 from schedd.core.checkup.facts import DatabaseFacts
+from schedd.core.cluster_events import ClusterEvent, Kind, Losses, Registered, Why
 from schedd.core.early import GUARD
 from schedd.core.ids import Epoch, IncarnationId, ShardId, TenureId, Term, Timeline, Token
 from schedd.core.model import Claim, Incarnation, LiveRun, Report, RunKey, ShardRow, Tenure, Verdict
@@ -18,6 +19,7 @@ from schedd.store import (
     access_tokens,
     chains,
     checkup,
+    cluster_events,
     dispatch,
     drains,
     idempotency,
@@ -92,9 +94,10 @@ class PostgresMembershipStore:
         """Those of these that are fenced."""
         return await self.database.call(lambda c: membership.fenced(c, tenures))
 
-    async def fence_own(self, tenure: TenureId) -> None:
-        """A goodbye."""
-        await self.database.call(lambda c: membership.fence(c, [tenure]))
+    async def fence_own(self, tenure: TenureId, why: str = "") -> None:
+        """Fence one's own tenure: a goodbye, or, with a reason, the end of the tenure alone."""
+        lost = Why.TENURE_ENDED if why else None
+        await self.database.call(lambda c: membership.fence(c, [tenure], lost=lost, why=why))
 
     async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
         """Fence these if the term is still this one, past backends that sleep on their locks."""
@@ -103,11 +106,23 @@ class PostgresMembershipStore:
             if not membership.holds_term(connection, term):
                 return False
             with ending_blockers(self.database, connection, tenures):
-                membership.fence(connection, tenures)
+                membership.fence(connection, tenures, lost=Why.LEASE_EXPIRED)
             BEFORE_FENCE()
             return True
 
         return await self.database.call(body)
+
+    async def losses(self, kept: timedelta) -> Losses:
+        """Members and workers that were lost within this time and haven't returned."""
+        return await self.database.call(lambda c: cluster_events.losses(c, kept))
+
+    async def newest_event(self) -> int:
+        """Return the id of the newest cluster event."""
+        return await self.database.call(cluster_events.newest)
+
+    async def events_after(self, id_: int) -> list[ClusterEvent]:
+        """Return the cluster events with greater ids, oldest first."""
+        return await self.database.call(lambda c: cluster_events.after(c, id_))
 
     async def read_term(self) -> Term:
         """The present term; 0 before the first."""
@@ -232,9 +247,17 @@ class PostgresWorkerStore:
         """It takes work again; whether it was drained."""
         return await self.database.call(lambda c: drains.end(c, worker, entry))
 
-    async def mark_lost(self, incarnation: IncarnationId) -> None:
-        """For good; the first mark stays."""
-        await self.database.call(lambda c: workers.mark_lost(c, incarnation))
+    async def lose(self, lost: Collection[IncarnationId], kind: Kind | None) -> None:
+        """Record these as lost, for good; the first record stays."""
+        await self.database.call(lambda c: workers.lose(c, lost, kind))
+
+    async def registered(self) -> list[Registered]:
+        """Return the incarnations that aren't recorded as lost."""
+        return await self.database.call(workers.registered)
+
+    async def note_seen(self, seen: Collection[IncarnationId]) -> None:
+        """Record that the keys of these exist."""
+        await self.database.call(lambda c: workers.note_seen(c, seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +346,7 @@ class PostgresStore:
             lambda: self.database.call(forget_expired),
             lambda: self.database.call(pooling.forget_orphans),
             lambda: self.database.call(chains.forget_orphans),
+            lambda: self.database.call(cluster_events.prune),
             self._forget_tokens,
             self._forget_keys,
         )

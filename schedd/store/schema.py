@@ -34,6 +34,24 @@ tenures = Table(
     Column("member", Text, nullable=False),
     Column("opened_at", INSTANT, nullable=False),
     Column("fenced_at", INSTANT),
+    Column("unplanned", Boolean, nullable=False),
+    Column("grpc", Text, nullable=False),
+    Column("http", Text, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("prefix", Uuid),
+)
+
+cluster_events = Table(
+    "cluster_events",
+    metadata,
+    Column("id", BigInteger, primary_key=True),
+    Column("transaction", BigInteger, nullable=False),
+    Column("at", INSTANT, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("object", Text, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("detail", Text, nullable=False),
 )
 
 jobs = Table(
@@ -321,6 +339,8 @@ incarnations = Table(
     Column("started_at", INSTANT, nullable=False),
     Column("lost_at", INSTANT),
     Column("namespaces", ARRAY(Text)),
+    Column("unplanned", Boolean, nullable=False),
+    Column("seen_at", INSTANT),
 )
 
 access_tokens = Table(

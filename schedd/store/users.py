@@ -18,6 +18,8 @@ from schedd.core.records import (
     Counts,
     Create,
     Deletion,
+    FailingRow,
+    GrowingRow,
     Idempotency,
     JobRecord,
     StoredDefinition,
@@ -39,6 +41,7 @@ from schedd.store import (
     runs,
     submitting,
     unstarted,
+    work,
 )
 from schedd.store.database import Database
 from schedd.store.gathered import Gathered
@@ -306,3 +309,11 @@ class PostgresUserStore:
     async def waits(self) -> list[Wait]:
         """What has waited longest among some of each shard."""
         return await self.database.call(counting.waits)
+
+    async def failing(self) -> list[FailingRow]:
+        """Jobs whose last runs failed again and again."""
+        return await self.database.call(work.failing)
+
+    async def growing(self) -> list[GrowingRow]:
+        """Jobs whose waiting runs grow."""
+        return await self.database.call(work.growing)

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from datetime import UTC
 
 from sqlalchemy import Connection
 
+from schedd.core.cluster_events import ClusterEvent, Kind, Registered, Why
 from schedd.core.ids import IncarnationId
 from schedd.core.model import Incarnation
-from schedd.store import arrays
+from schedd.store import arrays, cluster_events
 from schedd.store.rows import INCARNATION_COLUMNS, incarnation
 
 REGISTER = f"""
-INSERT INTO incarnations ({INCARNATION_COLUMNS})
+INSERT INTO incarnations ({INCARNATION_COLUMNS}, seen_at)
 VALUES (%(id)s, %(worker)s, %(spool_id)s, %(host)s, %(version)s, %(slots)s, %(labels)s::jsonb,
-    %(handlers)s::text[], %(actions)s::text[], %(started_at)s, NULL, %(namespaces)s::text[])
+    %(handlers)s::text[], %(actions)s::text[], %(started_at)s, NULL, %(namespaces)s::text[],
+    clock_timestamp())
 ON CONFLICT (id) DO UPDATE SET namespaces = EXCLUDED.namespaces
 WHERE incarnations.namespaces IS DISTINCT FROM EXCLUDED.namespaces
     AND incarnations.worker = EXCLUDED.worker
+RETURNING xmax = 0
+"""
+
+BEFORE = """
+SELECT unplanned, lost_at FROM incarnations WHERE worker = %s AND id <> %s
+ORDER BY started_at DESC, id DESC LIMIT 1
+"""
+
+LOSE = """
+UPDATE incarnations SET lost_at = clock_timestamp(),
+    unplanned = %(unplanned)s AND seen_at IS NOT NULL
+WHERE id IN (SELECT i.id FROM incarnations i WHERE i.id = ANY (%(ids)s::uuid[])
+             AND i.lost_at IS NULL ORDER BY i.id FOR NO KEY UPDATE)
+  AND lost_at IS NULL
+RETURNING worker, host, unplanned
+"""
+
+REGISTERED = """
+SELECT id, worker, seen_at IS NOT NULL FROM incarnations WHERE lost_at IS NULL ORDER BY id
 """
 
 BY_ID = f"SELECT {INCARNATION_COLUMNS} FROM incarnations WHERE id = ANY (%(ids)s::uuid[])"
@@ -43,7 +65,7 @@ def register(connection: Connection, new: Incarnation) -> Incarnation:
     """Insert it if it is new; the stored row wins, but for the namespaces, which go by the
     certificate of its newest stream.
     """
-    connection.exec_driver_sql(
+    registered = connection.exec_driver_sql(
         REGISTER,
         {
             "id": new.id,
@@ -60,7 +82,9 @@ def register(connection: Connection, new: Incarnation) -> Incarnation:
             "started_at": new.started_at,
             "namespaces": None if new.namespaces is None else arrays.texts(sorted(new.namespaces)),
         },
-    )
+    ).scalar()
+    if registered:
+        _note_return(connection, new)
     [stored] = incarnations(connection, [new.id])
     return stored
 
@@ -88,9 +112,44 @@ def newest_of(connection: Connection, workers: Collection[str]) -> list[Incarnat
     return [incarnation(row) for row in rows]
 
 
-def mark_lost(connection: Connection, lost: IncarnationId) -> None:
-    """Write the loss down; the first one stays."""
-    connection.exec_driver_sql(
-        "UPDATE incarnations SET lost_at = clock_timestamp() WHERE id = %s AND lost_at IS NULL",
-        (lost,),
+def lose(connection: Connection, lost: Collection[IncarnationId], kind: Kind | None) -> None:
+    """Record these as lost; the first record stays. `kind`: WORKER_LOST, or WORKER_RESTARTED where
+    a newer incarnation of its spool directory ends it. None: a goodbye.
+    """
+    unplanned = kind is Kind.WORKER_LOST
+    rows = connection.exec_driver_sql(LOSE, {"ids": arrays.ids(lost), "unplanned": unplanned}).all()
+    if kind is None:
+        return
+    reason = Why.LEASE_EXPIRED.value if unplanned else ""
+    cluster_events.record(
+        connection,
+        [
+            ClusterEvent(kind, f"worker/{worker}", f"worker/{worker}", reason, f"host {host}")
+            for worker, host, counts in rows
+            if counts or not unplanned
+        ],
     )
+
+
+def registered(connection: Connection) -> list[Registered]:
+    """Return the incarnations that aren't recorded as lost."""
+    return [Registered(*row) for row in connection.exec_driver_sql(REGISTERED)]
+
+
+def note_seen(connection: Connection, seen: Collection[IncarnationId]) -> None:
+    """Record that the keys of these exist; registrations by an older version don't say."""
+    connection.exec_driver_sql(
+        "UPDATE incarnations SET seen_at = clock_timestamp()"
+        " WHERE id = ANY (%s::uuid[]) AND seen_at IS NULL",
+        (arrays.ids(seen),),
+    )
+
+
+def _note_return(connection: Connection, new: Incarnation) -> None:
+    worker = arrays.clean(new.worker)
+    before = connection.exec_driver_sql(BEFORE, (worker, new.id)).first()
+    if before is None or not before.unplanned:
+        return
+    since = f"lost since {before.lost_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    event = ClusterEvent(Kind.WORKER_RETURNED, f"worker/{worker}", f"worker/{worker}", detail=since)
+    cluster_events.record(connection, [event])

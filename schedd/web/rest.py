@@ -315,8 +315,8 @@ def _run_event(written: bytes) -> Event:
     and don't pass on.
     """
     answer = run_service_pb2.RunEvent.FromString(written)
-    bare = not (answer.HasField("run") or answer.HasField("gap"))
-    name = "gap" if answer.HasField("gap") else ""
+    name = next((kind for kind in ("gap", "cluster") if answer.HasField(kind)), "")
+    bare = not (name or answer.HasField("run"))
     return Event("" if bare else _json(to_json(answer)), name, answer.cursor)
 
 

@@ -43,7 +43,16 @@ def test_a_healthy_cluster_has_nothing_bad_and_every_area_was_looked_at(
 ) -> None:
     found = looked(cluster)
     areas = {area for area, _, _ in found}
-    assert areas == {"etcd", "postgres", "cluster", "members", "clocks", "workers", "results"}
+    assert areas == {
+        "etcd",
+        "postgres",
+        "cluster",
+        "members",
+        "clocks",
+        "workers",
+        "results",
+        "work",
+    }
     names = {member["name"] for member in cluster.record["members"]}
     everybody = dict.fromkeys(names, "OK")
     assert about(found, "members", "answers") == everybody

@@ -17,8 +17,9 @@ import math
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from schedd.core.cluster_events import ClusterEvent, Losses
 from schedd.core.coordination import (
     NO_LEASE,
     NOTHING_DELETED,
@@ -320,10 +321,25 @@ class TwinMembershipStore:
         await self._travel()
         return frozenset(tenure for tenure in tenures if self.rows.fenced(tenure))
 
-    async def fence_own(self, tenure: TenureId) -> None:
-        """A goodbye."""
+    async def fence_own(self, tenure: TenureId, why: str = "") -> None:
+        """A goodbye, or the end of a tenure for this reason."""
+        del why
         await self._travel()
         self.rows.fence([tenure])
+
+    async def losses(self, kept: timedelta) -> Losses:
+        """Nobody notes them here."""
+        del kept
+        return Losses()
+
+    async def newest_event(self) -> int:
+        """There is none."""
+        return 0
+
+    async def events_after(self, id_: int) -> list[ClusterEvent]:
+        """There are none."""
+        del id_
+        return []
 
     async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
         """Fence them under the term."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -44,8 +44,8 @@ def show_status(session: Session, found: Cluster) -> None:
             *(("Trouble", one) for one in found.troubles),
             ("Leader", found.leader or "none"),
             ("Term", found.term),
-            ("Members", found.members),
-            ("Workers", found.workers),
+            ("Members", _with_lost(found.members, found.lost_members)),
+            ("Workers", _with_lost(found.workers, found.lost_workers)),
             ("Shards", f"{found.owned} of {found.shards} owned"),
             ("Jobs", found.jobs),
             (
@@ -56,6 +56,10 @@ def show_status(session: Session, found: Cluster) -> None:
             ("Version", found.version),
         ],
     )
+
+
+def _with_lost(live: int, lost: Sequence[str]) -> str:
+    return f"{live}, lost: {', '.join(lost)}" if lost else str(live)
 
 
 def _pause(session: Session, found: Cluster) -> str:

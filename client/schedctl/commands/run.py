@@ -19,6 +19,7 @@ from schedctl.output import (
     show_list,
     show_listing,
     show_one,
+    stamp,
 )
 from schedctl.payloads import read_payload
 from schedctl.session import Guard, Session
@@ -138,7 +139,8 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 @pass_session
 def events(session: Session, job: str | None, after: str | None) -> None:
     """Each change of any run of the namespace as it happens, until Ctrl-C, from those on that
-    haven't ended. JSON: an object a line, with the `cursor` to go on after it.
+    haven't ended; also changes of leader, and members and workers that are lost or return.
+    JSON: an object a line, with the `cursor` to go on after it.
     """
 
     async def work(client: Client) -> None:
@@ -149,6 +151,8 @@ def events(session: Session, job: str | None, after: str | None) -> None:
 
 
 def _told(one: RunEvent) -> str:
+    if one.cluster:
+        return f"{stamp(one.cluster.at)}  {one.cluster.text}"
     return following.outcome(one.run) if one.run else f"… {one.gap.why if one.gap else ''}"
 
 

@@ -53,6 +53,8 @@ class Cluster(google.protobuf.message.Message):
     PAUSED_BY_FIELD_NUMBER: builtins.int
     PAUSE_NOTE_FIELD_NUMBER: builtins.int
     TROUBLES_FIELD_NUMBER: builtins.int
+    LOST_MEMBERS_FIELD_NUMBER: builtins.int
+    LOST_WORKERS_FIELD_NUMBER: builtins.int
     RECOVERING_FIELD_NUMBER: builtins.int
     LOST_UNTIL_FIELD_NUMBER: builtins.int
     cluster_id: builtins.str
@@ -88,6 +90,14 @@ class Cluster(google.protobuf.message.Message):
         """
 
     @property
+    def lost_members(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of members and workers that were lost within the retention (default: 24 h) and haven't
+        returned. A drained worker isn't among them.
+        """
+
+    @property
+    def lost_workers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
     def lost_until(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     def __init__(
         self,
@@ -110,11 +120,13 @@ class Cluster(google.protobuf.message.Message):
         paused_by: builtins.str = ...,
         pause_note: builtins.str = ...,
         troubles: collections.abc.Iterable[builtins.str] | None = ...,
+        lost_members: collections.abc.Iterable[builtins.str] | None = ...,
+        lost_workers: collections.abc.Iterable[builtins.str] | None = ...,
         recovering: builtins.bool = ...,
         lost_until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["lost_until", b"lost_until", "paused_at", b"paused_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "dead_letters", b"dead_letters", "jobs", b"jobs", "leader", b"leader", "lost_until", b"lost_until", "members", b"members", "owned", b"owned", "pause_note", b"pause_note", "paused", b"paused", "paused_at", b"paused_at", "paused_by", b"paused_by", "pending", b"pending", "recovering", b"recovering", "retrying", b"retrying", "running", b"running", "shards", b"shards", "term", b"term", "troubles", b"troubles", "version", b"version", "workers", b"workers"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "dead_letters", b"dead_letters", "jobs", b"jobs", "leader", b"leader", "lost_members", b"lost_members", "lost_until", b"lost_until", "lost_workers", b"lost_workers", "members", b"members", "owned", b"owned", "pause_note", b"pause_note", "paused", b"paused", "paused_at", b"paused_at", "paused_by", b"paused_by", "pending", b"pending", "recovering", b"recovering", "retrying", b"retrying", "running", b"running", "shards", b"shards", "term", b"term", "troubles", b"troubles", "version", b"version", "workers", b"workers"]) -> None: ...
 
 global___Cluster = Cluster
 
@@ -157,12 +169,20 @@ class Member(google.protobuf.message.Message):
         STATE_LIVE: Member._State.ValueType  # 1
         STATE_DRAINING: Member._State.ValueType  # 2
         STATE_FENCED: Member._State.ValueType  # 3
+        STATE_LOST: Member._State.ValueType  # 4
+        """Lost within the retention (default: 24 h) and not returned. Only name, addresses, version,
+        tenure and lost_at are set.
+        """
 
     class State(_State, metaclass=_StateEnumTypeWrapper): ...
     STATE_UNSPECIFIED: Member.State.ValueType  # 0
     STATE_LIVE: Member.State.ValueType  # 1
     STATE_DRAINING: Member.State.ValueType  # 2
     STATE_FENCED: Member.State.ValueType  # 3
+    STATE_LOST: Member.State.ValueType  # 4
+    """Lost within the retention (default: 24 h) and not returned. Only name, addresses, version,
+    tenure and lost_at are set.
+    """
 
     NAME_FIELD_NUMBER: builtins.int
     ROLE_FIELD_NUMBER: builtins.int
@@ -176,6 +196,7 @@ class Member(google.protobuf.message.Message):
     ATTACHED_FIELD_NUMBER: builtins.int
     DATABASE_FIELD_NUMBER: builtins.int
     TZDATA_FIELD_NUMBER: builtins.int
+    LOST_AT_FIELD_NUMBER: builtins.int
     name: builtins.str
     role: global___Member.Role.ValueType
     state: global___Member.State.ValueType
@@ -191,6 +212,10 @@ class Member(google.protobuf.message.Message):
     """Whether a worker is attached to it, and whether the database answers it."""
     database: builtins.bool
     tzdata: builtins.str
+    @property
+    def lost_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the leader fenced the tenure of a LOST member."""
+
     def __init__(
         self,
         *,
@@ -206,8 +231,10 @@ class Member(google.protobuf.message.Message):
         attached: builtins.bool = ...,
         database: builtins.bool = ...,
         tzdata: builtins.str = ...,
+        lost_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attached", b"attached", "database", b"database", "grpc", b"grpc", "http", b"http", "name", b"name", "role", b"role", "shards", b"shards", "state", b"state", "tenure", b"tenure", "tzdata", b"tzdata", "version", b"version", "weight", b"weight"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["lost_at", b"lost_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attached", b"attached", "database", b"database", "grpc", b"grpc", "http", b"http", "lost_at", b"lost_at", "name", b"name", "role", b"role", "shards", b"shards", "state", b"state", "tenure", b"tenure", "tzdata", b"tzdata", "version", b"version", "weight", b"weight"]) -> None: ...
 
 global___Member = Member
 
@@ -614,6 +641,7 @@ class Worker(google.protobuf.message.Message):
     NAMESPACES_FIELD_NUMBER: builtins.int
     UNSTORED_FIELD_NUMBER: builtins.int
     UNHEARD_FIELD_NUMBER: builtins.int
+    LOST_AT_FIELD_NUMBER: builtins.int
     name: builtins.str
     incarnation: builtins.str
     state: global___Worker.State.ValueType
@@ -656,6 +684,10 @@ class Worker(google.protobuf.message.Message):
     def namespaces(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Whose runs it is given, by its certificate; none: of all."""
 
+    @property
+    def lost_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When a LOST worker was recorded as lost. A worker stays listed for the retention (default: 24 h)."""
+
     def __init__(
         self,
         *,
@@ -679,9 +711,10 @@ class Worker(google.protobuf.message.Message):
         namespaces: collections.abc.Iterable[builtins.str] | None = ...,
         unstored: builtins.int = ...,
         unheard: builtins.bool = ...,
+        lost_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["drained_at", b"drained_at", "lease_age", b"lease_age", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["drain_reason", b"drain_reason", "drained_at", b"drained_at", "drained_by", b"drained_by", "executors", b"executors", "free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "name", b"name", "namespaces", b"namespaces", "refuses", b"refuses", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "unheard", b"unheard", "unstored", b"unstored", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["drained_at", b"drained_at", "lease_age", b"lease_age", "lost_at", b"lost_at", "started_at", b"started_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["drain_reason", b"drain_reason", "drained_at", b"drained_at", "drained_by", b"drained_by", "executors", b"executors", "free", b"free", "handlers", b"handlers", "host", b"host", "incarnation", b"incarnation", "labels", b"labels", "lease_age", b"lease_age", "lost_at", b"lost_at", "name", b"name", "namespaces", b"namespaces", "refuses", b"refuses", "running", b"running", "slots", b"slots", "started_at", b"started_at", "state", b"state", "unheard", b"unheard", "unstored", b"unstored", "version", b"version"]) -> None: ...
 
 global___Worker = Worker
 

@@ -270,6 +270,7 @@ class RunEvent(google.protobuf.message.Message):
     RUN_FIELD_NUMBER: builtins.int
     CURSOR_FIELD_NUMBER: builtins.int
     GAP_FIELD_NUMBER: builtins.int
+    CLUSTER_FIELD_NUMBER: builtins.int
     cursor: builtins.str
     """Where a stream that breaks after this event is taken up again, at any member, with the same
     request.
@@ -280,17 +281,57 @@ class RunEvent(google.protobuf.message.Message):
     def gap(self) -> global___RunEvent.Gap:
         """Instead of a run: something can't be told."""
 
+    @property
+    def cluster(self) -> global___ClusterEvent:
+        """Instead of a run: a change of the cluster. Sent on streams of a whole namespace."""
+
     def __init__(
         self,
         *,
         run: schedproto.v1.run_pb2.Run | None = ...,
         cursor: builtins.str = ...,
         gap: global___RunEvent.Gap | None = ...,
+        cluster: global___ClusterEvent | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["gap", b"gap", "run", b"run"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cursor", b"cursor", "gap", b"gap", "run", b"run"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["cluster", b"cluster", "gap", b"gap", "run", b"run"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cluster", b"cluster", "cursor", b"cursor", "gap", b"gap", "run", b"run"]) -> None: ...
 
 global___RunEvent = RunEvent
+
+@typing.final
+class ClusterEvent(google.protobuf.message.Message):
+    """A change of leader, or a member or worker that was lost or returned."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AT_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    OBJECT_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """leader-changed, member-lost, member-returned, worker-lost, worker-returned, worker-restarted"""
+    object: builtins.str
+    """cluster/leader, member/NAME or worker/NAME"""
+    text: builtins.str
+    """One sentence."""
+    reason: builtins.str
+    """LEASE_EXPIRED, TENURE_ENDED, RUNS_RESCUED"""
+    @property
+    def at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        kind: builtins.str = ...,
+        object: builtins.str = ...,
+        text: builtins.str = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["at", b"at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at", b"at", "kind", b"kind", "object", b"object", "reason", b"reason", "text", b"text"]) -> None: ...
+
+global___ClusterEvent = ClusterEvent
 
 @typing.final
 class CancelRunRequest(google.protobuf.message.Message):

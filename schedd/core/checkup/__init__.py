@@ -10,7 +10,7 @@ Invariants
 
 from collections.abc import Iterator
 
-from schedd.core.checkup import cluster, database, etcd, members, objects, workers
+from schedd.core.checkup import cluster, database, etcd, members, objects, work, workers
 from schedd.core.checkup.facts import Facts
 from schedd.core.checkup.finding import Finding
 
@@ -23,3 +23,4 @@ def examine(facts: Facts) -> Iterator[Finding]:
     yield from cluster.examine(facts)
     yield from members.examine(facts)
     yield from workers.examine(facts)
+    yield from work.examine(facts)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
 
+from schedd.core.cluster_events import LOST_FOR, Losses
 from schedd.core.ids import Timeline
 from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import AuditEntry, ShardRow
@@ -114,6 +115,52 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class StuckJob:
+    """A job whose runs wait although no worker can run them. `need`: what a worker must have.
+    `could`: lost workers that have it.
+    """
+
+    name: str
+    runs: int
+    since: datetime
+    need: str
+    could: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FailingJob:
+    """A job whose last runs failed, so many times in a row, or `more`."""
+
+    name: str
+    times: int
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingQueue:
+    """A job with many waiting runs; `made` and `ended`: in the last 10 minutes."""
+
+    name: str
+    runs: int
+    made: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkFacts:
+    """Losses within `kept`, and how the work stands. `oldest`: when the first of the ready runs
+    became ready; None: none waits for long.
+    """
+
+    losses: Losses = field(default_factory=Losses)
+    kept: timedelta = LOST_FOR
+    stuck: tuple[StuckJob, ...] = ()
+    oldest: datetime | None = None
+    failing: tuple[FailingJob, ...] = ()
+    growing: tuple[GrowingQueue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """All of it. `database` as text: why it couldn't be read."""
 
@@ -137,3 +184,5 @@ class Facts:
     """Daemons that were turned away of late, for another serves under their name; newest first."""
     trusted: bool = True
     """Whether the asking member's lease is, so that the view is no old one."""
+    work: WorkFacts | str = field(default_factory=WorkFacts)
+    """As text: why it couldn't be read."""

@@ -16,6 +16,7 @@ from schedd.web import known, words
 from schedd.web.pages.audit_words import in_words
 from schedd.web.pages.forms import taking
 from schedd.web.pages.glance import COLOURS
+from schedd.web.pages.lines import moment
 from schedd.web.pages.page import Action, Asked, Done, Page, Shown
 from schedd.web.pages.ring import ring
 from schedkit.sources import actor_told
@@ -40,6 +41,8 @@ class MemberRow:
     tzdata: str
     database: bool
     attached: bool
+    lost: datetime | None = None
+    """When the leader fenced it, if it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ def rows_of(members: Sequence[cluster_pb.Member]) -> Iterable[MemberRow]:
             tzdata=member.tzdata,
             database=member.database,
             attached=member.attached,
+            lost=moment(member, "lost_at"),
         )
 
 

@@ -61,6 +61,7 @@ class MemberLine:
     shards: int
     http: str
     version: str
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class WorkerLine:
     busy: int | None
     draining: bool
     version: str
+    lost: bool = False
 
     @property
     def share(self) -> float:
@@ -181,22 +183,46 @@ def _troubles(
         view,
         trusted=trusted,
         owned=owned if stored.read else None,
-        workers=len(stored.workers) if stored.read else None,
+        workers=len(_live(stored)) if stored.read else None,
         twin=twin,
     )
 
 
+def _live(stored: Stored) -> list[cluster_pb.Worker]:
+    return [one for one in stored.workers if one.state != cluster_pb.Worker.STATE_LOST]
+
+
 def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
     """What isn't well though the cluster is: work that was lost, then work that waits in vain."""
+    yield from _losses(stored)
     if told := stored.missed.told(now):
         yield told
     if dead := stored.counts.dead_letters:
         yield "a dead letter waits for a person" if dead == 1 else f"{dead:,} dead letters wait"
-    takes = (worker.state != cluster_pb.Worker.STATE_DRAINING for worker in stored.workers)
-    if (waiting := stored.counts.pending) and stored.workers and not any(takes):
+    live = _live(stored)
+    takes = (worker.state != cluster_pb.Worker.STATE_DRAINING for worker in live)
+    if (waiting := stored.counts.pending) and live and not any(takes):
         yield f"{waiting:,} waiting, and every worker is draining: nobody is to run what waits"
-    elif stored.workers and stored.pause is None:
+    elif live and stored.pause is None:
         yield from _waits(stored.waits, now)
+
+
+def _losses(stored: Stored) -> Iterable[str]:
+    if members := stored.lost.members:
+        yield _lost("member", [(one.name, one.lost_at) for one in members])
+    if workers := stored.lost.workers:
+        yield _lost("worker", [(one.worker, one.lost_at) for one in workers])
+
+
+def _lost(what: str, lost: Sequence[tuple[str, datetime | None]]) -> str:
+    """The newest losses by name, and when the newest of them happened."""
+    named = [name for name, _ in lost[:NAMED]]
+    if more := len(lost) - len(named):
+        named.append(f"{more} more")
+    at = next((at for _, at in lost if at is not None), None)
+    since = f", since {at:%H:%M:%S} UTC" if at is not None else ""
+    plural = "is" if len(lost) == 1 else "are"
+    return f"{what}{'s' if len(lost) > 1 else ''} {_listed(named)} {plural} lost{since}"
 
 
 def _waits(found: Waits, now: datetime) -> Iterable[str]:
@@ -227,7 +253,7 @@ def _hints(members: Iterable[MemberLine]) -> Iterable[str]:
 def _members(stored: Stored, view: ClusterView, me: TenureId | None) -> tuple[MemberLine, ...]:
     owned = Counter(shard.owner for shard in stored.shards)
     ordered = sorted(view.members, key=lambda member: member.name)
-    return tuple(
+    live = tuple(
         MemberLine(
             name=member.name,
             colour=at % COLOURS,
@@ -240,6 +266,23 @@ def _members(stored: Stored, view: ClusterView, me: TenureId | None) -> tuple[Me
         )
         for at, member in enumerate(ordered)
     )
+    names = {member.name for member in ordered}
+    lost = tuple(
+        MemberLine(
+            name=one.name,
+            colour=at % COLOURS,
+            leads=False,
+            here=False,
+            draining=False,
+            shards=owned[one.name],
+            http=one.http,
+            version=one.version,
+            lost=True,
+        )
+        for at, one in enumerate(stored.lost.members, len(live))
+        if one.name not in names
+    )
+    return live + lost
 
 
 def _worker(worker: cluster_pb.Worker) -> WorkerLine:
@@ -249,6 +292,7 @@ def _worker(worker: cluster_pb.Worker) -> WorkerLine:
         busy=None if worker.unheard else worker.running,
         draining=worker.state == cluster_pb.Worker.STATE_DRAINING,
         version=worker.version,
+        lost=worker.state == cluster_pb.Worker.STATE_LOST,
     )
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from schedd.api.cluster import lost_now
 from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.api.waiting import NO_WAITS, Waits, waits
+from schedd.core.cluster_events import NO_LOSSES, Losses
 from schedd.core.pauses import Pause
 from schedd.core.records import Counts
 from schedd.web.pages.missed import NONE_MISSED, Missed, missed
@@ -39,6 +41,7 @@ class Stored:
     pause: Pause | None = None
     waits: Waits = NO_WAITS
     missed: Missed = NONE_MISSED
+    lost: Losses = NO_LOSSES
     read: bool = False
     """False: it hasn't been read yet."""
 
@@ -75,6 +78,7 @@ async def read(asked: Asked) -> Stored:
             cluster_pb.ListWorkersRequest(),
             cluster_pb.ListWorkersResponse,
         )
+        losses = all_.read("losses", asked.read(lost_now, services))
         counts = all_.read("counts", asked.read(services.store.counts))
         lost = all_.read("what was missed", missed(asked))
         waiting = all_.read("waits", waiting_now(asked))
@@ -88,5 +92,6 @@ async def read(asked: Asked) -> Stored:
         pause=pause.result(),
         waits=waiting.result(),
         missed=lost.result(),
+        lost=losses.result(),
         read=True,
     )

@@ -38,6 +38,8 @@ class WorkerRow:
     refuses: str
     drained: str
     unstored: str
+    lost: datetime | None = None
+    """When it was recorded as lost."""
 
     @property
     def share(self) -> float:
@@ -82,6 +84,7 @@ def row_of(worker: cluster_pb.Worker) -> WorkerRow:
         refuses=worker.refuses,
         drained=drained,
         unstored=_unstored(worker),
+        lost=moment(worker, "lost_at"),
     )
 
 

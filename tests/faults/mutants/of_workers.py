@@ -95,7 +95,7 @@ OF_WORKERS: Sequence[Mutant] = (
             ),
             Edit(
                 DISPATCH,
-                '    connection.exec_driver_sql(LOSE, {"ids": arrays.ids(gone)})\n',
+                "    workers.lose(connection, gone, Kind.WORKER_LOST)\n",
                 "",
             ),
         ),

@@ -295,7 +295,7 @@ async def test_why_a_run_waits_whose_only_worker_is_drained_and_not_there(api):
         incarnation(worker="w7", labels={"k": "nine"}),
     ):
         await store.register(each)
-    await store.mark_lost(had.id)
+    await store.lose([had.id], None)
     api.lines.attached = [WorkerView(incarnation(), True, False, 1, running=0, lease_age=0.0)]
 
     async def why() -> wire.ExplainRunResponse.Check:

@@ -179,7 +179,7 @@ async def test_a_lost_incarnation_is_told_and_never_comes_back(place: Place):
     one = someone()
     await place.greeting.greet(one, [])
     place.workers.attach(one, RecordingLine())
-    await place.world.store.workers.mark_lost(one.id)
+    await place.world.store.workers.lose([one.id], None)
     await place.greeting._look_after()
     assert await place.live() == set()
     answers: list[tuple[bool, bool]] = []
@@ -207,7 +207,7 @@ async def test_a_heartbeat_never_brings_back_what_another_member_has_written_off
     """P6.2: this one hasn't heard of the loss yet."""
     one = someone()
     await place.greeting.greet(one, [])
-    await place.world.store.workers.mark_lost(one.id)
+    await place.world.store.workers.lose([one.id], None)
     await place.leases.end("w", one.id)
     assert not await place.leases.heard([one])
     assert await place.live() == set()

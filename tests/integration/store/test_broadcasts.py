@@ -351,7 +351,7 @@ async def test_for_whom_it_could_be_leaves_out_the_lost_and_the_drained(world: W
     me = await world.member()
     made = [await me.store.workers.register(incarnation(worker=name)) for name in (*WORKERS, "w4")]
     here, lost, drained, _ = made
-    await me.store.workers.mark_lost(lost.id)
+    await me.store.workers.lose([lost.id], None)
     await me.store.workers.drain(
         drained.worker, "ann", "", lambda _before, _after: ok("drain", "worker/w3")
     )

@@ -246,7 +246,7 @@ async def test_a_refusal_of_a_worker_that_is_merely_lost_gives_back(world: World
     assert await me.store.pauses.resume(False, None, told) is not None
     out = await handed_out(world, me, once=True)
     assert out.incarnation is not None
-    await me.store.workers.mark_lost(out.incarnation)
+    await me.store.workers.lose([out.incarnation], None)
 
     refusal = Unstarted(out.key, out.shard, out.token, out.incarnation)
     assert await me.store.results.refuse([refusal]) == [out.key]

@@ -494,9 +494,9 @@ async def test_the_first_loss_is_final(world: World) -> None:
     """P6.2: neither a second loss nor a new registration changes it."""
     me = await world.member()
     worker = await me.store.workers.register(incarnation())
-    await me.store.workers.mark_lost(worker.id)
+    await me.store.workers.lose([worker.id], None)
     [first] = await me.store.workers.incarnations([worker.id])
-    await me.store.workers.mark_lost(worker.id)
+    await me.store.workers.lose([worker.id], None)
 
     again = await me.store.workers.register(worker)
 

@@ -1,0 +1,134 @@
+"""A lost member and a lost worker stay visible wherever an operator looks, until they return."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from acceptance.conftest import TTL
+from support.cluster import DevCluster
+from support.wait import PATIENCE, wait_until
+
+SEEN = TTL + 5.0
+"""Seconds within which a loss is listed."""
+
+
+def state_of(rough: DevCluster, name: str, *listing: str) -> dict[str, Any]:
+    found = [one for one in rough.json(*listing) if one["name"] == name]
+    return found[0] if found else {"state": "absent", "lostAt": None}
+
+
+def findings(rough: DevCluster, check: str) -> dict[str, str]:
+    answer = rough.schedctl("cluster", "doctor", "-o", "json")
+    return {
+        one["subject"]: one["severity"]
+        for one in json.loads(answer.stdout)
+        if one["area"] == "work" and one["check"] == check and one["subject"]
+    }
+
+
+def metric(rough: DevCluster, name: str) -> float | None:
+    leader = rough.leader()
+    answer = rough.get(leader, "/metrics") if leader else None
+    found = re.search(rf"^{name} (\S+)$", answer.body.decode() if answer else "", re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until_they_return(
+    rough: DevCluster, tmp_path: Path
+) -> None:
+    leader = wait_until(rough.leader, PATIENCE, "a leader")
+    told = tmp_path / "events"
+    with told.open("w") as out:
+        words = ["--endpoints", ",".join(rough.endpoints), "-o", "jsonl", "events"]
+        stream = subprocess.Popen([sys.executable, "-m", "schedctl", *words], stdout=out)
+    try:
+        rough.kill(leader)
+        rough.kill("w3")
+        wait_until(
+            lambda: state_of(rough, "w3", "worker", "list")["state"] == "LOST",
+            SEEN + PATIENCE,
+            "the worker to be listed as LOST",
+        )
+        wait_until(
+            lambda: state_of(rough, leader, "cluster", "members")["state"] == "LOST",
+            SEEN + PATIENCE,
+            "the member to be listed as LOST",
+        )
+        assert state_of(rough, "w3", "worker", "list")["lostAt"]
+        assert state_of(rough, leader, "cluster", "members")["lostAt"]
+        status = rough.json("cluster", "status")
+        assert (status["lostMembers"], status["lostWorkers"]) == ([leader], ["w3"])
+        assert findings(rough, "lost members") == {leader: "BAD"}
+        assert findings(rough, "lost workers") == {"w3": "BAD"}
+        wait_until(lambda: metric(rough, "schedd_lost_members") == 1, PATIENCE * 2, "the metric")
+        assert metric(rough, "schedd_lost_workers") == 1
+        other = next(one["name"] for one in rough.record["members"] if one["name"] != leader)
+        for page in ("/", "/workers"):
+            shown = rough.get(other, page)
+            assert shown is not None, page
+            assert "lost" in shown.body.decode(), page
+
+        rough.up()
+        wait_until(
+            lambda: state_of(rough, "w3", "worker", "list")["state"] == "LIVE", PATIENCE, "w3"
+        )
+        wait_until(
+            lambda: state_of(rough, leader, "cluster", "members")["state"] == "LIVE",
+            PATIENCE,
+            leader,
+        )
+        assert findings(rough, "lost members") == findings(rough, "lost workers") == {}
+        wanted = {
+            "leader-changed",
+            "member-lost",
+            "member-returned",
+            "worker-lost",
+            "worker-returned",
+        }
+        wait_until(lambda: wanted <= kinds(told), PATIENCE, "the stream to have each event")
+    finally:
+        stream.kill()
+        stream.wait()
+    actions = {line["action"] for line in rough.json("audit", "list", "--limit", "50")}
+    assert wanted <= actions
+    logs = "".join(rough.log(one["name"]) for one in rough.record["members"])
+    assert f"member lost member={leader}" in logs
+    assert "worker lost worker=w3" in logs
+
+
+def kinds(told: Path) -> set[str]:
+    lines = told.read_text().splitlines()
+    events = [json.loads(line) for line in lines if line.endswith("}")]
+    return {one["cluster"]["kind"] for one in events if one["cluster"]}
+
+
+def test_a_daemon_that_is_stopped_on_purpose_is_not_lost(rough: DevCluster) -> None:
+    wait_until(rough.leader, PATIENCE, "a leader")
+    rough.terminate("w3")
+    rough.terminate("m3")
+    wait_until(
+        lambda: (
+            len(rough.json("cluster", "members")) == 2 and len(rough.json("worker", "list")) == 2
+        ),
+        SEEN + PATIENCE,
+        "both to leave the lists",
+    )
+    assert findings(rough, "lost members") == findings(rough, "lost workers") == {}
+
+
+def test_a_job_without_a_worker_is_found_by_the_doctor(rough: DevCluster) -> None:
+    rough.schedctl(
+        "job", "create", "stuck", "--every", "2s", "--python", "no.such.handler"
+    ).check_returncode()
+    wait_until(
+        lambda: findings(rough, "jobs without a worker") == {"stuck": "BAD"},
+        PATIENCE * 3,
+        "the stuck job",
+    )
+    rough.schedctl("job", "delete", "stuck", "--yes").check_returncode()
+    wait_until(lambda: findings(rough, "jobs without a worker") == {}, PATIENCE, "no finding")

@@ -1,0 +1,218 @@
+"""Losses and changes of leader are rows, written by the transaction of the change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from schedd.core.cluster_events import ClusterEvent, Kind
+from schedd.core.ids import IncarnationId, TenureId, Term
+from schedd.core.model import Tenure
+from support.store import MINUTE, START, World, incarnation, job_record
+
+DAY = timedelta(hours=24)
+
+
+@pytest.fixture(autouse=True)
+async def _of_a_member(world: World) -> None:
+    await world.member(take=False)
+
+
+async def events(world: World) -> list[ClusterEvent]:
+    return await world.store.membership.events_after(0)
+
+
+async def names(world: World, kept: timedelta = DAY) -> tuple[list[str], list[str]]:
+    found = await world.store.membership.losses(kept)
+    return [one.name for one in found.members], [one.worker for one in found.workers]
+
+
+async def led(world: World, tenure: TenureId) -> Term:
+    term = await world.store.membership.raise_term(await world.store.membership.read_term(), tenure)
+    assert term is not None
+    return term
+
+
+async def opened(world: World, name: str, number: int) -> TenureId:
+    tenure = Tenure(TenureId(uuid4()), name, START + number * MINUTE, grpc=f"{name}:7420")
+    await world.store.membership.open_tenure(tenure)
+    return tenure.id
+
+
+async def test_a_change_of_leader_is_an_event_and_a_line_of_the_audit_log(world: World) -> None:
+    first, second = await opened(world, "one", 0), await opened(world, "two", 1)
+    await led(world, first)
+    term = await led(world, second)
+
+    *_, event = await events(world)
+
+    assert (event.kind, event.object, event.actor) == (
+        Kind.LEADER_CHANGED,
+        "cluster/leader",
+        "member/two",
+    )
+    assert event.detail == f"two leads, term {term}; before: one"
+    [(_, line), _] = await world.store.users.list_audit("leader-changed", None, None, None, 10)
+    assert (line.object, line.actor, line.outcome) == ("cluster/leader", "member/two", "ok")
+
+
+async def test_a_member_that_the_leader_fences_is_lost_until_it_returns(world: World) -> None:
+    leader, lost = await opened(world, "one", 0), await opened(world, "two", 0)
+    term = await led(world, leader)
+    assert await world.store.membership.fence([lost], term)
+
+    assert await names(world) == (["two"], [])
+    [one] = (await world.store.membership.losses(DAY)).members
+    assert (one.tenure, one.grpc) == (lost, "two:7420")
+    assert (await names(world, timedelta(0)))[0] == [], "past the retention it isn't listed"
+
+    await opened(world, "two", 1)
+
+    assert await names(world) == ([], [])
+    assert [event.kind for event in await events(world)] == [
+        Kind.LEADER_CHANGED,
+        Kind.MEMBER_LOST,
+        Kind.MEMBER_RETURNED,
+    ]
+
+
+async def test_fencing_twice_records_one_loss(world: World) -> None:
+    leader, lost = await opened(world, "one", 0), await opened(world, "two", 0)
+    term = await led(world, leader)
+
+    assert await world.store.membership.fence([lost], term)
+    assert await world.store.membership.fence([lost], term)
+
+    assert [event.kind for event in await events(world)].count(Kind.MEMBER_LOST) == 1
+
+
+async def test_a_goodbye_is_no_loss_and_a_tenure_that_ends_for_a_reason_is_one(
+    world: World,
+) -> None:
+    left, ended = await opened(world, "one", 0), await opened(world, "two", 0)
+
+    await world.store.membership.fence_own(left)
+    await world.store.membership.fence_own(ended, "the lease is lost")
+
+    assert await names(world) == (["two"], [])
+    [event] = await events(world)
+    assert (event.reason, event.detail) == ("TENURE_ENDED", "the lease is lost")
+
+
+async def test_a_lost_worker_is_listed_until_a_later_incarnation_registers(world: World) -> None:
+    workers = world.store.workers
+    one = await workers.register(incarnation(worker="w1", host="h1"))
+
+    await workers.lose([one.id], Kind.WORKER_LOST)
+    await workers.lose([one.id], Kind.WORKER_LOST)
+
+    assert await names(world) == ([], ["w1"])
+    later = replace(one, id=IncarnationId(uuid4()), started_at=one.started_at + MINUTE)
+    await workers.register(later)
+    assert await names(world) == ([], [])
+    kinds = [event.kind for event in await events(world)]
+    assert kinds == [Kind.WORKER_LOST, Kind.WORKER_RETURNED]
+
+
+async def test_a_worker_that_says_goodbye_is_not_lost(world: World) -> None:
+    one = await world.store.workers.register(incarnation(worker="w1"))
+
+    await world.store.workers.lose([one.id], None)
+
+    assert await names(world) == ([], [])
+    assert await events(world) == []
+
+
+async def test_an_incarnation_that_no_member_of_this_version_saw_ends_without_an_event(
+    world: World,
+) -> None:
+    """An older version left rows of workers that ended long ago."""
+    one = await world.store.workers.register(incarnation(worker="w1"))
+    await world.sql("UPDATE incarnations SET seen_at = NULL")
+    assert [each.seen for each in await world.store.workers.registered()] == [False]
+
+    await world.store.workers.lose([one.id], Kind.WORKER_LOST)
+
+    assert await names(world) == ([], [])
+    assert await world.store.workers.registered() == []
+    assert await events(world) == []
+
+
+async def test_a_stream_finds_the_events_of_transactions_after_its_cursor(world: World) -> None:
+    changes = world.store.changes
+    before = await changes.now()
+    one = await opened(world, "one", 0)
+    await led(world, one)
+    between = await changes.now()
+    await world.store.membership.fence_own(one, "the lease is lost")
+
+    first, second = await changes.since(before, None), await changes.since(between, None)
+
+    assert [event.kind for event in first.events] == [Kind.LEADER_CHANGED, Kind.MEMBER_LOST]
+    assert [event.kind for event in second.events] == [Kind.MEMBER_LOST]
+
+
+async def test_jobs_that_failed_three_times_in_a_row_are_found_and_others_are_not(
+    world: World,
+) -> None:
+    me = await world.member()
+    states = {"bad": "FFF", "late": "SFFFF", "mended": "FFFS", "twice": "SFF"}
+    names_of = {}
+    for name, ended in states.items():
+        job = job_record()
+        await world.jobs([job])
+        job_id = job.definition.job_id
+        names_of[job_id] = name
+        for at, state in enumerate(ended):
+            await world.sql(
+                "INSERT INTO runs (scheduled_at, run_id, job_id, due_at, created_at, shard,"
+                " priority, trigger, state, ready_at, generation, finished_at)"
+                " VALUES (%s, %s, %s, %s, now(), 0, 1, 'SCHEDULE', %s, now(), 1, now())",
+                START + at * MINUTE,
+                (run := uuid4()),
+                job_id,
+                START,
+                {"F": "FAILED", "S": "SUCCEEDED"}[state],
+            )
+            if state == "F":
+                await world.sql(
+                    "INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint, died_at)"
+                    " VALUES (%s, %s, %s, '', now())",
+                    run,
+                    START + at * MINUTE,
+                    job_id,
+                )
+
+    found = await me.store.users.failing()
+
+    assert {names_of[one.job_id]: one.times for one in found} == {"bad": 3, "late": 4}
+
+
+async def test_a_job_with_many_waiting_runs_of_which_more_are_made_than_end_is_found(
+    world: World,
+) -> None:
+    me = await world.member()
+    job = job_record()
+    await world.jobs([job])
+    await world.sql(
+        "WITH made AS (INSERT INTO runs (scheduled_at, run_id, job_id, due_at, created_at, shard,"
+        " priority, trigger, state, ready_at, generation) SELECT %s::timestamptz + n * interval"
+        " '1 s', gen_random_uuid(), %s, %s, now(), 0, 1, 'SCHEDULE', 'PENDING', now(), 1"
+        " FROM generate_series(1, 120) n RETURNING scheduled_at, run_id, job_id)"
+        " INSERT INTO live SELECT 0, job_id, run_id, scheduled_at FROM made",
+        START,
+        job.definition.job_id,
+        START,
+    )
+
+    [found] = await me.store.users.growing()
+
+    assert (found.job_id, found.runs, found.made, found.ended) == (
+        job.definition.job_id,
+        120,
+        120,
+        0,
+    )
