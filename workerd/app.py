@@ -89,7 +89,7 @@ class App:
         self._spool = spool
         self._sessions = sessions
         self._metrics = Metrics()
-        table = executors(config, self._sessions, spool.scratch, points)
+        table = executors(config, self._sessions, spool.scratch, points, self._metrics)
         identity = _identity(config, spool, table)
         self._admission = Admission(config.slots, identity.incarnation)
         self._trust = Trust()
@@ -122,7 +122,7 @@ class App:
         )
         self._work.on_change = self._attach.redeal
         self._work.on_progress = self._attach.progress
-        self._work.hindered = lambda: self._sessions.refuses
+        self._work.hindered = lambda: self._sessions.refuses or table.loops.refuses
         self._attach.on_trust = self._trusted_until
         self._listener = Listener(config.listen.http, self._metrics, self._collect, self._unready)
         self._table = table
@@ -136,6 +136,7 @@ class App:
             "work": self._work.run,
             "attach": self._attach.run,
             "http": self._listener.serve,
+            "handler loops": self._table.loops.watch,
             "keeper": self._sessions.keep_keeper,
             "sessions": self._sessions.watch,
             "reload": lambda: answer_reloads(daemon, serving),
@@ -174,7 +175,7 @@ class App:
             self._tell_what_stays()
         elif not idle:
             # Its end is the process's; until the lease has run out nobody else begins it.
-            log.warning("a handler's thread doesn't end; this worker leaves without a goodbye")
+            log.warning("a handler doesn't end; this worker ends without a goodbye")
         else:
             await _within(2.0, self._attach.goodbye())
 

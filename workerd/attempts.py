@@ -4,8 +4,6 @@
                    ↑ stop
     its timeout, its silence, the end of trust
 
-    started ──→ executor ──→ left behind: its outcome is told, whatever still goes on there
-
 Invariants
 - An attempt always comes to an outcome: a bug in an executor is one, and ends that run alone.
 - What was to die with the lease and ended after trust was lost, though by nobody here, is told as
@@ -38,7 +36,6 @@ from workerd.executors.base import (
     dies_with_lease,
     heartbeat_timeout_of,
     timeout_of,
-    uncancelled,
 )
 from workerd.keeping import Keeping
 from workerd.pulse import Pulse
@@ -80,8 +77,6 @@ class InHand:
     started_at: datetime | None = None
     ended: bool = False
     """Its end is about to be told."""
-    left: bool = False
-    """It was left behind, and its outcome told: what its executor still gives is nothing."""
     task: asyncio.Task[None] | None = None
     advance: Advance | None = None
     timer: asyncio.TimerHandle | None = None
@@ -127,11 +122,8 @@ class Attempts:
         key: Key,
         item: InHand,
         on_progress: Callable[[pb.Progress], object],
-        on_left: Callable[[Outcome], object],
-    ) -> Outcome | None:
-        """Carry it out; it starts now. None: it was left behind, and `on_left` was told how it
-        ended.
-        """
+    ) -> Outcome:
+        """Carry it out; it starts now."""
         assignment, action = item.assignment, item.action
         timeout = timeout_of(assignment)
         item.timer = asyncio.get_running_loop().call_later(
@@ -146,34 +138,19 @@ class Attempts:
         item.tail.recording = self._keeping.recording(key)
         most = self._keeping.most_result
         beat = pulse.beat if pulse is not None else _unheard
-
-        def leave(outcome: Outcome) -> None:
-            item.left = True
-            item.close()
-            on_left(self._judged(item, outcome))
-
         attempt = Attempt(
-            assignment, self._worker, deadline, beat, item.tail, item.advance.came, most, leave
+            assignment, self._worker, deadline, beat, item.tail, item.advance.came, most
         )
         await BEFORE_EXEC()
         try:
             outcome = await self._executors[action].run(attempt, item.stop)
-        except asyncio.CancelledError as error:
-            if item.stop.over:
-                raise
-            # Nobody here has: a handler left it in this task, which is its own, too.
-            assert item.task is not None, "it runs in there"
-            await uncancelled(item.task, item.stop)
-            told = f"CancelledError: {error}"
-            failed = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
-            outcome = failed if item.stop.cause is None else stopped(item.stop.cause)
         except Exception as error:
             log.exception(BUG, action, key.run, extra=wire.said(assignment))
             told = f"a bug in the worker's executor of {action}: {type(error).__name__}"
             outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
         finally:
             item.close()
-        return None if item.left else self._judged(item, outcome)
+        return self._judged(item, outcome)
 
     def _judged(self, item: InHand, outcome: Outcome) -> Outcome:
         self._judge(item)

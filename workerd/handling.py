@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 from schedclient import handlers as sdk
 from workerd.core.outcome import Content, Outcome
 from workerd.executors import parley
-from workerd.executors.calling import Escaped, called, decoded, raised, returned, trace, unfit
+from workerd.executors.calling import decoded, raised, returned, trace, unfit
 from workerd.executors.fitting import Misfit, fit_of
 
 _ENDED_BY_TERM = 128 + signal.SIGTERM
@@ -135,11 +135,20 @@ def _carried_out(order: parley.Frame, mouth: Mouth) -> Outcome:
     signal.signal(signal.SIGTERM, asked)
     try:
         return _called(order.told, _payload(order), mouth, cancel)
-    except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-        sys.stderr.write(trace(error).decode(errors="replace"))
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+        if not (isinstance(error, SystemExit) and cancel.is_set()):
+            _show(error)
         return raised(error)
-    except BaseException as error:  # noqa: BLE001 - not even a SystemExit ends it unheard
-        return raised(_escaped(error))
+
+
+def _show(error: BaseException) -> None:
+    """Its traceback is output, though the handler has replaced or closed `sys.stderr`."""
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    with contextlib.suppress(OSError):
+        data = trace(error)
+        while data:
+            data = data[os.write(2, data) :]
 
 
 def _called(
@@ -159,7 +168,7 @@ def _called(
     if sdk.is_async(function):
         answer = asyncio.run(_awaited(function, value, context))
     else:
-        answer = called(function, value, context)
+        answer = function(value, context)
     return returned(answer, told["most_result"])
 
 
@@ -176,14 +185,8 @@ async def _awaited(function: sdk.Handler, payload: object, context: sdk.Context)
     try:
         answer: Any = function(payload, context)
         return await answer
-    except asyncio.CancelledError as error:
-        raise _escaped(error) from error
-
-
-def _escaped(error: BaseException) -> Escaped:
-    escaped = Escaped(repr(error))
-    escaped.__cause__ = error
-    return escaped
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _payload(order: parley.Frame) -> Content | None:

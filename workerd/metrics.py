@@ -37,6 +37,18 @@ class Metrics:
         self.settled = Counter(
             "workerd_results_settled", "Results acknowledged.", ["verdict"], registry=add
         )
+        self.blocks = Counter(
+            "workerd_handler_blocks",
+            "Times that a handler blocked its event loop for longer than a second.",
+            ["handler"],
+            registry=add,
+        )
+        self.blocked_for = Gauge(
+            "workerd_handler_blocked_seconds",
+            "How long a handler has been blocking its event loop; 0 when it doesn't.",
+            ["handler"],
+            registry=add,
+        )
         self.kept = Counter(
             "workerd_kept",
             "Logs and results that were to go to the result store.",

@@ -1,8 +1,7 @@
-"""The tasks of all attempts, as a TaskGroup has them, but that one of them may be let go of.
+"""The tasks of all attempts, as a TaskGroup has them, but with a bound on the wait at their end.
 
 start ─→ task ─┬─ ends ─→ forgotten
-               ├─ fails ─→ `failed` raises it: a bug, which ends the worker
-               └─ let go of ─→ waited for by nobody: it is another's code that doesn't end
+               └─ fails ─→ `failed` raises it: a bug, which ends the worker
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ class Nursery:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._let_go: set[asyncio.Task[None]] = set()
-        """Held, for nobody else may hold what it waits for."""
         self._failed: asyncio.Future[NoReturn] | None = None
         self._empty = asyncio.Event()
 
@@ -36,11 +33,6 @@ class Nursery:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
-
-    def let_go(self, task: asyncio.Task[None]) -> None:
-        """Whether it ends, and how, is nobody's matter any more."""
-        self._let_go.add(task)
-        self._forget(task)
 
     async def failed(self) -> NoReturn:
         """Return never; raise what the first of them raises that fails, now or from now on."""
@@ -60,17 +52,12 @@ class Nursery:
                     self._empty.clear()
                     await self._empty.wait()
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not self._tasks:
             self._empty.set()
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._forget(task)
         error = None if task.cancelled() else task.exception()
-        if task in self._let_go:
-            self._let_go.remove(task)
-        elif error is not None:
+        if error is not None:
             self._fail(task, error)
 
     def _fail(self, task: asyncio.Task[None], error: BaseException) -> None:

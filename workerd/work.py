@@ -284,15 +284,7 @@ class Work:
 
     async def _attempt(self, key: Key, item: InHand, started_at: datetime) -> None:
         self._metrics.started(item.action).inc()
-
-        def left(outcome: Outcome) -> None:
-            assert item.task is not None, "it runs in there"
-            self._nursery.let_go(item.task)
-            self._ended(key, item, outcome, started_at, self._attempts.date())
-
-        outcome = await self._attempts.run(key, item, self.on_progress, left)
-        if outcome is None:
-            return
+        outcome = await self._attempts.run(key, item, self.on_progress)
         item.ended = True
         await AFTER_END()
         finished_at = self._attempts.date()

@@ -156,7 +156,7 @@ async def test_a_coroutine_gets_its_payload_and_context_and_returns_json(tmp_pat
         assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert json.loads(result.result.json) == {
             "hello": "Ada", "run": result.key.run_id, "token": result.key.fencing_token,
-            "attempt": 1, "job": "probe", "key": result.key.run_id, "thread": True,
+            "attempt": 1, "job": "probe", "key": result.key.run_id, "thread": False,
         }  # fmt: skip
 
 

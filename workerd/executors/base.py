@@ -5,15 +5,15 @@
 Invariants
 - An executor always answers with an outcome; what a job does wrong is an outcome, not an exception.
 - A stop is heard at any time, before the start as well; its first cause is the one that counts.
-- When `run` returns or is cancelled, nothing of the attempt goes on. What swallows that is left
-  behind: its end is told, and `run` with it.
+- When `run` returns or is cancelled, nothing of the attempt goes on, except for a handler that
+  can't be ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol, TypeVar
@@ -50,10 +50,6 @@ class Attempt:
     """To be called, from any thread, when it says how far it is."""
     most_result: int = MAX_RESULT
     """Bytes that it may return."""
-    leave: Callable[[Outcome], object] = lambda _: None
-    """To be called, once, with how it ended, when what it runs can't be ended: `run` goes on, and
-    what it gives is nothing any more.
-    """
 
     @property
     def key(self) -> Key:
@@ -167,21 +163,6 @@ async def until_stopped(work: Coroutine[object, object, T], stop: Stop) -> T | N
         return answer
     await uncancelled(me, stop)
     return None
-
-
-async def undisturbed(work: Awaitable[T], stop: Stop) -> T:
-    """What this gives. Nothing but the worker's end cancels the wait for it: what else does was
-    left in this task by another's code that ran there.
-    """
-    me, doing = asyncio.current_task(), asyncio.ensure_future(work)
-    assert me is not None, "it is awaited in a task"
-    while True:
-        try:
-            return await asyncio.shield(doing)
-        except asyncio.CancelledError:
-            if stop.over or doing.done():
-                raise
-            await uncancelled(me, stop)
 
 
 async def uncancelled(me: asyncio.Task[object], stop: Stop) -> None:

@@ -7,14 +7,16 @@ Shared by the worker and the processes of handlers (`workerd.handling`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from typing import ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from schedclient import handlers as sdk
-from workerd.core.capture import KEEP
+from schedkit.clock import utcnow
+from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import (
     DONT_RETRY_CODE,
     MAX_ERROR,
@@ -26,6 +28,7 @@ from workerd.core.outcome import (
 )
 from workerd.executors.large import TooLong, written
 
+_NAME: Final[Any] = type.__dict__["__name__"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -45,11 +48,6 @@ def decoded(payload: Content | None) -> object:
     return json.loads(payload.data) if payload.json else payload.data
 
 
-def called(function: sdk.Handler, payload: object, context: sdk.Context) -> object:
-    """What a plain function returns. Raises what it raises, or Escaped."""
-    return fenced(function, payload, context)
-
-
 def fenced(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
     """What another's function gives. Raises the exceptions that it raises; Escaped for the rest."""
     try:
@@ -62,9 +60,9 @@ def fenced(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         raise Escaped(repr(error)) from error
 
 
-def unfit(error: Exception) -> Outcome:
+def unfit(error: BaseException) -> Outcome:
     """The payload isn't what this handler takes: another attempt would find the same."""
-    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, _sayable(str(error)))
+    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, _sayable(_words_of(error)))
 
 
 def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
@@ -88,20 +86,49 @@ def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
     return Outcome(Verdict.SUCCEEDED, result=content)
 
 
-def raised(error: Exception) -> Outcome:
-    """It raised this; the traceback is the caller's to show."""
-    told = error.__cause__ if isinstance(error, Escaped) and error.__cause__ else error
-    text = _sayable(f"{type(told).__name__}: {told}")
-    final = isinstance(told, SystemExit) and told.code == DONT_RETRY_CODE
+def raised(error: BaseException) -> Outcome:
+    """The outcome of a handler that raised this, with the traceback as its output."""
+    text = _sayable(f"{_class_of(error)}: {_words_of(error)}")
+    output = (Piece(stderr=True, data=trace(error), offset=0, at=utcnow()),)
+    final = isinstance(error, SystemExit) and _exit_code(error) == DONT_RETRY_CODE
     if final or isinstance(error, sdk.DontRetry):
-        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, text)
-    wait = _wait(error.seconds) if isinstance(error, sdk.RetryAfter) else None
-    return Outcome(Verdict.FAILED, Reason.EXCEPTION, text, retry_after=wait)
+        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, text, output=output)
+    wait = _wait(error) if isinstance(error, sdk.RetryAfter) else None
+    return Outcome(Verdict.FAILED, Reason.EXCEPTION, text, retry_after=wait, output=output)
 
 
-def trace(error: Exception) -> bytes:
-    """Its traceback, as much as is kept of output."""
-    return "".join(traceback.format_exception(error)).encode(errors="backslashreplace")[-KEEP:]
+def trace(error: BaseException) -> bytes:
+    """Its traceback, as much as is kept of output. The exception, its causes and its notes are a
+    user's objects: whatever raises when it is looked at is left out.
+    """
+    lines: list[str] = []
+    try:
+        lines += traceback.format_exception(error)
+    except BaseException as inner:  # noqa: BLE001 - as said
+        lines.append("Traceback (most recent call last):\n")
+        with contextlib.suppress(BaseException):
+            lines += traceback.format_tb(error.__traceback__)
+        lines.append(f"{_class_of(error)}: {_words_of(error)}\n")
+        lines.append(f"(its traceback can't be formatted: {_class_of(inner)})\n")
+    return "".join(lines).encode(errors="backslashreplace")[-KEEP:]
+
+
+def _class_of(error: BaseException) -> str:
+    """The name of its class, though the class has a metaclass of its own."""
+    return str(_NAME.__get__(type(error)))
+
+
+def _words_of(error: BaseException) -> str:
+    """What it says, or that it can't say it."""
+    try:
+        return str.__str__(str(error))
+    except BaseException as inner:  # noqa: BLE001 - a user's `__str__` may raise anything
+        return f"<its text can't be read: __str__ raised {_class_of(inner)}>"
+
+
+def _exit_code(error: SystemExit) -> int | None:
+    code = error.code
+    return code if type(code) is int else None
 
 
 def _sayable(text: str) -> str:
@@ -109,9 +136,9 @@ def _sayable(text: str) -> str:
     return text[:MAX_ERROR].encode(errors="replace").decode()
 
 
-def _wait(seconds: float) -> timedelta | None:
-    """None for what is no time at all, such as a NaN: the job's own policy decides then."""
+def _wait(error: sdk.RetryAfter) -> timedelta | None:
+    """None for a value that isn't a duration, such as a NaN: the job's own policy decides then."""
     try:
-        return max(timedelta(seconds=seconds), timedelta())
-    except (TypeError, ValueError, OverflowError):
+        return max(timedelta(seconds=float(error.seconds)), timedelta())
+    except Exception:  # noqa: BLE001 - a user's value may raise anything
         return None

@@ -16,7 +16,6 @@ import inspect
 import logging
 import re
 from collections.abc import Mapping
-from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -25,9 +24,9 @@ from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Outcome
 from workerd.executors.base import Attempt, Stop, content_of
-from workerd.executors.calling import fenced, raised, unfit
-from workerd.executors.fitting import Misfit, fit_of
-from workerd.executors.python import Caller, read
+from workerd.executors.fitting import fit_of
+from workerd.executors.handler_call import HandlerCall
+from workerd.executors.python import Caller
 
 log = logging.getLogger(__name__)
 
@@ -56,16 +55,18 @@ class Plugin:
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
         """Have it carry out."""
         given = attempt.assignment.plugin
-        try:
-            config = await read(self._config, content_of(given.config))
-            fenced(self.executor.check, config)
-        except (Misfit, ValueError, RecursionError) as error:
-            return unfit(error)
-        except Exception as error:  # noqa: BLE001 - a bug of its own is its run's outcome
-            return raised(error)
-        run = partial(self.executor.run, config)
-        loop = inspect.iscoroutinefunction(self.executor.run)
-        return await self._caller.call(run, self._payload, attempt, stop, loop=loop)
+        arguments = [
+            (self._config, content_of(given.config)),
+            (self._payload, attempt.content),
+        ]
+        executor = self.executor
+        work = HandlerCall(attempt, given.executor, executor.run, arguments, executor.check)
+        loop = inspect.iscoroutinefunction(executor.run)
+        return await self._caller.call(work, attempt, stop, loop=loop)
+
+    async def close(self) -> None:
+        """Let it close what it holds, where its coroutines ran."""
+        await self._caller.await_there(self.executor.close)
 
 
 def found() -> Mapping[str, EntryPoint]:
@@ -111,7 +112,7 @@ async def close(plugins: Mapping[str, Plugin]) -> None:
 
 async def _closed(action: str, plugin: Plugin) -> None:
     try:
-        await plugin.executor.close()
+        await plugin.close()
     except asyncio.CancelledError:
         raise
     except BaseException:  # not even a SystemExit keeps the others from being closed

@@ -1,48 +1,36 @@
-"""Handlers registered with `schedclient.handler`: coroutines on the loop, functions in threads, and
-those that ask for it in processes of their own (`apart`).
+"""Handlers registered with `schedclient.handler`: coroutines on event loops of their own
+(`handler_loops`), functions in threads, others in processes of their own (`apart`).
 
 Invariants
 - What a handler raises is the attempt's outcome; nothing of it reaches the worker.
-- A coroutine is stopped by cancelling it, a thread by `ctx.cancel`; nothing can end one that
-  swallows that, or doesn't look. After a timeout or a cancel it is left behind past `kill_after`.
-- A coroutine runs in its attempt's own task: whatever it does to that, the attempt has its outcome.
-  What would be given back, to be run anew elsewhere, is waited for: while it runs nobody else may
-  have it.
+- A coroutine is stopped by canceling its task, a thread by `ctx.cancel`. A handler that ignores
+  that can't be ended: after a timeout or a cancel it is left behind past `kill_after`.
+- A run that would be given back, to run elsewhere, is waited for: no other worker may have it while
+  it runs here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
 import logging
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar, cast
 
 from schedclient import handlers as sdk
 from schedclient.handlers import Mode
-from schedkit.clock import utcnow
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.capture import Piece
-from workerd.core.outcome import Cause, Content, Outcome, Verdict, stopped
+from workerd.core.outcome import Cause, Outcome, Verdict, stopped
 from workerd.executors.apart import Apart
-from workerd.executors.base import Attempt, Stop, bounds_of, uncancelled, undisturbed
-from workerd.executors.calling import (
-    Escaped,
-    called,
-    decoded,
-    fenced,
-    raised,
-    returned,
-    trace,
-    unfit,
-)
-from workerd.executors.fitting import Fit, Misfit, fit_of
-from workerd.executors.large import LARGE, beside, light
+from workerd.executors.base import Attempt, Stop, bounds_of
+from workerd.executors.fitting import Fit, fit_of
+from workerd.executors.handler_call import HandlerCall
+from workerd.executors.handler_loops import HandlerLoops
 from workerd.executors.threads import Threads
-from workerd.nursery import cancel
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -51,48 +39,54 @@ _FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
 
 
 class Caller:
-    """Calls functions on the loop and in threads, and makes outcomes of what becomes of them."""
+    """Calls functions on the loops of handlers and in threads, and returns their outcomes."""
 
-    def __init__(self) -> None:
+    def __init__(self, loops: HandlerLoops) -> None:
+        self._loops = loops
         self._threads = Threads("handler")
 
-    async def call(
-        self, function: sdk.Handler, fit: Fit, attempt: Attempt, stop: Stop, *, loop: bool
-    ) -> Outcome:
-        """`loop`: it gives something to be awaited; else it has a thread."""
-        try:
-            payload = await read(fit, attempt.content)
-        except Misfit as error:
-            return unfit(error)
-        except (ValueError, RecursionError) as error:
-            return unfit(ValueError(f"the payload isn't JSON: {error}"))
-        except Escaped as error:
-            return _raised(error)
-        context = _context(attempt)
-        try:
-            if loop:
-                answer = await _awaited(function, payload, context, attempt, stop)
-            else:
-                thread = functools.partial(called, function, payload, context)
-                try:
-                    future = self._threads.submit(thread)
-                except OSError as error:
-                    told = f"this worker can't start it: {error.strerror}"
-                    return Outcome(Verdict.RETURNED, error=told, began=False)
-                answer = await _stayed(future, attempt, stop, context)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            return _raised(error) if stop.cause is None else stopped(stop.cause)
-        finally:
-            context.cancel.set()
+    async def call(self, work: HandlerCall, attempt: Attempt, stop: Stop, *, loop: bool) -> Outcome:
+        """`loop`: the function returns an awaitable; else it runs in a thread."""
         if stop.cause is not None:
             return stopped(stop.cause)
-        if light(answer):
-            return returned(answer, attempt.most_result)
         try:
-            written = beside(functools.partial(fenced, returned, answer, attempt.most_result))
-            return await undisturbed(written, stop)
-        except Exception as error:  # noqa: BLE001 - a value may do anything as it is looked at
-            return _raised(error)
+            if loop:
+                call = self._loops.submit(work.run, work.awaited)
+                ended, ask = call.done, call.cancel
+            else:
+                ended, ask = self._threads.submit(work.called), work.context.cancel.set
+        except OSError as error:
+            told = f"this worker can't start it: {error.strerror}"
+            return Outcome(Verdict.RETURNED, error=told, began=False)
+        try:
+            outcome = await _ended(ended, ask, attempt, stop)
+        finally:
+            work.context.cancel.set()
+        if stop.cause is not None:
+            output = () if outcome is None else outcome.output
+            return stopped(stop.cause, work.run.blocked, output)
+        assert outcome is not None, "it is canceled by a stop alone"
+        return outcome
+
+    async def await_there(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Await it where coroutines of handlers run."""
+
+        async def done() -> tuple[T | None, BaseException | None]:
+            try:
+                return await work(), None
+            except BaseException as error:  # noqa: BLE001 - it is raised over there
+                return None, error
+
+        call = self._loops.submit(None, done)
+        try:
+            ended = await call.done
+        finally:
+            call.cancel()
+        assert ended is not None, "it isn't canceled before it begins"
+        answer, error = ended
+        if error is not None:
+            raise error
+        return cast("T", answer)
 
 
 def import_all(modules: Sequence[str]) -> None:
@@ -184,9 +178,9 @@ class Python:
         handler = self._handlers[name]
         if handler.mode is Mode.PROCESS:
             return await self._apart.run(attempt, stop)
-        on_loop = handler.mode is Mode.LOOP
-        fit = self._fits[name]
-        return await self._caller.call(handler.function, fit, attempt, stop, loop=on_loop)
+        given = [(self._fits[name], attempt.content)]
+        work = HandlerCall(attempt, name, handler.function, given)
+        return await self._caller.call(work, attempt, stop, loop=handler.mode is Mode.LOOP)
 
 
 def _fit(name: str, handler: sdk.Registered) -> Fit:
@@ -196,59 +190,16 @@ def _fit(name: str, handler: sdk.Registered) -> Fit:
         raise Misconfigured(f"handlers: the payload of {name!r}: {error}") from error
 
 
-async def read(fit: Fit, content: Content | None) -> object:
-    """What is given, as it is taken. Raises what `decoded` and `fit` raise, or Escaped."""
-    if content is None or len(content.data) <= LARGE:
-        return fenced(fit, decoded(content))
-    return await beside(lambda: fenced(fit, decoded(content)))
+async def _ended(
+    future: asyncio.Future[Outcome | None],
+    ask: Callable[[], object],
+    attempt: Attempt,
+    stop: Stop,
+) -> Outcome | None:
+    """How it ended. None: it never began, or it was asked to end, didn't, and is left behind.
 
-
-async def _awaited(
-    function: sdk.Handler, payload: object, context: sdk.Context, attempt: Attempt, stop: Stop
-) -> object:
-    """What a coroutine gives, or raises, in this task. None when it was stopped, or left behind."""
-    if stop.cause is not None:
-        return None
-    me = asyncio.current_task()
-    assert me is not None, "a coroutine is in a task"
-    leaving: asyncio.TimerHandle | None = None
-
-    def leave() -> None:
-        assert stop.cause is not None, "it was stopped"
-        stop.deafen()
-        _warn(attempt)
-        context.cancel.set()
-        attempt.leave(stopped(stop.cause))
-
-    def end(kill: bool) -> None:
-        nonlocal leaving
-        if leaving is not None:
-            leaving.cancel()
-        if stop.cause in _FINAL:
-            leaving = me.get_loop().call_later(0.0 if kill else attempt.kill_after, leave)
-        cancel(me)
-
-    stop.listen(end)
-    try:
-        return await function(payload, context)
-    except Exception:
-        raise
-    except BaseException as error:  # whatever else a library may have made
-        if isinstance(error, asyncio.CancelledError) and stop.cause is not None:
-            return None
-        raise Escaped(repr(error)) from error
-    finally:
-        stop.deafen()
-        if leaving is not None:
-            leaving.cancel()
-        if me.cancelling() or stop.over:
-            await uncancelled(me, stop)
-
-
-async def _stayed(
-    future: asyncio.Future[object], attempt: Attempt, stop: Stop, context: sdk.Context
-) -> object:
-    """What a thread gives, or raises. None when it was stopped: it ended, or is left behind."""
+    `ask` asks it to end.
+    """
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake(_: object = None) -> None:
@@ -256,7 +207,7 @@ async def _stayed(
             over.set_result(None)
 
     def end(kill: bool) -> None:
-        context.cancel.set()
+        ask()
         if stop.cause in _FINAL:
             over.get_loop().call_later(0.0 if kill else attempt.kill_after, wake)
 
@@ -264,46 +215,13 @@ async def _stayed(
     stop.listen(end)
     try:
         await over
+    except asyncio.CancelledError:
+        ask()
+        raise
     finally:
         stop.deafen()
-    if not future.done():
-        _warn(attempt)
-        future.add_done_callback(_heard)
-        return None
-    if future.cancelled() and stop.cause is not None:
-        return None
-    return future.result()
-
-
-def _warn(attempt: Attempt) -> None:
+    if future.done():
+        return future.result()
     key = attempt.key
     log.warning("handler of run %s doesn't end; it is left behind", key.run, extra=key.said)
-
-
-def _heard(future: asyncio.Future[object]) -> None:
-    """Take the exception of a call that nobody waits for any more."""
-    if not future.cancelled():
-        future.exception()
-
-
-def _context(attempt: Attempt) -> sdk.Context:
-    given = attempt.assignment
-    return sdk.Context(
-        namespace=given.namespace,
-        job=given.job,
-        run_id=given.key.run_id,
-        attempt=given.attempt,
-        scheduled_at=attempt.scheduled_at,
-        deadline=attempt.deadline,
-        fencing_token=given.key.fencing_token,
-        traceparent=given.traceparent,
-        worker=attempt.worker,
-        on_heartbeat=attempt.beat,
-        on_progress=attempt.progress,
-    )
-
-
-def _raised(error: Exception) -> Outcome:
-    """With its traceback as what was written: a process of its own would have shown it there."""
-    output = (Piece(stderr=True, data=trace(error), offset=0, at=utcnow()),)
-    return replace(raised(error), output=output)
+    return None

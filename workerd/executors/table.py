@@ -13,10 +13,12 @@ from workerd.executors import plugins
 from workerd.executors.apart import Apart
 from workerd.executors.base import Executor
 from workerd.executors.grpc import Grpc
+from workerd.executors.handler_loops import HandlerLoops
 from workerd.executors.http import Http
 from workerd.executors.plugins import Plugin
 from workerd.executors.python import Caller, Python
 from workerd.executors.shell import Shell
+from workerd.metrics import Metrics
 from workerd.sessions import Sessions
 
 
@@ -30,7 +32,9 @@ class Table:
         grpc: Grpc,
         python: Python,
         plugged: Mapping[str, Plugin],
+        loops: HandlerLoops,
     ) -> None:
+        self.loops = loops
         self.by_action: Mapping[str, Executor] = {
             "shell": shell,
             "http": http,
@@ -53,10 +57,15 @@ class Table:
         await self._http.close()
         await self._grpc.close()
         await plugins.close(self._plugged)
+        await self.loops.close()
 
 
 def executors(
-    config: Config, sessions: Sessions, scratch: Path, points: Mapping[str, EntryPoint]
+    config: Config,
+    sessions: Sessions,
+    scratch: Path,
+    points: Mapping[str, EntryPoint],
+    metrics: Metrics,
 ) -> Table:
     """All of them; `points` are those of others.
 
@@ -64,11 +73,13 @@ def executors(
         Misconfigured: a module of handlers, or an executor of others, can't be imported.
     """
     secrets = [*map(Path, config.secrets)]
-    caller, apart = Caller(), Apart(sessions, config.handlers, secrets)
+    loops = HandlerLoops(metrics)
+    caller, apart = Caller(loops), Apart(sessions, config.handlers, secrets)
     return Table(
         Shell(sessions, scratch, secrets),
         Http(config.egress, secrets=secrets),
         Grpc(config.egress),
         Python.of_modules(config.handlers, apart, caller),
         plugins.loaded(points, caller),
+        loops,
     )

@@ -16,22 +16,14 @@ from aiohttp.test_utils import RawTestServer as TestServer
 
 from schedkit.outward.policy import Egress
 from schedproto.v1 import job_pb2
+from support.calling import called
 from support.fake_member import FakeMember
-from workerd.core.outcome import Outcome, Reason, Verdict
+from workerd.core.outcome import Reason, Verdict
 from workerd.executors import http, large
 from workerd.executors.base import Attempt, Stop
-from workerd.executors.fitting import fit_of
 from workerd.executors.large import LARGE, TooLong, is_json, light, written
-from workerd.executors.python import Caller
 
 MANY = 100_000
-
-
-async def called(function: Any, payload: str = "0", *, loop: bool = True) -> Outcome:
-    action = job_pb2.PythonAction(handler="h")
-    assignment = FakeMember().assignment(incarnation="i", python=action, payload=payload)
-    attempt = Attempt(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
-    return await Caller().call(function, fit_of(function), attempt, Stop(), loop=loop)
 
 
 @pytest.mark.parametrize("loop", [True, False])
@@ -63,7 +55,7 @@ async def test_a_large_result_is_written_while_the_loop_goes_on(loop: bool) -> N
 
 @dataclass
 class Where:
-    """Made of a payload, in this thread."""
+    """Made of a payload, in a thread."""
 
     text: str
 
@@ -77,17 +69,19 @@ async def test_a_large_payload_is_read_beside_the_loop(size: int, here: bool) ->
 
     async def takes(payload: Where, _ctx: Any) -> None:
         seen.append(payload)
+        assert (payload.thread is threading.current_thread()) is here
+        assert threading.current_thread() is not threading.main_thread()
 
-    await called(takes, json.dumps({"text": "x" * size}))
-    (payload,) = seen
-    assert (payload.thread is threading.current_thread()) is here
+    outcome = await called(takes, payload=json.dumps({"text": "x" * size}))
+    assert outcome.verdict is Verdict.SUCCEEDED, outcome.error
+    assert len(seen) == 1
 
 
 async def test_a_large_payload_that_is_no_json_fails_for_good() -> None:
     async def never(_payload: Any, _ctx: Any) -> None:
         raise AssertionError("it isn't called")
 
-    outcome = await called(never, "[" + "0," * LARGE)
+    outcome = await called(never, payload="[" + "0," * LARGE)
     assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.DONT_RETRY)
     assert "isn't JSON" in outcome.error
 

@@ -30,9 +30,11 @@ from workerd.executors import process, shell
 from workerd.executors.apart import Apart
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.grpc import Grpc
+from workerd.executors.handler_loops import HandlerLoops
 from workerd.executors.http import Http
 from workerd.executors.process import Child
 from workerd.executors.python import Caller, Python
+from workerd.metrics import Metrics
 from workerd.programs import Begun, Plain, Program
 from workerd.sessions import Sessions
 from workerd.tail import Tail
@@ -130,7 +132,9 @@ async def test_a_call_for_which_no_thread_can_be_started_is_given_back_and_never
         raise RuntimeError("can't start new thread")
 
     apart = Apart(cast("Sessions", None), [])
-    executor = Python({"call": Registered(call, Mode.THREAD)}, apart, Caller())
+    executor = Python(
+        {"call": Registered(call, Mode.THREAD)}, apart, Caller(HandlerLoops(Metrics()))
+    )
     action = job_pb2.PythonAction(handler="call")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)

@@ -60,9 +60,7 @@ async def test_who_has_ended_or_was_cancelled_is_no_bug() -> None:
     assert failed.cancelled()
 
 
-async def test_who_swallows_its_cancel_is_waited_for_so_long_and_who_was_let_go_of_not_at_all() -> (
-    None
-):
+async def test_a_task_that_ignores_its_cancel_is_waited_for_so_long_and_no_longer() -> None:
     nursery, go = Nursery(), asyncio.Event()
     nursery.start(swallows(go), "swallows")
     (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "swallows")
@@ -70,11 +68,6 @@ async def test_who_swallows_its_cancel_is_waited_for_so_long_and_who_was_let_go_
     since = monotonic()
     await nursery.close(0.05)
     assert monotonic() - since >= 0.05
-    assert not task.done()
-    nursery.let_go(task)
-    since = monotonic()
-    await nursery.close(PATIENCE)
-    assert monotonic() - since < PATIENCE / 2
     assert not task.done()
     go.set()
     await task
@@ -99,25 +92,6 @@ async def test_what_one_starts_as_it_is_cancelled_has_its_end() -> None:
     assert done.is_set()
 
 
-async def test_what_becomes_of_who_was_let_go_of_ends_nobody() -> None:
-    nursery, go = Nursery(), asyncio.Event()
-
-    async def fails_later() -> None:
-        await go.wait()
-        raise LookupError("nobody's matter")
-
-    nursery.start(fails_later(), "fails later")
-    (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "fails later")
-    nursery.let_go(task)
-    failed = asyncio.create_task(nursery.failed())
-    go.set()
-    await asyncio.wait([task])
-    await asyncio.sleep(0)
-    assert not failed.done()
-    failed.cancel()
-    await asyncio.wait([failed])
-
-
 async def test_a_second_bug_is_told_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     nursery = Nursery()
     for name in ("one", "another"):
@@ -126,18 +100,6 @@ async def test_a_second_bug_is_told_in_the_log(caplog: pytest.LogCaptureFixture)
     with pytest.raises(LookupError):
         await nursery.failed()
     assert [record.getMessage() for record in caplog.records] == ["another failed, too"]
-
-
-async def test_who_is_let_go_of_while_the_others_are_waited_for_is_so_no_more() -> None:
-    nursery, go = Nursery(), asyncio.Event()
-    task = nursery.start(swallows(go), "swallows")
-    await asyncio.sleep(0)
-    asyncio.get_running_loop().call_later(0.02, nursery.let_go, task)
-    since = monotonic()
-    await nursery.close(PATIENCE)
-    assert monotonic() - since < PATIENCE / 2
-    go.set()
-    await task
 
 
 async def test_one_that_cant_be_cancelled_keeps_nobody_from_being_so(

@@ -16,13 +16,16 @@ import pytest
 from schedclient.executors import GROUP, Executor
 from schedkit.errors import Misconfigured
 from schedproto.v1 import common_pb2, job_pb2
+from support.calling import handler_loops
 from support.fake_member import FakeMember
 from support.wait import PATIENCE
 from workerd.core.outcome import Outcome, Reason, Verdict
 from workerd.executors import plugins
 from workerd.executors.base import Attempt, Stop
+from workerd.executors.handler_loops import HandlerLoops
 from workerd.executors.plugins import Plugin
 from workerd.executors.python import Caller
+from workerd.metrics import Metrics
 
 
 class Closing(Executor):
@@ -64,7 +67,9 @@ async def test_whatever_one_does_as_it_is_closed_the_others_are_closed_in_time(
         "is fine": Closing(lambda: None),
     }
     async with asyncio.timeout(PATIENCE):
-        await plugins.close({name: Plugin(each, Caller()) for name, each in made.items()})
+        async with handler_loops() as loops:
+            caller = Caller(loops)
+            await plugins.close({name: Plugin(each, caller) for name, each in made.items()})
     assert [name for name, each in made.items() if each.closed] == ["is fine"]
     assert "close hangs takes longer than 0.2 s" in caplog.text
     for name in ("fails", "panics", "leaves"):
@@ -110,11 +115,12 @@ async def test_one_that_panics_wherever_ends_its_own_run_alone(
     executor: type[Executor], place: str
 ) -> None:
     """What is no Exception would else end the worker, or hang the run."""
-    plugin = Plugin(executor(), Caller())
-    outcome = await carried_out(plugin, place)
-    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
-    assert outcome.error == f"Panic: {place}"
-    assert (await carried_out(plugin, "nowhere")).verdict is Verdict.SUCCEEDED
+    async with handler_loops() as loops:
+        plugin = Plugin(executor(), Caller(loops))
+        outcome = await carried_out(plugin, place)
+        assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
+        assert outcome.error == f"Panic: {place}"
+        assert (await carried_out(plugin, "nowhere")).verdict is Verdict.SUCCEEDED
 
 
 def test_one_that_ends_its_process_can_t_be_loaded(
@@ -124,7 +130,7 @@ def test_one_that_ends_its_process_can_t_be_loaded(
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("odd", "ends_as_a_plugin:Odd", GROUP)
     with pytest.raises(Misconfigured, match=r"can't load 'odd' \(.*\): SystemExit: 0"):
-        plugins.loaded({"odd": point}, Caller())
+        plugins.loaded({"odd": point}, Caller(HandlerLoops(Metrics())))
 
 
 async def carried_out(plugin: Plugin, place: str) -> Outcome:

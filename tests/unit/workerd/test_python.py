@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import UTC, datetime
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from schedkit.errors import Misconfigured
-from schedproto.v1 import job_pb2
-from support.fake_member import FakeMember
-from support.wait import PATIENCE
-from workerd.core.outcome import Cause, Outcome, Reason, Verdict
-from workerd.executors.base import Attempt, Stop
-from workerd.executors.fitting import fit_of
-from workerd.executors.python import Caller, check
+from support.calling import called, handler_loops
+from support.wait import PATIENCE, wait_until_async
+from workerd.core.outcome import Cause, Reason, Verdict
+from workerd.executors.base import Stop
+from workerd.executors.python import check
 
 
 class Panic(BaseException):
     """What a module in Rust raises where it should not."""
-
-
-async def called(function: Any, stop: Stop, leave: Any = None, **how: Any) -> Outcome:
-    action = job_pb2.PythonAction(handler="h")
-    assignment = FakeMember().assignment(incarnation="i", python=action, **how)
-    attempt = Attempt(assignment, "w1", datetime.now(UTC), leave=leave)
-    async with asyncio.timeout(PATIENCE):
-        outcome = await Caller().call(function, fit_of(function), attempt, stop, loop=True)
-        await asyncio.sleep(0.001)  # what comes after it is disturbed by nothing
-        return outcome
 
 
 @pytest.mark.parametrize(
@@ -45,14 +33,19 @@ async def test_whatever_a_coroutine_raises_is_its_attempts_failure(error: BaseEx
         await asyncio.sleep(0)
         raise error
 
-    outcome = await called(raises, Stop())
+    outcome = await called(raises)
     assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
     assert outcome.error == f"{type(error).__name__}: {error}"
     assert b"Traceback" in outcome.output[0].data
 
 
+async def begun(event: threading.Event) -> None:
+    """Return when a handler, in another thread, has set it."""
+    await wait_until_async(event.is_set, PATIENCE, "the handler's start")
+
+
 async def test_a_coroutine_that_was_stopped_has_failed_by_that_and_by_nothing_it_raised() -> None:
-    stop, waits = Stop(), asyncio.Event()
+    stop, waits = Stop(), threading.Event()
 
     async def panics_when_stopped(_payload: Any, _ctx: Any) -> None:
         waits.set()
@@ -62,14 +55,14 @@ async def test_a_coroutine_that_was_stopped_has_failed_by_that_and_by_nothing_it
             raise Panic
 
     call = asyncio.create_task(called(panics_when_stopped, stop))
-    await waits.wait()
+    await begun(waits)
     stop.ask(Cause.CANCEL)
     assert (await call).verdict is Verdict.CANCELLED
 
 
 @pytest.mark.parametrize("swallows", [False, True])
 async def test_the_workers_own_end_is_no_outcome_of_a_coroutine(swallows: bool) -> None:
-    waits, stop = asyncio.Event(), Stop()
+    waits, stop = threading.Event(), Stop()
 
     async def forever(_payload: Any, _ctx: Any) -> None:
         waits.set()
@@ -81,7 +74,7 @@ async def test_the_workers_own_end_is_no_outcome_of_a_coroutine(swallows: bool) 
             raise
 
     call = asyncio.create_task(called(forever, stop))
-    await waits.wait()
+    await begun(waits)
     stop.over = True
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -89,7 +82,7 @@ async def test_the_workers_own_end_is_no_outcome_of_a_coroutine(swallows: bool) 
 
 
 async def test_a_coroutine_may_do_to_its_task_what_it_likes() -> None:
-    """What is cancelled in it without anybody's wish is its own failure, or nothing."""
+    """A cancel that nothing requested is its own failure, or nothing."""
 
     async def cancels_itself(_payload: Any, _ctx: Any) -> None:
         me().cancel()
@@ -105,58 +98,76 @@ async def test_a_coroutine_may_do_to_its_task_what_it_likes() -> None:
             await asyncio.Event().wait()
         assert me().cancelling()
 
-    failed = await called(cancels_itself, Stop())
+    failed = await called(cancels_itself)
     assert (failed.verdict, failed.error) == (Verdict.FAILED, "CancelledError: ")
     for each in (cancels_itself_last, has_a_timeout_of_old):
-        assert (await called(each, Stop())).verdict is Verdict.SUCCEEDED
-    assert not me().cancelling()
+        assert (await called(each)).verdict is Verdict.SUCCEEDED
+
+
+async def test_a_coroutine_may_do_to_its_loop_what_it_likes() -> None:
+    """Stop it, or end a task of its own by what would end a process: other runs go on."""
+
+    async def stops_the_loop(_payload: Any, _ctx: Any) -> None:
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0.01)
+
+    async def ends_the_process(_payload: Any, _ctx: Any) -> None:
+        async def leaves() -> None:
+            raise SystemExit(3)
+
+        await asyncio.wait([asyncio.create_task(leaves())])
+
+    async def closes_the_loop(_payload: Any, _ctx: Any) -> None:
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().close()
+
+    async with handler_loops() as loops:
+        for each in (stops_the_loop, ends_the_process, closes_the_loop, stops_the_loop):
+            assert (await called(each, loops=loops)).verdict is Verdict.SUCCEEDED
 
 
 async def test_a_coroutine_that_was_stopped_before_it_could_begin_never_does() -> None:
-    stop, begun = Stop(), asyncio.Event()
+    stop, began = Stop(), threading.Event()
 
     async def begins(_payload: Any, _ctx: Any) -> None:
-        begun.set()
+        began.set()
 
     stop.ask(Cause.CANCEL)
     assert (await called(begins, stop)).verdict is Verdict.CANCELLED
-    assert not begun.is_set()
+    assert not began.is_set()
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(
-    killed: bool,
-) -> None:
-    stop, waits, go = Stop(), asyncio.Event(), asyncio.Event()
-    told: asyncio.Queue[Outcome] = asyncio.Queue()
+async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(killed: bool) -> None:
+    stop, waits, ended = Stop(), threading.Event(), threading.Event()
+    cancels: list[bool] = []
 
     async def swallows(_payload: Any, ctx: Any) -> None:
-        while not go.is_set():
-            waits.set()
+        waits.set()
+        while not ctx.cancel.is_set():
             try:
-                await go.wait()
+                await asyncio.sleep(0.01)
             except asyncio.CancelledError:
-                assert not ctx.cancel.is_set()
-        assert ctx.cancel.is_set()
+                cancels.append(ctx.cancel.is_set())
+        ended.set()
         raise Panic
 
-    patience = PATIENCE * 10 if killed else 0.05
-    call = asyncio.create_task(called(swallows, stop, told.put_nowait, kill_after=patience))
-    await waits.wait()
-    stop.ask(Cause.CANCEL)
-    stop.ask(Cause.CANCEL, kill=killed)
-    async with asyncio.timeout(PATIENCE):
-        assert (await told.get()).verdict is Verdict.CANCELLED
-    stop.ask(Cause.CANCEL, kill=True)
-    await asyncio.sleep(0.01)
-    assert not call.done()
-    go.set()
-    await call
-    assert told.empty(), "once is enough"
+    kill_after = PATIENCE * 10 if killed else 0.05
+    async with handler_loops() as loops:
+        call = asyncio.create_task(called(swallows, stop, loops=loops, kill_after=kill_after))
+        await begun(waits)
+        stop.ask(Cause.CANCEL)
+        await wait_until_async(lambda: cancels, PATIENCE, "its cancel")
+        stop.ask(Cause.CANCEL, kill=killed)
+        assert (await call).verdict is Verdict.CANCELLED
+        await wait_until_async(ended.is_set, PATIENCE, "the handler's end")
+    assert cancels[0] is False, "`ctx.cancel` is set when it is left behind"
 
 
-async def test_a_coroutine_that_ends_in_time_is_not_left_behind() -> None:
-    stop, waits = Stop(), asyncio.Event()
+async def test_a_coroutine_that_ends_in_time_is_not_left_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stop, waits = Stop(), threading.Event()
 
     async def tidies_up(_payload: Any, _ctx: Any) -> None:
         waits.set()
@@ -165,28 +176,24 @@ async def test_a_coroutine_that_ends_in_time_is_not_left_behind() -> None:
         finally:
             await asyncio.sleep(0.01)
 
-    def leave(_outcome: Outcome) -> None:
-        raise AssertionError("it ends")
-
-    call = asyncio.create_task(called(tidies_up, stop, leave, kill_after=0.05))
-    await waits.wait()
+    call = asyncio.create_task(called(tidies_up, stop, kill_after=PATIENCE))
+    await begun(waits)
     stop.ask(Cause.TIMEOUT)
     assert (await call).reason is Reason.TIMEOUT
-    await asyncio.sleep(0.06)
+    assert "left behind" not in caplog.text
 
 
 async def test_a_coroutine_that_swallows_a_drain_is_waited_for() -> None:
-    stop, waits, go = Stop(), asyncio.Event(), asyncio.Event()
+    stop, waits, go = Stop(), threading.Event(), threading.Event()
 
     async def swallows(_payload: Any, _ctx: Any) -> None:
         waits.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            await go.wait()
+        while not go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
 
     call = asyncio.create_task(called(swallows, stop, kill_after=0.01))
-    await waits.wait()
+    await begun(waits)
     stop.ask(Cause.DRAIN)
     await asyncio.wait([call], timeout=0.1)
     assert not call.done()

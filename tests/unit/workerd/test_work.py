@@ -15,6 +15,7 @@ import pytest
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from support.calling import handler_loops
 from support.fake_member import FakeMember
 from support.keeping import keeping_in
 from support.wait import PATIENCE, wait_until_async
@@ -26,10 +27,12 @@ from workerd.core.ids import Address, Incarnation
 from workerd.core.outcome import Cause, Content, Outcome, Verdict, exited, stopped
 from workerd.core.trust import Trust
 from workerd.courier import Courier
-from workerd.executors import python
+from workerd.executors import handler_call
 from workerd.executors.base import Attempt, Executor, Stop
 from workerd.executors.calling import Escaped, fenced
 from workerd.executors.fitting import fit_of
+from workerd.executors.handler_call import HandlerCall
+from workerd.executors.handler_loops import HandlerLoops
 from workerd.executors.http import _content
 from workerd.executors.python import Caller
 from workerd.metrics import Metrics
@@ -214,57 +217,31 @@ async def test_what_has_ended_and_waits_for_a_herds_starts_is_told_as_ended(
 
 
 class Deaf(Broken):
-    """An executor whose job swallows its cancel: it leaves it behind when it is told to end."""
+    """An executor that ignores its cancel."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
         self.task: asyncio.Task[Any] | None = None
         self.began = 0
 
-    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
         self.began += 1
         self.task = asyncio.current_task()
-        stop.listen(lambda _kill: attempt.leave(stopped(Cause.CANCEL)))
         while not self.go.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await self.go.wait()
-        raise RuntimeError("whatever it gives, late")
-
-
-async def test_what_is_left_behind_is_told_once_and_frees_its_slot_and_keeps_no_worker_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_END_WITHIN", NEVER)
-    executor = Deaf()
-    async with working(tmp_path, Trust(60.0, boottime()), executor) as (work, courier):
-        work.assign([assignment(timeout=0.05)], ClusterTime(), Origin())
-        (told,) = await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
-        assert told.outcome == pb.Result.OUTCOME_CANCELLED
-        assert work.runs == []
-        await asyncio.wait_for(work.idle(), PATIENCE)
-        assert executor.task is not None
-        executor.go.set()
-        await asyncio.wait([executor.task])
-        assert executor.task.exception() is None
-        assert [*courier.results()] == [told]
-        executor.go.clear()
-        executor.task = None
-        work.assign([assignment(timeout=0.05)], ClusterTime(), Origin())
-        await wait_until_async(lambda: len([*courier.results()]) == 2, PATIENCE, "its result")
-    assert executor.task is not None
-    assert not executor.task.done()
-    executor.go.set()
-    await asyncio.wait([executor.task])
+        return stopped(Cause.CANCEL)
 
 
 class Calls(Broken):
     """An executor that awaits a coroutine function, as that of `python` does."""
 
-    def __init__(self, function: Any) -> None:
-        self._function, self._fit = function, fit_of(function)
+    def __init__(self, function: Any, loops: HandlerLoops) -> None:
+        self._function, self._fit, self._caller = function, fit_of(function), Caller(loops)
 
     async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
-        return await Caller().call(self._function, self._fit, attempt, stop, loop=True)
+        work = HandlerCall(attempt, "h", self._function, [(self._fit, None)])
+        return await self._caller.call(work, attempt, stop, loop=True)
 
 
 LARGE = ["x" * 10] * 50_000
@@ -330,14 +307,17 @@ async def leaves_a_group_open(_payload: Any, _ctx: Any) -> Any:
 async def test_what_a_handler_left_in_its_task_loses_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any
 ) -> None:
-    """What is large is written in a thread, and waited for in the task that the handler had."""
+    """A large result is written in a thread, and awaited in the task that the handler had."""
 
     async def slowly(write: Any) -> Any:
         await asyncio.sleep(0.05)
         return write()
 
-    monkeypatch.setattr(python, "beside", slowly)
-    async with working(tmp_path, Trust(60.0, boottime()), Calls(function)) as (work, courier):
+    monkeypatch.setattr(handler_call, "beside", slowly)
+    async with (
+        handler_loops() as loops,
+        working(tmp_path, Trust(60.0, boottime()), Calls(function, loops)) as (work, courier),
+    ):
         work.assign([assignment()], ClusterTime(), Origin())
         (told,) = await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
         assert told.outcome == pb.Result.OUTCOME_SUCCEEDED

@@ -1,0 +1,58 @@
+"""Calls of handlers as a worker makes them, without a worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from schedproto.v1 import job_pb2
+from support.fake_member import FakeMember
+from support.wait import PATIENCE
+from workerd.core.outcome import Outcome
+from workerd.executors.base import Attempt, Stop
+from workerd.executors.fitting import fit_of
+from workerd.executors.handler_call import HandlerCall
+from workerd.executors.handler_loops import HandlerLoops
+from workerd.executors.python import Caller
+from workerd.metrics import Metrics
+
+
+@asynccontextmanager
+async def handler_loops(block_after: float = 1.0) -> AsyncIterator[HandlerLoops]:
+    """Loops that are watched."""
+    loops = HandlerLoops(Metrics(), block_after)
+    watching = asyncio.create_task(loops.watch())
+    try:
+        yield loops
+    finally:
+        watching.cancel()
+        await loops.close(0.1)
+
+
+def attempt_of(payload: str = "null", **how: Any) -> Attempt:
+    """One whose handler is `h`."""
+    action = job_pb2.PythonAction(handler="h")
+    assignment = FakeMember().assignment(incarnation="i", python=action, payload=payload, **how)
+    return Attempt(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+
+
+async def called(
+    function: Any,
+    stop: Stop | None = None,
+    *,
+    loops: HandlerLoops | None = None,
+    loop: bool = True,
+    payload: str = "null",
+    **how: Any,
+) -> Outcome:
+    """The outcome of one call, on these loops or others."""
+    if loops is None:
+        async with handler_loops() as own:
+            return await called(function, stop, loops=own, loop=loop, payload=payload, **how)
+    attempt = attempt_of(payload, **how)
+    work = HandlerCall(attempt, "h", function, [(fit_of(function), attempt.content)])
+    async with asyncio.timeout(PATIENCE):
+        return await Caller(loops).call(work, attempt, stop or Stop(), loop=loop)

@@ -1,0 +1,133 @@
+"""The part of one attempt that is a user's code: from the payload to the outcome.
+
+    payload ─decode, fit→ handler(payload, ctx) ─returned │ raised→ Outcome
+
+It runs where handlers run, on a loop of handlers or in a thread, never on the worker's loop: the
+payload's type is a user's, too, and so is whatever a handler returns or raises.
+
+Invariants
+- Neither `awaited` nor `called` raises, whatever a user's code raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from schedclient import handlers as sdk
+from workerd.core.outcome import Content, Outcome
+from workerd.executors.base import Attempt
+from workerd.executors.calling import decoded, raised, returned, unfit
+from workerd.executors.fitting import Fit, Misfit
+from workerd.executors.large import LARGE, beside, light
+from workerd.executors.running import Running, current
+
+T = TypeVar("T")
+
+
+class HandlerCall:
+    """One call of a user's function. Belongs to the thread that runs it."""
+
+    __slots__ = ("_check", "_function", "_given", "_most", "context", "run")
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        handler: str,
+        function: Callable[..., Any],
+        given: Sequence[tuple[Fit, Content | None]],
+        check: Callable[[Any], object] | None = None,
+    ) -> None:
+        """`given`: the function's arguments before the context, and what makes values of them.
+        `check`: raises ValueError for a first argument that the function can't take.
+        """
+        self.run = Running(attempt.key, attempt.assignment.job, handler, attempt.beat)
+        self.context = _context(attempt)
+        self._function = function
+        self._given = given
+        self._check = check
+        self._most = attempt.most_result
+
+    async def awaited(self) -> Outcome:
+        """Call it, and await what it returns."""
+        try:
+            large = any(content and len(content.data) > LARGE for _, content in self._given)
+            values = await beside(self._values) if large else self._values()
+        except BaseException as error:  # noqa: BLE001 - a user's type may raise anything
+            return _misread(error)
+        try:
+            answer = await self._function(*values, self.context)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            return raised(error)
+        if light(answer):
+            return self._returned(answer)
+        return await _undisturbed(beside(partial(self._returned, answer)))
+
+    def called(self) -> Outcome:
+        """Call it in this thread."""
+        token = current.set(self.run)
+        try:
+            try:
+                values = self._values()
+            except BaseException as error:  # noqa: BLE001 - as above
+                return _misread(error)
+            try:
+                answer = self._function(*values, self.context)
+            except BaseException as error:  # noqa: BLE001 - as above
+                return raised(error)
+            return self._returned(answer)
+        finally:
+            current.reset(token)
+
+    def _values(self) -> Sequence[object]:
+        try:
+            values = [fit(decoded(content)) for fit, content in self._given]
+        except Misfit:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise Misfit(f"the payload isn't JSON: {error}") from error
+        if self._check is not None:
+            self._check(values[0])
+        return values
+
+    def _returned(self, answer: object) -> Outcome:
+        try:
+            return returned(answer, self._most)
+        except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
+            return raised(error)
+
+
+async def _undisturbed(work: Coroutine[Any, Any, T]) -> T:
+    """Its result, whatever cancels this task: what a handler left in its task does."""
+    doing = asyncio.ensure_future(work)
+    while not doing.done():
+        try:
+            await asyncio.wait([doing])
+        except asyncio.CancelledError:
+            continue
+    return doing.result()
+
+
+def _misread(error: BaseException) -> Outcome:
+    if isinstance(error, ValueError | RecursionError):
+        return unfit(error)
+    return raised(error)
+
+
+def _context(attempt: Attempt) -> sdk.Context:
+    given = attempt.assignment
+    return sdk.Context(
+        namespace=given.namespace,
+        job=given.job,
+        run_id=given.key.run_id,
+        attempt=given.attempt,
+        scheduled_at=attempt.scheduled_at,
+        deadline=attempt.deadline,
+        fencing_token=given.key.fencing_token,
+        traceparent=given.traceparent,
+        worker=attempt.worker,
+        on_heartbeat=attempt.beat,
+        on_progress=attempt.progress,
+    )

@@ -1,0 +1,36 @@
+"""The run whose handler is executing now, known to whatever code that handler calls.
+
+A context variable: a coroutine, the tasks it creates and the callbacks it schedules have it, and a
+thread that runs a handler, or was given a copy of the context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final
+
+from workerd.core.ids import Key
+
+
+class Running:
+    """One attempt of a handler."""
+
+    __slots__ = ("beat", "blocked", "handler", "job", "key")
+
+    def __init__(self, key: Key, job: str, handler: str, beat: Callable[[], object]) -> None:
+        """`beat`: records a heartbeat of the attempt; callable from any thread."""
+        self.key = key
+        self.job = job
+        self.handler = handler
+        self.beat = beat
+        self.blocked = ""
+        """How long and where it blocked its event loop, in words; empty: it didn't."""
+
+    @property
+    def said(self) -> dict[str, object]:
+        """For a line of log about it, as `extra`."""
+        return {"handler": self.handler, "job": self.job, **self.key.said}
+
+
+current: Final[ContextVar[Running | None]] = ContextVar("schedd_run", default=None)
