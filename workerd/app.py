@@ -124,6 +124,7 @@ class App:
         self._work.on_progress = self._attach.progress
         self._work.hindered = lambda: self._sessions.refuses or table.loops.refuses
         self._attach.on_trust = self._trusted_until
+        self._attach.fill_heartbeat = table.loops.fill
         self._listener = Listener(config.listen.http, self._metrics, self._collect, self._unready)
         self._table = table
 

@@ -87,6 +87,8 @@ class Attach:
         self._redeal_due = False
         self._leaving = False
         self._reminded = -inf
+        self.fill_heartbeat: Callable[[pb.Heartbeat], object] = lambda _: None
+        """Called for each heartbeat; adds the handlers that block event loops."""
         self.on_trust: Callable[[float], object] = lambda _until: None
         """Called with the instant until which there is trust, as soon as there is another."""
 
@@ -191,6 +193,7 @@ class Attach:
         tell = wire.pack_holdings if reads_held else wire.list_holdings
         tell(message, chain(self._work.holdings(), ended))
         message.since_refresh.FromNanoseconds(int(self._trust.since(at) * 1e9))
+        self.fill_heartbeat(message)
         if self._clock.known:
             message.judged_time.FromNanoseconds(int(self._clock.read(at) * 1e9))
         return message

@@ -36,6 +36,7 @@ from workerd.executors.base import (
     dies_with_lease,
     heartbeat_timeout_of,
     timeout_of,
+    uncancelled,
 )
 from workerd.keeping import Keeping
 from workerd.pulse import Pulse
@@ -144,6 +145,15 @@ class Attempts:
         await BEFORE_EXEC()
         try:
             outcome = await self._executors[action].run(attempt, item.stop)
+        except asyncio.CancelledError as error:
+            if item.stop.over:
+                raise
+            # Nothing here canceled it: a library that the executor uses did.
+            assert item.task is not None, "it runs in there"
+            await uncancelled(item.task, item.stop)
+            told = f"CancelledError: {error}"
+            failed = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
+            outcome = failed if item.stop.cause is None else stopped(item.stop.cause)
         except Exception as error:
             log.exception(BUG, action, key.run, extra=wire.said(assignment))
             told = f"a bug in the worker's executor of {action}: {type(error).__name__}"

@@ -87,6 +87,10 @@ class Run(Value):
     target: str | None
     children: int
     parents: tuple[Parent, ...]
+    losses: int
+    """How many times its worker was lost while it ran."""
+    most_losses: int
+    """At so many it fails; 0: none was lost yet."""
 
     @property
     def ended(self) -> bool:

@@ -17,6 +17,7 @@ from schedd.core.model import AuditEntry, Trigger
 from schedd.core.pauses import Pause
 from schedd.core.records import DeadLetterGroup, DeadLetterRecord, JobRecord
 from schedd.core.redrive import RedriveRecord
+from schedd.core.retry import MAX_LOSSES
 from schedd.core.run_records import AttemptRecord, RunRecord
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 from schedproto.v1.run_service_pb2 import ClusterEvent as ClusterEventMessage
@@ -120,6 +121,8 @@ def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) 
         parent_run_id=str(run.parent) if run.parent else "",
         target=run.target or "",
         children=run.children or 0,
+        losses=run.losses,
+        most_losses=MAX_LOSSES if run.losses else 0,
         parents=[
             run_pb2.Run.Parent(job=one.job, run_id=str(one.run_id), state=state_value(one.state))
             for one in record.parents

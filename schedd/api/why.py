@@ -17,6 +17,7 @@ from schedd.core.model import LiveRun
 from schedd.core.overlap import BUFFERS, limit_of, policy_of
 from schedd.core.placement import Need, able, need_of
 from schedd.core.records import WorkerView
+from schedd.core.retry import MAX_LOSSES
 from schedd.core.run_filter import RunFilter
 from schedd.core.run_records import RunRecord
 from schedproto.v1 import run_service_pb2
@@ -45,7 +46,7 @@ ENDS: Final = {
     "TIMEOUT": "an attempt took longer than its timeout",
     "HEARTBEAT_TIMEOUT": "its handler was silent for longer than the job's heartbeat_timeout",
     "WORKER_LOST": "its worker was lost, and the job says delivery: at_most_once",
-    "TOO_MANY_LOSSES": "it lost its worker too often",
+    "TOO_MANY_LOSSES": f"its worker was lost {MAX_LOSSES} times while it ran",
     "DONT_RETRY": "it said itself that trying again is no use",
     "CHILDREN_FAILED": "on some of the workers that it was for it didn't succeed: see `schedctl run"
     " list --parent` for its children",
@@ -66,9 +67,9 @@ async def explain(services: Services, record: RunRecord) -> run_service_pb2.Expl
     if record.armed:
         return _answer(f"It is armed: {run.worker} starts it when it is due.", [])
     if run.state is State.RUNNING:
-        return _answer(f"It runs: {_under_way(record)}.", [])
+        return _answer(f"It runs: {_under_way(record)}.", [*_blocks(services, run), *_lost(run)])
     braked = await _cluster(services)
-    checks = [*_seen(services), *braked, *_waits(services, record)]
+    checks = [*_seen(services), *braked, *_waits(services, record), *_lost(run)]
     definition = await _definition(services, run.job_id)
     if definition is not None:
         said = await services.refusals.of(run.shard, run.job_id, definition.generation)
@@ -118,7 +119,37 @@ def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
         why += f": {record.excluded_by}"
     text = f"It ended as {run.state}" + (f" ({record.reason}): {why}" if record.reason else "")
     checks = [Check(question="What did it say?", answer=record.error)] if record.error else []
-    return _answer(text + ".", checks)
+    return _answer(text + ".", [*checks, *_lost(run)])
+
+
+def _blocks(services: Services, run: LiveRun) -> Iterator[Check]:
+    """Handlers that block event loops of its worker: its own, or one for which it may wait."""
+    for block in services.advances.blocks(run):
+        seconds = block.blocked_for.ToTimedelta().total_seconds()
+        what = (
+            f"for {seconds:.1f} s, at {block.place}; {block.waiting} other coroutines wait for it"
+        )
+        if (block.key.run_id, block.key.fencing_token) == (str(run.key.run_id), run.token):
+            yield Check(
+                question="Does its handler block the event loop?",
+                answer=f"yes, handler {block.handler!r} has blocked it {what}",
+                remedy="await in place of the blocking call, or use a plain `def`",
+            )
+        else:
+            yield Check(
+                question="Does another run block an event loop of its worker?",
+                answer=f"yes, handler {block.handler!r} of run {block.key.run_id} has blocked"
+                f" one {what}",
+                remedy=f"schedctl run why {block.key.run_id}",
+            )
+
+
+def _lost(run: LiveRun) -> Iterator[Check]:
+    if run.losses:
+        yield Check(
+            question="Was its worker lost while it ran?",
+            answer=f"yes, {run.losses} times; at {MAX_LOSSES} it fails (TOO_MANY_LOSSES)",
+        )
 
 
 def _under_way(record: RunRecord) -> str:

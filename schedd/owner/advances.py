@@ -12,11 +12,13 @@ Invariants
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
-from schedproto.v1 import run_pb2
+from schedproto.v1 import run_pb2, worker_service_pb2
 
 
 class Advances:
@@ -24,12 +26,22 @@ class Advances:
 
     def __init__(self) -> None:
         self._told: dict[IncarnationId, dict[tuple[RunId, Token], run_pb2.RunProgress]] = {}
+        self._blocking: dict[IncarnationId, Sequence[worker_service_pb2.Blocking]] = {}
 
     def came(
         self, sender: IncarnationId, run: RunId, token: Token, progress: run_pb2.RunProgress
     ) -> None:
         """A worker says that this attempt is so far."""
         self._told.setdefault(sender, {})[run, token] = progress
+
+    def blocking(
+        self, sender: IncarnationId, blocking: Sequence[worker_service_pb2.Blocking]
+    ) -> None:
+        """Handlers that block event loops of this worker now, by its last heartbeat."""
+        if blocking:
+            self._blocking[sender] = blocking
+        else:
+            self._blocking.pop(sender, None)
 
     def held(self, sender: IncarnationId, holding: Holdings) -> None:
         """A worker has these in hand, and nothing else."""
@@ -39,9 +51,16 @@ class Advances:
     def gone(self, sender: IncarnationId) -> None:
         """Its stream is over."""
         self._told.pop(sender, None)
+        self._blocking.pop(sender, None)
 
     def of(self, run: LiveRun) -> run_pb2.RunProgress | None:
         """How far it is; None when it doesn't run, or nothing was told here."""
         if run.state is not State.RUNNING or run.incarnation is None:
             return None
         return self._told.get(run.incarnation, {}).get((run.key.run_id, run.token))
+
+    def blocks(self, run: LiveRun) -> Sequence[worker_service_pb2.Blocking]:
+        """Handlers that block event loops of the worker on which it runs."""
+        if run.state is not State.RUNNING or run.incarnation is None:
+            return ()
+        return self._blocking.get(run.incarnation, ())

@@ -15,7 +15,7 @@ from schedd.core.model import Incarnation, LiveRun
 from schedd.core.records import (
     WorkerView,
 )
-from schedproto.v1 import run_pb2
+from schedproto.v1 import run_pb2, worker_service_pb2
 
 
 class Nudges(Protocol):
@@ -101,6 +101,10 @@ class Advances(Protocol):
 
     def of(self, run: LiveRun) -> run_pb2.RunProgress | None:
         """How far it is; None when it doesn't run, or nothing was told here."""
+        ...
+
+    def blocks(self, run: LiveRun) -> Sequence[worker_service_pb2.Blocking]:
+        """Handlers that block event loops of the worker on which it runs."""
         ...
 
 

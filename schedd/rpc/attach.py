@@ -306,6 +306,7 @@ class WorkerService:
     def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: Outbox) -> None:
         holding, who = frames.holdings(beat), attached.incarnation.id
         self._advances.held(who, holding)
+        self._advances.blocking(who, beat.blocking)
         since_refresh = frames.length(beat.since_refresh).total_seconds()
         if beat.HasField("judged_time"):
             self._workers.heard(

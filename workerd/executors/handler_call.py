@@ -43,7 +43,7 @@ class HandlerCall:
         """`given`: the function's arguments before the context, and what makes values of them.
         `check`: raises ValueError for a first argument that the function can't take.
         """
-        self.run = Running(attempt.key, attempt.assignment.job, handler, attempt.beat)
+        self.run = Running(attempt, handler)
         self.context = _context(attempt)
         self._function = function
         self._given = given

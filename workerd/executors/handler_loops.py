@@ -35,6 +35,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from schedkit.clock import boottime, utcnow
 from schedkit.records import dataclass
+from schedproto.v1 import worker_service_pb2 as pb
 from workerd.executors.running import Running, current
 from workerd.metrics import Metrics
 from workerd.nursery import cancel
@@ -256,6 +257,17 @@ class HandlerLoops:
     def blocks(self) -> Sequence[Block]:
         """Loops that are blocked now."""
         return [loop.block for loop in self._loops if loop.block is not None]
+
+    def fill(self, beat: pb.Heartbeat) -> None:
+        """Write the handlers that block loops into a heartbeat."""
+        for block in self.blocks:
+            if block.run is None:
+                continue
+            run = block.run
+            wire_block = beat.blocking.add(
+                key=run.assignment, handler=run.handler, place=block.place, waiting=block.waiting
+            )
+            wire_block.blocked_for.FromNanoseconds(int(block.seconds * 1e9))
 
     @property
     def refuses(self) -> str:

@@ -6,24 +6,23 @@ thread that runs a handler, or was given a copy of the context.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Final
 
-from workerd.core.ids import Key
+from workerd.executors.base import Attempt
 
 
 class Running:
     """One attempt of a handler."""
 
-    __slots__ = ("beat", "blocked", "handler", "job", "key")
+    __slots__ = ("assignment", "beat", "blocked", "handler", "job", "key")
 
-    def __init__(self, key: Key, job: str, handler: str, beat: Callable[[], object]) -> None:
-        """`beat`: records a heartbeat of the attempt; callable from any thread."""
-        self.key = key
-        self.job = job
+    def __init__(self, attempt: Attempt, handler: str) -> None:
+        self.key = attempt.key
+        self.assignment = attempt.assignment.key
+        self.job = attempt.assignment.job
         self.handler = handler
-        self.beat = beat
+        self.beat = attempt.beat
         self.blocked = ""
         """How long and where it blocked its event loop, in words; empty: it didn't."""
 

@@ -47,6 +47,8 @@ MOST_ITEMS: Final = 5_000
 """Items of a kind in one frame: our own processes send 500."""
 MOST_HELD: Final = 50_000
 """Runs that a worker holds: our own workers hold 21,500."""
+MOST_BLOCKING: Final = 8
+"""Event loops for handlers that a worker has at most."""
 WORKER: Final = Text(
     255, re.compile(r"[^/\s\x00-\x1f]{1,255}"), "the name of a worker: it is part of a key"
 )
@@ -112,6 +114,14 @@ FRAMES: Final[Table] = {
         "disk_free_bytes": BYTES,
         "refuses": SAID,
         "held": PART,
+        "blocking": Many(PART, MOST_BLOCKING),
+    },
+    "schedd.v1.Blocking": {
+        "key": Needed(PART),
+        "handler": WORD,
+        "blocked_for": LENGTH,
+        "place": SAID,
+        "waiting": COUNT,
     },
     "schedd.v1.Held": {
         "waiting": Octets(MOST_HELD * _KEY),

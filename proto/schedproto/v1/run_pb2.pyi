@@ -100,6 +100,8 @@ class Run(google.protobuf.message.Message):
     TARGET_FIELD_NUMBER: builtins.int
     CHILDREN_FIELD_NUMBER: builtins.int
     PARENTS_FIELD_NUMBER: builtins.int
+    LOSSES_FIELD_NUMBER: builtins.int
+    MOST_LOSSES_FIELD_NUMBER: builtins.int
     run_id: builtins.str
     namespace: builtins.str
     job: builtins.str
@@ -142,6 +144,9 @@ class Run(google.protobuf.message.Message):
     """The name of the one worker that a child is for."""
     children: builtins.int
     """Of a broadcast that has begun: how many it has. No worker has the run itself."""
+    losses: builtins.int
+    """How many times its worker was lost while it ran. At `most_losses` it fails: TOO_MANY_LOSSES."""
+    most_losses: builtins.int
     @property
     def scheduled_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """The nominal instant."""
@@ -206,9 +211,11 @@ class Run(google.protobuf.message.Message):
         target: builtins.str = ...,
         children: builtins.int = ...,
         parents: collections.abc.Iterable[global___Run.Parent] | None = ...,
+        losses: builtins.int = ...,
+        most_losses: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "due_at", b"due_at", "exit_code", b"exit_code", "finished_at", b"finished_at", "lateness_ms", b"lateness_ms", "progress", b"progress", "retry_at", b"retry_at", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "children", b"children", "count", b"count", "due_at", b"due_at", "error", b"error", "excluded_by", b"excluded_by", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "fired_by", b"fired_by", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "namespace", b"namespace", "parent_run_id", b"parent_run_id", "parents", b"parents", "priority", b"priority", "progress", b"progress", "reason", b"reason", "redrive_of", b"redrive_of", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "target", b"target", "tenure", b"tenure", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_exit_code", b"_exit_code", "_lateness_ms", b"_lateness_ms", "assignments", b"assignments", "attempt", b"attempt", "backfill_id", b"backfill_id", "children", b"children", "count", b"count", "due_at", b"due_at", "error", b"error", "excluded_by", b"excluded_by", "exit_code", b"exit_code", "fencing_token", b"fencing_token", "finished_at", b"finished_at", "fired_by", b"fired_by", "generation", b"generation", "job", b"job", "job_id", b"job_id", "lateness_ms", b"lateness_ms", "losses", b"losses", "most_losses", b"most_losses", "namespace", b"namespace", "parent_run_id", b"parent_run_id", "parents", b"parents", "priority", b"priority", "progress", b"progress", "reason", b"reason", "redrive_of", b"redrive_of", "retry_at", b"retry_at", "run_id", b"run_id", "scheduled_at", b"scheduled_at", "scheduled_until", b"scheduled_until", "started_at", b"started_at", "state", b"state", "target", b"target", "tenure", b"tenure", "trigger", b"trigger", "worker", b"worker"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_exit_code", b"_exit_code"]) -> typing.Literal["exit_code"] | None: ...
     @typing.overload

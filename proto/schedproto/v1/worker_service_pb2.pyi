@@ -271,6 +271,7 @@ class Heartbeat(google.protobuf.message.Message):
     DISK_FREE_BYTES_FIELD_NUMBER: builtins.int
     REFUSES_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
+    BLOCKING_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     worker_time_ns: builtins.int
     """The worker's own boot clock in nanoseconds, when the frame was made."""
@@ -301,6 +302,10 @@ class Heartbeat(google.protobuf.message.Message):
     def held(self) -> global___Held:
         """In place of `holdings`."""
 
+    @property
+    def blocking(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Blocking]:
+        """Handlers that block an event loop of this worker now."""
+
     def __init__(
         self,
         *,
@@ -315,11 +320,46 @@ class Heartbeat(google.protobuf.message.Message):
         disk_free_bytes: builtins.int = ...,
         refuses: builtins.str = ...,
         held: global___Held | None = ...,
+        blocking: collections.abc.Iterable[global___Blocking] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["held", b"held", "judged_time", b"judged_time", "since_refresh", b"since_refresh"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["disk_free_bytes", b"disk_free_bytes", "draining", b"draining", "free", b"free", "held", b"held", "holdings", b"holdings", "judged_time", b"judged_time", "refuses", b"refuses", "sequence", b"sequence", "since_refresh", b"since_refresh", "spool_bytes", b"spool_bytes", "worker_time_ns", b"worker_time_ns"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blocking", b"blocking", "disk_free_bytes", b"disk_free_bytes", "draining", b"draining", "free", b"free", "held", b"held", "holdings", b"holdings", "judged_time", b"judged_time", "refuses", b"refuses", "sequence", b"sequence", "since_refresh", b"since_refresh", "spool_bytes", b"spool_bytes", "worker_time_ns", b"worker_time_ns"]) -> None: ...
 
 global___Heartbeat = Heartbeat
+
+@typing.final
+class Blocking(google.protobuf.message.Message):
+    """A coroutine of a handler that blocks its event loop: no other coroutine of that loop can go on."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: builtins.int
+    HANDLER_FIELD_NUMBER: builtins.int
+    BLOCKED_FOR_FIELD_NUMBER: builtins.int
+    PLACE_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
+    handler: builtins.str
+    place: builtins.str
+    """File, line and function in which it blocks."""
+    waiting: builtins.int
+    """Coroutines of other runs that wait for the loop."""
+    @property
+    def key(self) -> global___AssignmentKey: ...
+    @property
+    def blocked_for(self) -> google.protobuf.duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        key: global___AssignmentKey | None = ...,
+        handler: builtins.str = ...,
+        blocked_for: google.protobuf.duration_pb2.Duration | None = ...,
+        place: builtins.str = ...,
+        waiting: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["blocked_for", b"blocked_for", "key", b"key"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["blocked_for", b"blocked_for", "handler", b"handler", "key", b"key", "place", b"place", "waiting", b"waiting"]) -> None: ...
+
+global___Blocking = Blocking
 
 @typing.final
 class Held(google.protobuf.message.Message):
