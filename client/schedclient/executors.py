@@ -13,7 +13,7 @@ This module is stable: what stands here is changed only by adding to it.
 Invariants
 - What `run` raises ends its own run: `DontRetry` for good, `RetryAfter` until then, any other
   exception as a failed attempt. Nothing of it reaches the worker.
-- `run` is called many times at once. An `async def` runs on the event loop for handlers and must not
+- `run` is called many times at once. An `async def` runs on the loop for handlers and must not
   block it; a plain function runs in a thread and looks at `ctx.cancel`.
 """
 

@@ -7,7 +7,7 @@
         return f"hello {payload['name']}, this is attempt {ctx.attempt}"
 
 A worker imports the modules its configuration lists (`handlers = ["shop.tasks"]`); a job then names
-`greet`, or `shop.tasks.greet`. An `async def` runs on the event loop for handlers and must not block
+`greet`, or `shop.tasks.greet`. An `async def` runs on the loop for handlers and must not block
 it; a plain function runs in a thread; either, with `mode="process"`, in a process of its own. What
 it returns is stored as JSON (bytes as they are), at most 64 KiB.
 

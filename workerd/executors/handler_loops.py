@@ -165,9 +165,9 @@ class _Loop:
         call.move(self)
         self.calls[call] = None
         self._inbox.append(call)
-        if not self._taking:
+        if not self._taking:  # one wake for all that this turn of the worker's loop submits
             self._taking = True
-            self.call(self._take)
+            self._worker.call_soon(self.call, self._take)
 
     def unbegun(self) -> list[Call[Any]]:
         """Those that haven't begun, taken back."""
@@ -221,8 +221,11 @@ class _Loop:
         self._outbox.append((call, result))
         if not self._telling:
             self._telling = True
-            with contextlib.suppress(RuntimeError):  # the worker has ended
-                self._worker.call_soon_threadsafe(self._tell)
+            self._aio.call_soon(self._wake_worker)
+
+    def _wake_worker(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the worker has ended
+            self._worker.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
         self._telling = False
