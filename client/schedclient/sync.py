@@ -7,21 +7,27 @@ twice: `_blocking` and `_iterating` keep the types of what they wrap, and a test
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from functools import update_wrapper
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, cast
 
+from schedclient import forking
 from schedclient.access import Access
 from schedclient.calendars import Calendars
 from schedclient.client import Client
 from schedclient.cluster import Audit, ClusterCalls, Workers
 from schedclient.dead_letters import DeadLetters, Redrives
+from schedclient.errors import NO_ANSWER, DeadlineExceeded
 from schedclient.jobs import Jobs
 from schedclient.pools import Pools
 from schedclient.runs import Runs
+from schedclient.transport import refuse_pickle
 from schedkit.channel import TLS
 from schedkit.errors import Misconfigured
 
@@ -30,37 +36,155 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+ALIVE_WITHIN: Final = 5.0
+"""Seconds in which the thread of the event loop must react, while a call waits for it."""
+_INHERITED: Final[list[asyncio.AbstractEventLoop]] = []
+"""Loops of the parent process. Never closed here: that would end the parent's, which share the
+file descriptor of their selector.
+"""
+
+
 class _Loop:
-    """An event loop on a thread of its own."""
+    """An event loop on its own thread, started by the first call.
+
+    A forked child, and a process whose thread has ended, get a new loop with the next call.
+    """
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="schedclient", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._calls = set[Future[Any]]()
+        forking.register(self)
 
     def wait_for(self, work: Awaitable[T]) -> T:
-        """Run it there; cancelled there if the caller is interrupted here."""
-        if self._loop.is_closed():
-            if isinstance(work, Coroutine):
-                work.close()
-            raise Misconfigured("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+        """Run it there and return its result. An interrupt of the caller cancels it."""
+        future = self._begin(work)
         try:
-            return future.result()
+            return self._result(future)
         except BaseException:
             future.cancel()
             raise
+        finally:
+            self._calls.discard(future)
 
     def stop(self) -> None:
         """End the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        with self._lock:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None and thread.is_alive():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(ALIVE_WITHIN)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no loop was started in this process."""
+        return self._process != os.getpid() or self._thread is None
+
+    def release(self) -> forking.Open:
+        """Return whether a call is in flight."""
+        return forking.Open.SHORTLY if self._calls else forking.Open.NO
+
+    def is_open(self) -> bool:
+        """Return whether a call is in flight."""
+        return bool(self._calls)
+
+    def _begin(self, work: Awaitable[T]) -> Future[T]:
+        try:
+            with forking.gate():  # no fork happens between the check and the begin
+                forking.check()
+                loop = self._running()
+                future = asyncio.run_coroutine_threadsafe(_awaited(work), loop)
+                self._calls.add(future)
+                return future
+        except BaseException:
+            if isinstance(work, Coroutine):
+                work.close()
+            raise
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        if sys.is_finalizing():
+            raise Misconfigured("the interpreter is shutting down; call schedd before that")
+        if self._process != os.getpid():
+            if self._loop is not None:
+                _INHERITED.append(self._loop)
+            self._lock, self._process = threading.Lock(), os.getpid()
+            self._loop, self._thread = None, None
+            self._calls = set()
+            forking.register(self)
+        with self._lock:
+            if self._closed:
+                raise Misconfigured("the client is closed")
+            if self._thread is threading.current_thread():
+                raise Misconfigured(
+                    "SyncClient was called in its own event loop's thread (from __del__ or a"
+                    " callback); call it from another thread"
+                )
+            if self._loop is None or self._thread is None or not self._thread.is_alive():
+                self._loop, self._thread = _start()
+            return self._loop
+
+    def _result(self, future: Future[T]) -> T:
+        loop, thread = self._loop, self._thread
+        assert loop is not None
+        assert thread is not None
+        reacted = threading.Event()
+        while True:
+            if wait([future], ALIVE_WITHIN).done:
+                return future.result()
+            if not thread.is_alive() or sys.is_finalizing():
+                raise _no_thread("has ended")
+            reacted.clear()
+            loop.call_soon_threadsafe(reacted.set)
+            if not reacted.wait(ALIVE_WITHIN) and not future.done():
+                raise _no_thread(f"hasn't reacted for {ALIVE_WITHIN:g} s")
+
+
+def _start() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    _check_threads()
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=_run, args=(loop,), name="schedclient", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # "can't create new thread at interpreter shutdown", or a limit
+        loop.close()
+        raise Misconfigured(f"SyncClient can't start its thread: {error}") from error
+    return loop, thread
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def _check_threads() -> None:
+    """Refuse threads that a library has replaced: gRPC would block all of them."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    by = (
+        "gevent"
+        if gevent is not None and gevent.is_module_patched("threading")
+        else "eventlet"
+        if eventlet is not None and eventlet.is_monkey_patched("thread")
+        else ""
+    )
+    if by:
+        raise Misconfigured(
+            f"SyncClient doesn't work with threads patched by {by}: call the REST API,"
+            " or use a worker class with processes or threads"
+        )
+
+
+def _no_thread(why: str) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the thread of SyncClient's event loop {why}",
+        reason=NO_ANSWER,
+        remedy="see whether the call took effect; the next call starts a new thread",
+    )
 
 
 async def _awaited(work: Awaitable[T]) -> T:
@@ -73,6 +197,9 @@ class _Face(Generic[A]):
     def __init__(self, loop: _Loop, wrapped: A) -> None:
         self.loop = loop
         self.wrapped = wrapped
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle()
 
 
 def _blocking(
@@ -282,5 +409,6 @@ class SyncClient(_Face[Client]):
 
     def close(self) -> None:
         """Close every connection and end the thread."""
-        self.loop.wait_for(self.wrapped.close())
+        if not self.loop.idle:
+            self.loop.wait_for(self.wrapped.close())
         self.loop.stop()

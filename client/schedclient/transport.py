@@ -14,6 +14,7 @@ Invariants
 - At most AT_ONCE calls are under way, however many are asked for: the others wait here in the order
   in which they came, and what a try may take counts from when it is sent.
 - Certificates that are changed on disk hold for the calls that begin LOOK_EVERY later.
+- Each event loop has channels of its own; a fork closes the idle ones first (`forking`).
 - Streams, which last, have a connection beside that of the calls: they keep no call waiting.
 """
 
@@ -21,16 +22,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
-from collections.abc import AsyncIterator, Sequence
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from schedclient import forking
 from schedclient.errors import (
+    NO_ANSWER,
     REFUSED,
     ApiError,
     ClusterUnavailable,
@@ -68,6 +74,8 @@ those that have just ended, and other clients of this process share the connecti
 """
 RETIRES_WITHIN: Final = 60.0
 """Seconds that calls have to end which were made by a certificate that was changed since."""
+GRPC_LATE: Final = 1.0
+"""Seconds after its deadline by which gRPC must have ended a call."""
 CALLS: Final = ""
 STREAMS: Final = "streams"
 """What a connection is used for."""
@@ -105,11 +113,91 @@ def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
+def refuse_pickle() -> NoReturn:
+    """Say why a client can't be sent to another process."""
+    raise TypeError(
+        "a client can't be pickled: it holds connections and may hold a token;"
+        " pass its endpoints to the other process and make a client there"
+    )
+
+
 class Transport:
-    """Channels to all endpoints, opened when first needed."""
+    """Calls to a cluster from any event loop. Each loop has channels of its own, because a channel
+    of `grpc.aio` belongs to the loop that made it.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Channels] = WeakKeyDictionary()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle()
+
+    async def close(self) -> None:
+        """Close every channel; calls that are still under way end."""
+        loop = asyncio.get_running_loop()
+        here = self._by_loop.pop(loop, None)
+        for channels in self._by_loop.values():
+            channels.drop()
+        self._by_loop.clear()
+        if here is not None:
+            await here.close()
+
+    async def call(
+        self, method: Method[Req, Res], request: Req, timeout: float | None = None
+    ) -> Res:
+        """Make a call and return its answer.
+
+        Raises:
+            ApiError: see `schedclient.errors`.
+        """
+        with self._in_use() as channels:
+            return await channels.call(method, request, timeout)
+
+    async def stream(
+        self, method: Method[Req, Res], request: Req, timeout: float | None = None
+    ) -> AsyncIterator[Res]:
+        """Yield the messages of one stream, from one endpoint. The caller continues where it broke.
+        `timeout` seconds are for all of it, with connecting.
+
+        Raises:
+            ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
+        """
+        with self._in_use() as channels:
+            async with contextlib.aclosing(channels.stream(method, request, timeout)) as messages:
+                async for message in messages:
+                    yield message
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[_Channels]:
+        """The channels of the running loop, which no fork closes meanwhile."""
+        forking.check()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise Misconfigured(
+                "Client needs a running asyncio event loop;"
+                " with trio or another library, call SyncClient in a thread"
+            ) from None
+        channels = self._by_loop.get(loop)
+        if channels is None:
+            channels = self._by_loop[loop] = _Channels(self.settings, loop)
+            forking.register(channels)
+        channels.in_flight += 1
+        try:
+            yield channels
+        finally:
+            channels.in_flight -= 1
+
+
+class _Channels:
+    """Channels of one event loop to all endpoints, opened when first needed."""
+
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+        self.settings = settings
+        self.in_flight = 0
+        self._process = os.getpid()
+        self._loop = weakref.ref(loop)
         self._order = list(settings.endpoints)
         random.shuffle(self._order)  # many clients with one list spread over its members
         self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
@@ -126,14 +214,31 @@ class Transport:
         self._callables.clear()
         await asyncio.gather(*(channel.close() for channel in channels), *self._retiring)
 
-    async def call(
-        self, method: Method[Req, Res], request: Req, timeout: float | None = None
-    ) -> Res:
-        """Make a call and return its answer.
+    def drop(self) -> None:
+        """Close idle channels: gRPC closes a channel that nothing refers to."""
+        if self.in_flight == 0 and self._process == os.getpid():
+            self._callables.clear()
+            self._channels.clear()
 
-        Raises:
-            ApiError: see `schedclient.errors`.
-        """
+    def release(self) -> forking.Open:
+        """Close idle channels in the thread of their loop; return what is open."""
+        loop = self._loop()
+        here = loop is not None and _runs_here(loop)
+        if loop is None or loop.is_closed() or not loop.is_running() or here:
+            self.drop()
+        elif self._channels and self.in_flight == 0:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(self.drop)
+        if not self.is_open():
+            return forking.Open.NO
+        return forking.Open.FOR_THIS_THREAD if here else forking.Open.SHORTLY
+
+    def is_open(self) -> bool:
+        """Return whether a channel is open or a call is in flight."""
+        return bool(self._channels or self._retiring or self.in_flight)
+
+    async def call(self, method: Method[Req, Res], request: Req, timeout: float | None) -> Res:
+        """Make a call and return its answer."""
         tries = Tries(reads=method.reads(request))
         try:
             return await self._call(method, request, timeout, tries)
@@ -151,54 +256,63 @@ class Transport:
     ) -> Res:
         deadline = _Deadline(self.settings.timeout if timeout is None else timeout)
         backoff = Backoff(0.05, 1.0)
+        answer: grpc.aio.UnaryUnaryCall[Req, Res] | None = None
         while True:
             await self._connected(deadline)
             if not await self._placed(deadline):
                 raise _never_sent()
             try:
                 endpoint = await self._connected(deadline)  # the one of before may be gone by now
-                answer: grpc.aio.UnaryUnaryCall[Req, Res] = self._callable(endpoint, method)(
-                    request, timeout=self._try_for(method, deadline), metadata=self._metadata
+                seconds = self._try_for(method, deadline)
+                answer = self._callable(endpoint, method)(
+                    request, timeout=seconds, metadata=self._metadata
                 )
-                return await answer
+                async with asyncio.timeout(seconds + GRPC_LATE):
+                    return await answer
+            except TimeoutError:  # gRPC's own timer doesn't run
+                raise DeadlineExceeded(
+                    f"gRPC didn't end the call to {endpoint} at its deadline",
+                    reason=NO_ANSWER,
+                    remedy="see whether the call took effect, and restart this process",
+                    endpoint=endpoint,
+                ) from None
             except grpc.aio.AioRpcError as error:
                 failure = from_rpc(error, endpoint)
                 tries.add(failure)
                 self._demote(endpoint, failure)
                 wait = backoff.next()
                 if not self._worth_another(failure, method, deadline.left() - wait):
-                    raise failure from error
+                    raise failure from error.with_traceback(None)
             finally:
+                answer = None  # no traceback keeps its channel open over a fork
                 self._places.release()
             await asyncio.sleep(wait)
 
     async def stream(
-        self, method: Method[Req, Res], request: Req, timeout: float | None = None
-    ) -> AsyncIterator[Res]:
-        """Yield what one stream brings, from one endpoint. The caller goes on where it broke.
-        `timeout` seconds are for all of it, with connecting.
-
-        Raises:
-            ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
-        """
+        self, method: Method[Req, Res], request: Req, timeout: float | None
+    ) -> AsyncGenerator[Res, None]:
+        """Yield the messages of one stream, from one endpoint."""
         settling = self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
         ends = None if timeout is None else _Deadline(timeout)
         try:
             endpoint = await self._connected(_Deadline(settling), STREAMS)
         except ClusterUnavailable as error:
             raise await self._explained(error) from error
-        pieces: grpc.aio.UnaryStreamCall[Req, Res] = self._callable(endpoint, method, stream=True)(
-            request, timeout=None if ends is None else ends.left(), metadata=self._metadata
-        )
+        pieces: grpc.aio.UnaryStreamCall[Req, Res] | None = self._callable(
+            endpoint, method, stream=True
+        )(request, timeout=None if ends is None else ends.left(), metadata=self._metadata)
+        assert pieces is not None
         try:
             async for piece in pieces:
                 yield piece
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, endpoint)
             self._demote(endpoint, failure)
+            error = error.with_traceback(None)
             raise with_remedy(failure, reads=method.reads(request)) from error
         finally:
             pieces.cancel()
+            pieces = None  # no traceback keeps its channel open over a fork
 
     # -- Endpoints --
 
@@ -353,6 +467,13 @@ class _Deadline:
     def left(self) -> float:
         """Seconds that are left, never less than zero."""
         return max(0.0, self._at - self._loop.time())
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def _never_sent() -> DeadlineExceeded:

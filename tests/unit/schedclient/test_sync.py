@@ -114,12 +114,15 @@ def test_a_list_may_be_left_in_the_middle(member: Scripted):
             break
 
 
-def test_closing_ends_the_thread():
+def test_the_first_call_starts_the_thread_and_closing_ends_it(member: Scripted):
     def ours() -> list[threading.Thread]:
         return [one for one in threading.enumerate() if one.name == "schedclient"]
 
     before = ours()
-    client = SyncClient("127.0.0.1:1")
+    member.say("GetRun", RUN)
+    client = SyncClient(member.address)
+    assert ours() == before
+    client.runs.get("r")
     [its_own] = [one for one in ours() if one not in before]
     client.close()
     wait_until(lambda: not its_own.is_alive(), PATIENCE, "the thread's end")
