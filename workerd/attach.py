@@ -30,6 +30,7 @@ from schedkit.channel import TLS
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured
 from schedkit.handshake import out_of_time
+from schedkit.set_aside import set_aside
 from schedkit.tasks import Waker
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
@@ -172,7 +173,12 @@ class Attach:
             labels=who.labels,
             handlers=who.handlers,
             actions=who.actions,
-            spooled=[result.key for result in self._courier.results()],
+            # One that is out of bounds would have each hello refused.
+            spooled=[
+                result.key
+                for result in self._courier.results()
+                if wire.within_bounds("spooled result", result.key)
+            ],
             running=[key for key, _, _ in self._work.holdings()],
             draining=self._admission.draining,
         )
@@ -246,16 +252,19 @@ class Attach:
 
     def received(self, link: Link, frame: pb.MemberFrame) -> None:
         """Do what a member says. Revokes and cancels go first: they may name what comes along."""
-        for revoke in frame.revokes:
-            link.answer_revoke(self._work.revoke(revoke.key))
-        for cancel in frame.cancels:
-            self._work.cancel(cancel, link)
+        wire.each(
+            "revoke", frame.revokes, lambda one: link.answer_revoke(self._work.revoke(one.key))
+        )
+        wire.each("cancel", frame.cancels, lambda one: self._work.cancel(one, link))
         if frame.assignments:
             self._work.assign(frame.assignments, link.time, link)
         if frame.acknowledgements:
-            self._courier.acknowledge(frame.acknowledgements)
-        for follow in frame.follows:
-            self._work.follow(follow, link)
+            answers = [
+                one for one in frame.acknowledgements if wire.within_bounds("acknowledgement", one)
+            ]
+            with set_aside("acknowledgement", link.address):
+                self._courier.acknowledge(answers)
+        wire.each("follow", frame.follows, lambda one: self._work.follow(one, link))
         if frame.HasField("drain"):
             self._work.drain(on=not frame.drain.undrain)
             self.announce()
@@ -295,7 +304,9 @@ class Attach:
         while address in self._wanted():
             link = Link(address, self._tls, self)
             began = boottime()
-            ending, why = await link.run()
+            ending, why = Ending.AGAIN, "it sent what can't be handled"
+            with set_aside("member stream", address):
+                ending, why = await link.run()
             if link.member and boottime() - began > _STEADY:
                 backoff.reset()
             ours = self._out_of_time()

@@ -4,6 +4,8 @@
 
 Invariants
 - The first frame up holds the hello, the first down the welcome; nothing else is sent before it.
+- What a member sends is checked against its bounds (`schedkit.bounds`). A welcome, an answer or a
+  demand out of bounds ends the stream; an item (`Attach.received`) is set aside alone.
 - How a stream ended is a returned value: `AGAIN` (try once more after a while) or `LOST` (this
   incarnation is written off: a new one is needed).
 """
@@ -21,6 +23,8 @@ import grpc
 import grpc.aio
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedkit.bounds import FRAME, problem
+from schedkit.bounds.common import SLOTS
 from schedkit.channel import TLS, connect
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured
@@ -41,6 +45,8 @@ TELLS_WITHIN = 1.0
 """Seconds in which a stream that takes no more frames tells why; it ends with or without that."""
 EAGER = 0.5
 """Seconds between heartbeats at most, as long as there is no trust."""
+SHORTEST_INTERVAL = 0.05
+"""Seconds between heartbeats, whatever a member asks for."""
 _UNANSWERED = 64
 _LOST = frozenset({grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION})
 
@@ -208,11 +214,15 @@ class Link:
             return None
         if not isinstance(frame, pb.MemberFrame) or not frame.HasField("welcome"):
             return None
+        if found := FRAME.violations(frame):
+            log.warning("welcome of %s rejected: %s", self.address, problem(found))
+            return None
         welcome = frame.welcome
         self._observe(sent, welcome.cluster_time)
         self.member, self.tenure = welcome.member, welcome.tenure
         self.promises.answers, self._reads_held = welcome.answers_grants, welcome.reads_held
-        self._interval = welcome.heartbeat_interval.ToTimedelta().total_seconds() or EAGER
+        interval = welcome.heartbeat_interval.ToTimedelta().total_seconds()
+        self._interval = max(interval, SHORTEST_INTERVAL) if interval else EAGER
         return welcome
 
     async def _converse(self, call: _Call) -> tuple[Ending, str]:
@@ -239,6 +249,8 @@ class Link:
                 return ending, f"{error.code().name}: {error.details()}"
             if not isinstance(frame, pb.MemberFrame):
                 return Ending.AGAIN, "the member closed the stream"
+            if found := FRAME.violations(frame):
+                return Ending.AGAIN, f"frame rejected: {problem(found)}"
             if frame.HasField("heartbeat_answer") and self._answered(frame.heartbeat_answer):
                 return Ending.LOST, "the member says so"
             self._take(frame)
@@ -262,7 +274,9 @@ class Link:
             self._host.clock_was_set(self)
 
     def _take(self, frame: pb.MemberFrame) -> None:
-        self.promises.received += sum(max(each.slots, 1) for each in frame.assignments)
+        self.promises.received += sum(
+            min(max(each.slots, 1), SLOTS.high) for each in frame.assignments
+        )
         if frame.HasField("reach"):
             self.promises.reached(frame.reach.serial, frame.reach.slots, boottime())
         if frame.HasField("demand"):

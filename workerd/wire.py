@@ -6,14 +6,18 @@ long, and each run has five of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from struct import Struct
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedkit.bounds import FRAME, problem
+from schedkit.bounds.common import LENGTH
+from schedkit.set_aside import note, set_aside
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.admission import Offer, Refused, State, Why
@@ -32,6 +36,8 @@ from workerd.core.outcome import (
 )
 from workerd.core.promises import Promises
 
+M = TypeVar("M", bound=Message)
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
 _OUTCOME = {each: pb.Result.Outcome.ValueType(each.value) for each in Verdict}
@@ -48,6 +54,23 @@ _STATE = {
 
 Holding: TypeAlias = tuple[pb.AssignmentKey, State, datetime | None]
 """What is in hand, and when it started, if it has."""
+
+
+def within_bounds(kind: str, message: Message) -> bool:
+    """Return whether this item of a member's frame is within its bounds; else it is noted."""
+    if found := FRAME.violations(message):
+        note(kind, type(message).__name__, problem(found))
+    return not found
+
+
+def each(kind: str, items: Iterable[M], handle: Callable[[M], object]) -> None:
+    """Handle the items of a member's frame; one that is out of bounds, or can't be handled, is set
+    aside.
+    """
+    for item in items:
+        if within_bounds(kind, item):
+            with set_aside(kind, type(item).__name__):
+                handle(item)
 
 
 def key_of(message: pb.AssignmentKey) -> Key:
@@ -173,7 +196,8 @@ def result(
     if outcome.result is not None and len(outcome.result.data) <= MAX_RESULT:
         message.result.CopyFrom(payload(outcome.result))
     if outcome.retry_after is not None:
-        message.retry_after.FromTimedelta(outcome.retry_after)
+        wish = max(LENGTH.low, min(outcome.retry_after, LENGTH.high))
+        message.retry_after.FromTimedelta(wish)
     return message
 
 

@@ -19,7 +19,10 @@ from datetime import datetime
 from typing import NoReturn
 
 from schedkit import failpoints
+from schedkit.bounds import FRAME, problem
+from schedkit.bounds.rules import Found
 from schedkit.clock import boottime
+from schedkit.set_aside import note, set_aside
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import wire
 from workerd.armed import Armed
@@ -27,7 +30,7 @@ from workerd.attempts import BUG, Attempts, InHand, Origin
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
 from workerd.core.capture import Piece
 from workerd.core.cluster_time import ClusterTime, JudgingClock
-from workerd.core.ids import Address, Incarnation, Key, RunId
+from workerd.core.ids import Address, Incarnation, Key, RunId, Token
 from workerd.core.outcome import Cause, Outcome, Reason, Verdict
 from workerd.core.trust import Trust
 from workerd.courier import Courier
@@ -110,8 +113,22 @@ class Work:
     ) -> None:
         """Assignments have come by `origin`, whose member's time is `time`."""
         for assignment in assignments:
-            self._assign(assignment, time, origin)
+            if found := FRAME.violations(assignment):
+                self._reject(assignment, found, origin)
+            else:
+                with set_aside("assignment", f"run {assignment.key.run_id}"):
+                    self._assign(assignment, time, origin)
         self.on_change()
+
+    def _reject(self, assignment: pb.Assignment, found: Found, origin: Origin) -> None:
+        """One out of its bounds, of a newer member perhaps: another worker may be able to run it.
+        If its key is good, its member is answered.
+        """
+        why = problem(found)
+        note("assignment", f"run {assignment.key.run_id[:36]}", why)
+        if not FRAME.violations(assignment.key):
+            refused = Refused(Why.UNABLE, Token(0), f"the assignment is out of bounds: {why}")
+            self._refuse(assignment.key, refused, origin)
 
     def _assign(self, assignment: pb.Assignment, time: ClusterTime, origin: Origin) -> None:
         now = boottime()

@@ -1,15 +1,17 @@
 """Set aside the one item that a loop can't handle, and continue with the others.
 
     for item in items:
-        with set_aside("heartbeat answer", item.worker):     one item at a time
+        with set_aside("timer", item):                       one item at a time
             handle(item)
+
+    ends = each("deadline", runs, end_of)                    what is made of each
 
     await in_parts("result", results, store)                 a batch: halved until the item is alone
 
 A loop handles values that others made: workers, callers, other members, rows of the database. One
 value that raises must not end the loop, and with it the process, for all others. So whatever an
 item raises is logged with its traceback, counted (`counts`, a metric of each daemon), and the loop
-continues. Here alone is a broad `except`.
+continues. The broad `except` of the daemons is here.
 
 Invariants
 - `Unavailable` isn't about the item: it passes, and the loop retries. A cancellation passes, too.
@@ -21,8 +23,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import Final, TypeVar
 
 from schedkit.errors import Unavailable
@@ -30,7 +32,11 @@ from schedkit.seldom import Seldom
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R")
 T = TypeVar("T")
+
+LONGEST_NAME: Final = 200
+"""Characters of an item in a line of log."""
 
 _counted: Final = Counter[str]()
 _lines: Final[dict[str, Seldom]] = {}
@@ -49,21 +55,14 @@ def note(kind: str, item: object, why: object, *, error: BaseException | None = 
             logging.ERROR if error is not None else logging.WARNING,
             "item set aside kind=%s item=%s count=%d: %s",
             kind.replace(" ", "_"),
-            item,
+            item if isinstance(item, str) else repr(item)[:LONGEST_NAME],
             count,
             why,
             exc_info=error,
         )
 
 
-@contextmanager
-def set_aside(
-    kind: str,
-    item: object,
-    *,
-    passes: tuple[type[Exception], ...] = (),
-    then: Callable[[Exception], None] | None = None,
-) -> Iterator[None]:
+class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` is
     """Handle one item in this block; what it raises is noted, and `then` is called with it.
 
     Args:
@@ -71,15 +70,51 @@ def set_aside(
         item: What names it in the log.
         passes: Exceptions that aren't about the item alone.
         then: What follows for the item.
+        logged: False where `then` writes the line of the log.
     """
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, (Unavailable, *passes)):
-            raise
-        note(kind, item, f"{type(error).__name__}: {error}", error=error)
-        if then is not None:
-            then(error)
+
+    __slots__ = ("_item", "_kind", "_logged", "_passes", "_then")
+
+    def __init__(
+        self,
+        kind: str,
+        item: object,
+        *,
+        passes: tuple[type[Exception], ...] = (),
+        then: Callable[[Exception], object] | None = None,
+        logged: bool = True,
+    ) -> None:
+        self._kind, self._item, self._logged = kind, item, logged
+        self._passes, self._then = passes, then
+
+    def __enter__(self) -> None:
+        """Begin to handle it."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """True: it was set aside."""
+        if not isinstance(error, Exception) or isinstance(error, (Unavailable, *self._passes)):
+            return False
+        if self._logged:
+            note(self._kind, self._item, f"{type(error).__name__}: {error}", error=error)
+        else:
+            _counted[self._kind] += 1
+        if self._then is not None:
+            self._then(error)
+        return True
+
+
+def each(kind: str, items: Iterable[T], handle: Callable[[T], R]) -> list[R]:
+    """Return what `handle` gives for each item, without those for which it raises."""
+    found: list[R] = []
+    for item in items:
+        with set_aside(kind, item):
+            found.append(handle(item))
+    return found
 
 
 async def in_parts(
@@ -109,6 +144,6 @@ async def in_parts(
             await in_parts(kind, items[middle:], handle, then=then)
             return
         for item in items:
-            note(kind, repr(item)[:200], f"{type(error).__name__}: {error}", error=error)
+            note(kind, item, f"{type(error).__name__}: {error}", error=error)
             if then is not None:
                 then(item, error)

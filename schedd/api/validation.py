@@ -35,8 +35,6 @@ MOST_KINDS = 100
 MOST_MATCHES = 20
 MOST_VALUES = 100
 """Of labels that a job asks of its worker, and of what each of them may be."""
-MOST_COUNTED = 1_000_000_000
-"""Of what is counted in a row of the database."""
 NEVER_ZERO = frozenset({"timeout", "start_deadline", "run_timeout", "heartbeat_timeout"})
 """Durations of which none at all would let nothing run."""
 _NO_ID = UUID(int=0)
@@ -324,21 +322,9 @@ def _kind_of_failure_violations(field: str, words: Sequence[str]) -> Iterator[Vi
 
 def _number_violations(job: job_pb2.Job) -> Iterator[Violation]:
     retry = job.retry
-    if retry.max_attempts < 0:
-        yield Violation("retry.max_attempts", "must be at least 1")
-    if retry.HasField("factor") and not 1 <= retry.factor <= 100:
-        yield Violation("retry.factor", "must be from 1 to 100")
-    if retry.HasField("jitter") and not 0 <= retry.jitter <= 1:
-        yield Violation("retry.jitter", "must be from 0 to 1")
     yield from _kind_of_failure_violations("retry.retry_on", retry.retry_on)
     yield from _kind_of_failure_violations("retry.fail_on", retry.fail_on)
-    if not 0 <= job.max_runs <= MOST_COUNTED:
-        yield Violation("max_runs", f"must be from 1 to {MOST_COUNTED:,}")
-    if not 0 <= job.pause_after_failures <= MOST_COUNTED:
-        yield Violation("pause_after_failures", f"must be from 1 to {MOST_COUNTED:,}")
-    if not 0 <= job.slots <= 1000:
-        yield Violation("slots", "must be from 1 to 1000")
-    if job.overlap_limit < 0 or (job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW):
+    if job.overlap_limit and job.overlap != job_pb2.OVERLAP_ALLOW:
         problem = "the N of overlap: allow: N must be positive, and goes with allow alone"
         yield Violation("overlap_limit", problem)
     if job.HasField("heartbeat_timeout") and job.WhichOneof("action") not in ("python", "plugin"):

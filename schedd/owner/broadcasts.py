@@ -35,6 +35,7 @@ from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.records import replace
+from schedkit.set_aside import each
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
@@ -204,8 +205,10 @@ class Broadcasts:
         begun = [run for key in over if (run := board.broadcasts.get(key.run_id)) is not None]
         if begun:
             known = await self._catalogue.of_runs(begun)
-            closings = [_closing(r, known[r.job_id].definition) for r in begun if r.job_id in known]
-            await self._close(closings)
+            readable = [run for run in begun if run.job_id in known]
+            await self._close(
+                each("broadcast", readable, lambda run: _closing(run, known[run.job_id].definition))
+            )
         return LOOK_SOON
 
     async def _close(self, closings: Sequence[Closing]) -> None:

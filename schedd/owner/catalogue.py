@@ -10,9 +10,8 @@ forget while it waits for the database. A definition that is missing from an ans
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable
+from functools import partial
 from typing import Final
-
-from google.protobuf.message import DecodeError
 
 from schedd.core.definition import Definition, Placement, Priority
 from schedd.core.early import armable
@@ -22,6 +21,7 @@ from schedd.core.placement import Need, need_of
 from schedd.core.records import StoredDefinition
 from schedd.owner.wordings import ITSELF, Known, Wordings
 from schedd.ports import OwnerStore
+from schedkit.set_aside import set_aside
 from schedkit.tasks import in_turns
 
 log = logging.getLogger(__name__)
@@ -155,10 +155,11 @@ class Catalogue:
         """Keep it. One that can't be read (a newer member's, or of a zone that is no more) is told
         once and left out: it must not end the loops that serve all others.
         """
-        try:
+        known: Known | None = None
+        put_aside = partial(self._set_aside, job, row)  # which tells it once
+        with set_aside("definition", row.name, then=put_aside, logged=False):
             known = self._wordings.known(row)
-        except (ValueError, DecodeError, OverflowError) as wrong:
-            self._set_aside(job, row, str(wrong))
+        if known is None:
             return None
         self._keep(job, known)
         notices = known.definition.notices
@@ -182,7 +183,7 @@ class Catalogue:
         if not self._sharing[words]:
             del self._sharing[words]
 
-    def _set_aside(self, job: JobId, row: StoredDefinition, why: str) -> None:
+    def _set_aside(self, job: JobId, row: StoredDefinition, why: Exception) -> None:
         self._drop(job)
         if self._unreadable.get(job) != row.generation:
             log.error("the definition of job %s can't be read: %s", row.name or job, why)

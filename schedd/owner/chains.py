@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from schedd.core.chains import Ended, Join, Wanted
@@ -27,6 +28,7 @@ from schedd.owner.transact import Failed, Transactor
 from schedd.owner.wordings import Known
 from schedd.ports import ChainStore, ClusterClock
 from schedkit.errors import TookTooLong
+from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
@@ -122,6 +124,10 @@ class Chains:
                 joins, lambda claim, mine: self._store.put_off(claim, mine, wait)
             )
 
+    def _give_up(self, one: Join, _error: Exception) -> None:
+        """It is put off for longer."""
+        self._tried[one.child, one.cycle] = MOST_TRIES
+
     def _is_stuck(self, one: Join, entry: Known | None) -> bool:
         readable = entry is not None and entry.definition.after is not None
         return not readable or self._tried.get(key_of(one), 0) >= MOST_TRIES
@@ -142,11 +148,9 @@ class Chains:
         read = await self._store.results(results) if results else {}
         wanted: list[Wanted] = []
         for one, definition in chosen:
-            try:
+            # Whatever a result holds, it keeps no other job from its turn.
+            with set_aside("chain", f"job {one.child}", then=partial(self._give_up, one)):
                 wanted.append(_as_wanted(one, definition, read))
-            except Exception:  # whatever a result holds, it keeps no other job from its turn
-                log.exception("what job %s is handed can't be made", one.child)
-                self._tried[one.child, one.cycle] = MOST_TRIES
         return wanted
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
@@ -41,6 +42,7 @@ from schedd.owner.workers import Workers
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop, in_turns
 
 log = logging.getLogger(__name__)
@@ -179,15 +181,22 @@ class Deadlines:
         now = self._clock.now()
         ends: list[Ending] = []
         async for run in in_turns(waiting, every=1_000):
-            known = self._catalogue.known_of(run.job_id)
-            if known is None or not _may_end(run, known.definition):
-                continue
-            definition, reason = known.definition, known.ends(run, now)
-            if run.parent and self._away.too_long(need_of(definition, run), definition, now):
-                reason = reason or Reason.WORKER_LOST
-            if reason is not None and len(ends) < BATCH:
-                ends.append(_ending(run, definition, reason))
+            if len(ends) == BATCH:
+                break
+            with set_aside("deadline", run):
+                if (end := self._end_of(run, now)) is not None:
+                    ends.append(end)
         return ends
+
+    def _end_of(self, run: LiveRun, now: datetime) -> Ending | None:
+        """How it ends, if its time is over by the definition at hand."""
+        known = self._catalogue.known_of(run.job_id)
+        if known is None or not _may_end(run, known.definition):
+            return None
+        definition, reason = known.definition, known.ends(run, now)
+        if run.parent and self._away.too_long(need_of(definition, run), definition, now):
+            reason = reason or Reason.WORKER_LOST
+        return None if reason is None else _ending(run, definition, reason)
 
     def _look_for_workers(self, waiting: Collection[LiveRun]) -> None:
         """See which of those that children wait for aren't there."""

@@ -29,6 +29,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -55,9 +56,13 @@ from schedd.ports import ClusterClock, OwnerStore
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.records import replace
+from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop, in_turns
 
 log = logging.getLogger(__name__)
+
+SET_ASIDE_FOR: Final = timedelta(minutes=1)
+"""Until a timer comes up again whose step can't be computed."""
 
 BATCH: Final = 500
 ROWS: Final = 2_000
@@ -260,10 +265,16 @@ class Fire:
         shares = Shares(self._rows.now, len(due), catch_up.FIRES)
         async for timer in in_turns(sorted(due, key=lambda timer: self._has_begun(timer.job_id))):
             its, most = known.get(timer.job_id), shares.next()
-            if its is not None and not self._too_soon(timer, its, now):
+            if its is None or self._too_soon(timer, its, now):
+                continue
+            with set_aside("timer", timer, then=partial(self._put_off, timer, now)):
                 firings.append(self._firing_of(timer, its, now, reckoned, most))
                 shares.took(len(firings[-1].runs))
         return firings
+
+    def _put_off(self, timer: Timer, now: datetime, _error: Exception) -> None:
+        """Its step can't be computed: it comes up again later, and holds no other up."""
+        self._board.timers.put_off(timer, now + SET_ASIDE_FOR)
 
     def behind(self) -> Behind:
         """With what this owner is, as far as memory knows."""

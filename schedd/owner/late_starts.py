@@ -25,6 +25,7 @@ from schedd.owner.transact import Transactor
 from schedd.ports import ClusterClock, NotificationStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.set_aside import each, set_aside
 from schedkit.tasks import Loop, in_turns
 
 log = logging.getLogger(__name__)
@@ -80,7 +81,8 @@ class LateStarts:
         try:
             await self._catalogue.newest({run.job_id for run in asked})
             now = self._clock.now()
-            late = [one for run in asked if (one := self._late_one(run, now)) is not None]
+            found = each("late start", asked, lambda run: self._late_one(run, now))
+            late = [one for one in found if one is not None]
             for at in range(0, len(late), BATCH):
                 await self._transactor.rows(late[at : at + BATCH], self._store.tell_late)
         except Unavailable as away:
@@ -94,8 +96,9 @@ class LateStarts:
             if run.key.run_id in self._told:
                 still.add(run.key.run_id)
                 continue
-            if len(late) < BATCH and (one := self._late_one(run, now)) is not None:
-                late.append(one)
+            with set_aside("late start", run):
+                if len(late) < BATCH and (one := self._late_one(run, now)) is not None:
+                    late.append(one)
         self._told = still
         return late
 

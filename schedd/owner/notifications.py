@@ -40,6 +40,7 @@ from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock, NotificationStore, Sender
 from schedkit.clock import boottime
 from schedkit.records import replace
+from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
@@ -158,11 +159,10 @@ class Notifications:
         """Why it wasn't delivered; empty: it was. What one of them breaks holds up no other, and no
         owner: the next one would have the same before it.
         """
-        try:
+        raised: list[Exception] = []
+        with set_aside("notification", f"notification {one.notification_id}", then=raised.append):
             return await self._sender.send(one, notice)
-        except Exception as error:
-            log.exception("notification %s can't be delivered", one.notification_id)
-            return f"{type(error).__name__}: {error}"
+        return f"{type(raised[0]).__name__}: {raised[0]}"
 
     async def _settle(self) -> None:
         """Answers for shards that are another's now are dropped: it tells once more."""

@@ -60,6 +60,7 @@ from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
+from schedkit.set_aside import each, set_aside
 from schedkit.tasks import Loop, in_turns
 
 SCAN_EVERY: Final = 1.0
@@ -299,7 +300,8 @@ class Rescue:
     async def _put(self, runs: Sequence[LiveRun]) -> None:
         fresh, now = 0, self._clock.now()
         async for run in in_turns(runs, SORTED_AT_ONCE):
-            fresh += self._board.put_runs([run], now)
+            with set_aside("run", run):
+                fresh += self._board.put_runs([run], now)
         if fresh:
             self._ready()
 
@@ -310,7 +312,8 @@ class Rescue:
         self._workers.lost(doubted)
         try:
             known = await self._catalogue.of_runs(lost)
-            losses = [_loss(run, known[run.job_id]) for run in lost if run.job_id in known]
+            readable = [run for run in lost if run.job_id in known]
+            losses = each("lost run", readable, lambda run: _loss(run, known[run.job_id]))
             answers = await self._transactor.by_lane(losses, self._store.rescue)
             moved = [each for each in answers if isinstance(each, list)]
             doubted -= self._rescued(lost, losses, moved)

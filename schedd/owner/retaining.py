@@ -12,7 +12,7 @@ A page takes its time, and four times as long is waited until the next: what is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -25,6 +25,7 @@ from schedd.owner.board import Board
 from schedd.owner.transact import Transactor
 from schedd.ports import ClusterClock, ResultObjects, RetentionStore
 from schedkit.clock import boottime
+from schedkit.set_aside import each
 from schedkit.tasks import Loop
 
 PAGE: Final = 500
@@ -108,7 +109,7 @@ class Retaining:
                 return
             after = page.last
             plain = [run for run in page.runs if run.own is None and not run.waits]
-            await self._delete([run for run in plain if is_over(run, self._retention, now)])
+            await self._delete(self._over(plain, now))
             yield
 
     async def _letters(self) -> AsyncIterator[None]:
@@ -125,7 +126,7 @@ class Retaining:
                 return
             after = page.last
             waiting = [run for run in page.runs if run.waits]
-            await self._delete([run for run in waiting if is_over(run, self._retention, now)])
+            await self._delete(self._over(waiting, now))
             yield
 
     async def _by_job(self) -> AsyncIterator[None]:
@@ -142,7 +143,7 @@ class Retaining:
                     break
                 for run in page:
                     past[run.job_id] = max(past[run.job_id], run.key, key=_place)
-                await self._delete([run for run in page if is_over(run, self._retention, now)])
+                await self._delete(self._over(page, now))
                 yield
             after = jobs[-1]
             yield
@@ -156,10 +157,13 @@ class Retaining:
             if page.last is None:
                 return
             after = page.last
-            over = [run for run in page.runs if log_is_over(run, self._retention, now)]
+            over = _chosen(page.runs, lambda run: log_is_over(run, self._retention, now))
             gone = await self._transactor.rows(over, self._store.delete_logs)
             self._emit(Deleted(logs=len(gone)))
             yield
+
+    def _over(self, runs: Iterable[EndedRun], now: datetime) -> list[EndedRun]:
+        return _chosen(runs, lambda run: is_over(run, self._retention, now))
 
     async def _delete(self, over: list[EndedRun]) -> None:
         gone = await self._transactor.rows(over, self._store.delete_runs)
@@ -185,6 +189,11 @@ class Retaining:
             if not gone:
                 return
             yield
+
+
+def _chosen(runs: Iterable[EndedRun], is_over: Callable[[EndedRun], bool]) -> list[EndedRun]:
+    judged = each("ended run", runs, lambda run: (run, is_over(run)))
+    return [run for run, over in judged if over]
 
 
 def _place(key: RunKey) -> tuple[datetime, RunId]:

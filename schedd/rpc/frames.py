@@ -28,7 +28,7 @@ from schedd.owner.collect import Refusal
 from schedd.owner.reports import Reported
 from schedd.owner.wordings import Known
 from schedkit.bounds import FRAME, problem
-from schedkit.bounds.common import FIRST_TIME, READING
+from schedkit.bounds.common import TIME
 from schedkit.bounds.frames import MOST_HELD
 from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
 
@@ -44,8 +44,7 @@ _SHA256: Final = 32
 _LONGEST_PROBLEM: Final = 300
 
 
-_FIRST_READING: Final = (READING.first - FIRST_TIME) // timedelta(microseconds=1)
-_END_OF_READINGS: Final = (READING.end - FIRST_TIME) // timedelta(microseconds=1)
+_END_OF_TIME: Final = (TIME.end - _EPOCH) // _MICROSECOND
 
 
 class BadFrame(ValueError):
@@ -100,8 +99,8 @@ def micros(at: datetime) -> int:
 
 
 def since_epoch(microseconds: int) -> datetime:
-    """The other way. Raises BadFrame when it is out of the bounds of a clock's reading."""
-    if not _FIRST_READING <= microseconds < _END_OF_READINGS:
+    """The other way. Raises BadFrame when it is out of the bounds of a time."""
+    if not 0 <= microseconds < _END_OF_TIME:
         raise BadFrame(f"held.running: {microseconds} µs since 1970 is out of range")
     return _EPOCH + timedelta(microseconds=microseconds)
 

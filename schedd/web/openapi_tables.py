@@ -13,6 +13,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from schedd.api.bounds import IDS, MAY_BE_EMPTY, NUMBERS, if_empty
 from schedd.api.validation import NAME
+from schedkit.bounds.common import TIME
 from schedkit.jsonform.read import ONE_OR_MANY
 from schedkit.jsonform.write import BASE64, TOKENS
 
@@ -21,7 +22,11 @@ Schema: TypeAlias = dict[str, Any]
 PROBLEM: Final = "Problem"
 
 TEXT: Final[Schema] = {"type": "string"}
-INSTANT: Final[Schema] = {"type": "string", "format": "date-time"}
+INSTANT: Final[Schema] = {
+    "type": "string",
+    "format": "date-time",
+    "description": f"From {TIME.first:%Y} up to {TIME.end:%Y}.",
+}
 DURATION: Final[Schema] = {"type": "string", "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$"}
 BYTES: Final[Schema] = {"type": "string", "contentEncoding": "base64"}
 TOKEN: Final[Schema] = {"type": "string", "pattern": "^[0-9]{1,19}$"}

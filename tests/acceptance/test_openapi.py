@@ -24,12 +24,16 @@ MEANT = """
 "query.filter" = ""
 "query.expression" = "0 9 * * MON-FRI"
 "query.timeZone" = "Europe/Riga"
+"query.after" = "2026-11-28T00:00:00Z"
+"query.at" = "2026-11-28T00:00:00Z"
+"query.scheduledAfter" = "1970-01-01T00:00:00Z"
+"query.scheduledBefore" = "2199-12-31T23:59:59Z"
 
 [generation]
 allow-x00 = false
 """
 """What no schema of a call that reads can say: texts that have a grammar, or were given out before;
-and that no text holds a NUL."""
+the years that a time may have; and that no text holds a NUL."""
 
 
 @pytest.fixture

@@ -256,7 +256,7 @@ class FakeMember(WorkerServiceServicer):
     def key(self, run: str = "", token: int | None = None) -> pb.AssignmentKey:
         """A new run with the next token, or what is asked for."""
         key = pb.AssignmentKey(
-            run_id=run or str(uuid.uuid4()),
+            run_id=str(uuid.uuid5(uuid.NAMESPACE_OID, run) if run else uuid.uuid4()),
             fencing_token=next(self._tokens) if token is None else token,
         )
         key.scheduled_at.FromDatetime(self.now())

@@ -11,10 +11,7 @@ from schedkit.bounds.rules import INT32, INT64, Number, Octets, Span, Text, Time
 FIRST_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 END_OF_TIME: Final = datetime(2200, 1, 1, tzinfo=UTC)
 TIME: Final = Time(FIRST_TIME, END_OF_TIME)
-"""Every time that a user or a schedule names."""
-READING: Final = Time(datetime(2000, 1, 1, tzinfo=UTC), END_OF_TIME)
-"""A reading of a clock, taken by a process of schedd."""
-
+"""Every time: one that a user names, one of a schedule, a reading of a clock."""
 LONGEST: Final = timedelta(days=3653)
 """Ten years: added to or taken from any `TIME` it gives a date."""
 SPAN: Final = Span(-LONGEST, LONGEST)

@@ -280,7 +280,7 @@ def shown(seconds: int) -> str:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
     except OverflowError:
         return f"{seconds} s"
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def _span(rule: Span) -> Check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -16,25 +15,11 @@ from schedkit.bounds import FRAME
 from schedkit.bounds.rules import unknown_rows
 from schedproto.v1 import peer_service_pb2, worker_service_pb2
 from schedproto.v1 import worker_service_pb2 as wire
+from support.messages import messages
 
 LAST_DAY = Timestamp(seconds=int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()))
 YEAR_ONE = Timestamp(seconds=int(datetime(1, 1, 1, tzinfo=UTC).timestamp()))
 KEY = wire.AssignmentKey(run_id=str(uuid4()), fencing_token=7)
-
-
-def messages(*roots: Descriptor) -> Iterator[Descriptor]:
-    """These, and all that their fields hold."""
-    seen: dict[str, Descriptor] = {}
-    waiting = [*roots]
-    while waiting:
-        one = waiting.pop()
-        own = one.file.package == "schedd.v1" and not one.GetOptions().map_entry
-        if own and one.full_name not in seen:
-            seen[one.full_name] = one
-        elif one.full_name in seen or one.file.package != "schedd.v1":
-            continue
-        waiting += [field.message_type for field in one.fields if field.message_type is not None]
-    return iter(seen.values())
 
 
 def frames_and_calls() -> list[Descriptor]:

@@ -1,0 +1,22 @@
+"""Messages by their descriptors, for tests that look at every field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from google.protobuf.descriptor import Descriptor
+
+
+def messages(*roots: Descriptor) -> Iterator[Descriptor]:
+    """These, and all that their fields hold."""
+    seen: dict[str, Descriptor] = {}
+    waiting = [*roots]
+    while waiting:
+        one = waiting.pop()
+        own = one.file.package == "schedd.v1" and not one.GetOptions().map_entry
+        if own and one.full_name not in seen:
+            seen[one.full_name] = one
+        elif one.full_name in seen or one.file.package != "schedd.v1":
+            continue
+        waiting += [field.message_type for field in one.fields if field.message_type is not None]
+    return iter(seen.values())
