@@ -6,6 +6,7 @@ from random import Random
 from almanac.meaning import (
     Field,
     Meaning,
+    before_last,
     last_day,
     last_such_weekday,
     last_weekday_of_month,
@@ -176,6 +177,9 @@ def _special_day(random: Random) -> Field:
         return Field("L", frozenset(), (last_day,))
     if kind < 0.5:
         return Field("LW", frozenset(), (last_weekday_of_month,))
+    if kind < 0.65:
+        before = random.choice((1, 2, 3, random.randint(1, 30)))
+        return Field(f"L-{before}", frozenset(), (before_last(before),), shared=False)
     text = f"{day}W" if kind < 0.9 else f"w{day}"
     return Field(text, frozenset(), (nearest_weekday(day),), shared=False)
 

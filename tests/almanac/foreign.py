@@ -15,6 +15,7 @@ from almanac.drawing import DAY, HOUR, MINUTE, MONTH, SECOND
 from almanac.meaning import (
     Field,
     Meaning,
+    before_last,
     last_day,
     last_such_weekday,
     last_weekday_of_month,
@@ -251,7 +252,7 @@ def _quartz_day(random: Random) -> Field:
         0: Field("L", frozenset(), (last_day,)),
         1: Field("LW", frozenset(), (last_weekday_of_month,)),
         2: Field(f"{day}W", frozenset(), (nearest_weekday(day),)),
-        3: Field(f"L-{before}", frozenset(), (_before_last(before),)),
+        3: Field(f"L-{before}", frozenset(), (before_last(before),)),
     }[random.randrange(4)]
 
 
@@ -262,10 +263,6 @@ def _aws_day(random: Random) -> Field:
     if kind < 0.8:
         return Field("L", frozenset(), (last_day,))
     return Field(f"{day}W", frozenset(), (nearest_weekday(day),))
-
-
-def _before_last(before: int) -> Callable[[date], bool]:
-    return lambda at: (at + timedelta(days=before + 1)).day == 1
 
 
 def _weekday(random: Random, quartz: bool) -> Field:

@@ -134,6 +134,7 @@ def _fields(text: str) -> str:
         f"minute {_values(masks.minute)}",
         f"hour {_values(masks.hour)}",
         f"day {_values(masks.day_of_month)}{' L' * masks.last_day}"
+        + "".join(f" L-{before}" for before in masks.before_last)
         + "".join(f" {day}W" for day in masks.nearest),
         f"month {_values(masks.month)}",
         f"weekday {_values(masks.day_of_week)}"

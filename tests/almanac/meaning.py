@@ -67,6 +67,11 @@ def last_day(at: date) -> bool:
     return at.day == calendar.monthrange(at.year, at.month)[1]
 
 
+def before_last(days: int) -> OfDay:
+    """`L-3`: so many days before the last day of the month."""
+    return lambda at: at.day == calendar.monthrange(at.year, at.month)[1] - days
+
+
 def nearest_weekday(day: int) -> OfDay:
     """`15W`; past the end of a month it is about its last day."""
 

@@ -141,6 +141,7 @@ _RANGE: Final = re.compile(rf"{_VALUE}(?:-{_VALUE})?(?:/(\d+))?", re.ASCII)
 _STAR: Final = re.compile(r"\*(?:/(\d+))?", re.ASCII)
 _HASH: Final = re.compile(rf"h(?:\({_VALUE}-{_VALUE}\))?(?:/(\d+))?", re.ASCII)
 _NEAREST: Final = re.compile(r"(?:(\d+)w|w(\d+))", re.ASCII)
+_BEFORE_LAST: Final = re.compile(r"l-(\d{1,4})", re.ASCII)
 _NTH: Final = re.compile(rf"{_VALUE}#(\d+)", re.ASCII)
 _LAST: Final = re.compile(rf"(?:(\d|{'|'.join(DAY_OF_WEEK.names)})l|l(\d))", re.ASCII)
 
@@ -177,8 +178,16 @@ def _special_day(term: str) -> str | None:
         return "31w"  # the weekday nearest to the end of the month, and still in it
     if found := _NEAREST.fullmatch(term):
         return f"{DAY_OF_MONTH.value_of(found[1] or found[2])}w"
+    if found := _BEFORE_LAST.fullmatch(term):
+        before = int(found[1])
+        if before > 30:
+            problem = f"{term.upper()}: no month is so long"
+            raise CronError(DAY_OF_MONTH.name, problem, "L-1 to L-30")
+        return f"l-{before}" if before else "l"
     if term.startswith("l-") or term.endswith("-l"):
-        raise CronError(DAY_OF_MONTH.name, f"{term.upper()!r} is not known", "L, LW and 15W are")
+        raise CronError(
+            DAY_OF_MONTH.name, f"{term.upper()!r} is not known", "L, L-3, LW and 15W are"
+        )
     return None
 
 

@@ -19,11 +19,13 @@ from schedd.core.cron.times import times
 @lru_cache(maxsize=4096)
 def build(fields: tuple[Terms, ...]) -> Masks:
     """The masks of six translated fields. Raises CronError if no day can ever match."""
-    plain, last_day, nearest, nth = _expand(fields)
+    plain, last_day, before_last, nearest, nth = _expand(fields)
     second, minute, hour, day_of_month, month, day_of_week = plain
     both = fields[3].star or fields[5].star
     days = tuple(
-        _matching_days(length, first, day_of_month, day_of_week, last_day, nearest, nth, both)
+        _matching_days(
+            length, first, day_of_month, day_of_week, last_day, before_last, nearest, nth, both
+        )
         for length in (28, 29, 30, 31)
         for first in range(7)
     )
@@ -35,6 +37,7 @@ def build(fields: tuple[Terms, ...]) -> Masks:
         month,
         day_of_week,
         last_day,
+        before_last,
         nearest,
         nth,
         both,
@@ -52,13 +55,14 @@ def _every_day(month: int, days: tuple[int, ...]) -> bool:
     return each and month.bit_count() == 12
 
 
-_Specials = tuple[list[int], bool, tuple[int, ...], tuple[tuple[int, int], ...]]
+_Specials = tuple[list[int], bool, tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]
 
 
 def _expand(fields: tuple[Terms, ...]) -> _Specials:
     """Let croniter expand the terms: all plain ones at once, each special one alone.
 
-    Alone, because croniter refuses to mix them with others (`15W,1` and `5#2,1`).
+    Alone, because croniter refuses to mix them with others (`15W,1` and `5#2,1`). `L-3` isn't known
+    to croniter: its days are worked out here.
     """
     expanded, _, _ = _croniter([terms.plain or "*" for terms in fields])
     plain = [
@@ -68,7 +72,10 @@ def _expand(fields: tuple[Terms, ...]) -> _Specials:
     last_day = False
     nearest: set[int] = set()
     nth: set[tuple[int, int]] = set()
+    before_last = {int(term[2:]) for term in fields[3].special if term.startswith("l-")}
     for term in fields[3].special:
+        if term.startswith("l-"):
+            continue
         expanded, _, near = _croniter(["0", "0", "0", term, "*", "*"])
         last_day = last_day or "l" in expanded[3]
         nearest |= near
@@ -79,7 +86,7 @@ def _expand(fields: tuple[Terms, ...]) -> _Specials:
             for day, found in weeks.items()
             for week in found
         }
-    return plain, last_day, tuple(sorted(nearest)), tuple(sorted(nth))
+    return plain, last_day, tuple(sorted(before_last)), tuple(sorted(nearest)), tuple(sorted(nth))
 
 
 _Values = list[int | str]
@@ -113,6 +120,7 @@ def _matching_days(
     day_of_month: int,
     day_of_week: int,
     last_day: bool,
+    before_last: tuple[int, ...],
     nearest: tuple[int, ...],
     nth: tuple[tuple[int, int], ...],
     both: bool,
@@ -121,6 +129,8 @@ def _matching_days(
     by_month = day_of_month
     if last_day:
         by_month |= 1 << length
+    for before in before_last:
+        by_month |= 1 << max(length - before, 0)  # day 0: the month has none
     for day in nearest:
         by_month |= 1 << _nearest_weekday(day, length, first)
     by_week = 0

@@ -11,7 +11,7 @@ class Terms:
     """One field, translated.
 
     `plain`: a comma list of `*`, `*/n`, `a`, `a-b`, `a-b/n`; empty if all terms are special.
-    `special`: `l` and `15w` (day of month), `5#2` and `l5` (day of week).
+    `special`: `l`, `l-3` and `15w` (day of month), `5#2` and `l5` (day of week).
     `star`: whether the field as written begins with `*` (or is `?`).
     """
 

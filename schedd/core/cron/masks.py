@@ -29,9 +29,9 @@ LAST: Final = -1
 class Masks:
     """What matches, bit `v` for value `v`; weekdays are 0 (Sunday) to 6.
 
-    `last_day` is `L`; `nearest` holds the days of `15W` (31 for `LW`); `nth` pairs of weekday and
-    week (`5#2` is (5, 2), `5L` is (5, LAST)). `both_days`: a day must match both day fields, since
-    one of them begins with `*`; else either is enough.
+    `last_day` is `L`; `before_last` holds the 3 of `L-3`; `nearest` holds the days of `15W` (31 for
+    `LW`); `nth` pairs of weekday and week (`5#2` is (5, 2), `5L` is (5, LAST)). `both_days`: a day
+    must match both day fields, since one of them begins with `*`; else either is enough.
     The rest is derived. `days`: matching days (bits 1 to 31) of a month, by its shape,
     `(length - 28) * 7 + weekday of its first day`. `every_day`: no day is left out. `times`: what
     the first three say of a day.
@@ -44,6 +44,7 @@ class Masks:
     month: int
     day_of_week: int
     last_day: bool
+    before_last: tuple[int, ...]
     nearest: tuple[int, ...]
     nth: tuple[tuple[int, int], ...]
     both_days: bool

@@ -175,8 +175,13 @@ def _month_days(masks: Masks, months: str) -> str:
         phrases.append(f"day{'s' if len(days) > 1 else ''} {_and(names)}")
     if masks.last_day:
         phrases.append("the last day")
+    phrases += [f"the day {_plural_days(before)} before the last" for before in masks.before_last]
     phrases += [_nearest(day, masks.month) for day in masks.nearest]
     return f"on {_and(phrases)} of {months}" if phrases else ""
+
+
+def _plural_days(number: int) -> str:
+    return f"{number} day{'' if number == 1 else 's'}"
 
 
 def _nearest(day: int, months: int) -> str:

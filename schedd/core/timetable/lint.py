@@ -255,7 +255,9 @@ def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Ite
     assert masks is not None, "asked of calendar expressions alone"
     day, week = words[-3], words[-1]
     by_week = masks.day_of_week != _ALL_WEEKDAYS or masks.nth
-    by_month = masks.day_of_month != _ALL_DAYS or masks.last_day or masks.nearest
+    by_month = (
+        masks.day_of_month != _ALL_DAYS or masks.last_day or masks.before_last or masks.nearest
+    )
     if by_week and by_month and not masks.both_days:
         yield _warn(
             "either-day",
@@ -270,6 +272,11 @@ def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Ite
             "list its days to have either",
         )
     yield from _short_months(masks, bool(by_week and not masks.both_days), crontab=crontab)
+
+
+def _from_the_end(masks: Masks) -> bool:
+    """Whether days are named by `L`, `L-3`, `LW` or `15W`."""
+    return bool(masks.last_day or masks.before_last or masks.nearest)
 
 
 def _both(
@@ -287,7 +294,14 @@ def _both(
 def _short_months(masks: Masks, also_by_week: bool, *, crontab: bool) -> Iterator[Finding]:
     days = masks.day_of_month
     first = (days & -days).bit_length() - 1
-    if days in (0, _ALL_DAYS) or first < 29 or also_by_week or masks.last_day or masks.nearest:
+    if (
+        days in (0, _ALL_DAYS)
+        or first < 29
+        or also_by_week
+        or masks.last_day
+        or masks.before_last
+        or masks.nearest
+    ):
         return
     names = "January February March April May June July August September October November December"
     short = [
