@@ -147,6 +147,7 @@ class JobSpec(Work, total=False):
     cron: str | Sequence[str]
     every: Length
     phase: Length
+    anchor: str
     at: When
     on_demand: bool
     time_zone: str
@@ -204,7 +205,7 @@ def length_message(value: Length | None, called: str) -> Any:
 
 def when_message(value: When | None, called: str) -> Any:
     """The wire's Timestamp, or None; `called`: what the caller calls it."""
-    return None if value is None else _read("at", value, called).at
+    return None if value is None else _read("start", value, called).start
 
 
 def _read(field: str, value: Any, called: str) -> job_pb2.Job:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
@@ -216,6 +217,19 @@ class When(click.ParamType[datetime]):
         except (ValueError, OverflowError) as error:
             self.fail(str(error), param, ctx)
         return cast("datetime", stamp.ToDatetime(tzinfo=UTC))
+
+
+class LocalWhen(When):
+    """As `When`, or a local time without an offset, which stays a text."""
+
+    name = "local instant"
+    also = "or a local time with --tz, or from now, such as +3s"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The instant in UTC, or the text of a local time."""
+        if re.fullmatch(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d)?", str(value), re.ASCII):
+            return str(value)
+        return super().convert(value, param, ctx)
 
 
 class Past(When):

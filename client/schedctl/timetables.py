@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -21,7 +21,8 @@ from schedctl.file_kinds import Foreign, Kind, kind_of
 from schedctl.manifests import Fault
 from schedctl.output import message
 from schedctl.session import INSTANT, Session, When
-from schedd.core.cron import DEBIAN, Dst, Gap, Pass
+from schedd.core import local_times
+from schedd.core.cron import DEBIAN, Dst, Gap, Pass, ScheduleError
 from schedd.core.schedule import (
     AtSchedule,
     Bounds,
@@ -222,10 +223,22 @@ def _schedule(job: job_pb2.Job) -> Schedule:
     if job.cron:
         return CronSchedule(tuple(job.cron), job.time_zone or "UTC", _dst(job.dst))
     if job.HasField("every"):
-        return EverySchedule(job.every.ToTimedelta(), job.phase.ToTimedelta())
+        anchor = _local(job.anchor)
+        every, phase = job.every.ToTimedelta(), job.phase.ToTimedelta()
+        return EverySchedule(every, phase, anchor, job.time_zone)
+    if job.local_at and (at := _local(job.local_at)):
+        return AtSchedule(at, job.time_zone)
     if job.HasField("at"):
         return AtSchedule(job.at.ToDatetime(tzinfo=UTC))
     return OnDemand()
+
+
+def _local(text: str) -> datetime | None:
+    """A local time; None if it isn't one: the schedule is then read without it."""
+    try:
+        return local_times.read(text, "anchor") if text else None
+    except ScheduleError:
+        return None
 
 
 def _dst(policy: job_pb2.DstPolicy) -> Dst:

@@ -14,7 +14,7 @@ import click
 from schedctl import bounds, notices
 from schedctl.failure import Failure
 from schedctl.payloads import read_payload
-from schedctl.session import INSTANT, Guard, When
+from schedctl.session import INSTANT, Guard, LocalWhen, When
 from schedkit.jsonform import FormErrors, Problem, from_json
 from schedproto.v1 import job_pb2
 
@@ -35,6 +35,7 @@ PLAIN: Final = {
     "pool": "pool",
     "every": "every",
     "phase": "phase",
+    "anchor": "anchor",
     "tz": "time_zone",
     "start": "start",
     "end": "end",
@@ -148,7 +149,17 @@ def schedule_options(command: F) -> F:
             click.option("--cron", multiple=True, metavar="EXPR", help="Repeatable: their union."),
             click.option("--every", metavar="30s", help="Aligned to the epoch."),
             click.option("--phase", metavar="DURATION", help="Moves --every."),
-            click.option("--at", type=When(), metavar=INSTANT, help="Once: RFC 3339, or from now."),
+            click.option(
+                "--anchor",
+                metavar="LOCAL",
+                help="Local time in --tz that --every is aligned to: 2026-01-06T09:00:00.",
+            ),
+            click.option(
+                "--at",
+                type=LocalWhen(),
+                metavar=INSTANT,
+                help="Once: RFC 3339, from now, or a local time in --tz.",
+            ),
             click.option("--on-demand", is_flag=True, help="Only when triggered."),
             click.option("--after", metavar="JOB,…", help="When these have ended, once a cycle."),
             click.option("--when", metavar="success|failure|any", help="[default: success]"),

@@ -5,6 +5,7 @@ here, at each reading, so that there is one place that knows them. What was stor
 was checked first (`validation`).
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -14,7 +15,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.core import schedule
+from schedd.core import local_times, schedule
 from schedd.core.calendars import Calendar, Exclude, Roll, Rules, rules
 from schedd.core.chains import After, When
 from schedd.core.cron import DEBIAN, DIALECT, CronError, Dst, Gap, Pass, ScheduleError
@@ -64,7 +65,7 @@ SET_BY_CLUSTER = (
 OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
 """Fields that say something of a schedule's instants; `on_demand` and `after` have none."""
 
-LEVEL = 7
+LEVEL = 8
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
 
 SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
@@ -76,6 +77,7 @@ SINCE_LEVEL_4 = (
 SINCE_LEVEL_5 = ("grpc",)
 SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
 SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits", "after", "retention")
+SINCE_LEVEL_8 = ("anchor",)
 """What an owner of the level before would pass over in silence."""
 
 _SINCE: Final[dict[str, list[tuple[int, str]]]] = {}
@@ -87,9 +89,13 @@ for _level_of, _paths in (
     (5, SINCE_LEVEL_5),
     (6, SINCE_LEVEL_6),
     (7, SINCE_LEVEL_7),
+    (8, SINCE_LEVEL_8),
 ):
     for _path in _paths:
         _SINCE.setdefault(_path.partition(".")[0], []).append((_level_of, _path))
+
+_BEFORE_LAST: Final = re.compile(r"\bl-\d", re.IGNORECASE)
+"""`L-3` in an expression: members before level 8 refuse it."""
 
 STANDING = ("paused", "pause_note", "paused_until")
 """How a job stands; kept beside the definition."""
@@ -145,15 +151,34 @@ def spec_of(job: job_pb2.Job) -> job_pb2.Job:
         plain.ClearField(field)
     if not spec.exclude.calendars and not spec.exclude.cron:
         spec.ClearField("exclude")
+    spec = with_instant(spec)
     if spec.HasField("at"):  # in the milliseconds that everybody sees and asks by
         spec.at.nanos -= spec.at.nanos % 1_000_000
     spec.cron_dialect = max(DIALECT if spec.cron else 0, _level(spec))
     return spec
 
 
+def with_instant(job: job_pb2.Job) -> job_pb2.Job:
+    """The job with `local_at` as the instant `at`; as it is, if that isn't one instant."""
+    if not job.local_at:
+        return job
+    try:
+        local = local_times.read(job.local_at, "at")
+        at = local_times.instant_of(local, job.time_zone, "at")
+    except ScheduleError:
+        return job
+    found = job_pb2.Job()
+    found.CopyFrom(job)
+    found.ClearField("local_at")
+    found.at.FromDatetime(at)
+    return found
+
+
 def _level(spec: job_pb2.Job) -> int:
     """The least version of definitions that knows all that this one says."""
     found = [7] if spec.placement == job_pb2.PLACEMENT_BROADCAST else [0]
+    if any(_BEFORE_LAST.search(text) for text in (*spec.cron, *spec.exclude.cron)):
+        found.append(8)
     if any(map(is_grpc_status, (*spec.retry.retry_on, *spec.retry.fail_on))):
         found.append(5)
     for field, _ in spec.ListFields():
@@ -324,7 +349,11 @@ def when(spec: job_pb2.Job) -> Schedule:
             dst=_dst(spec.dst) if spec.HasField("dst") else DEBIAN,
         )
     if spec.HasField("every"):
-        return EverySchedule(interval=seconds(spec.every), phase=seconds(spec.phase))
+        anchor = local_times.read(spec.anchor, "anchor") if spec.anchor else None
+        every, phase = seconds(spec.every), seconds(spec.phase)
+        return EverySchedule(every, phase, anchor, spec.time_zone)
+    if spec.local_at:
+        return AtSchedule(local_times.read(spec.local_at, "at"), spec.time_zone)
     if spec.HasField("at"):
         return AtSchedule(instant(spec.at))
     return OnDemand()

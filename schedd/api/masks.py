@@ -14,8 +14,8 @@ from schedd.api.definitions import OF_INSTANTS
 from schedd.api.errors import InvalidArgument, Violation
 from schedproto.v1 import job_pb2, job_service_pb2
 
-SCHEDULES: Final = ("cron", "every", "at", "on_demand", "after")
-"""Kinds of schedule; a job has one."""
+SCHEDULES: Final = ("cron", "every", "at", "local_at", "on_demand", "after")
+"""Kinds of schedule; a job has one. `local_at` is stored as `at`."""
 
 
 def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_pb2.Job:
@@ -27,6 +27,8 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
     if paths == ["*"]:
         new.CopyFrom(definitions.spec_of(request.job))
         return new
+    if "at" in paths and request.job.local_at:
+        paths.append("local_at")  # forms call both `at`
     unset = {*definitions.SET_BY_CLUSTER, *definitions.STANDING, "name", "namespace"}
     for path in paths:
         first = path.split(".")[0]
@@ -41,19 +43,19 @@ def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_p
         for field in (*SCHEDULES, *_meaningless(request.job, paths)):
             plain.ClearField(field)
     _copy(request.job, new, paths)
-    return new
+    return definitions.with_instant(new)
 
 
 def _meaningless(given: job_pb2.Job, paths: Collection[str]) -> set[str]:
     """What goes with another kind of schedule than the one that is taken from what is given."""
     kept: set[str] = set()
     if "every" in paths and given.HasField("every"):
-        kept.add("phase")
+        kept.update(("phase", "anchor"))
     if "cron" in paths and given.cron:
         kept.add("dst")
     bare = "on_demand" in paths and given.on_demand
     bare |= ("after" in paths or "after.jobs" in paths) and bool(given.after.jobs)
-    return {"phase", "dst", *(OF_INSTANTS if bare else ())} - kept
+    return {"phase", "anchor", "dst", *(OF_INSTANTS if bare else ())} - kept
 
 
 def _copy(source: Message, target: Message, paths: list[str]) -> None:

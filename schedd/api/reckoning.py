@@ -25,7 +25,7 @@ from schedd.core.schedule import CompiledSchedule, Occurrence
 from schedproto.v1 import job_pb2
 
 WHEN: Final = frozenset(
-    {*SCHEDULES, "phase", "time_zone", "start", "end", "jitter", "dst", "exclude"}
+    {*SCHEDULES, "phase", "anchor", "time_zone", "start", "end", "jitter", "dst", "exclude"}
 )
 """Fields whose edit sets the timer anew; any other keeps it."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

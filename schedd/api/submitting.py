@@ -126,7 +126,18 @@ _STANDING = frozenset(
         *SCHEDULES,
         *definitions.SET_BY_CLUSTER,
         *definitions.STANDING,
-        *("phase", "time_zone", "start", "end", "jitter", "dst", "catch_up", "overlap", "name"),
+        *(
+            "phase",
+            "anchor",
+            "time_zone",
+            "start",
+            "end",
+            "jitter",
+            "dst",
+            "catch_up",
+            "overlap",
+            "name",
+        ),
         "exclude",
     }
 )

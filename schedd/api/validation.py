@@ -10,7 +10,7 @@ from uuid import UUID
 from google.protobuf.message import Message
 
 from schedd.api import actions, chains, excluding, notices
-from schedd.api.definitions import OF_INSTANTS, instant, schedule_of, seconds, when
+from schedd.api.definitions import OF_INSTANTS, instant, schedule_of, seconds, when, with_instant
 from schedd.api.errors import Violation, refuse
 from schedd.api.unbuilt import refuse_unbuilt
 from schedd.api.wellformed import MOST_TOLD
@@ -179,8 +179,14 @@ def _schedule_violations(
     if unfit := [*_kind_violations(job)]:
         yield from unfit
         return
+    job = with_instant(job)
     if job.HasField("phase") and not job.HasField("every"):
         yield Violation("phase", "goes with every alone")
+    if job.anchor and not job.HasField("every"):
+        yield Violation("anchor", "goes with every alone")
+    if job.HasField("every") and job.time_zone and not job.anchor and not job.HasField("exclude"):
+        problem = "has no effect beside every: give an anchor (a local time), or leave it out"
+        yield Violation("time_zone", problem)
     if job.HasField("dst") and not job.cron:
         yield Violation("dst", "goes with cron alone: nothing else is bound to a wall clock")
     if job.HasField("at") and instant(job.at) < now - LATE_AT:
@@ -206,7 +212,7 @@ def _kind_violations(job: job_pb2.Job) -> Iterator[Violation]:
     kinds = {
         "cron": bool(job.cron),
         "every": job.HasField("every"),
-        "at": job.HasField("at"),
+        "at": job.HasField("at") or bool(job.local_at),
         "on_demand": job.on_demand,
         "after": job.HasField("after"),
     }
@@ -215,6 +221,8 @@ def _kind_violations(job: job_pb2.Job) -> Iterator[Violation]:
     if len(given) != 1:
         said = " and ".join(given) if given else "none"
         yield Violation("schedule", f"give exactly one of {', '.join(kinds)}; got {said}")
+    elif job.HasField("at") and job.local_at:
+        yield Violation("local_at", "stands beside at; give one of them")
     elif len(job.cron) > MAX_EXPRESSIONS:
         problem = f"{len(job.cron):,} expressions, at most {MAX_EXPRESSIONS} are allowed"
         yield Violation("cron", problem)

@@ -11,6 +11,8 @@ from heapq import merge
 from typing import Final, Protocol
 
 from schedd.core.cron import CronExpression, Dst, days
+from schedd.core.zones import FIRST, LAST, NEAR
+from schedd.core.zones import zone as zone_of
 from schedkit.records import dataclass
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -104,6 +106,70 @@ class EveryInstants:
 
     def _at(self, index: int) -> datetime:
         return _EPOCH + self.phase + self.interval * index
+
+
+@dataclass(frozen=True, slots=True)
+class DailyInstants:
+    """Each `days` days at the local time of `anchor` (seconds since 1970 on the clock of `zone`).
+
+    A time that the clocks skip counts at the first instant after the gap, one that comes twice in
+    its first pass, as fixed times of cron do. Instant `n` never goes back as `n` grows.
+    """
+
+    days: int
+    anchor: int
+    zone: str
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        second = (instant - _EPOCH) // _SECOND
+        if not FIRST < second < LAST:
+            return None if second > 0 else self.next_after(_EPOCH + (FIRST + NEAR) * _SECOND)
+        found = self._at(self._index(second) + 1)
+        number = self._index(second) + 2
+        while found <= second:  # two days of a calendar that skips one begin at once
+            found, number = self._at(number), number + 1
+        return None if found >= LAST else _EPOCH + found * _SECOND
+
+    def on(self, day: int) -> int:
+        start, found = day * days.DAY, 0
+        number = self._index(start - 1) + 1
+        while (second := self._at(number)) < start + days.DAY:
+            found |= 1 << (second - start)
+            number += 1
+        return found
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        del limit  # nothing is looked at one by one
+        low, high = (max(FIRST + NEAR, (at - _EPOCH) // _SECOND) for at in (after, until))
+        found = self._index(high) - self._index(low)
+        for segment in zone_of(self.zone).segments(low, high):
+            if segment.offset - segment.before >= days.DAY and low < segment.start <= high:
+                found -= self._doubles(segment.start)
+        return found, until
+
+    def _doubles(self, second: int) -> int:
+        """How many of its instants fall together at the end of a gap of a day."""
+        last = self._index(second)
+        return sum(self._at(last - one) == self._at(last) for one in (1, 2))
+
+    def _index(self, second: int) -> int:
+        """Number of the last instant that isn't after `second`."""
+        local = second + zone_of(self.zone).segment(second).offset
+        number = (local - self.anchor) // (self.days * days.DAY) + 1
+        while self._at(number) > second:
+            number -= 1
+        return number
+
+    def _at(self, number: int) -> int:
+        """Instant `number`, in seconds since 1970 UTC."""
+        local = self.anchor + number * self.days * days.DAY
+        zone = zone_of(self.zone)
+        for segment in zone.segments(local - NEAR, local + NEAR):
+            if local - segment.offset < segment.start:
+                return segment.start  # in the gap before it
+            if local - segment.offset < segment.end:
+                return local - segment.offset
+        raise AssertionError("local time and UTC differ by less than two days")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from itertools import islice, takewhile
 from typing import Final, TypeAlias
 from uuid import UUID
 
+from schedd.core import local_times
 from schedd.core.calendars import (
     NOTHING,
     AllInstants,
@@ -31,6 +32,7 @@ from schedd.core.calendars import (
 from schedd.core.cron import DEBIAN, Dst, ScheduleError, parse
 from schedd.core.instants import (
     CronInstants,
+    DailyInstants,
     EveryInstants,
     Instants,
     NoInstants,
@@ -48,6 +50,8 @@ ROW: Final = timedelta(days=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta(0)
 _TICK: Final = timedelta(microseconds=1)
+_SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -62,17 +66,24 @@ class CronSchedule:
 
 @dataclass(frozen=True, slots=True)
 class EverySchedule:
-    """Each `interval` (at least 1 s, whole milliseconds) since 1970 UTC, moved by `phase`."""
+    """Each `interval` (at least 1 s, whole milliseconds) since 1970 UTC, moved by `phase`.
+
+    With an `anchor` (a local time in `zone`, naive) the intervals are aligned to it instead, both
+    before and after it: whole days keep the time of the clock, other intervals are elapsed time.
+    """
 
     interval: timedelta
     phase: timedelta = _ZERO
+    anchor: datetime | None = None
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AtSchedule:
-    """One instant."""
+    """One instant: aware, or a local time (naive) in `zone`."""
 
     instant: datetime
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +310,7 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
             if not expressions:
                 raise ScheduleError("cron", "has no expression", 'for example "30 2 * * *"')
             return CronInstants(tuple(parse(e, zone=zone, seed=seed) for e in expressions), dst)
-        case EverySchedule(interval, phase):
+        case EverySchedule(interval, phase, anchor, zone):
             if interval < timedelta(seconds=1) or interval % _MILLISECOND:
                 raise ScheduleError(
                     "every", f"{interval} is no interval", "at least 1s, in whole milliseconds"
@@ -308,11 +319,26 @@ def _instants(schedule: Schedule, seed: str) -> Instants:
                 length = interval.total_seconds()
                 problem = f"{phase.total_seconds():g}s is not from 0s to below {length:g}s"
                 raise ScheduleError("phase", problem, "it moves the instants within one interval")
-            return EveryInstants(interval, phase)
-        case AtSchedule(instant):
+            if anchor is None:
+                return EveryInstants(interval, phase)
+            return _anchored(interval, phase, anchor, zone)
+        case AtSchedule(instant, zone):
+            if instant.tzinfo is None:
+                instant = local_times.instant_of(instant, zone, "at")
             return OneInstant(_utc("at", instant))
         case OnDemand():
             return NoInstants()
+
+
+def _anchored(interval: timedelta, phase: timedelta, anchor: datetime, zone: str) -> Instants:
+    """The instants of an interval that is aligned to a local time."""
+    if phase:
+        raise ScheduleError("anchor", "stands beside phase", "give one of them")
+    first = local_times.instant_of(anchor, zone, "anchor")
+    if interval % _DAY:
+        return EveryInstants(interval, (first - _EPOCH) % interval)
+    local = (anchor.replace(tzinfo=UTC) - _EPOCH) // _SECOND
+    return DailyInstants(interval // _DAY, local, zone)
 
 
 def _checked(bounds: Bounds) -> Bounds:

@@ -87,7 +87,8 @@ def schedule(job: job_pb2.Job) -> str:
         words = " and ".join(_cron(expression, seed) for expression in job.cron)
         return f"{words}, {job.time_zone}" if job.time_zone not in ("", "UTC") else words
     if job.HasField("every"):
-        return f"every {duration.render(job.every.ToTimedelta())}"
+        aligned = f" from {job.anchor} {job.time_zone}" if job.anchor else ""
+        return f"every {duration.render(job.every.ToTimedelta())}{aligned}"
     if job.HasField("at"):
         return "once"
     return "on demand"

@@ -45,6 +45,8 @@ DEFINITIONS: Final[Table] = {
         "every": SPAN,
         "phase": SPAN,
         "at": TIME,
+        "local_at": NAME,
+        "anchor": NAME,
         "on_demand": FLAG,
         "time_zone": NAME,
         "start": TIME,

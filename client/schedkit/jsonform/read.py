@@ -7,8 +7,10 @@ come from anybody, so reading ends where a form is larger, or more wrong, than a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import cache, partial
 from typing import Any, Final, TypeVar
 
@@ -138,6 +140,8 @@ class _Reader:
             self._list(getattr(message, field.name), field, value, path)
         elif field.full_name == "schedd.v1.Job.overlap" and isinstance(value, Mapping):
             self._allow(message, value, path)
+        elif field.full_name == "schedd.v1.Job.at" and (local := _local_time(value)):
+            setattr(message, "local_at", local)  # noqa: B010 - a field of this message alone
         elif field.message_type is not None:
             self._message(getattr(message, field.name), value, path)
         else:
@@ -242,6 +246,16 @@ class _Reader:
         self.problems.append(Problem(path, message, suggestion))
         if len(self.problems) >= MOST_PROBLEMS:
             raise _Enough
+
+
+_LOCAL: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(?::\d{2})?", re.ASCII)
+
+
+def _local_time(value: Any) -> str:
+    """A time without an offset as a text; empty if the value isn't one."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        value = value.isoformat(timespec="seconds")
+    return value.upper() if isinstance(value, str) and _LOCAL.fullmatch(value) else ""
 
 
 def read_payload(value: Any, strings: bool) -> str | bytes:

@@ -155,6 +155,8 @@ class Job(google.protobuf.message.Message):
     EVERY_FIELD_NUMBER: builtins.int
     PHASE_FIELD_NUMBER: builtins.int
     AT_FIELD_NUMBER: builtins.int
+    LOCAL_AT_FIELD_NUMBER: builtins.int
+    ANCHOR_FIELD_NUMBER: builtins.int
     ON_DEMAND_FIELD_NUMBER: builtins.int
     TIME_ZONE_FIELD_NUMBER: builtins.int
     START_FIELD_NUMBER: builtins.int
@@ -214,6 +216,12 @@ class Job(google.protobuf.message.Message):
     """Grows with each edit. Set by the cluster."""
     etag: builtins.str
     """Changes with each edit; give it back to edit only what was seen. Set by the cluster."""
+    local_at: builtins.str
+    """`at` as a local time in `time_zone`, without an offset: 2026-12-24T18:00:00. Stored as `at`."""
+    anchor: builtins.str
+    """A local time in `time_zone` that `every` is aligned to, instead of the epoch and `phase`:
+    2026-01-06T09:00:00. Whole days keep the time of the clock; other intervals are elapsed time.
+    """
     on_demand: builtins.bool
     """Only triggers start it."""
     time_zone: builtins.str
@@ -230,7 +238,7 @@ class Job(google.protobuf.message.Message):
     pause_after_failures; 3: exclude; 4: retry_on, fail_on, require, prefer, placement,
     start_deadline, run_timeout; 5: grpc, and its statuses in retry_on, fail_on; 6: pool, on_failure,
     on_recovery, on_dead_letter, on_late; 7: plugin, env_from and limits of python, broadcasts,
-    after, retention. Set by the cluster.
+    after, retention; 8: anchor, L-3 in cron. Set by the cluster.
     """
     priority: schedproto.v1.common_pb2.Priority.ValueType
     """-- Where and in which order --"""
@@ -380,6 +388,8 @@ class Job(google.protobuf.message.Message):
         every: google.protobuf.duration_pb2.Duration | None = ...,
         phase: google.protobuf.duration_pb2.Duration | None = ...,
         at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        local_at: builtins.str = ...,
+        anchor: builtins.str = ...,
         on_demand: builtins.bool = ...,
         time_zone: builtins.str = ...,
         start: google.protobuf.timestamp_pb2.Timestamp | None = ...,
@@ -431,7 +441,7 @@ class Job(google.protobuf.message.Message):
         runs_made: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "dst", b"dst", "end", b"end", "every", b"every", "exclude", b"exclude", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "kill_after", b"kill_after", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_failure", b"on_failure", "on_late", b"on_late", "on_recovery", b"on_recovery", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "plugin", b"plugin", "python", b"python", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "start", b"start", "start_deadline", b"start_deadline", "timeout", b"timeout", "updated_at", b"updated_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "calendar_versions", b"calendar_versions", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "plugin", b"plugin", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "runs_made", b"runs_made", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "anchor", b"anchor", "at", b"at", "calendar_versions", b"calendar_versions", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "local_at", b"local_at", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "plugin", b"plugin", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "runs_made", b"runs_made", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["shell", "http", "grpc", "python", "plugin"] | None: ...
 
 global___Job = Job

@@ -106,7 +106,7 @@ def _moved(row: Row, grid: Grid) -> Row | None:
             if texts == expressions:
                 return None
             changed = replace(entry, schedule=replace(entry.schedule, expressions=texts))
-        case EverySchedule(interval, phase) if not phase and interval >= 2 * _MINUTE:
+        case EverySchedule(interval, phase, None) if not phase and interval >= 2 * _MINUTE:
             digest = sha256(f"{entry.seed}\0phase".encode()).digest()
             minutes = int.from_bytes(digest[:8], "big") % (interval // _MINUTE)
             changed = replace(entry, schedule=EverySchedule(interval, minutes * _MINUTE))

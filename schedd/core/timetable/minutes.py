@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from schedd.core.cron import EPOCH, CronExpression, Dst
 from schedd.core.cron.expression import SECOND, fixed_times, runs_after_gap
 from schedd.core.cron.masks import Masks
-from schedd.core.instants import CronInstants, EveryInstants, Instants, OneInstant
+from schedd.core.instants import CronInstants, DailyInstants, EveryInstants, Instants, OneInstant
 from schedd.core.zones import Segment
 from schedd.core.zones import zone as zone_of
 from schedkit.records import dataclass, replace
@@ -65,6 +65,8 @@ def layers_of(instants: Instants, grid: Grid) -> Layers:
             return layers
         case EveryInstants(interval, phase):
             return _every_layers(interval, phase, grid)
+        case DailyInstants():
+            return _walked(_days_of(instants, grid), grid)
         case OneInstant(instant):
             return _walked([(instant - EPOCH) // SECOND], grid)
     return ()
@@ -229,6 +231,14 @@ def _every_layers(interval: timedelta, phase: timedelta, grid: Grid) -> Layers:
     if interval < _MINUTE and not interval % SECOND and not phase % SECOND:
         return _short_interval(interval // SECOND, phase // SECOND, grid)
     return _walked(_ticks(interval, phase, grid), grid)
+
+
+def _days_of(instants: DailyInstants, grid: Grid) -> Iterator[int]:
+    """The instants of an interval of whole days in the grid, in seconds since 1970 UTC."""
+    found = instants.next_after(grid.at(0) - SECOND)
+    while found is not None and found < grid.at(grid.minutes):
+        yield (found - EPOCH) // SECOND
+        found = instants.next_after(found)
 
 
 def _ticks(interval: timedelta, phase: timedelta, grid: Grid) -> Iterator[int]:

@@ -1,0 +1,146 @@
+"""Local times: an `at` without an offset, and an interval that is aligned to a local time."""
+
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from almanac import walker
+from almanac.trials import ZONES
+from schedd.core import local_times, schedule
+from schedd.core.cron import ScheduleError
+from schedd.core.schedule import AtSchedule, Bounds, CompiledSchedule, EverySchedule
+
+WEEK = timedelta(weeks=1)
+JOB = UUID(int=7)
+
+
+def every(interval: timedelta, anchor: str, zone: str, **more: timedelta) -> CompiledSchedule:
+    found = EverySchedule(interval, anchor=datetime.fromisoformat(anchor), zone=zone, **more)
+    return schedule.compile(found, "default/job", JOB)
+
+
+def starts(compiled: CompiledSchedule, after: str, count: int) -> list[str]:
+    found = compiled.instants_between(
+        datetime.fromisoformat(after), datetime(2099, 1, 1, tzinfo=UTC), count
+    )
+    return [f"{one.nominal:%Y-%m-%dT%H:%MZ}" for one in found]
+
+
+def test_every_second_tuesday_keeps_the_clock_time_across_a_change() -> None:
+    compiled = every(2 * WEEK, "2026-01-06T09:00:00", "Europe/Berlin")
+    assert starts(compiled, "2026-03-10T00:00:00Z", 4) == [
+        "2026-03-17T08:00Z",
+        "2026-03-31T07:00Z",
+        "2026-04-14T07:00Z",
+        "2026-04-28T07:00Z",
+    ]
+    assert starts(compiled, "2025-12-20T00:00:00Z", 1) == ["2025-12-23T08:00Z"], "both ways"
+
+
+def test_other_intervals_are_elapsed_time_from_the_anchor() -> None:
+    compiled = every(timedelta(hours=36), "2026-03-28T09:00:00", "Europe/Berlin")
+    assert starts(compiled, "2026-03-28T00:00:00Z", 3) == [
+        "2026-03-28T08:00Z",
+        "2026-03-29T20:00Z",
+        "2026-03-31T08:00Z",
+    ]
+
+
+def test_a_later_time_in_a_gap_runs_after_it_and_one_that_comes_twice_once() -> None:
+    compiled = every(timedelta(days=1), "2026-01-01T02:30:00", "Europe/Berlin")
+    assert starts(compiled, "2026-03-28T12:00:00Z", 2) == ["2026-03-29T01:00Z", "2026-03-30T00:30Z"]
+    assert starts(compiled, "2026-10-24T12:00:00Z", 2) == ["2026-10-25T00:30Z", "2026-10-26T01:30Z"]
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "problem"),
+    [
+        (
+            lambda: every(WEEK, "2026-03-29T02:30:00", "Europe/Berlin"),
+            "anchor",
+            "2026-03-29T01:30:00+01:00 or 2026-03-29T03:30:00+02:00",
+        ),
+        (
+            lambda: every(WEEK, "2026-10-25T02:30:00", "Europe/Berlin"),
+            "anchor",
+            "2026-10-25T02:30:00+02:00 or 2026-10-25T02:30:00+01:00",
+        ),
+        (lambda: every(WEEK, "2026-01-06T09:00:00", ""), "anchor", "time_zone is missing"),
+        (lambda: every(WEEK, "2026-01-06T09:00:00", "GMT+2"), "time_zone", "write Etc/GMT-2"),
+        (
+            lambda: every(WEEK, "2026-01-06T09:00:00", "UTC", phase=timedelta(hours=1)),
+            "anchor",
+            "beside phase",
+        ),
+    ],
+)
+def test_what_isnt_one_instant_is_refused_with_both(make, field: str, problem: str) -> None:
+    with pytest.raises(ScheduleError) as refusal:
+        make()
+    assert refusal.value.field == field
+    assert problem in str(refusal.value)
+
+
+def test_a_local_at_is_read_in_its_zone() -> None:
+    local = local_times.read("2026-12-24T18:00:00", "at")
+    compiled = schedule.compile(AtSchedule(local, "Europe/Berlin"), "", JOB)
+    assert compiled.single == datetime(2026, 12, 24, 17, tzinfo=UTC)
+    with pytest.raises(ScheduleError, match="2026-03-29T01:30:00\\+01:00 or 2026-03-29T03:30"):
+        schedule.compile(AtSchedule(datetime(2026, 3, 29, 2, 30), "Europe/Berlin"), "", JOB)  # noqa: DTZ001
+    for text in ("2026-12-24", "2026-12-24T18:00:00Z", "2026-02-30T18:00:00", "soon", "9" * 999):
+        with pytest.raises(ScheduleError, match="isn't a local time"):
+            local_times.read(text, "at")
+
+
+def _walked(walk: walker.Walk, anchor: datetime, days: int) -> list[int]:
+    """The instants of an interval of days, read off what the clocks showed minute by minute."""
+    first = (anchor.date() - date(1970, 1, 1)).days
+    found = set()
+    for day in walk.days:
+        if (day - first) % days:
+            continue
+        clock = day * 1440 + anchor.hour * 60 + anchor.minute
+        if clock in walk.shown:
+            found.add(walk.shown[clock][0] * 60)
+        else:
+            found.update(real * 60 for real, skipped in walk.gaps if clock in skipped)
+    return sorted(at for at in found if walk.start < at <= walk.end)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_an_interval_of_days_is_as_a_walk_through_real_time_shows_it(zone: str) -> None:
+    random = Random(f"anchors/{zone}")
+    changes = walker.changes(zone) or (1_900_000_000,)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    for _ in range(12):
+        start = random.choice(changes) - random.randint(0, 5 * 86400)
+        walk = walker.walk(zone, start, start + 7 * 86400)
+        days = random.choice((1, 1, 2, 3))
+        anchor = datetime(
+            2026, 1, random.randint(1, 28), random.randint(0, 4), 30 * random.randint(0, 1)
+        )  # noqa: DTZ001, E501
+        found = EverySchedule(timedelta(days=days), anchor=anchor, zone=zone)
+        compiled = schedule.compile(found, "", JOB, Bounds())
+        low, high = epoch + timedelta(seconds=walk.start), epoch + timedelta(seconds=walk.end)
+        instants = [
+            int(one.nominal.timestamp()) for one in compiled.instants_between(low, high, 99)
+        ]
+        assert instants == _walked(walk, anchor, days), (anchor, days, start)
+        assert all(one < following for one, following in pairwise(instants))
+        assert compiled.count(low, high, 99) == (len(instants), high)
+        for at in instants:
+            asked = epoch + timedelta(seconds=at - random.randint(1, 40000))
+            following = compiled.next_after(asked)
+            assert following is not None
+            assert int(following.nominal.timestamp()) <= at
+            bits = compiled.instants.on(at // 86400)
+            assert bits >> at % 86400 & 1
+
+
+def test_it_ends_with_the_calendar_and_begins_with_it() -> None:
+    compiled = every(WEEK, "2026-01-06T09:00:00", "Europe/Berlin")
+    assert compiled.next_after(datetime(9988, 1, 1, tzinfo=UTC)) is None
+    assert compiled.next_after(datetime(1, 1, 2, tzinfo=UTC)) is not None
