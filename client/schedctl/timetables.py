@@ -31,13 +31,17 @@ from schedd.core.schedule import (
     OnDemand,
     Schedule,
 )
-from schedd.core.timetable import Entry, Trap, Wrong, read
+from schedd.core.timetable import Entry, Finding, Trap, Wrong, never_finishes, read
 from schedkit import duration
+from schedkit.clock import utcnow
 from schedproto.v1 import job_pb2
 
 SHOWN_LEFT_OUT: Final = 10
 LONGEST: Final = timedelta(days=3 * 366)
 """Of spans to look at."""
+
+TIMEOUT: Final = timedelta(hours=1)
+"""Of a job that says none."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,6 +64,8 @@ class Table:
     """Jobs with `max_runs`; their instants are told as if there were no end."""
     traps: tuple[tuple[str, Trap], ...] = ()
     """What cron does with lines of crontabs that surprises people, and where."""
+    warnings: tuple[tuple[str, str, Finding], ...] = ()
+    """What surprises of jobs as a whole: where, the job's name, and what."""
     excluding: int = 0
     """Jobs that exclude calendars or times; their instants are told as if they didn't."""
 
@@ -143,6 +149,7 @@ def given(
     texts: dict[str, str] = {}
     crontabs: set[str] = set()
     traps: list[tuple[str, Trap]] = []
+    warnings: list[tuple[str, str, Finding]] = []
     excluding = 0
 
     def read_text(name: str, text: str) -> Table:
@@ -158,6 +165,7 @@ def given(
         entries += found.entries
         faults += found.faults
         traps += found.traps
+        warnings += found.warnings
         excluding += found.excluding
     return Table(
         tuple(entries),
@@ -166,6 +174,7 @@ def given(
         frozenset(crontabs),
         read_text,
         traps=tuple(traps),
+        warnings=tuple(warnings),
         excluding=excluding,
     )
 
@@ -183,8 +192,11 @@ def of_cluster(session: Session) -> Table:
     active = [job for job in going if job.on_demand or job.next_run_at]
     entries = [entry_of(cast("job_pb2.Job", job.message), job.name) for job in active]
     excluding = sum(job.message.HasField("exclude") for job in active)
+    messages = [cast("job_pb2.Job", job.message) for job in active]
+    surprises = ((one.name, surprise_of(one)) for one in messages)
     return Table(
         tuple(entries),
+        warnings=tuple((name, name, found) for name, found in surprises if found),
         paused=len(jobs) - len(going),
         done=len(going) - len(active),
         counting=sum(job.max_runs > 0 for job in active),
@@ -217,6 +229,17 @@ def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> Entry
         job.end.ToDatetime(tzinfo=UTC) if job.HasField("end") else None,
     )
     return Entry(job.name, where, _schedule(job), job.namespace or "default", bounds, lines)
+
+
+def surprise_of(job: job_pb2.Job) -> Finding | None:
+    """A warning of a job whose runs end each other before they finish."""
+    policy = job_pb2.Overlap.Name(job.overlap).removeprefix("OVERLAP_").lower()
+    timeout = job.timeout.ToTimedelta() if job.HasField("timeout") else TIMEOUT
+    seed = f"{job.namespace or 'default'}/{job.name}"
+    try:
+        return never_finishes(_schedule(job), seed, policy, timeout, utcnow())
+    except ScheduleError:
+        return None  # the schedule is wrong: that is said of it
 
 
 def _schedule(job: job_pb2.Job) -> Schedule:
@@ -283,13 +306,16 @@ def _kind(name: str, text: str) -> Kind | Foreign:
 def _manifest(session: Session, name: str, text: str) -> Table:
     found = list(manifests.parse(name, text))
     entries, excluding = [], 0
+    warnings: list[tuple[str, str, Finding]] = []
     for one in found:
         if isinstance(one, manifests.Manifest):
             one.job.namespace = one.job.namespace or session.namespace
             entries.append(entry_of(one.job, one.where, one.schedule_lines))
             excluding += one.job.HasField("exclude")
+            if surprise := surprise_of(one.job):
+                warnings.append((one.where, one.job.name, surprise))
     faults = tuple(one for one in found if isinstance(one, Fault))
-    return Table(tuple(entries), faults, excluding=excluding)
+    return Table(tuple(entries), faults, warnings=tuple(warnings), excluding=excluding)
 
 
 def _crontab(session: Session, name: str, text: str, tz: str, user_column: bool | None) -> Table:

@@ -15,7 +15,10 @@ from typing import Final
 _UNITS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 """Milliseconds in each unit, greatest first."""
 
-_SHAPE: Final = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,15}}){unit})?" for unit in _UNITS))
+_READ: Final = {"w": 604_800_000, **_UNITS}
+"""Units that are read; a week is written as days."""
+
+_SHAPE: Final = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,15}}){unit})?" for unit in _READ))
 _BARE: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
@@ -31,10 +34,10 @@ def parse(text: str) -> timedelta:
         if _BARE.fullmatch(trimmed):
             raise ValueError(f"duration {text!r} needs a unit, such as {trimmed}s or {trimmed}m")
         raise ValueError(
-            f"{text!r} is no duration; write whole numbers with units d, h, m, s, ms, "
+            f"{text!r} is no duration; write whole numbers with units w, d, h, m, s, ms, "
             "greatest first, such as 90s, 1h30m or 250ms"
         )
-    millis = sum(int(match[unit] or 0) * size for unit, size in _UNITS.items())
+    millis = sum(int(match[unit] or 0) * size for unit, size in _READ.items())
     try:
         return timedelta(milliseconds=millis)
     except OverflowError:

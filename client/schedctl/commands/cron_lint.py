@@ -80,6 +80,8 @@ def _findings(table: Table, after: datetime) -> Iterator[Told]:
     for where, trap in table.traps:
         finding = Finding(Level.WARNING, trap.rule, trap.problem, trap.hint)
         yield Told(where, "", "", "", finding)
+    for where, name, finding in table.warnings:
+        yield Told(where, name, "", "", finding)
     for entry in table.entries:
         crontab = entry.where.rpartition(":")[0] in table.crontabs
         yield from _of_entry(entry, after, crontab=crontab)

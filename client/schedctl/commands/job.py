@@ -25,6 +25,7 @@ from schedctl.work import (
     schedule_options,
     work_options,
 )
+from schedproto.v1 import job_pb2
 
 
 @click.group(cls=Group)
@@ -70,8 +71,18 @@ def create(
         )
     )
     show_one(session, made, JOBS, _name)
+    _warn_of(spec)
     if dry_run:
         message("checked; nothing was stored")
+
+
+def _warn_of(spec: job_pb2.Job) -> None:
+    """Warn of a job whose runs end each other. Only such a job loads the schedules' code."""
+    if spec.overlap in (job_pb2.OVERLAP_CANCEL_OTHER, job_pb2.OVERLAP_TERMINATE_OTHER):
+        from schedctl import timetables
+
+        if found := timetables.surprise_of(spec):
+            message(f"warning: {found.problem} ({found.hint})")
 
 
 @job.command("list")

@@ -17,7 +17,7 @@ from schedd.core.timetable.crontab import Crontab, Line, Trap, Unread, read
 from schedd.core.timetable.difference import Difference, differ
 from schedd.core.timetable.entries import Entry, Row, Wrong, rows_of
 from schedd.core.timetable.flatten import Flattened, Move, flatten
-from schedd.core.timetable.lint import Finding, Level, lint
+from schedd.core.timetable.lint import Finding, Level, lint, never_finishes
 from schedd.core.timetable.load import (
     Collisions,
     Forecast,
@@ -55,6 +55,7 @@ __all__ = [
     "forecast",
     "grid_over",
     "lint",
+    "never_finishes",
     "read",
     "rows_of",
     "spread",

@@ -9,8 +9,11 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import islice, pairwise
 from typing import Final
+from uuid import UUID
 
+from schedd.core import schedule as schedules
 from schedd.core import zones
 from schedd.core.cron import (
     DEBIAN,
@@ -29,8 +32,12 @@ from schedd.core.cron.foreign import AWS, QUARTZ_SHORT, WITH_YEAR
 from schedd.core.cron.masks import Masks, month_length
 from schedd.core.cron.rewrites import both_days, if_meant, instead
 from schedd.core.cron.words import describe_parsed
+from schedd.core.schedule import Schedule
 from schedd.core.timetable.spreading import fixed, spread
+from schedkit import duration
 from schedkit.records import dataclass
+
+_NO_JOB: Final = UUID(int=0)
 
 _ALL_DAYS: Final = (2 << 31) - 2
 _ALL_WEEKDAYS: Final = 127
@@ -115,6 +122,33 @@ def _words(expression: str) -> list[str]:
 def _zone(parsed: CronExpression) -> Iterator[Finding]:
     if found := zones.doubts(parsed.zone):
         yield _warn("zone-offset" if "/" in parsed.zone else "zone-abbreviation", *found)
+
+
+# -- A job that can't finish --
+
+_MOST_LOOKED_AT: Final = 1000
+"""Fire times that are looked at for the shortest interval: the time this takes is bounded."""
+
+
+def never_finishes(
+    schedule: Schedule, seed: str, overlap: str, timeout: timedelta, after: datetime
+) -> Finding | None:
+    """A warning, if each run may be ended by the next one before it finishes.
+
+    `overlap` is the policy in lower case. Raises ScheduleError.
+    """
+    if overlap not in ("cancel_other", "terminate_other"):
+        return None
+    compiled = schedules.compile(schedule, seed, _NO_JOB)
+    found = [one.nominal for one in islice(compiled.walk_after(after), _MOST_LOOKED_AT)]
+    shortest = min((later - one for one, later in pairwise(found)), default=timedelta.max)
+    if shortest >= timeout:
+        return None
+    ends = "cancels" if overlap == "cancel_other" else "kills"
+    length = duration.render(shortest)
+    problem = f"a run starts {length} after the one before and {ends} it: a run that takes longer"
+    problem += f" than {length} never finishes (timeout {duration.render(timeout)})"
+    return _warn("never-finishes", problem, f"overlap: skip, or a timeout of at most {length}")
 
 
 # -- What cron can't read --

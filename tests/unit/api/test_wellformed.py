@@ -1,13 +1,13 @@
 """What nobody can mean is refused by its path, never a surprise further in."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api import calls, validation
+from schedd.api import calls, definitions, masks, validation
 from schedd.api.actions import is_url
 from schedd.api.errors import InvalidArgument
 from schedd.api.request_bounds import REQUEST
@@ -18,6 +18,7 @@ from support.messages import messages
 from support.runs import NOW
 
 HUGE = 1 << 62
+BERLIN = "Europe/Berlin"
 
 
 def job(**changes: object) -> job_pb2.Job:
@@ -136,6 +137,63 @@ def test_a_name_that_would_be_read_as_an_id_is_refused(name):
 def test_a_wrong_zone_is_refused_whatever_the_schedule():
     every = job(on_demand=False, every=Duration(seconds=60), time_zone="Europe/Rigga")
     assert "Europe/Riga" in violations(every)["time_zone"]
+
+
+def test_a_zone_beside_every_is_refused_where_it_has_no_effect():
+    every = job(on_demand=False, every=Duration(seconds=60), time_zone="Europe/Riga")
+    assert "no effect beside every" in violations(every)["time_zone"]
+    every.exclude.cron.append("* 9 * * *")
+    validation.check(every, NOW)
+    every.ClearField("exclude")
+    every.anchor = "2026-01-06T09:00:00"
+    validation.check(every, NOW)
+    every.phase.seconds = 3
+    assert "beside phase" in violations(every)["anchor"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "problem"),
+    [
+        ({"local_at": "2099-12-24T18:00:00"}, "at", "time_zone is missing"),
+        (
+            {"local_at": "2099-03-29T02:30:00", "time_zone": "Europe/Berlin"},
+            "at",
+            " or 2099-03-29T03",
+        ),
+        (
+            {"local_at": "2099-10-25T02:30", "time_zone": "Europe/Berlin"},
+            "at",
+            "+02:00 or 2099-10-",
+        ),
+        ({"local_at": "soon", "time_zone": "Europe/Berlin"}, "at", "isn't a local time"),
+        ({"local_at": "2001-01-01T00:00", "time_zone": "UTC"}, "at", "more than 60 s past"),
+        ({"anchor": "2026-01-06T09:00", "cron": ["0 9 * * *"]}, "anchor", "goes with every alone"),
+    ],
+)
+def test_a_local_time_that_isnt_one_instant_is_refused(fields, field, problem):
+    assert problem in violations(job(on_demand=False, **fields))[field]
+
+
+def test_a_local_at_is_stored_as_its_instant():
+    wanted = job(on_demand=False, local_at="2099-12-24T18:00:00", time_zone="Europe/Berlin")
+    validation.check(wanted, NOW)
+    spec = definitions.spec_of(wanted)
+    assert spec.at.ToDatetime(tzinfo=UTC) == datetime(2099, 12, 24, 17, tzinfo=UTC)
+    assert not spec.local_at
+    old = job_pb2.Job(cron=["0 9 * * *"], time_zone="Asia/Tokyo")
+    edit = job_service_pb2.UpdateJobRequest(job=job_pb2.Job(local_at="2099-12-24T18:00:00"))
+    edit.update_mask.paths.append("at")  # as forms say it
+    edited = masks.masked(old, edit)
+    assert edited.at.ToDatetime(tzinfo=UTC) == datetime(2099, 12, 24, 9, tzinfo=UTC)
+    assert not edited.cron
+
+
+def test_definitions_that_members_before_would_misread_need_a_later_level():
+    anchored = job_pb2.Job(time_zone="UTC", anchor="2026-01-06T09:00")
+    anchored.every.seconds = 86400
+    assert definitions.spec_of(anchored).cron_dialect == 8
+    assert definitions.spec_of(job_pb2.Job(cron=["0 9 L-3 * *"])).cron_dialect == 8
+    assert definitions.spec_of(job_pb2.Job(cron=["0 9 L * *"])).cron_dialect == 1
 
 
 def test_a_job_that_would_not_fit_into_a_frame_is_refused():

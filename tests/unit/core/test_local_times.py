@@ -119,9 +119,8 @@ def test_an_interval_of_days_is_as_a_walk_through_real_time_shows_it(zone: str) 
         start = random.choice(changes) - random.randint(0, 5 * 86400)
         walk = walker.walk(zone, start, start + 7 * 86400)
         days = random.choice((1, 1, 2, 3))
-        anchor = datetime(
-            2026, 1, random.randint(1, 28), random.randint(0, 4), 30 * random.randint(0, 1)
-        )  # noqa: DTZ001, E501
+        time = f"{random.randint(0, 4):02}:{random.choice(('00', '30'))}"
+        anchor = datetime.fromisoformat(f"2026-01-{random.randint(1, 28):02}T{time}")
         found = EverySchedule(timedelta(days=days), anchor=anchor, zone=zone)
         compiled = schedule.compile(found, "", JOB, Bounds())
         low, high = epoch + timedelta(seconds=walk.start), epoch + timedelta(seconds=walk.end)

@@ -255,6 +255,21 @@ def test_a_rewritten_crontab_keeps_what_cron_takes_for_one_line(offline, tmp_pat
     ]
 
 
+def test_a_job_whose_runs_end_each_other_is_a_warning(offline, tmp_path):
+    path = tmp_path / "jobs.yaml"
+    more = "\nshell: {argv: [x]}\n---\n"
+    path.write_text(
+        f"name: long\nevery: 5m\noverlap: cancel_other{more}"
+        f"name: short\nevery: 5m\noverlap: cancel_other\ntimeout: 5m{more}"
+        f"name: nights\ncron: 5 3 * * *\noverlap: terminate_other{more}"
+        f"name: minutes\ncron: 0-5,30 3 * * *\noverlap: terminate_other\ntimeout: 2m{more}"
+    )
+    found = offline("cron", "lint", "-f", str(path), "-o", "json").data
+    told = {one["name"]: one["problem"] for one in found if one["rule"] == "never-finishes"}
+    assert told.keys() == {"long", "minutes"}
+    assert "takes longer than 5m never finishes (timeout 1h)" in told["long"]
+
+
 TRAPS = {
     "0 9 * * * /bin/x\r\n1 9 * * * /bin/y\r\n": ("1", "crlf", "2 lines with CRLF"),
     "0 9 * * * /bin/x": ("1", "final-newline", "cron ignores this line"),

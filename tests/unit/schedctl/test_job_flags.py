@@ -133,6 +133,27 @@ async def test_a_limit_that_is_none_is_refused_by_its_flag(ctl, member, flag, to
     assert member.heard("CreateJob") == []
 
 
+async def test_at_and_anchor_are_local_times_without_an_offset(ctl, member):
+    member.say("CreateJob", lambda request: request.job)
+    flags = ("--at", "2099-12-24T18:00:00", "--tz", "Europe/Berlin", "--", "true")
+    assert (await ctl("job", "create", "x", *flags)).code == 0
+    sent = member.heard("CreateJob")[-1].job
+    assert (sent.local_at, sent.time_zone) == ("2099-12-24T18:00:00", "Europe/Berlin")
+    assert not sent.HasField("at")
+    flags = ("--every", "14d", "--anchor", "2026-01-06T09:00:00", "--tz", "Europe/Berlin")
+    assert (await ctl("job", "create", "x", *flags, "--", "true")).code == 0
+    assert member.heard("CreateJob")[-1].job.anchor == "2026-01-06T09:00:00"
+    assert (await ctl("job", "create", "x", "--start", "2026-01-06T09:00:00", "--", "t")).code == 2
+
+
+async def test_a_job_whose_runs_end_each_other_is_created_with_a_warning(ctl, member):
+    member.say("CreateJob", lambda request: request.job)
+    flags = ("--every", "5m", "--overlap", "cancel_other", "--timeout", "10m", "--", "true")
+    ended = await ctl("job", "create", "x", *flags)
+    assert ended.code == 0
+    assert "warning: a run starts 5m after the one before and cancels it" in ended.err
+
+
 async def test_at_may_be_counted_from_now(ctl, member):
     member.say("CreateJob", lambda request: request.job)
     before = datetime.now(UTC)
