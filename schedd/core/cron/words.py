@@ -37,14 +37,15 @@ def describe_parsed(expression: CronExpression) -> str:
     """The expression in plain English."""
     masks = expression.masks
     if masks is None:
-        return f"every {_duration(expression.every)}, counted from 1970-01-01T00:00:00Z"
+        return f"every {duration_text(expression.every)}, counted from 1970-01-01T00:00:00Z"
     days, times = _days(masks), _clock_times(masks)
     if times:
         return f"{days or 'every day'} at {_and(times)}"
     return _pattern(masks) + (f", {days}" if days else "")
 
 
-def _duration(seconds: int) -> str:
+def duration_text(seconds: int) -> str:
+    """A length of time in its greatest whole unit: "5 minutes", "minute"."""
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds % size == 0:
             return _plural(seconds // size, unit)

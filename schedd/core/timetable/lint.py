@@ -31,10 +31,9 @@ from schedd.core.cron.fields import FIELDS, FieldSpec
 from schedd.core.cron.foreign import AWS, QUARTZ_SHORT, WITH_YEAR
 from schedd.core.cron.masks import Masks, month_length
 from schedd.core.cron.rewrites import both_days, if_meant, instead
-from schedd.core.cron.words import describe_parsed
+from schedd.core.cron.words import describe_parsed, duration_text
 from schedd.core.schedule import Schedule
 from schedd.core.timetable.spreading import fixed, spread
-from schedkit import duration
 from schedkit.records import dataclass
 
 _NO_JOB: Final = UUID(int=0)
@@ -145,10 +144,15 @@ def never_finishes(
     if shortest >= timeout:
         return None
     ends = "cancels" if overlap == "cancel_other" else "kills"
-    length = duration.render(shortest)
+    length = _length(shortest)
     problem = f"a run starts {length} after the one before and {ends} it: a run that takes longer"
-    problem += f" than {length} never finishes (timeout {duration.render(timeout)})"
+    problem += f" than {length} never finishes (timeout {_length(timeout)})"
     return _warn("never-finishes", problem, f"overlap: skip, or a timeout of at most {length}")
+
+
+def _length(length: timedelta) -> str:
+    words = duration_text(int(length.total_seconds()))
+    return words if words[0].isdigit() else f"1 {words}"
 
 
 # -- What cron can't read --

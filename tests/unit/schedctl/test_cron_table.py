@@ -267,7 +267,7 @@ def test_a_job_whose_runs_end_each_other_is_a_warning(offline, tmp_path):
     found = offline("cron", "lint", "-f", str(path), "-o", "json").data
     told = {one["name"]: one["problem"] for one in found if one["rule"] == "never-finishes"}
     assert told.keys() == {"long", "minutes"}
-    assert "takes longer than 5m never finishes (timeout 1h)" in told["long"]
+    assert "takes longer than 5 minutes never finishes (timeout 1 hour)" in told["long"]
 
 
 TRAPS = {
