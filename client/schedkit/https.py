@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schedkit.channel import TLS
 from schedkit.errors import Misconfigured
 from schedkit.handshake import in_words
-from schedkit.seldom import Seldom
+from schedkit.log_rate_limit import LimitedLine
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,11 @@ class Handshake(SSLProtocol):
     """
 
     def __init__(
-        self, inner: Protocol, begun: Callable[[], bool], context: ssl.SSLContext, lines: Seldom
+        self,
+        inner: Protocol,
+        begun: Callable[[], bool],
+        context: ssl.SSLContext,
+        lines: LimitedLine,
     ) -> None:
         super().__init__(
             get_running_loop(),

@@ -1,12 +1,13 @@
 """Standard logging, as lines for people or as JSON lines for machines, on standard error.
 
     log.info("took %d shards", n, extra={"shards": n, "tenure": tenure})
-    text  09:41:07.250 INFO  schedd.owner: took 12 shards shards=12 tenure=…
+    text  2026-01-31T09:41:07.250Z INFO  schedd.owner: took 12 shards shards=12 tenure=…
     json  {"at": "2026-01-31T09:41:07.250Z", "level": "info", "service": "schedd", "logger": …,
            "message": "took 12 shards", "shards": 12, "tenure": …}
 
 Invariants
 - What is given as `extra` stands under its own name; it never hides one of the line's own keys.
+- Repeated lines are limited, with a count (`log_rate_limit`).
 - A record is one line, whatever is in it: line breaks are escaped in both forms, but for the
   traceback of a fault in text.
 """
@@ -20,6 +21,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, Literal
+
+from schedkit.log_rate_limit import LimitedHandler
 
 Format = Literal["json", "text"]
 
@@ -45,7 +48,7 @@ def configure(level: str, fmt: Format, name: str) -> None:
     """
     if fmt not in ("json", "text"):
         raise ValueError(f"log format {fmt!r} is neither json nor text")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LimitedHandler(sys.stderr)
     handler.setFormatter(JsonLines(name) if fmt == "json" else TextLines())
     root = logging.getLogger()
     root.setLevel(level.upper())
@@ -83,11 +86,11 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Time in UTC, level, logger, message, then the extras as `key=value`."""
+    """Date and time in UTC, level, logger, message, then the extras as `key=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line, and a traceback below it where there is one."""
-        at = _instant(record).strftime("%H:%M:%S.%f")[:-3]
+        at = _instant(record).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
         message = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
         extras = "".join(f" {key}={_word(value)}" for key, value in _extras(record).items())
         line = f"{at} {record.levelname:<7} {record.name}: {message}{extras}"

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from schedkit.errors import Unavailable
-from schedkit.seldom import Seldom
+from schedkit.log_rate_limit import LimitedLine
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ LONGEST_NAME: Final = 200
 """Characters of an item in a line of log."""
 
 _counted: Final = Counter[str]()
-_lines: Final[dict[str, Seldom]] = {}
+_lines: Final[dict[str, LimitedLine]] = {}
 
 
 def counts() -> Mapping[str, int]:
@@ -50,7 +50,7 @@ def counts() -> Mapping[str, int]:
 def note(kind: str, item: object, why: object, *, error: BaseException | None = None) -> None:
     """Count an item that was set aside, and log it. `kind`: one of few words, a metric's label."""
     _counted[kind] += 1
-    if count := _lines.setdefault(kind, Seldom()).due():
+    if count := _lines.setdefault(kind, LimitedLine()).due():
         log.log(
             logging.ERROR if error is not None else logging.WARNING,
             "item set aside kind=%s item=%s count=%d: %s",

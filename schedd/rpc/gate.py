@@ -25,7 +25,7 @@ from schedd.api.policy import OPEN, POLICY
 from schedd.core.rights import ANONYMOUS, Identity
 from schedd.rpc.status import abort_with
 from schedkit.errors import Unavailable
-from schedkit.seldom import Seldom
+from schedkit.log_rate_limit import LimitedLine
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Gate:
 
     def __init__(self, authentication: Authentication | None = None) -> None:
         self._authentication = authentication
-        self._lines = Seldom()
+        self._lines = LimitedLine()
 
     def guarded(self, method: str, handler: Handler) -> Handler:
         """The handler of this method (its full name), behind the gate."""

@@ -36,7 +36,7 @@ from schedd.web import login_page, problems, refusals, ways
 from schedd.web.login_page import REASON
 from schedkit.errors import Unavailable
 from schedkit.https import CERTIFICATE
-from schedkit.seldom import Seldom
+from schedkit.log_rate_limit import LimitedLine
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Known:
         self._app = app
         self._authentication = authentication
         self._forms = forms
-        self._lines = Seldom()
+        self._lines = LimitedLine()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or refuse."""

@@ -32,7 +32,7 @@ from schedd.web.login_page import LONGEST, MOST, UNDONE, typed_in
 from schedd.web.pages.forms import fields_of
 from schedd.web.problems import Refusal
 from schedkit.errors import Unavailable
-from schedkit.seldom import Seldom
+from schedkit.log_rate_limit import LimitedLine
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ BackWith: TypeAlias = Callable[[Request, str, Mapping[str, str]], Awaitable[Resp
 
 def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
     """The page, and what its buttons do."""
-    failed, stayed = Seldom(), Seldom()
+    failed, stayed = LimitedLine(), LimitedLine()
 
     async def page(request: Request) -> Response:
         after, who = request.query_params.get("next", ""), request.scope.get(IDENTITY)
@@ -101,7 +101,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
     ]
 
 
-async def _end_former(services: Services, login: str, source: str, stayed: Seldom) -> None:
+async def _end_former(services: Services, login: str, source: str, stayed: LimitedLine) -> None:
     """Where that fails its browser has the new one all the same."""
     try:
         async with in_time.changed(0):
@@ -112,7 +112,7 @@ async def _end_former(services: Services, login: str, source: str, stayed: Seldo
             log.warning(told, error, since)
 
 
-def _tell(failed: Seldom, request: Request, refusal: CallError) -> None:
+def _tell(failed: LimitedLine, request: Request, refusal: CallError) -> None:
     """Anybody can have a login fail, as often as they like."""
     if since := failed.due():
         peer = f"{request.client.host}:{request.client.port}" if request.client else "somebody"

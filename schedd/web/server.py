@@ -22,9 +22,9 @@ from starlette.applications import Starlette
 from schedkit.errors import Fault, Misconfigured
 from schedkit.https import Handshake
 from schedkit.listening import listening
+from schedkit.log_rate_limit import LimitedLine
 from schedkit.patience import MOST, protocol_of
 from schedkit.proxies import NO_PROXIES, Proxies
-from schedkit.seldom import Seldom
 
 GRACE: Final = 3
 """Seconds for requests that are being answered when the server is told to end."""
@@ -128,14 +128,14 @@ class _Server(uvicorn.Server):
             await super().startup(sockets)
             return
         await super().startup([])
-        lines = Seldom()
+        lines = LimitedLine()
         for listener in sockets or ():
             serving = await asyncio.get_running_loop().create_server(
                 partial(self._connection, self._tls, lines), sock=listener, backlog=BACKLOG
             )
             self.servers.append(serving)
 
-    def _connection(self, tls: ssl.SSLContext, lines: Seldom) -> asyncio.BaseProtocol:
+    def _connection(self, tls: ssl.SSLContext, lines: LimitedLine) -> asyncio.BaseProtocol:
         make = cast("Any", self.config.http_protocol_class)
         inner = make(
             config=self.config,

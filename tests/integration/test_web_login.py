@@ -26,7 +26,7 @@ from schedd.web import login as login_face
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import Asked
 from schedd.web.server import bound
-from schedkit import seldom
+from schedkit import log_rate_limit
 from schedkit.errors import Unavailable
 from schedkit.https import context_of
 from schedproto.v1 import auth_service_pb2 as auth
@@ -349,10 +349,10 @@ async def test_logins_that_fail_are_told_once_a_second_at_most_with_how_many_the
     web: Web, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (await log_in(web, "schedd_x")).status == 403
-    monkeypatch.setattr(seldom, "TELL_EVERY", 3600.0)
+    monkeypatch.setattr(log_rate_limit.LimitedLine, "every", 3600.0)
     for _ in range(19):
         assert (await log_in(web, "schedd_x")).status == 403
-    monkeypatch.setattr(seldom, "TELL_EVERY", 0.0)
+    monkeypatch.setattr(log_rate_limit.LimitedLine, "every", 0.0)
     assert (await log_in(web, "schedd_x")).status == 403
     lines = [one.getMessage() for one in caplog.records if one.name == "schedd.web.login"]
     told = r"login of 127\.0\.0\.1:\d+: the token isn't one of this cluster's "

@@ -17,7 +17,7 @@ import pytest
 from schedctl.authority import Authority, Subject
 from schedd.core.rights import Kind, Role, uri_of, uris_of_user
 from schedd.web.server import bound
-from schedkit import channel, handshake, seldom
+from schedkit import channel, handshake, log_rate_limit
 from schedkit.certificates import first_of
 from schedkit.channel import TLS, Rotation
 from schedkit.errors import Misconfigured
@@ -112,7 +112,7 @@ async def test_why_a_certificate_was_refused_is_told_in_the_log(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(seldom, "TELL_EVERY", 0.0)
+    monkeypatch.setattr(log_rate_limit.LimitedLine, "every", 0.0)
     member = authority.issue(MEMBER, tmp_path / "m", DAY)
     alice = authority.issue(ALICE, tmp_path / "a", DAY)
     ended = authority.issue(ALICE, tmp_path / "old", timedelta(minutes=-1))
