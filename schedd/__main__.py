@@ -1,4 +1,4 @@
-"""The command `schedd`: the daemon itself, `schedd migrate` and `schedd recover`."""
+"""The command `schedd`: the daemon, and `schedd migrate`, `recover` and `claim-prefix`."""
 
 import argparse
 import json
@@ -67,7 +67,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
         if options.check_config:
             put_out(json.dumps(config.masked(found), indent=2, default=str))
             return 0
-        from schedd.app import Daemon, migrate, recover
+        from schedd.app import Daemon, claim_prefix, migrate, recover
         from schedkit.reloading import Reload
         from schedkit.service import run_daemon
 
@@ -77,6 +77,9 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
             return 0
         if options.command == "recover":
             put_out("\n".join(recover(found)))
+            return 0
+        if options.command == "claim-prefix":
+            put_out(claim_prefix(found))
             return 0
     except NotNow as error:
         sys.stderr.write(f"schedd: {error}\n")
@@ -92,8 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=["migrate", "recover"],
-        help="migrate: make the schema; recover: hold a restored database until it is resumed",
+        choices=["migrate", "recover", "claim-prefix"],
+        help="migrate: create or upgrade the schema; recover: hold a restored database until it is"
+        " resumed; claim-prefix: give the etcd prefix to the cluster of this database",
     )
     parser.add_argument("--config", type=Path, help="TOML file (default: /etc/schedd/schedd.toml)")
     parser.add_argument("--check-config", action="store_true", help="check, print and exit")

@@ -103,6 +103,17 @@ class DatabaseClock:
         """Why the database isn't the one that was known any more; empty: it is."""
         return self._lineage.broken
 
+    @property
+    def foreign(self) -> str:
+        """Why the database is another cluster's; empty: it isn't."""
+        return self._lineage.foreign
+
+    @property
+    def database(self) -> str:
+        """Id of the cluster whose database it is; empty before the first good probe."""
+        known = self._lineage.known
+        return known.database if known is not None else ""
+
     def follow(self) -> None:
         """Nothing of a tenure runs: take the database as it is."""
         if self.broken:

@@ -42,6 +42,7 @@ from schedd.observer import Observer
 from schedd.owner.ownership import Ownership
 from schedd.owner.shards import Shards
 from schedd.ports import Coordination, KeepLease, LeaseKeeper, MembershipStore, RecoveryStore
+from schedd.prefix import PrefixClaim
 from schedd.registration import Name, Registration
 from schedd.tenure import LiveTenure, Loops, TenureLoop, TenureOver
 from schedkit import failpoints
@@ -54,6 +55,9 @@ log = logging.getLogger(__name__)
 
 LOOK_AGAIN: Final = 0.2
 """Seconds between two looks whether one may join."""
+
+LOOK_FOREIGN: Final = 1.0
+"""Seconds between two looks at a prefix that belongs to another cluster."""
 
 HEALTH_EVERY: Final = 0.5
 
@@ -127,6 +131,7 @@ class Member:
         duties: Duties = no_duties,
         member_ttl: float = math.inf,
         audit: Callable[[AuditEntry], Awaitable[None]] | None = None,
+        claim: PrefixClaim | None = None,
     ) -> None:
         self.identity = identity
         self.cluster = Observer(coordination)
@@ -139,6 +144,7 @@ class Member:
         self._loops = loops
         self._duties = duties
         self._audit = audit
+        self._claim = claim
         self._name = Name(coordination, identity.name, lease=member_ttl, twin=self._second)
         self._backoff = Backoff(initial=0.2, maximum=2.0)
         self._attached_until = -math.inf
@@ -167,11 +173,17 @@ class Member:
 
     async def _once(self, draining: asyncio.Event) -> float:
         """One tenure, if it can be had now; the seconds to wait before the next try."""
+        if self._claim is not None:
+            if (owner := self.cluster.view().owner) is not None:
+                self._claim.take(owner)
+            self.cluster.foreign = self._clock.foreign or self._claim.refused
         self._clock.follow()
         if not self._clock.known or self._clock.away_for() > AWAY_AFTER:
             return LOOK_AGAIN
         began = boottime()
         try:
+            if self._claim is not None and not await self._claimed(self._claim):
+                return LOOK_FOREIGN
             free = await self._name.free()
             self.cluster.twin = self._name.taken_by
             if not free:
@@ -183,6 +195,13 @@ class Member:
         if boottime() - began > SETTLED_AFTER:
             self._backoff.reset()
         return self._backoff.next()
+
+    async def _claimed(self, claim: PrefixClaim) -> bool:
+        """Whether the etcd prefix belongs to the cluster of the database. Raises Unavailable."""
+        database = self._clock.database
+        claimed = database != "" and await claim.check(database)
+        self.cluster.foreign = self._clock.foreign or claim.refused
+        return claimed
 
     async def _tenure(self, keeper: LeaseKeeper, draining: asyncio.Event) -> None:
         """Join, live, leave."""
@@ -203,6 +222,7 @@ class Member:
                     grpc=self.identity.grpc,
                     http=self.identity.http,
                     version=self.identity.version,
+                    prefix=self._claim.prefix_id if self._claim is not None else None,
                 )
             )
             self.cluster.lives(live)
@@ -317,6 +337,10 @@ class Member:
         """
         if self._clock.timeline != live.ownership.timeline:
             return "the database is on another timeline"
+        if (claim := self._claim) is not None and (owner := live.view().owner) is not None:
+            claim.take(owner)
+            if owner.cluster_id != self._clock.database:
+                return f"the etcd prefix belongs to cluster {owner.cluster_id}"
         return self._clock.broken
 
     async def _leave(self, live: LiveTenure, why: str) -> None:

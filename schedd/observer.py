@@ -41,6 +41,8 @@ class Observer:
         self._news = asyncio.Event()
         self.twin = ""
         """Another daemon that serves under this member's name; empty: none is known."""
+        self.foreign = ""
+        """Why the etcd prefix or the database is another cluster's; empty: it isn't."""
         self.went_back: datetime | None = None
         """When revisions were last seen to go back; None: never."""
 

@@ -39,6 +39,7 @@ from workerd.core.trust import Trust
 from workerd.courier import Courier
 from workerd.executors import plugins, scratch
 from workerd.executors.table import Table, executors
+from workerd.home_cluster import HomeCluster
 from workerd.identity import Identity
 from workerd.keeper import sweep_leftovers
 from workerd.keeping import Keeping
@@ -119,6 +120,7 @@ class App:
             clock,
             self._work,
             self._courier,
+            HomeCluster(spool.directory).refusal,
         )
         self._work.on_change = self._attach.redeal
         self._work.on_progress = self._attach.progress

@@ -40,6 +40,7 @@ from workerd.core.grants import NOTHING, deal
 from workerd.core.ids import Address
 from workerd.core.trust import Trust
 from workerd.courier import Courier
+from workerd.home_cluster import Home, anywhere
 from workerd.identity import Identity
 from workerd.link import Ending, Link
 from workerd.work import Work
@@ -70,6 +71,7 @@ class Attach:
         clock: JudgingClock,
         work: Work,
         courier: Courier,
+        home: Home = anywhere,
     ) -> None:
         self.identity = identity
         self._seeds = tuple(seeds)
@@ -79,6 +81,7 @@ class Attach:
         self._clock = clock
         self._work = work
         self._courier = courier
+        self._home = home
         self._members: tuple[Address, ...] = ()
         self._revision = 0
         self._links: dict[Address, Link] = {}
@@ -203,6 +206,10 @@ class Attach:
         if self._clock.known:
             message.judged_time.FromNanoseconds(int(self._clock.read(at) * 1e9))
         return message
+
+    async def refusal(self, welcome: pb.Welcome) -> str:
+        """Why the member is refused: it is of another cluster."""
+        return await self._home(welcome.member, welcome.cluster_id)
 
     def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
         """One more stream is open."""

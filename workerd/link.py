@@ -75,6 +75,10 @@ class Host(Protocol):
         """Whether the lease surely lives."""
         ...
 
+    async def refusal(self, welcome: pb.Welcome) -> str:
+        """Why this member is refused; empty: it isn't."""
+        ...
+
     def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
         """The stream is open."""
         ...
@@ -190,6 +194,8 @@ class Link:
                 welcome = await self._greet(call)
                 if welcome is None:
                     return Ending.AGAIN, "no welcome"
+                if refusal := await self._host.refusal(welcome):
+                    return Ending.AGAIN, refusal
                 self._host.welcomed(self, welcome)
                 try:
                     return await self._converse(call)

@@ -3,6 +3,7 @@
     DIRECTORY/
       lock            held (flock) by the worker process that owns the directory
       spool_id        made once; tells the cluster that two incarnations are one worker
+      cluster         id of the cluster that the worker belongs to (`home_cluster`)
       <n>.results     one batch: a WorkerFrame that holds results alone
       *.journal       what runs, for the keeper
       scratch/        files of attempts that run
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 SUFFIX = ".results"
 _BATCH = re.compile(r"[0-9]{1,18}" + re.escape(SUFFIX), re.ASCII)
 _PARTS = re.compile(
-    r"([0-9]{1,18}\.results|spool_id|trial|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.new"
+    r"([0-9]{1,18}\.results|spool_id|cluster|trial|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.new"
 )
 """What this directory's workers write before it has its name."""
 _TRIAL = 1 << 18
@@ -134,7 +135,7 @@ class Spool:
         path = self.directory / f"{next(self._numbers):012d}{SUFFIX}"
         data = pb.WorkerFrame(results=results).SerializeToString()
         BEFORE_SYNC()
-        _write(path, data)
+        write_file(path, data)
         AFTER_SYNC()
         self._account(path, len(results), len(data))
         return path
@@ -188,7 +189,7 @@ class Spool:
     def _identity(self) -> str:
         path = self.directory / "spool_id"
         if not path.exists():
-            _write(path, str(uuid.uuid4()).encode())
+            write_file(path, str(uuid.uuid4()).encode())
         text = path.read_text("ascii", errors="replace").strip()
         try:
             return str(uuid.UUID(text))
@@ -211,7 +212,8 @@ def _locked(directory: Path) -> int:
     return lock
 
 
-def _write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
+    """Write the file whole or not at all, synced with its directory. Raises OSError."""
     fresh = path.with_name(f"{path.name}.new")
     _write_part(fresh, data)
     try:

@@ -16,13 +16,15 @@ gRPC: calls, Attach, nudges        HTTP: pages, REST, metrics, health
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Final
 
 from starlette.applications import Starlette
 
 from schedd.app import configured
+from schedd.app.claiming import claim_prefix as claim_prefix
+from schedd.app.claiming import prefix_owner
 from schedd.app.doors import Doors, opened
 from schedd.app.garbage import Sweeper
 from schedd.app.lifecycle import Standing, once_available
@@ -33,6 +35,7 @@ from schedd.app.serving import serve
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
 from schedd.etcd import client as etcd_client
+from schedd.prefix import PrefixClaim
 from schedd.result_objects import StoredObjects
 from schedd.rpc.attach import Terms
 from schedd.store.database import Database
@@ -40,6 +43,7 @@ from schedd.store.postgres import PostgresStore
 from schedd.telemetry import Telemetry
 from schedd.web import app as web
 from schedkit import service
+from schedkit.errors import Unavailable
 from schedkit.objects import open_objects
 from schedkit.tasks import Loop, guard
 
@@ -85,13 +89,18 @@ class Daemon:
                     emit=telemetry.emit,
                 )
             )
+            claim = PrefixClaim(
+                etcd, prefix_owner(config, cluster_id), config.etcd.prefix, store.database.lineage
+            )
+            with suppress(Unavailable):  # compared when it joins, too
+                await claim.check_at_start(cluster_id)
             doors = await stack.enter_async_context(opened(config))
             configured.tell_who_is_asked(config)
             identity = configured.identity(config, doors.ports[0], doors.http.port)
             objects = StoredObjects(open_objects(config.results.url, config.results.options))
             stack.callback(objects.close)
             ground = Ground(
-                config, identity, store, clock, etcd, access, cluster_id, objects, telemetry
+                config, identity, store, clock, etcd, access, cluster_id, objects, telemetry, claim
             )
             parts = build(ground)
             stack.push_async_callback(parts.peers.close)

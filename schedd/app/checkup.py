@@ -53,6 +53,7 @@ class _Read:
     rows: tuple[ShardRow, ...] = ()
     pause: Pause | None = None
     twins: tuple[AuditEntry, ...] = ()
+    foreign: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Checkup:
             pause=read.pause,
             results_away=results.result(),
             twins=read.twins,
+            foreign=read.foreign,
             members=tuple(task.result() for task in members),
             workers=tuple(_worker(one) for one in self.workers.workers()),
             elsewhere=tuple(_worker(one) for one in others.result() if not one.unheard),
@@ -132,6 +134,7 @@ class Checkup:
                     tuple(await self.store.membership.read_shards()),
                     await self.store.pauses.present(),
                     await self._twins(),
+                    await self._foreign(),
                 )
         except Unavailable as error:
             return _Read(str(error))
@@ -164,6 +167,12 @@ class Checkup:
                 if line.reason == "SECOND_IDENTITY" and line.at is not None and line.at > since:
                     found.setdefault(line.object, line)
         return tuple(found.values())
+
+    async def _foreign(self) -> tuple[str, ...]:
+        owner = self.member.cluster.view().owner
+        if owner is None:
+            return ()
+        return tuple(await self.store.membership.foreign_members(owner.prefix_id))
 
     async def _member(self, one: MemberView) -> MemberFacts:
         if one.tenure == self.member.cluster.tenure:

@@ -38,6 +38,7 @@ from schedd.owner.watchers import Watchers
 from schedd.owner.worker_audit import WorkerAudit
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
+from schedd.prefix import PrefixClaim
 from schedd.result_objects import StoredObjects
 from schedd.rpc.hearing import Hearing
 from schedd.rpc.nudges import Nudger
@@ -66,6 +67,7 @@ class Ground:
     cluster_id: str
     objects: StoredObjects
     telemetry: Telemetry
+    claim: PrefixClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ def _member(ground: Ground, loops: Loops, duties: Callable[[Leadership], Sequenc
         duties=duties,
         member_ttl=config.member_ttl.total_seconds(),
         audit=ground.store.users.audit,
+        claim=ground.claim,
     )
 
 

@@ -31,6 +31,8 @@ def readiness(
         cluster = member.cluster
         if cluster.twin:
             found[Unready.TWIN] = TWIN.format(cluster.twin)
+        elif cluster.foreign:
+            found[Unready.ANOTHER_CLUSTER] = cluster.foreign
         elif cluster.tenure is None:
             found[Unready.NO_TENURE] = "it has no tenure"
         elif not cluster.trusted():

@@ -142,9 +142,21 @@ class Lineage:
     def __init__(self) -> None:
         self.known: Mark | None = None
         self.broken = ""
+        self.expected = ""
+        """Id of the cluster that the etcd prefix belongs to; empty: any database is used."""
+        self.foreign = ""
+        """Why the database that was seen last is another cluster's; empty: it isn't."""
 
     def seen(self, found: Mark, known: Mark | None) -> None:
         """Take in a look at the database; `known`: what was known before it was taken."""
+        if self.expected in ("", found.database):
+            self.foreign = ""
+        elif not self.broken:
+            self.foreign = self.broken = (
+                f"the database is of cluster {found.database}, and the etcd prefix belongs to"
+                f" cluster {self.expected}; if this database replaces the other one for good:"
+                " `schedd claim-prefix`"
+            )
         if known is None or self.broken:
             self.known = self.known or found
             return

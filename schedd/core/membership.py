@@ -4,6 +4,7 @@
     members/<name>                  who and where, as JSON             lease: that member's
     workers/<id>/<incarnation>      (value: the worker's own affair)   lease: that worker's
     map                             `shard_map`                        no lease
+    cluster                         `prefix_owner`                     no lease
     heir                            who is to lead next, as JSON       lease: that member's
 
 Each reading of these keys becomes one `ClusterView`; loops decide on a view and on nothing else,
@@ -24,8 +25,10 @@ from dataclasses import field
 from typing import Final, TypeVar
 from uuid import UUID
 
+from schedd.core import prefix_owner
 from schedd.core.coordination import NOTHING_DELETED, Entry, Listing, Revision
 from schedd.core.ids import IncarnationId, ShardId, TenureId, Term, Timeline
+from schedd.core.prefix_owner import CLUSTER, PrefixOwner
 from schedd.core.shard_map import NO_MAP, NO_TIMELINE, ShardMap, Unreadable, decode, newer
 from schedkit.records import dataclass
 
@@ -80,6 +83,8 @@ class ClusterView:
     cluster_id: int = 0
     """Of the etcd it was read from."""
     heir: Heir | None = None
+    owner: PrefixOwner | None = None
+    """The cluster that the prefix belongs to; None: no member claimed it."""
     departed: Mapping[IncarnationId, Revision] = field(default_factory=dict)
     """Workers' keys whose deletion was watched, with its revision (`coordination.Followed`)."""
 
@@ -202,6 +207,7 @@ def view_of(
     """
     reader = _Reader()
     heir = reader.one(decode_heir, listing.get(HEIR))
+    owner = reader.one(prefix_owner.decode, listing.get(CLUSTER))
     shard_map = newer(known.map, reader.one(_decode_map, listing.get(MAP)) or NO_MAP)
     return ClusterView(
         members=tuple(reader.all(decode_member, listing.under(MEMBERS))),
@@ -214,6 +220,7 @@ def view_of(
         unreadable=tuple(reader.unreadable),
         cluster_id=listing.cluster_id,
         heir=heir,
+        owner=owner,
         departed=_departed(deleted),
     )
 

@@ -8,6 +8,7 @@ class Unready(StrEnum):
 
     LEAVING = "leaving"
     TWIN = "twin"
+    ANOTHER_CLUSTER = "another_cluster"
     NO_TENURE = "no_tenure"
     UNTRUSTED = "untrusted"
     ETCD = "etcd"

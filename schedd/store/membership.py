@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -62,6 +63,12 @@ SELECT unplanned, fenced_at FROM tenures WHERE member = %s AND id <> %s
 ORDER BY opened_at DESC LIMIT 1
 """
 
+FOREIGN = """
+SELECT DISTINCT member FROM tenures
+WHERE prefix <> %s AND (fenced_at IS NULL OR fenced_at > clock_timestamp() - interval '15 min')
+ORDER BY member LIMIT 20
+"""
+
 NAME_OF = "SELECT member FROM tenures WHERE id = %s"
 
 
@@ -91,6 +98,11 @@ def open_tenure(connection: Connection, tenure: Tenure) -> None:
 
 def _instant(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def foreign_members(connection: Connection, prefix: UUID) -> list[str]:
+    """Return members with another etcd prefix whose tenures ran within the last 15 minutes."""
+    return [str(name) for (name,) in connection.exec_driver_sql(FOREIGN, (prefix,))]
 
 
 def unfenced_tenures(connection: Connection) -> list[Tenure]:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -115,6 +116,10 @@ class PostgresMembershipStore:
     async def losses(self, kept: timedelta) -> Losses:
         """Members and workers that were lost within this time and haven't returned."""
         return await self.database.call(lambda c: cluster_events.losses(c, kept))
+
+    async def foreign_members(self, prefix: UUID) -> list[str]:
+        """Return members with another etcd prefix that used this database of late."""
+        return await self.database.call(lambda c: membership.foreign_members(c, prefix))
 
     async def newest_event(self) -> int:
         """Return the id of the newest cluster event."""

@@ -199,6 +199,13 @@ class DevCluster:
             cursor.execute(query, values or None)
             return list(cursor.fetchall()) if cursor.description else []
 
+    def admin(self, statement: str) -> None:
+        """Run one statement as the superuser of the server, outside of the daemons' database."""
+        port = self.dsn.rpartition(":")[2].partition("/")[0]
+        url = postgres.dsn(int(port), database="postgres", role=postgres.ADMIN)
+        with postgres.connect(url) as session, session.cursor() as cursor:
+            cursor.execute(statement)
+
     def _run(
         self, module: str, *args: str, stdin: str | None = None, timeout: float
     ) -> subprocess.CompletedProcess[str]:

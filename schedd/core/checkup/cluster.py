@@ -15,6 +15,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
     """Pause, leader, shards, stray keys."""
     if not isinstance(facts.database, str):
         yield _paused(facts)
+        yield _alone(facts)
     if not facts.trusted:
         yield _old(facts)
         return
@@ -31,6 +32,17 @@ def examine(facts: Facts) -> Iterator[Finding]:
         )
     else:
         yield check.ok("all that stands under the prefix is ours")
+
+
+def _alone(facts: Facts) -> Finding:
+    check = Check(AREA, "database")
+    if not facts.foreign:
+        return check.ok("no member of another etcd prefix uses it")
+    return check.bad(
+        f"members of another etcd or etcd prefix use this database: {', '.join(facts.foreign)}",
+        "two clusters share one database: each fences the other's members, and jobs fire late",
+        "stop the members of one of them, or give that cluster a database of its own",
+    )
 
 
 def _old(facts: Facts) -> Finding:

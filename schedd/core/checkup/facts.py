@@ -184,5 +184,7 @@ class Facts:
     """Daemons that were turned away of late, for another serves under their name; newest first."""
     trusted: bool = True
     """Whether the asking member's lease is, so that the view is no old one."""
+    foreign: tuple[str, ...] = ()
+    """Members with another etcd prefix that used this database of late."""
     work: WorkFacts | str = field(default_factory=WorkFacts)
     """As text: why it couldn't be read."""

@@ -1,0 +1,64 @@
+"""Which cluster an etcd prefix belongs to: the value of one key under it. Pure.
+
+    cluster    {"cluster_id": …, "database": …, "prefix_id": …}      no lease
+
+The cluster's id is its database's own. Members create the key if it is absent and refuse a prefix
+that belongs to another cluster. `prefix_id` tells two prefixes apart that use one database.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+from uuid import UUID
+
+from schedd.core.coordination import Entry
+from schedd.core.shard_map import Unreadable
+from schedkit.records import dataclass
+
+CLUSTER: Final = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixOwner:
+    """The cluster that a prefix belongs to. `database`: where it is, for people; no password."""
+
+    cluster_id: str
+    database: str
+    prefix_id: UUID
+
+
+def encode(owner: PrefixOwner) -> bytes:
+    """Return the value of the key."""
+    value = {
+        "cluster_id": owner.cluster_id,
+        "database": owner.database,
+        "prefix_id": str(owner.prefix_id),
+    }
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode(entry: Entry) -> PrefixOwner:
+    """Return the owner that the key names; unknown fields are ignored.
+
+    Raises:
+        Unreadable: the value isn't valid.
+    """
+    try:
+        value = json.loads(entry.value)
+        prefix_id = UUID(value["prefix_id"])
+        return PrefixOwner(str(value["cluster_id"]), str(value["database"]), prefix_id)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Unreadable(f"{entry.key}: not a valid owner of a prefix: {error!r}") from error
+
+
+def refusal(owner: PrefixOwner, cluster_id: str, prefix: str) -> str:
+    """Return why a member of the cluster `cluster_id` can't use the prefix; empty: it can."""
+    if owner.cluster_id == cluster_id:
+        return ""
+    return (
+        f"etcd prefix {prefix!r} belongs to cluster {owner.cluster_id} (database"
+        f" {owner.database}), and this member's database is of cluster {cluster_id}. Set"
+        " etcd.prefix to a prefix of its own; if this database replaces the other one for good:"
+        " stop the members of that cluster, then `schedd claim-prefix`"
+    )

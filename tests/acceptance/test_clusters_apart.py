@@ -1,0 +1,153 @@
+"""Two clusters never mix: members refuse another's etcd prefix, and workers another's members."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from schedctl.dev.ports import address, reserve
+from support.cluster import DevCluster, dev_cluster
+from support.wait import PATIENCE, wait_until
+
+SHORT = ["schedd.member_ttl=3s", "schedd.worker_ttl=3s"]
+
+
+@pytest.fixture(scope="module")
+def home(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
+    with dev_cluster(request.session, members=1, workers=1, overrides=SHORT) as cluster:
+        yield cluster
+
+
+def renamed(dsn: str, database: str) -> str:
+    return re.sub(r"/[^/?]+(\?|$)", rf"/{database}\1", dsn)
+
+
+class Stranger:
+    """A member whose database is another one, on the etcd prefix of `home`."""
+
+    def __init__(self, home: DevCluster, database: str) -> None:
+        self.dsn = renamed(home.dsn, database)
+        self.log = home.directory / f"{database}.log"
+        grpc, self.http = map(address, reserve(2))
+        self._words = [
+            *("--config", str(home.directory / "m1.toml"), "--name", "m9"),
+            *("--listen-grpc", grpc, "--listen-http", self.http),
+            *("--postgres-dsn", self.dsn),
+        ]
+        home.admin(f"CREATE DATABASE {database} OWNER schedd")
+        assert self.run("migrate").returncode == 0, self.run("migrate").stderr
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "schedd", *command, *self._words],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+
+def test_a_member_with_another_database_is_refused_at_start_by_name(home: DevCluster) -> None:
+    cluster_id = home.json("cluster", "status")["clusterId"]
+    stranger = Stranger(home, "stranger")
+
+    refused = stranger.run()
+
+    assert refused.returncode == 2, refused.stderr
+    assert f"belongs to cluster {cluster_id} (database" in refused.stderr
+    assert "`schedd claim-prefix`" in refused.stderr
+    assert [one["name"] for one in home.json("cluster", "members")] == ["m1"]
+
+
+def test_a_prefix_is_taken_from_no_cluster_whose_members_run(home: DevCluster) -> None:
+    stranger = Stranger(home, "taker")
+
+    refused = stranger.run("claim-prefix")
+
+    assert refused.returncode == 2
+    assert "members run under this prefix (m1)" in refused.stderr
+
+
+def test_a_worker_refuses_a_member_of_another_cluster_by_name(
+    home: DevCluster, request: pytest.FixtureRequest
+) -> None:
+    home.terminate("w1")
+    config = (home.directory / "w1.toml").read_text()
+    with dev_cluster(request.session, members=1, workers=0) as other:
+        strange = home.directory / "w1-strange.toml"
+        strange.write_text(re.sub(r"endpoints = .*", f"endpoints = {other.endpoints}", config))
+        log = home.directory / "w1-strange.log"
+        with log.open("w") as out:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "workerd", "--config", str(strange)], stderr=out
+            )
+        try:
+            wait_until(
+                lambda: "this worker belongs to cluster" in log.read_text(), PATIENCE, "the refusal"
+            )
+            assert "is of cluster" in log.read_text()
+            assert all(one["free"] is None for one in other.json("worker", "list"))
+        finally:
+            worker.terminate()
+            worker.wait(PATIENCE)
+    home.up()
+    wait_until(
+        lambda: any(one["state"] == "LIVE" for one in home.json("worker", "list")), PATIENCE, "w1"
+    )
+
+
+def test_a_running_member_whose_database_is_created_again_is_not_ready_and_recovers(
+    home: DevCluster,
+) -> None:
+    database = re.search(r"/([^/?]+)(\?|$)", home.dsn)
+    assert database is not None
+    name = database[1]
+    pid = home.entry("m1")["pid"]
+
+    def rename(*pairs: tuple[str, str]) -> None:
+        home.pause("m1")  # no database of its name is there in between
+        for old, new in pairs:
+            home.admin(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                f" WHERE datname = '{old}' AND pid <> pg_backend_pid()"
+            )
+            home.admin(f"ALTER DATABASE {old} RENAME TO {new}")
+        home.resume("m1")
+
+    def ready() -> tuple[int, str]:
+        answer = home.get("m1", "/readyz")
+        return (answer.status, answer.body.decode()) if answer else (0, "")
+
+    Stranger(home, "again")
+    rename((name, "kept"), ("again", name))
+    wait_until(
+        lambda: ready()[0] == 503 and "the etcd prefix belongs to cluster" in ready()[1],
+        PATIENCE,
+        "the member to say why it isn't ready",
+    )
+    assert home.entry("m1")["pid"] == pid
+    os.kill(pid, 0)
+    rename((name, "again"), ("kept", name))
+    wait_until(lambda: ready()[0] == 200, PATIENCE, "the member to be ready again")
+
+
+def test_the_doctor_says_that_another_prefix_uses_the_database(home: DevCluster) -> None:
+    home.sql(
+        "INSERT INTO tenures (id, member, opened_at, prefix)"
+        " VALUES (gen_random_uuid(), 'm7', now(), gen_random_uuid())"
+    )
+    answer = home.schedctl("cluster", "doctor", "-o", "json")
+    [found] = [
+        one
+        for one in json.loads(answer.stdout)
+        if (one["area"], one["check"]) == ("cluster", "database")
+    ]
+    assert found["severity"] == "BAD"
+    assert "m7" in found["what"]
+    assert found["remedy"]

@@ -1,0 +1,37 @@
+"""An etcd prefix names the cluster that it belongs to, and others are refused by that name."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from schedd.core.coordination import NO_LEASE, Entry, Revision
+from schedd.core.prefix_owner import PrefixOwner, decode, encode, refusal
+from schedd.core.shard_map import Unreadable
+
+OWNER = PrefixOwner("c1", "db1:5432/schedd", UUID(int=7))
+
+
+def entry(value: bytes) -> Entry:
+    return Entry("cluster", value, Revision(1), Revision(1), NO_LEASE)
+
+
+def test_an_owner_is_read_as_it_was_written() -> None:
+    assert decode(entry(encode(OWNER))) == OWNER
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"cluster_id":1}', b"\xff"])
+def test_what_names_no_owner_is_unreadable(value: bytes) -> None:
+    with pytest.raises(Unreadable):
+        decode(entry(value))
+
+
+def test_the_own_cluster_is_accepted_and_another_is_refused_with_name_and_remedy() -> None:
+    assert refusal(OWNER, "c1", "schedd/") == ""
+
+    refused = refusal(OWNER, "c2", "schedd/")
+
+    assert "'schedd/' belongs to cluster c1 (database db1:5432/schedd)" in refused
+    assert "cluster c2" in refused
+    assert "`schedd claim-prefix`" in refused
