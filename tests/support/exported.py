@@ -14,7 +14,7 @@ from datetime import timedelta
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from schedd.core.events import DatabaseSeen, Surveyed
+from schedd.core.events import ClusterWatched, DatabaseSeen, Surveyed
 from schedd.core.pools import PoolKey
 from schedd.core.survey import PoolSurvey
 from schedd.core.vitals import DatabaseVitals
@@ -38,6 +38,7 @@ def exported() -> Exported:
     telemetry.slack.renewed(boottime() + 3, 5.0)
     telemetry.emit(Surveyed((PoolSurvey(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
     telemetry.emit(DatabaseSeen(DatabaseVitals(timedelta(0), 0)))
+    telemetry.emit(ClusterWatched(lost_members=0, lost_workers=0, stuck=0))
     worker = Metrics()
     worker.slack.renewed(boottime() + 3, 15.0)
     return _of(telemetry.registry) | _of(worker.registry)
