@@ -57,10 +57,10 @@ GRACE: Final = 0.5
 
 
 def migrate(config: Config) -> str:
-    """Bring the database to this version's schema; gives its revision."""
-    from schedd.store.migrate import upgrade  # it takes its time, and daemons don't need it
+    """Bring the database to this version's schema; gives its revision, and the daemons' grants."""
+    from schedd.store import migrate  # slow to load, and daemons don't need it
 
-    return upgrade(config.postgres.dsn)
+    return f"{migrate.upgrade(config.postgres.dsn)}\n{migrate.daemon_grants(config.postgres.dsn)}"
 
 
 class Daemon:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from schedd.core.checkup.facts import DatabaseFacts, Replica, TableFacts
 from schedd.core.ids import Timeline
-from schedd.store import partitions, revisions
+from schedd.store import grants, partitions, revisions
 from schedd.store.servers import TIMELINE
 from schedkit.clock import boottime
 
@@ -26,8 +26,7 @@ SETTINGS = (
 
 ROLE = f"""
 SELECT pg_is_in_recovery(),
-    CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
-         ELSE {TIMELINE} END,
+    {TIMELINE},
     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
     (SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database())
 """
@@ -42,11 +41,19 @@ FROM (
 ) t(began)
 """
 
+TIMELINE_GIVEN = "SELECT schedd_timeline() IS NOT NULL"
+
 REPLICAS = """
 SELECT application_name, COALESCE(state, ''), COALESCE(sync_state, ''),
-    COALESCE(pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn), 0)::bigint
+    COALESCE(pg_wal_lsn_diff({here}, replay_lsn), 0)::bigint
 FROM pg_stat_replication ORDER BY 1
 """
+
+ENDS_SESSIONS = """
+SELECT has_function_privilege('pg_terminate_backend(int, bigint)', 'execute')
+    AND has_function_privilege('pg_blocking_pids(int)', 'execute')
+"""
+"""By both a fencer gets past a session of its own role that stopped inside a transaction."""
 
 IDLE_SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE NOT active ORDER BY 1"
 
@@ -69,12 +76,17 @@ def look(connection: Connection) -> DatabaseFacts:
     took = (boottime() - began) / (len(SETTINGS) + 1)
     oldest, held_back = connection.exec_driver_sql(OLDEST).one()
     schema = revisions.look(connection)
-    replicas = () if in_recovery else connection.exec_driver_sql(REPLICAS).all()
+    given = in_recovery or connection.exec_driver_sql(TIMELINE_GIVEN).scalar_one()
+    here = "pg_current_wal_lsn()" if given else "sent_lsn"
+    replicas = () if in_recovery else connection.exec_driver_sql(REPLICAS.format(here=here)).all()
     return DatabaseFacts(
         version=int(settings["server_version_num"]),
         settings=settings,
         in_recovery=in_recovery,
         timeline=Timeline(timeline),
+        timeline_given=given,
+        lacks=grants.missing(connection),
+        ends_sessions=connection.exec_driver_sql(ENDS_SESSIONS).scalar_one(),
         connections=connections,
         replicas=tuple(Replica(*row) for row in replicas),
         idle_slots=tuple(connection.exec_driver_sql(IDLE_SLOTS).scalars()),

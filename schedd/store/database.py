@@ -25,7 +25,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypeVar, cast
+from urllib.parse import unquote
 
+from psycopg2 import ProgrammingError
+from psycopg2.extensions import parse_dsn
 from sqlalchemy import URL, Connection, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
@@ -84,10 +87,13 @@ class StartOver(Exception):
 def url_of(dsn: str) -> URL:
     """The DSN with its driver named: a bare `postgresql://` means psycopg2.
 
-    Raises Misconfigured when it is no URL of PostgreSQL.
+    Hosts are read as libpq reads them: a percent-encoded socket directory, or several with ports.
+
+    Raises Misconfigured when it isn't a URL of PostgreSQL.
     """
     try:
-        url = make_url(dsn)
+        url = _several(dsn) if "," in _authority(dsn) else make_url(dsn)
+        url = url.set(host=unquote(url.host)) if url.host else url
     except (ArgumentError, ValueError) as error:  # the latter for a port that is no number
         raise Misconfigured(f"not a PostgreSQL URL: {error}") from error
     if url.drivername in {"postgresql", "postgres"}:
@@ -95,6 +101,22 @@ def url_of(dsn: str) -> URL:
     if url.drivername != "postgresql+psycopg2":
         raise Misconfigured(f"not a PostgreSQL URL: it begins with {url.drivername}://")
     return url
+
+
+def _authority(dsn: str) -> str:
+    """`HOST:PORT,HOST:PORT` of a URL."""
+    return dsn.partition("://")[2].partition("?")[0].rpartition("@")[2].partition("/")[0]
+
+
+def _several(dsn: str) -> URL:
+    """A URL with several hosts, by libpq; SQLAlchemy takes them behind the `?` only."""
+    scheme, _, rest = dsn.partition("://")
+    try:
+        found = parse_dsn(f"postgresql://{rest}")
+    except ProgrammingError:  # its message repeats the password
+        raise ValueError("libpq can't parse it") from None
+    user, password, name = (found.pop(key, None) for key in ("user", "password", "dbname"))
+    return URL.create(scheme, user, password, database=name, query=found)
 
 
 class Database:

@@ -27,7 +27,7 @@ from schedkit.errors import Misconfigured
 ONE: Final = "postgresql://USER@HOST/DATABASE"
 SEVERAL: Final = (
     f"{ONE}, or with several hosts"
-    " postgresql://USER@/DATABASE?host=HOST1:5432&host=HOST2:5432&target_session_attrs=read-write"
+    " postgresql://USER@HOST1:5432,HOST2:5432/DATABASE?target_session_attrs=read-write"
 )
 
 _BEHIND: Final = re.compile(r"[^:]*://(?>(?:[^:/]*(?::[^@]*)?@)?)[^?]*\?(.*)", re.DOTALL)
@@ -98,7 +98,7 @@ def _unreached(given: Mapping[str, str]) -> Iterator[str]:
     if any("@" in host[1:] for host in hosts):
         yield "has an @ in its host: write %40 for one in a password"
     elif not all(host[0] == "@" or _is_host(host) for host in hosts):
-        yield "has a host that is none"
+        yield "has an invalid host; write %2F for each / of a socket directory"
     for port in given.get("port", "").split(","):
         if port and not (_PORT.fullmatch(port) and int(port) <= 0xFFFF):
             yield "has a port that isn't from 1 to 65535"

@@ -26,13 +26,12 @@ from schedkit.errors import Unavailable
 
 LOOK = f"""
 SELECT clock_timestamp(), pg_is_in_recovery(),
-    CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint())
-         ELSE {TIMELINE} END,
-    c.marked_at, c.cluster_id::text, s.system_identifier
-FROM cluster c, pg_control_system() s WHERE c.one
+    {TIMELINE},
+    c.marked_at, c.cluster_id::text, COALESCE(schedd_system_identifier(), 0)
+FROM cluster c WHERE c.one
 """
 
-_NOT_MIGRATED = {"42P01", "42703"}
+_NOT_MIGRATED = {"42P01", "42703", "42883"}
 _LOOKED_AT = "schedd: looked at"
 
 

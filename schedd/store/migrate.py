@@ -23,11 +23,12 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from schedd.store import partitions
+from schedd.store import grants, partitions
 from schedd.store.database import CONNECTION, url_of
 from schedd.store.errors import judge, sqlstate
 from schedd.store.revisions import MIGRATIONS, admitted, look
 from schedd.store.servers import Servers
+from schedkit.errors import Misconfigured
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,16 @@ def upgrade(dsn: str) -> str:
     raise AssertionError("the last try gives an answer or raises")
 
 
+def daemon_grants(dsn: str) -> str:
+    """The SQL for daemons whose role isn't the one of this DSN."""
+    engine = _engine(dsn)
+    try:
+        with engine.begin() as connection:
+            return grants.for_daemons(connection)
+    finally:
+        engine.dispose()
+
+
 def _engine(dsn: str) -> Engine:
     """Of the servers that the DSN names it leads where members go: to none that was replaced."""
     engine = create_engine(url_of(dsn), poolclass=NullPool, connect_args=dict(CONNECTION))
@@ -87,6 +98,8 @@ def _upgrade(engine: Engine) -> str:
     with engine.begin() as connection:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql("SET LOCAL lock_timeout = '10s'")
+        if lacks := grants.missing(connection):
+            raise Misconfigured(lacks)
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{HOLDS_UP}'")
         if not admitted(look(connection)):

@@ -48,6 +48,12 @@ def missing_days(connection: Connection, days: int) -> list[date]:
     return [day for day in wanted if name_of(day) not in existing]
 
 
+OWNER = """
+SELECT pg_get_userbyid(relowner), quote_ident(pg_get_userbyid(relowner)), current_user
+FROM pg_class WHERE oid = 'runs'::regclass
+"""
+
+
 def make_day(connection: Connection, day: date) -> bool:
     """Make the partition of one day; False when the default one holds rows of it."""
     start, end = bounds_of(day)
@@ -63,6 +69,9 @@ def make_day(connection: Connection, day: date) -> bool:
         f"CREATE TABLE {name} (LIKE runs INCLUDING DEFAULTS INCLUDING INDEXES)"
         " WITH (fillfactor = 33)"
     )
+    owner, quoted, ours = connection.exec_driver_sql(OWNER).one()
+    if owner != ours:  # a member of the owning role made it: all partitions have one owner
+        connection.exec_driver_sql(f"ALTER TABLE {name} OWNER TO {quoted}")
     connection.exec_driver_sql(
         f"ALTER TABLE runs ATTACH PARTITION {name} FOR VALUES FROM (%s) TO (%s)", (start, end)
     )

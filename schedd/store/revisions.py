@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection
 
+from schedd.store import grants
 from schedd.store.errors import SchemaMismatch
 from schedkit.records import dataclass
 
@@ -81,6 +82,8 @@ def check_schema(connection: Connection) -> None:
     found = look(connection)
     if found.revision == head() or admitted(found):
         return
+    if found.revision is None and (lacks := grants.missing(connection)):
+        raise SchemaMismatch(f"{lacks}\nThen run `schedd migrate`.")
     if found.revision is None:
         raise SchemaMismatch("The database has no schema yet. Run `schedd migrate`.")
     raise SchemaMismatch(

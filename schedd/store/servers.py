@@ -16,21 +16,38 @@ Invariants
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Final
 
 from psycopg2 import Error, OperationalError
 
 from schedd.core.ids import Timeline
 from schedd.core.shard_map import NO_TIMELINE
 
-TIMELINE = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int"
+UNREADABLE: Final = Timeline(1)
+"""Stands for the timeline where the server doesn't give it (Aurora; EXECUTE revoked). A failover is
+then noticed by marks alone."""
 
-LOOK = f"SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE {TIMELINE} END"
+TIMELINE: Final = f"COALESCE(schedd_timeline(), {UNREADABLE})"
+"""In statements on the schema (`migrations/versions/v0025_timeline_function.py`)."""
+
+LOOK: Final = """
+SELECT CASE WHEN pg_is_in_recovery() THEN NULL
+    ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int END
+"""
+"""The same for a new connection, which may lead to a database without the schema."""
+
+_ROLE: Final = f"SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE {UNREADABLE} END"
+
+_NOT_GIVEN: Final = ("55000", "42501", "42883", "0A000")
+"""SQLSTATEs by which a server refuses `LOOK`. On Aurora: 55000."""
 
 Host = tuple[str, str]
+
+log = logging.getLogger(__name__)
 
 
 class Servers:
@@ -49,6 +66,7 @@ class Servers:
         self._lock = threading.Lock()
         """Guards `_least`: a timeline that was seen is never forgotten."""
         self._least = NO_TIMELINE
+        self._said = False
         self._last: Host | None = None
         """Where the newest connection leads: the next one tries it first, for a host that is silent
         costs each connection its timeout."""
@@ -114,7 +132,14 @@ class Servers:
         """None for a standby. Leaves no transaction open."""
         try:
             with self._patience(raw), raw.cursor() as cursor:
-                cursor.execute(LOOK)
+                try:
+                    cursor.execute(LOOK)
+                except Error as error:
+                    if error.pgcode not in _NOT_GIVEN:
+                        raise
+                    raw.rollback()
+                    self._say_once(str(error))
+                    cursor.execute(_ROLE)
                 [found] = cursor.fetchone()
                 raw.rollback()
         except Error:
@@ -122,10 +147,26 @@ class Servers:
             raise
         return None if found is None else Timeline(found)
 
+    def _say_once(self, why: str) -> None:
+        with self._lock:
+            said, self._said = self._said, True
+        if not said:
+            reason = why.strip().partition("\n")[0]
+            log.warning(
+                "timeline unavailable reason=%r: a replaced primary that still takes writes isn't"
+                " recognized; a failover is noticed by marks only (docs/databases.md)",
+                reason,
+            )
+
     def _why(self, here: Host, timeline: Timeline | None) -> str:
         who = ":".join(here)
         if timeline is None:
             return f"{who} is a standby, or still recovers"
+        if self._said and timeline == UNREADABLE:
+            return (
+                f"{who} doesn't give its timeline, and {self._least} was seen: GRANT EXECUTE ON"
+                " FUNCTION pg_current_wal_lsn(), pg_walfile_name(pg_lsn)"
+            )
         return f"{who} is on timeline {timeline}, and {self._least} was seen: it was replaced"
 
 

@@ -54,7 +54,10 @@ class DevCluster:
         overrides: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         tls: bool = False,
+        postgres: str = "",
     ) -> None:
+        """`postgres`: the DSN of a server to use; empty: the cluster starts its own."""
+        self.postgres = postgres
         self.directory = directory
         self.members = members
         self.workers = workers
@@ -81,6 +84,8 @@ class DevCluster:
         ]
         if self.tls:
             sizes.append("--tls")
+        if self.postgres:
+            sizes += ["--postgres", self.postgres]
         done = self.dev("up", "--detach", *map(str, sizes), *settings, timeout=UP_SECONDS + 20)
         if done.returncode != 0:
             raise NotUpError(f"dev up: exit {done.returncode}\n{done.stderr}")

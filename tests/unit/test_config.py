@@ -251,8 +251,8 @@ def test_a_dsn_is_a_url_and_is_not_shown(dsn: str) -> None:
 
 
 def test_a_dsn_with_several_hosts_where_one_stands_is_told_how_several_are_named() -> None:
-    [said] = map(str, Postgres("postgresql://u:hidden@h1:1,h2:2,h3/x").faults())
-    form = "postgresql://USER@/DATABASE?host=HOST1:5432&host=HOST2:5432&target_session_attrs=read-write"
+    [said] = map(str, Postgres("postgresql://u:hidden@h1:1,h2:,h3:port/x%").faults())
+    form = "postgresql://USER@HOST1:5432,HOST2:5432/DATABASE?target_session_attrs=read-write"
     assert said == (
         f"dsn: must be a URL such as postgresql://USER@HOST/DATABASE, or with several hosts {form}"
     )

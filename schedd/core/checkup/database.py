@@ -29,6 +29,8 @@ def examine(facts: Facts) -> Iterator[Finding]:
     yield _version(found)
     yield _schema(found)
     yield _role(found, facts)
+    yield _privileges(found)
+    yield _sessions(found)
     yield _timeouts(found)
     yield _durable(found)
     yield _connections(found)
@@ -80,7 +82,37 @@ def _role(found: DatabaseFacts, facts: Facts) -> Finding:
             "after a fail-over every owner takes its shards anew; it should have by now",
             "see `schedctl cluster shards`, and whether all members reach the same server",
         )
+    if not found.timeline_given:
+        return check.warn(
+            "this server doesn't give its timeline (pg_current_wal_lsn, pg_walfile_name)",
+            "a failover is noticed by marks (every 5 s) and lost connections only: a replaced"
+            " primary that still takes writes isn't recognized",
+            "expected on Aurora; elsewhere GRANT EXECUTE on both functions (docs/databases.md)",
+        )
     return check.ok(f"{found.timeline}, the primary's")
+
+
+def _privileges(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "privileges")
+    if not found.lacks:
+        return check.ok("the role can make partitions of the tables")
+    why, _, statements = found.lacks.partition("\n")
+    return check.warn(
+        why.partition(". Run ")[0],
+        "the leader can't make or drop daily partitions, and `schedd migrate` is refused",
+        "run as the owner: " + " ".join(statements.split()),
+    )
+
+
+def _sessions(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "sessions")
+    if found.ends_sessions:
+        return check.ok("the role can end its own sessions")
+    return check.warn(
+        "the role can't call pg_terminate_backend or pg_blocking_pids",
+        "a member that stops inside a transaction holds its shards until its session times out",
+        "GRANT EXECUTE on both functions to the role (docs/databases.md)",
+    )
 
 
 def _timeouts(found: DatabaseFacts) -> Finding:

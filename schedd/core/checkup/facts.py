@@ -65,6 +65,12 @@ class DatabaseFacts:
     settings: Mapping[str, str]
     in_recovery: bool = False
     timeline: Timeline = NO_TIMELINE
+    lacks: str = ""
+    """Privileges that the role lacks, and the SQL that gives them."""
+    timeline_given: bool = True
+    """Whether the server gives its timeline; some managed services don't."""
+    ends_sessions: bool = True
+    """Whether the role may end sessions of its own that block a fencer."""
     connections: int = 0
     replicas: tuple[Replica, ...] = ()
     idle_slots: tuple[str, ...] = ()

@@ -294,3 +294,12 @@ def test_a_second_daemon_of_a_name_is_told_with_where_it_runs() -> None:
     [one] = [finding for finding in wrong(healthy(twins=(TWIN,))) if finding.check == "names"]
     assert one.subject == "w1"
     assert one.what == "a second worker of this name (h2) was turned away at 2026-01-05T12:00:00Z"
+
+
+def test_the_doctor_prints_what_the_role_lacks() -> None:
+    lacks = "role a lacks b. Run in this database, as its owner or a superuser:\n    GRANT b TO a;"
+    found = stored(timeline_given=False, ends_sessions=False, lacks=lacks)
+    findings = {each.check: each for each in examine(healthy(database=found))}
+    assert findings["privileges"].remedy == "run as the owner: GRANT b TO a;"
+    assert "marks" in findings["timeline"].why
+    assert "pg_terminate_backend" in findings["sessions"].what

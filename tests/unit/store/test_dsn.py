@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
+from schedd.store.database import url_of
 from schedd.store.dsn import faults
 from support.certs import Authority
 
@@ -203,7 +204,10 @@ def test_libpq_ends_at_a_nul_so_none_may_stand_anywhere(dsn: str) -> None:
         ("u:my@s3cr3t@h/db", "has an @ in its host: write %40 for one in a password"),
         ("u:my@s3cr3t@h:5432/db", "has an @ in its host: write %40 for one in a password"),
         ("u:my@@s3cr3t@h/db", "has an @ in its host: write %40 for one in a password"),
-        ("u:my@s3cr3t word/db", "has a host that is none"),
+        (
+            "u:my@s3cr3t word/db",
+            "has an invalid host; write %2F for each / of a socket directory",
+        ),
         ("u:my@h?s3cr3t@h/db", "has an @ behind its ?: write %40 for it, and %3F for a ? in"),
         ("u:my@h?s3cr3t=x@h/db", "has an @ behind its ?: write %40 for it, and %3F for a ? in"),
     ],
@@ -217,3 +221,33 @@ def test_the_end_of_a_password_is_not_taken_for_a_host_and_shown(dsn: str, said:
 def test_what_is_no_text_is_no_password_and_is_not_shown() -> None:
     [told] = faults("postgresql://u:s3c\udcffret@h/db")
     assert told == "isn't UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("dsn", "given"),
+    [
+        ("u@%2Fvar%2Frun%2Fpostgresql/db", {"host": "/var/run/postgresql", "user": "u"}),
+        ("u@%2Ftmp:5433/db?application_name=x", {"host": "/tmp", "port": "5433"}),
+        ("/db?host=/var/run/postgresql", {"host": "/var/run/postgresql"}),
+        ("u@h1:5432,h2:5433/db?target_session_attrs=read-write", {"host": "h1,h2"}),
+        ("u@h1,h2:5433/db", {"host": "h1,h2", "port": ",5433"}),
+        ("u@h1,%2Frun/db", {"host": "h1,/run"}),
+        ("u@[::1]:5432,[fd00::2]/db", {"host": "::1,fd00::2"}),
+        ("u:p%40%25%2C%2F@a,b/db", {"password": "p@%,/", "host": "a,b"}),
+        ("u:p%2C@h/db", {"password": "p,", "host": "h"}),
+        ("u@%40abstract/db", {"host": "@abstract"}),
+        ("u@h/db?options=-c%20search_path%3Dapp", {"options": "-c search_path=app"}),
+        ("?service=billing", {"service": "billing"}),
+    ],
+)
+def test_a_url_is_read_as_libpq_reads_it(dsn: str, given: dict[str, str]) -> None:
+    url = url_of(f"postgresql://{dsn}")
+    assert [*faults(f"postgresql://{dsn}")] == []
+    _, options = url.get_dialect()().create_connect_args(url)
+    read = {name: str(value) for name, value in options.items()}
+    assert given.items() <= read.items()
+
+
+def test_a_url_of_several_hosts_that_cant_be_read_repeats_no_password() -> None:
+    [told] = faults("postgresql://u:s3cret@h1:x,h2/db%zz")
+    assert told.startswith("must be a URL such as")
