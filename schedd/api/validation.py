@@ -121,8 +121,8 @@ def payload_violations(payload: common_pb2.Payload, field: str = "payload") -> I
     elif payload.json:
         try:
             standard.loads(payload.json)
-        except standard.TooDeep as deep:
-            yield Violation(field, str(deep))
+        except (standard.TooDeep, standard.TooMany) as beyond:
+            yield Violation(field, str(beyond))
         except ValueError as wrong:
             yield Violation(field, f"isn't JSON: {wrong}")
 

@@ -16,6 +16,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from schedclient import handlers as sdk
 from schedkit.clock import utcnow
+from schedkit.jsonform.standard import TooDeep
 from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import (
     DONT_RETRY_CODE,
@@ -77,7 +78,10 @@ def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
         except TooLong:
             wrong = f"its result has more than {most} bytes"
             return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
-        except (TypeError, ValueError, RecursionError) as error:
+        except TooDeep as error:
+            wrong = f"the result {error}; return a flatter value, or bytes"
+            return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
+        except (TypeError, ValueError) as error:
             wrong = f"its result isn't JSON: {error}"
             return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
     if len(content.data) > most:

@@ -47,7 +47,7 @@ from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import MAX_ERROR, Cause, Content, Outcome, Reason, Verdict, stopped
 from workerd.executors import reflection
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
-from workerd.executors.large import LARGE, beside
+from workerd.executors.large import LARGE, beside, is_json
 from workerd.executors.reflection import Metadata, NotThere, Unfit
 from workerd.executors.roots import system_roots
 from workerd.limits import at_limit, limit_in, need_descriptor
@@ -314,14 +314,22 @@ def _wish(duration: Duration) -> timedelta:
 def _succeeded(data: bytes, *, json: bool, most: int) -> Outcome:
     if len(data) > most:
         return Outcome(Verdict.SUCCEEDED, output=(_piece(data[:KEEP]),))
-    return Outcome(Verdict.SUCCEEDED, result=Content(data, json=json and _is_json(data)))
+    try:
+        return Outcome(Verdict.SUCCEEDED, result=Content(data, json=json and _is_json(data)))
+    except standard.TooDeep as error:
+        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, f"the response {error}")
 
 
 def _is_json(data: bytes) -> bool:
+    """As `large.is_json`, and without numbers or characters that JSON readers refuse."""
+    if not is_json(data):
+        return False  # kept as bytes, though the target says JSON
     try:
-        standard.loads(data)
-    except (ValueError, RecursionError):
-        return False  # it only said so: kept as bytes
+        standard.loads(data, any_width=True)
+    except standard.TooDeep:
+        raise
+    except ValueError:
+        return False
     return True
 
 

@@ -21,6 +21,7 @@ from yarl import URL
 
 from schedkit.clock import utcnow
 from schedkit.headers import reserved
+from schedkit.jsonform.standard import TooDeep
 from schedkit.outward.client import CallFailed, Client
 from schedkit.outward.policy import Egress
 from schedkit.outward.secrets import keys
@@ -162,10 +163,13 @@ async def _judged(
         return Outcome(Verdict.FAILED, Reason.HTTP_STATUS, wrong, answer.status, output=output)
     await _read(answer, data, most)
     result = None
-    if 0 < len(data) <= LARGE:
-        result = _content(bytes(data), answer.content_type)
-    elif 0 < len(data) <= most:
-        result = await beside(partial(_content, bytes(data), answer.content_type))
+    try:
+        if 0 < len(data) <= LARGE:
+            result = _content(bytes(data), answer.content_type)
+        elif 0 < len(data) <= most:
+            result = await beside(partial(_content, bytes(data), answer.content_type))
+    except TooDeep as error:
+        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, f"the response {error}")
     return Outcome(Verdict.SUCCEEDED, result=result, output=() if result else output)
 
 

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from schedkit.jsonform.standard import TooDeep, check_levels
 from workerd.executors.threads import Threads
 
 T = TypeVar("T")
@@ -44,12 +45,19 @@ async def beside(call: Callable[[], T]) -> T:
 
 
 def is_json(data: bytes) -> bool:
-    """Whether it is JSON, in UTF-8, as a field of a message takes it. Makes nothing of it."""
+    """Return whether it is JSON, in UTF-8, as a field of a message takes it. Makes nothing of it.
+
+    Raises:
+        TooDeep: it may be JSON, and is nested too deeply for a result.
+    """
     try:
         data.decode()
         msgspec.json.decode(data, type=msgspec.Raw)
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise TooDeep from None
+    except ValueError:
         return False
+    check_levels(data)
     return True
 
 
@@ -76,11 +84,16 @@ def written(value: object, most: int) -> bytes:
 
     Raises:
         TooLong: it has more bytes than `most`.
-        TypeError, ValueError, RecursionError: it has none.
+        TooDeep: it is nested too deeply for a result.
+        TypeError, ValueError: it has none.
     """
-    text = _WRITER.encode(value).encode() if light(value) else _by_steps(value, most)
+    try:
+        text = _WRITER.encode(value).encode() if light(value) else _by_steps(value, most)
+    except RecursionError:
+        raise TooDeep from None
     if len(text) > most:
         raise TooLong
+    check_levels(text)
     return text
 
 

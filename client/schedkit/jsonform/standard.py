@@ -11,10 +11,16 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any, Final, NoReturn
 
 MOST_NESTED: Final = 100
 """Lists and objects within each other, in a payload."""
+
+READ_NESTED: Final = 300
+"""Levels of a stored result that readers accept. Workers accept no result of more than
+MOST_NESTED; earlier versions did.
+"""
 
 MOST_VALUES: Final = 128 * 1024
 """Values in a text that is longer than any payload: each takes time and room to read."""
@@ -27,6 +33,11 @@ each quote that is escaped in it would be looked from anew, for hours.
 """
 _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 """Where half a pair may stand, as an escape or as itself."""
+
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\2\2\0\0")
+"""One more than the step in depth at each bracket."""
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
+_PART: Final = 16 * 1024
 
 Pairs = list[tuple[str, Any]]
 
@@ -50,15 +61,18 @@ def loads(
     *,
     levels: int = MOST_NESTED,
     pairs: Callable[[Pairs], Any] | None = None,
+    any_width: bool = False,
 ) -> Any:
-    """The value that a text stands for; `pairs` makes each object, as in `json.loads`.
+    """Return the value of a text; `pairs` makes each object, as in `json.loads`. `any_width` allows
+    more than MOST_VALUES values.
 
     Raises:
         TooDeep: it may be JSON, and is nested too deeply.
         TooMany: it may be JSON, of too many values.
         ValueError: it is no JSON.
     """
-    check_width(text)
+    if not any_width:
+        check_width(text)
     try:
         value = json.loads(
             text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=pairs
@@ -79,6 +93,19 @@ def check_depth(value: Any, levels: int = MOST_NESTED) -> None:
         if not level:
             return
     raise TooDeep
+
+
+def check_levels(text: bytes) -> None:
+    """Raise TooDeep for JSON text that is nested deeper than MOST_NESTED, without reading it."""
+    if text.count(b"[") + text.count(b"{") <= MOST_NESTED:
+        return
+    signs = _TEXT.sub(b"", text).translate(_STEPS, _NO_BRACKETS)
+    depth = 0
+    for start in range(0, len(signs), _PART):  # other threads run between two parts
+        depths = [*accumulate((sign - 1 for sign in signs[start : start + _PART]), initial=depth)]
+        if max(depths) > MOST_NESTED:
+            raise TooDeep
+        depth = depths[-1]
 
 
 def check_width(text: str | bytes) -> None:

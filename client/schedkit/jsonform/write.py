@@ -53,7 +53,7 @@ def payload_value(payload: Message) -> Any:
     content = getattr(payload, kind)
     if kind == "json":
         try:
-            return standard.loads(content)
+            return standard.loads(content, levels=standard.READ_NESTED, any_width=True)
         except ValueError:
             content = content.encode()
     return {BASE64: base64.b64encode(content).decode()}

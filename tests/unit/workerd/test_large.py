@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer as TestServer
 
+from schedkit.jsonform import payload_value
+from schedkit.jsonform.standard import TooDeep
 from schedkit.outward.policy import Egress
 from schedproto.v1 import job_pb2
 from support.calling import called
@@ -21,7 +24,9 @@ from support.fake_member import FakeMember
 from workerd.core.outcome import Reason, Verdict
 from workerd.executors import http, large
 from workerd.executors.base import Attempt, Stop
+from workerd.executors.calling import returned
 from workerd.executors.large import LARGE, TooLong, is_json, light, written
+from workerd.wire import payload as payload_of
 
 MANY = 100_000
 
@@ -149,11 +154,83 @@ def test_a_value_within_itself_is_no_json() -> None:
         (b'"\xff"', False),
         (b'"\xed\xa0\x80"', False),
         ('"a"'.encode("utf-16"), False),
-        (b"[" * 200_000, False),
     ],
 )
 def test_json_is_known_without_making_anything_of_it(data: bytes, is_it: bool) -> None:
     assert is_json(data) is is_it
+
+
+def nested(levels: int, inner: object = 0) -> object:
+    value = inner
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("beside_it", [[], ["[" * 500], [*range(LARGE)], [[]] * 20_000])
+def test_a_result_of_100_levels_is_written_and_one_of_101_names_the_limit(
+    beside_it: list[object],
+) -> None:
+    fits = [nested(99), *beside_it]
+    assert json.loads(written(fits, 1 << 24)) == fits
+    assert is_json(json.dumps(fits).encode())
+    for deep in ([nested(100), *beside_it], [*beside_it, nested(100)]):
+        with pytest.raises(TooDeep, match="at most 100 levels"):
+            written(deep, 1 << 24)
+        with pytest.raises(TooDeep, match="at most 100 levels"):
+            is_json(json.dumps(deep).encode())
+
+
+@pytest.mark.parametrize("data", [b"[" * 200_000, b"[" * 200_000 + b"]" * 200_000])
+def test_text_that_is_too_deep_to_look_through_names_the_limit(data: bytes) -> None:
+    with pytest.raises(TooDeep, match="at most 100 levels"):
+        is_json(data)
+
+
+@pytest.mark.parametrize(
+    ("value", "limit"),
+    [
+        (nested(101), "nested too deeply: at most 100 levels"),
+        (nested(900), "nested too deeply: at most 100 levels"),
+        (nested(100_000), "nested too deeply: at most 100 levels"),
+        (math.nan, "not JSON compliant"),
+        ([math.inf], "not JSON compliant"),
+        ({1, 2}, "set is not JSON serializable"),
+        (datetime.now(UTC), "datetime is not JSON serializable"),
+        (b"x" * 11, "has 11 bytes, more than 10"),
+        (["x" * 11], "more than 10 bytes"),
+        ("\ud800", "surrogates not allowed"),
+        ([b"x"], "bytes is not JSON serializable"),
+    ],
+)
+def test_a_result_that_cant_be_kept_fails_the_run_with_the_reason(
+    value: object, limit: str
+) -> None:
+    outcome = returned(value, 10 if "10" in limit.split() else 1 << 24)
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.reason is Reason.DONT_RETRY
+    assert limit in outcome.error
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [*range(200_000)],
+        2**53 + 1,
+        -(10**400),
+        {"$base64": "AAEC"},
+        [1e300, -0.0, "\u2028", ""],
+        nested(100),
+        {"a": {"b": [None, True, {}]}},
+        b"\xff\x00",
+    ],
+)
+def test_a_result_reads_as_what_the_handler_returned(value: object) -> None:
+    content = returned(value, 1 << 24).result
+    assert content is not None
+    payload = payload_of(content)
+    read = payload.raw if payload.WhichOneof("kind") == "raw" else payload_value(payload)
+    assert read == value
 
 
 @pytest.mark.parametrize(("size", "here"), [(100, True), (LARGE, False)])
