@@ -78,6 +78,8 @@ async def _judged(services: Services, caller: Caller, request: wire.SubmitRunReq
     if spec.namespace not in ("", namespace):
         raise wrong("spec.namespace", f"is another than the run's, {namespace!r}")
     spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
+    if not spec.retry.ByteSize():
+        spec.retry.max_attempts = 1  # a stored job without retry options has four
     validation.check(spec, now, scheduled=False)
     await pools.check_there(services, namespace, spec.pool)
     notices.check_means(services, spec)

@@ -398,6 +398,26 @@ async def test_a_job_runs_as_the_user_it_names_and_in_no_other_group(tmp_path: P
         assert text(result).splitlines() == ["nobody", str(nobody.pw_gid), nobody.pw_dir]
 
 
+async def test_a_program_that_doesnt_exist_or_isnt_executable_isnt_retried(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("no program")
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        for argv, code in (
+            ([str(tmp_path / "absent")], 127),
+            (["no-such-program"], 127),
+            ([str(plain)], 126),
+            ([str(plain / "below")], 126),
+        ):
+            run = await stream.assign(shell=job_pb2.ShellAction(argv=argv))
+            result = await stream.result_of(run)
+            assert (result.exit_code, result.reason) == (code, common_pb2.REASON_DONT_RETRY)
+            assert "not started" in result.error
+        script = job_pb2.ShellAction(script="true", interpreter=["/no/interpreter"])
+        result = await stream.result_of(await stream.assign(shell=script))
+        assert result.reason == common_pb2.REASON_DONT_RETRY
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may run jobs as another user")
 @pytest.mark.parametrize("config", ["", "cgroups = false"], ids=["in a cgroup", "without"])

@@ -12,12 +12,13 @@ Invariants
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from schedkit.outward.secrets import variables as variables_of
 from schedproto.v1 import job_pb2
@@ -35,6 +36,8 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 """The codes by which shells say that a program couldn't be started."""
+LASTING: Final = frozenset({errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.ELOOP})
+"""Errors of a program that another attempt meets, too."""
 
 
 class Shell:
@@ -70,7 +73,7 @@ class Shell:
             with _program(attempt, user, user or self._account, variables, scratch) as program:
                 return Child(program, attempt.key, self._sessions, attempt.tail)
         except FileNotFoundError as error:
-            return _not_started(f"{error.strerror}: {error.filename}", NOT_FOUND)
+            return _missing(f"{error.strerror}: {error.filename}", NOT_FOUND)
         except ValueError as error:
             return _not_started(str(error), NOT_EXECUTABLE)
         except OSError as error:
@@ -79,6 +82,8 @@ class Shell:
             if at_limit(error):
                 told = f"this worker can't start it: {detail}"
                 return Outcome(Verdict.RETURNED, error=told, began=isinstance(error, Begun))
+            if error.errno in LASTING:
+                return _missing(detail, NOT_EXECUTABLE)
             return _not_started(detail, NOT_EXECUTABLE)
 
 
@@ -173,6 +178,11 @@ def _own_account() -> pwd.struct_passwd:
 def _home(account: pwd.struct_passwd) -> Path:
     home = Path(account.pw_dir)
     return home if home.is_dir() else Path("/")
+
+
+def _missing(error: str, code: int) -> Outcome:
+    """The program doesn't exist or can't be executed: no retry changes that."""
+    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, f"not started: {error}", exit_code=code)
 
 
 def _not_started(error: str, code: int) -> Outcome:

@@ -7,12 +7,13 @@ import json
 from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from schedd.api import calls
+from schedd.api.definitions import definition_of
 from schedd.api.errors import (
     AlreadyExists,
     CallError,
@@ -22,6 +23,7 @@ from schedd.api.errors import (
 )
 from schedd.api.services import Caller
 from schedd.core.events import EndedUnreported
+from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, Reason, State
 from schedd.core.membership import EMPTY_VIEW
 from schedd.core.model import AuditEntry, Incarnation, Verdict
@@ -45,6 +47,27 @@ async def test_a_submitted_run_is_pending_and_its_owner_told(api):
     assert (run.state, run.job, run.job_id) == (common_pb2.RUN_STATE_PENDING, "etl", "")
     assert len(api.nudged.shards) == 1
     assert (await api("GetRun", wire.GetRunRequest(run_id=run.run_id))).run_id == run.run_id
+
+
+@pytest.mark.parametrize(
+    ("retry", "attempts"),
+    [
+        (None, 1),
+        (job_pb2.RetryPolicy(), 1),
+        (job_pb2.RetryPolicy(max_attempts=3), 3),
+        (job_pb2.RetryPolicy(backoff=Duration(seconds=5)), 4),
+        (job_pb2.RetryPolicy(retry_on=["75"]), 4),
+    ],
+)
+async def test_a_submit_without_retry_options_tries_once(api, retry, attempts):
+    spec = job_pb2.Job(shell=SPEC.shell, retry=retry)
+    run = await api("SubmitRun", submit(spec=spec))
+    batch = wire.BatchSubmitRunsRequest(requests=[submit(spec=spec)])
+    [many] = (await api("BatchSubmitRuns", batch)).results
+    for run_id in (run.run_id, many.run.run_id):
+        [[spec]] = await api.world.sql("SELECT spec FROM jobs WHERE job_id = %s", run_id)
+        stored = definition_of(job_pb2.Job.FromString(bytes(spec)), JobId(UUID(run_id)), 1, "", "")
+        assert stored.retry.max_attempts == attempts
 
 
 async def test_the_same_key_and_body_give_the_same_run(api):
