@@ -29,6 +29,8 @@ from schedctl.session import Session
 
 RUN_FAILED: Final = 1
 WAITING: Final = ("PENDING", "RETRYING")
+EXPLAIN_AFTER: Final = 5.0
+"""Seconds after which a command that waits for a run says why the run waits."""
 ASK_WITHIN: Final = 5.0
 """Seconds for what is only told beside: meanwhile nothing is heard of the run."""
 
@@ -37,11 +39,15 @@ T = TypeVar("T")
 
 async def wait(session: Session, client: Client, run: Run) -> Run:
     """Until it has ended, or `--timeout` passes, or Ctrl-C; the run itself is left alone."""
+    asides = Asides(client)
+    explaining = asyncio.create_task(asides.explain_wait(run), name="why")
     try:
-        return await client.runs.wait(run, timeout=session.timeout, changed=Asides(client).look)
+        return await client.runs.wait(run, timeout=session.timeout, changed=asides.look)
     except asyncio.CancelledError:
         message(f"run {run.run_id} goes on: schedctl run wait {run.run_id}")
         raise
+    finally:
+        explaining.cancel()
 
 
 class Asides:
@@ -53,6 +59,20 @@ class Asides:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._told: set[tuple[str, str | int]] = set()
+
+    async def explain_wait(self, run: Run) -> None:
+        """Say once why the run still waits, after EXPLAIN_AFTER seconds."""
+        await asyncio.sleep(EXPLAIN_AFTER)
+        try:
+            now = await self._client.runs.get(run.run_id, deadline=ASK_WITHIN)
+            if now.state not in WAITING:
+                return
+            found = await self._client.runs.why(run.run_id, deadline=ASK_WITHIN)
+        except ApiError:
+            return
+        if (run.run_id, found.answer) not in self._told:
+            self._told.add((run.run_id, found.answer))
+            message(f"run {run.run_id}: {found.answer} schedctl run why {run.run_id}")
 
     async def look(self, run: Run) -> None:
         """At a run that has changed."""

@@ -126,18 +126,27 @@ class Session:
             patience=self.timeout or PATIENCE,
         )
 
-    def confirm(self, what: str, name: str) -> None:
-        """Before something is destroyed in a protected context: ask for its name."""
-        context = self._context()
-        if self.given.get("yes") or not (context and context.protected):
+    def confirm(self, what: str, name: str, *, always: bool = False) -> None:
+        """Ask before something is destroyed: in a protected context for its name; with `always`, on
+        a terminal, for yes.
+        """
+        if self.given.get("yes"):
             return
-        if self.given.get("no_input") or not (sys.stdin and sys.stdin.isatty()):
-            raise Misconfigured(
-                f'context "{context.name}" is protected: give --yes to {what} {name}'
-            )
-        click.echo(f'context "{context.name}" is protected: {what} {name}', err=True)
-        if click.prompt("type its name to go on", err=True) != name:
-            raise click.Abort
+        context = self._context()
+        protected = context is not None and context.protected
+        terminal = bool(sys.stdin and sys.stdin.isatty())
+        if context is not None and protected:
+            if self.given.get("no_input") or not terminal:
+                raise Misconfigured(
+                    f'context "{context.name}" is protected: give --yes to {what} {name}'
+                )
+            click.echo(f'context "{context.name}" is protected: {what} {name}', err=True)
+            if click.prompt("type its name to go on", err=True) != name:
+                raise click.Abort
+        elif always and terminal:
+            if self.given.get("no_input"):
+                raise Misconfigured(f"--no-input can't ask: give --yes to {what} {name}")
+            click.confirm(f"{what} {name}?", abort=True, err=True)
 
     def _context(self) -> Context | None:
         if name := self.given.get("context"):

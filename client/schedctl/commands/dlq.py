@@ -98,7 +98,7 @@ def discard(session: Session, chosen: Chosen, note: str) -> None:
     for name in chosen.names:
         many = f"discard the dead letters of{chosen.whose}"
         what = "discard dead letter" if chosen.run_ids else many
-        session.confirm(what, name)
+        session.confirm(what, name, always=True)
     count = session.run(
         lambda client: client.dead_letters.discard(
             run_ids=chosen.run_ids, note=note, **chosen.asked

@@ -188,7 +188,7 @@ def patch(
 def delete(session: Session, names: tuple[str, ...], note: str) -> None:
     """Delete jobs: nothing of them starts any more; what runs, finishes."""
     for name in names:
-        session.confirm("delete", name)
+        session.confirm("delete job", name, always=True)
 
     async def work(client: Client) -> None:
         for name in names:

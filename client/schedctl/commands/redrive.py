@@ -63,6 +63,8 @@ def redrive(session: Session, /, chosen: Chosen, payload: str | None, **flags: A
         _check_alone(flags)
         _each(session, chosen.run_ids, given)
     else:
+        if chosen.all and not flags["dry_run"]:
+            session.confirm("redrive the dead letters of", *chosen.names, always=True)
         _many(session, chosen, given, **flags)
 
 

@@ -1,5 +1,7 @@
 """Contexts: clusters by name, and which one a command talks to."""
 
+import io
+
 import pytest
 
 from schedctl import contexts
@@ -147,3 +149,38 @@ async def test_a_protected_context_asks_before_it_destroys(ctl, member, monkeypa
     assert "--yes" in ended.err
     assert member.requests == []
     assert (await ctl("job", "delete", "etl", "--yes")).code == 0
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+CONFIRMED = [
+    ("job", "delete", "etl"),
+    ("dlq", "discard", "--all"),
+    ("dlq", "redrive", "--all"),
+]
+
+
+@pytest.mark.parametrize("words", CONFIRMED)
+async def test_a_terminal_is_asked_before_work_is_destroyed(ctl, member, monkeypatch, words):
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    refused = await ctl(*words)
+    assert refused.code == 130
+    assert "? [y/N]" in refused.err
+    monkeypatch.setattr("sys.stdin", Terminal(""))
+    silent = await ctl("--no-input", *words)
+    assert silent.code == 2
+    assert "--no-input can't ask: give --yes" in silent.err
+    assert member.requests == []
+
+
+@pytest.mark.parametrize("words", CONFIRMED)
+@pytest.mark.parametrize(("typed", "flags"), [("y\n", ()), ("", ("--yes",)), (None, ())])
+async def test_yes_a_flag_or_no_terminal_lets_it_happen(
+    ctl, member, monkeypatch, words, typed, flags
+):
+    monkeypatch.setattr("sys.stdin", io.StringIO("") if typed is None else Terminal(typed))
+    await ctl(*words, *flags)
+    assert member.requests

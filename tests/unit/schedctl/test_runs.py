@@ -277,3 +277,20 @@ async def test_a_token_that_can_be_none_is_a_usage_error(ctl, member, token):
     assert (ended.code, ended.out) == (2, "")
     assert "fencing_token" in ended.err
     assert not member.heard("ReadLogs")
+
+
+async def test_waiting_says_after_a_while_why_the_run_waits(ctl, member, monkeypatch):
+    monkeypatch.setattr("schedctl.following.EXPLAIN_AFTER", 0.05)
+    asked = asyncio.Event()
+
+    def explain(_request):
+        asyncio.get_running_loop().call_later(1, asked.set)  # after the answer
+        return runs.ExplainRunResponse(answer="It waits: no worker has the label gpu.")
+
+    pending = run_of(common_pb2.RUN_STATE_PENDING)
+    member.say("SubmitRun", pending)
+    member.say("GetRun", pending)
+    member.say("ExplainRun", explain)
+    member.say("WatchRuns", [*says_of(pending), asked, *says_of(run_of(exit_code=0))])
+    ended = await ctl("submit", "--wait", "-o", "json", "--", "date")
+    assert ended.err.count("It waits: no worker has the label gpu. schedctl run why r1") == 1
