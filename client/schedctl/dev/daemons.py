@@ -13,7 +13,7 @@ from schedctl.dev.configs import DRAIN_TIMEOUT, render
 from schedctl.dev.errors import BadOverride, DevError, NotReady
 from schedctl.dev.overrides import Override
 from schedctl.dev.processes import Process, spawn
-from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.dev.records import Folder, Kind, Part, State, write_private
 from schedkit import duration
 
 _MODULES = {Kind.MEMBER: "schedd", Kind.WORKER: "workerd"}
@@ -39,7 +39,7 @@ def configure(
     """
     rendered = {part.name: render(folder, state, part, overrides) for part in parts}
     for name, text in rendered.items():
-        folder.config(name).write_text(text, encoding="utf-8")
+        write_private(folder.config(name), text)
 
 
 def check(folder: Folder, parts: Iterable[Part], left: Callable[[], float]) -> None:

@@ -208,5 +208,13 @@ def _part(name: str, entry: Mapping[str, Any]) -> Part:
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     draft = path.with_name(f".{path.name}.new")
-    draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_private(draft, json.dumps(content, indent=2) + "\n")
     draft.replace(path)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read: it may hold a password."""
+    path.unlink(missing_ok=True)
+    made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(made, "w", encoding="utf-8") as file:
+        file.write(text)
