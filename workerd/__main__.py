@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -72,9 +73,12 @@ def _run(given: argparse.Namespace) -> int:
     if given.check_config:
         put_out("\n".join(f"{key} = {value}" for key, value in settings.masked(config).items()))
         return OK
+    from workerd import process_guard, run_output
     from workerd.app import serve  # not for a check, which comes at once
 
+    run_output.install()
     logs.configure(config.log_level, config.log_format, "workerd")
+    process_guard.protect_log(config.log_level, logging.getLogger().handlers[0].formatter)
     try:
         failpoints.check(lambda name: name.startswith("worker."))
     except Misconfigured as error:

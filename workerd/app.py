@@ -223,7 +223,7 @@ async def serve(config: Config, daemon: Daemon) -> None:
         killed = sweep_leftovers(spool.directory)
         if killed:
             log.warning("killed %d processes that an earlier worker left", killed)
-        scratch.clear(spool.scratch)
+        await asyncio.to_thread(scratch.clear, spool.scratch)
         points = plugins.found()
         inside = bool(config.handlers or points)
         sessions = Sessions(spool.directory, wanted=config.cgroups, handlers=inside)

@@ -28,6 +28,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from schedclient import handlers as sdk
+from schedkit import logs
 from workerd.core.outcome import Content, Outcome
 from workerd.executors import parley
 from workerd.executors.calling import decoded, raised, returned, trace, unfit
@@ -89,6 +90,7 @@ def main() -> NoReturn:
     worker = _control()
     order = _received(worker)
     sys.path[:] = order.told["path"]
+    logs.configure(order.told["log_level"], "text", "workerd")
     mouth = Mouth(worker)
     outcome = _carried_out(order, mouth)
     for stream in (sys.stdout, sys.stderr):

@@ -20,11 +20,13 @@ Invariants
 from __future__ import annotations
 
 import inspect
+import logging
 import math
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar, overload
@@ -114,6 +116,31 @@ class _Cancel(threading.Event):
         return self._heard.wait(timeout)
 
 
+class _RunLogger(logging.Logger):
+    """A logger of one run, which no configuration of `logging` changes."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        super().__init__("run", logging.DEBUG)
+        self._write = write
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the library's name
+        return level >= self.level
+
+    def handle(self, record: logging.LogRecord) -> None:
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
+        text = f"{at} {record.levelname:<7} {record.getMessage()}\n"
+        if record.exc_info:
+            text += _PLAIN.formatException(record.exc_info) + "\n"
+        self._write(text)
+
+
+_PLAIN: Final = logging.Formatter()
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a handler knows about the attempt it is."""
@@ -142,6 +169,12 @@ class Context:
     on_progress: Callable[[Progress], object] = field(
         default=lambda _: None, repr=False, compare=False
     )
+    on_log: Callable[[str], object] = field(default=_to_stderr, repr=False, compare=False)
+
+    @property
+    def log(self) -> logging.Logger:
+        """A logger of this run: its lines go to the run's log, from any thread."""
+        return _RunLogger(self.on_log)
 
     def heartbeat(self) -> None:
         """It goes on. To be said at least once in each `heartbeat_timeout` of the job, if it has

@@ -52,6 +52,7 @@ def configure(level: str, fmt: Format, name: str) -> None:
     handler.setFormatter(JsonLines(name) if fmt == "json" else TextLines())
     root = logging.getLogger()
     root.setLevel(level.upper())
+    _configured.append(level)
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
@@ -59,9 +60,17 @@ def configure(level: str, fmt: Format, name: str) -> None:
         logging.getLogger(library).setLevel(max(root.level, logging.WARNING))
 
 
+def level() -> str:
+    """The level that was configured last, whatever others have set since."""
+    return _configured[-1] if _configured else "info"
+
+
 def listed(ids: Iterable[object]) -> str:
     """Of a line that is about many, the first `MOST_LISTED` in one value."""
     return ",".join(map(str, islice(ids, MOST_LISTED)))
+
+
+_configured: Final[list[str]] = []
 
 
 class JsonLines(logging.Formatter):

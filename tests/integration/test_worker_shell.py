@@ -447,3 +447,62 @@ async def test_a_jobs_files_are_its_users_alone_and_none_was_there_before(tmp_pa
         shell = job_pb2.ShellAction(script=script, user="nobody")
         result = await stream.result_of(await stream.assign(shell=shell, payload='"hello"'))
         assert text(result) == '"hello"nobody 600\nnobody 700\n', result.error
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize(
+    ("script", "printed"),
+    [
+        (f"#!{sys.executable}\nimport sys\nprint(sys.implementation.name)\n", "cpython\n"),
+        ("#!/bin/bash\necho ${BASH_VERSION:+bash}\n", "bash\n"),
+        ("#!/usr/bin/env -S bash -u\necho $-\n", "u"),
+        ("\ufeffecho marked\n", "marked\n"),
+        ("echo $1\n", "argument\n"),
+    ],
+    ids=["python", "bash", "env", "byte order mark", "default"],
+)
+async def test_a_script_is_run_by_the_interpreter_of_its_first_line(
+    tmp_path: Path, script: str, printed: str, end: str
+) -> None:
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        shell = job_pb2.ShellAction(script=script.replace("\n", end), argv=["argument"])
+        result = await stream.result_of(await stream.assign(shell=shell))
+        assert result.outcome == pb.Result.OUTCOME_SUCCEEDED, result.error
+        assert printed in text(result)
+        assert "\r" not in text(result)
+
+
+async def test_a_script_or_file_whose_first_line_is_wrong_says_so(tmp_path: Path) -> None:
+    windows, absent = tmp_path / "windows.sh", tmp_path / "absent.sh"
+    windows.write_bytes(b"#!/bin/sh\r\necho hello\r\n")
+    absent.write_bytes(b"#!/no/such/interpreter -x\necho hello\n")
+    for each in (windows, absent):
+        each.chmod(0o755)
+    async with cluster(tmp_path) as (member, _):
+        stream = await member.attached()
+        for shell, said in (
+            (job_pb2.ShellAction(argv=[str(windows)]), "ends in a carriage return (CRLF)"),
+            (job_pb2.ShellAction(argv=[str(absent)]), "'/no/such/interpreter', which the #! line"),
+            (job_pb2.ShellAction(script="#!/no/such\n"), "/no/such"),
+            (job_pb2.ShellAction(script="#! \necho"), "names no interpreter"),
+        ):
+            result = await stream.result_of(await stream.assign(shell=shell))
+            assert result.outcome == pb.Result.OUTCOME_FAILED
+            assert said in result.error
+
+
+async def test_a_deep_tree_in_its_scratch_directory_ends_a_run_by_its_exit_code(
+    tmp_path: Path,
+) -> None:
+    script = """
+i=0; cd "$(dirname "$0")"
+while [ $i -lt 1500 ]; do mkdir d && cd -P d || exit 9; i=$((i+1)); done
+"""
+    async with cluster(tmp_path) as (member, worker):
+        stream = await member.attached()
+        shell = job_pb2.ShellAction(script=script, interpreter=["/bin/bash"])
+        result = await stream.result_of(await stream.assign(shell=shell))
+        assert (result.outcome, result.error) == (pb.Result.OUTCOME_SUCCEEDED, "")
+        scratch = worker.spool / "scratch"
+        await wait_until_async(lambda: not [*scratch.iterdir()], PATIENCE, "the removal")

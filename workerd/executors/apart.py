@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from schedclient.handlers import MOST_NOTE
+from schedkit import logs
 from schedkit.outward.secrets import variables as variables_of
 from workerd import procs
 from workerd.core.bounds import Bounds
@@ -197,6 +198,7 @@ def _order(attempt: Attempt, modules: Sequence[str]) -> parley.Frame:
         "modules": [*modules],
         "handler": given.python.handler,
         "most_result": attempt.most_result,
+        "log_level": logs.level(),
         "context": context,
         "json": None if payload is None else payload.json,
     }

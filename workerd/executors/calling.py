@@ -63,7 +63,7 @@ def fenced(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
 
 def unfit(error: BaseException) -> Outcome:
     """The payload isn't what this handler takes: another attempt would find the same."""
-    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, _sayable(_words_of(error)))
+    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, _sayable(words_of(error)))
 
 
 def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
@@ -92,7 +92,7 @@ def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
 
 def raised(error: BaseException) -> Outcome:
     """The outcome of a handler that raised this, with the traceback as its output."""
-    text = _sayable(f"{_class_of(error)}: {_words_of(error)}")
+    text = _sayable(f"{class_of(error)}: {words_of(error)}")
     output = (Piece(stderr=True, data=trace(error), offset=0, at=utcnow()),)
     final = isinstance(error, SystemExit) and _exit_code(error) == DONT_RETRY_CODE
     if final or isinstance(error, sdk.DontRetry):
@@ -112,22 +112,22 @@ def trace(error: BaseException) -> bytes:
         lines.append("Traceback (most recent call last):\n")
         with contextlib.suppress(BaseException):
             lines += traceback.format_tb(error.__traceback__)
-        lines.append(f"{_class_of(error)}: {_words_of(error)}\n")
-        lines.append(f"(its traceback can't be formatted: {_class_of(inner)})\n")
+        lines.append(f"{class_of(error)}: {words_of(error)}\n")
+        lines.append(f"(its traceback can't be formatted: {class_of(inner)})\n")
     return "".join(lines).encode(errors="backslashreplace")[-KEEP:]
 
 
-def _class_of(error: BaseException) -> str:
+def class_of(error: BaseException) -> str:
     """The name of its class, though the class has a metaclass of its own."""
     return str(_NAME.__get__(type(error)))
 
 
-def _words_of(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
     """What it says, or that it can't say it."""
     try:
         return str.__str__(str(error))
     except BaseException as inner:  # noqa: BLE001 - a user's `__str__` may raise anything
-        return f"<its text can't be read: __str__ raised {_class_of(inner)}>"
+        return f"<its text can't be read: __str__ raised {class_of(inner)}>"
 
 
 def _exit_code(error: SystemExit) -> int | None:

@@ -23,6 +23,7 @@ from workerd.executors.calling import decoded, raised, returned, unfit
 from workerd.executors.fitting import Fit, Misfit
 from workerd.executors.large import LARGE, beside, light
 from workerd.executors.running import Running, current
+from workerd.run_output import current_output
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class HandlerCall:
         `check`: raises ValueError for a first argument that the function can't take.
         """
         self.run = Running(attempt, handler)
-        self.context = _context(attempt)
+        self.context = _context(attempt, self._log)
         self._function = function
         self._given = given
         self._check = check
@@ -56,30 +57,45 @@ class HandlerCall:
             large = any(content and len(content.data) > LARGE for _, content in self._given)
             values = await beside(self._values) if large else self._values()
         except BaseException as error:  # noqa: BLE001 - a user's type may raise anything
-            return _misread(error)
+            return self._misread(error)
         try:
             answer = await self._function(*values, self.context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            return raised(error)
+            return self._raised(error)
         if light(answer):
             return self._returned(answer)
         return await _undisturbed(beside(partial(self._returned, answer)))
 
     def called(self) -> Outcome:
         """Call it in this thread."""
-        token = current.set(self.run)
+        token, output = current.set(self.run), current_output.set(self.run.output)
         try:
             try:
                 values = self._values()
             except BaseException as error:  # noqa: BLE001 - as above
-                return _misread(error)
+                return self._misread(error)
             try:
                 answer = self._function(*values, self.context)
             except BaseException as error:  # noqa: BLE001 - as above
-                return raised(error)
+                return self._raised(error)
             return self._returned(answer)
         finally:
+            current_output.reset(output)
             current.reset(token)
+
+    def _log(self, text: str) -> None:
+        self.run.output.write(True, text.encode(errors="backslashreplace"))
+
+    def _raised(self, error: BaseException) -> Outcome:
+        outcome = raised(error)
+        for piece in outcome.output:
+            self.run.output.write(piece.stderr, piece.data)
+        return outcome
+
+    def _misread(self, error: BaseException) -> Outcome:
+        if isinstance(error, ValueError | RecursionError):
+            return unfit(error)
+        return self._raised(error)
 
     def _values(self) -> Sequence[object]:
         try:
@@ -96,7 +112,7 @@ class HandlerCall:
         try:
             return returned(answer, self._most)
         except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
-            return raised(error)
+            return self._raised(error)
 
 
 async def _undisturbed(work: Coroutine[Any, Any, T]) -> T:
@@ -110,13 +126,7 @@ async def _undisturbed(work: Coroutine[Any, Any, T]) -> T:
     return doing.result()
 
 
-def _misread(error: BaseException) -> Outcome:
-    if isinstance(error, ValueError | RecursionError):
-        return unfit(error)
-    return raised(error)
-
-
-def _context(attempt: Attempt) -> sdk.Context:
+def _context(attempt: Attempt, on_log: Callable[[str], object]) -> sdk.Context:
     given = attempt.assignment
     return sdk.Context(
         namespace=given.namespace,
@@ -130,4 +140,5 @@ def _context(attempt: Attempt) -> sdk.Context:
         worker=attempt.worker,
         on_heartbeat=attempt.beat,
         on_progress=attempt.progress,
+        on_log=on_log,
     )

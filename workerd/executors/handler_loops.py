@@ -39,6 +39,8 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.executors.running import Running, current
 from workerd.metrics import Metrics
 from workerd.nursery import cancel
+from workerd.process_guard import restore
+from workerd.run_output import current_output
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +219,8 @@ class _Loop:
         if call.home is not self or not call.claim():
             return  # another loop has it, or it was canceled
         current.set(call.run)
+        if call.run is not None:
+            current_output.set(call.run.output)
         result = await call.work()
         self._outbox.append((call, result))
         if not self._telling:
@@ -285,6 +289,7 @@ class HandlerLoops:
         looked = boottime()
         while True:
             await asyncio.sleep(LOOK_EVERY)
+            restore()
             before, looked = looked, boottime()
             if looked > before + LOOK_EVERY + STOOD_STILL:
                 for loop in self._loops:

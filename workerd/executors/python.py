@@ -16,6 +16,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from schedclient import handlers as sdk
@@ -25,10 +26,12 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Cause, Outcome, Verdict, stopped
 from workerd.executors.apart import Apart
 from workerd.executors.base import Attempt, Stop, bounds_of
+from workerd.executors.calling import class_of, words_of
 from workerd.executors.fitting import Fit, fit_of
 from workerd.executors.handler_call import HandlerCall
 from workerd.executors.handler_loops import HandlerLoops
 from workerd.executors.threads import Threads
+from workerd.process_guard import importing
 
 T = TypeVar("T")
 
@@ -62,11 +65,11 @@ class Caller:
             outcome = await _ended(ended, ask, attempt, stop)
         finally:
             work.context.cancel.set()
+            output = work.run.output.finish()
         if stop.cause is not None:
-            output = () if outcome is None else outcome.output
             return stopped(stop.cause, work.run.blocked, output)
         assert outcome is not None, "it is canceled by a stop alone"
-        return outcome
+        return replace(outcome, output=output) if output else outcome
 
     async def await_there(self, work: Callable[[], Awaitable[T]]) -> T:
         """Await it where coroutines of handlers run."""
@@ -97,10 +100,11 @@ def import_all(modules: Sequence[str]) -> None:
     """
     for name in modules:
         try:
-            importlib.import_module(name)
+            with importing():
+                importlib.import_module(name)
         except (Exception, SystemExit) as error:  # it is the user's and may raise anything
             raise Misconfigured(
-                f"handlers: can't import {name!r}: {type(error).__name__}: {error}"
+                f"handlers: can't import {name!r}: {class_of(error)}: {words_of(error)}"
             ) from error
 
 

@@ -10,12 +10,13 @@ from contextvars import ContextVar
 from typing import Final
 
 from workerd.executors.base import Attempt
+from workerd.run_output import RunOutput
 
 
 class Running:
     """One attempt of a handler."""
 
-    __slots__ = ("assignment", "beat", "blocked", "handler", "job", "key")
+    __slots__ = ("assignment", "beat", "blocked", "handler", "job", "key", "output")
 
     def __init__(self, attempt: Attempt, handler: str) -> None:
         self.key = attempt.key
@@ -23,6 +24,7 @@ class Running:
         self.job = attempt.assignment.job
         self.handler = handler
         self.beat = attempt.beat
+        self.output = RunOutput(attempt.tail)
         self.blocked = ""
         """How long and where it blocked its event loop, in words; empty: it didn't."""
 

@@ -1,7 +1,8 @@
 """The files that one attempt of a program is given, in a directory of its own.
 
 Invariants
-- They are readable by the job's user alone, and gone when the attempt has ended.
+- They are readable by the job's user alone, and gone when the attempt has ended. Whatever the job
+  itself has put there is removed beside the event loop.
 - The directory is the worker's until `hand_over`: a job's user, who may have processes already,
   finds nothing in it that the worker is still to write or to open by name.
 - What an earlier worker process left is removed at start, under the spool's lock.
@@ -9,17 +10,23 @@ Invariants
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
-import shutil
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from workerd.core.ids import Key
+from workerd.executors.tree_removal import Remover, remove_tree
 from workerd.limits import at_limit
 
+log = logging.getLogger(__name__)
+
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+_remover = Remover()
 
 
 class Scratch:
@@ -48,8 +55,8 @@ class Scratch:
             for path in self._written:
                 path.unlink(missing_ok=True)
             self.path.rmdir()  # none of which takes a descriptor
-        except OSError:  # the job has put something there
-            shutil.rmtree(self.path, ignore_errors=True)
+        except OSError:  # the job has put something there, of any size
+            _remover.remove(self.path)
 
     def write(self, name: str, data: bytes) -> Path:
         """Put a file there; its path."""
@@ -79,7 +86,9 @@ def _make_root(root: Path) -> None:
 
 
 def clear(root: Path) -> None:
-    """Remove what earlier processes left, but for the directory: a full disk may take none anew."""
+    """Remove what earlier processes left, but for the directory: a full disk may take none anew.
+    What can't be removed is set aside, beside the directory. Blocks.
+    """
     try:
         _make_root(root)
     except OSError as error:
@@ -87,7 +96,22 @@ def clear(root: Path) -> None:
             raise
         return  # there was none; whoever needs it makes it
     for path in root.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()
+        try:
+            remove_tree(path)
+        except OSError as error:
+            _set_aside(path, error)
+
+
+def _set_aside(path: Path, why: OSError) -> None:
+    """Where no later start looks at it. If it can't even be moved, it stays where it is."""
+    aside = path.parent.with_name(f"{path.parent.name}-set-aside") / path.name
+    try:
+        _make_root(aside.parent)
+        path.rename(aside)
+    except OSError:
+        aside = path
+    log.warning(
+        "files of an earlier run can't be removed: %s; remove them yourself",
+        why,
+        extra={"path": str(aside)},
+    )

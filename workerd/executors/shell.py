@@ -24,6 +24,7 @@ from schedkit.outward.secrets import variables as variables_of
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Outcome, Reason, Verdict, exited, judged, stopped
+from workerd.executors import shebang
 from workerd.executors.base import Attempt, Stop, bounds_of
 from workerd.executors.process import Child
 from workerd.executors.scratch import Scratch
@@ -33,6 +34,8 @@ from workerd.programs import Begun, Program
 from workerd.sessions import Sessions
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_INTERPRETER = ("/bin/sh",)
+"""Of a script that names none, neither by `interpreter` nor by a `#!` line."""
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 """The codes by which shells say that a program couldn't be started."""
@@ -73,7 +76,9 @@ class Shell:
             with _program(attempt, user, user or self._account, variables, scratch) as program:
                 return Child(program, attempt.key, self._sessions, attempt.tail)
         except FileNotFoundError as error:
-            return _missing(f"{error.strerror}: {error.filename}", NOT_FOUND)
+            name = os.fsdecode(error.filename or "")
+            why = shebang.problem(Path(name)) or f"{error.strerror}: {name}"
+            return _missing(why, NOT_FOUND)
         except ValueError as error:
             return _not_started(str(error), NOT_EXECUTABLE)
         except OSError as error:
@@ -108,8 +113,10 @@ def _program(
     payload = scratch.write("payload", attempt.payload)
     argv = [*action.argv]
     if action.script:
-        script = scratch.write("script", action.script.encode())
-        argv = [*(action.interpreter or ["/bin/sh"]), str(script), *action.argv]
+        text = shebang.plain(action.script)
+        script = scratch.write("script", text.encode())
+        interpreter = action.interpreter or shebang.interpreter(text) or DEFAULT_INTERPRETER
+        argv = [*interpreter, str(script), *action.argv]
     with _stdin(action, payload, scratch) as stdin:
         scratch.hand_over()
         yield Program(

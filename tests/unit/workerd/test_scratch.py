@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import socket
+import time
 from pathlib import Path
 
 import pytest
 
+from support.wait import PATIENCE, wait_until
 from workerd.core.ids import Key
 from workerd.executors import scratch as module
 from workerd.executors.scratch import Scratch
+from workerd.executors.tree_removal import remove_tree
 
 KEY = Key("run", 7)  # type: ignore[arg-type]  # NewTypes of these
 USER = pwd.getpwuid(os.getuid())
@@ -77,3 +81,78 @@ def test_a_directory_that_couldnt_be_made_at_the_start_is_made_when_it_is_needed
     assert not root.exists()
     with Scratch(root, KEY, USER):
         assert (root.stat().st_mode & 0o777) == 0o711
+
+
+def deep(folder: Path, levels: int) -> None:
+    """A tree of so many levels, with a file in each; its paths are longer than the system takes."""
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(levels):
+        os.mkdir("a-directory", dir_fd=at)
+        deeper = os.open("a-directory", os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=deeper))
+        at = deeper
+    os.close(at)
+
+
+def test_a_tree_of_any_depth_that_a_job_left_is_removed_and_ends_nothing(tmp_path: Path) -> None:
+    with Scratch(tmp_path, KEY, USER) as scratch:
+        deep(scratch.path, 3000)
+    wait_until(lambda: not scratch.path.exists(), PATIENCE, "the removal")
+
+
+def test_a_deep_tree_of_an_earlier_process_is_removed_at_start(tmp_path: Path) -> None:
+    (tmp_path / "run-7").mkdir()
+    deep(tmp_path / "run-7", 3000)
+    module.clear(tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_whatever_kind_of_file_a_job_left_is_removed_and_links_are_not_followed(
+    tmp_path: Path,
+) -> None:
+    victim, tree = tmp_path / "victim", tmp_path / "tree"
+    victim.mkdir()
+    (victim / "kept").write_text("1")
+    (tree / ".0" / "x").mkdir(parents=True)
+    (tree / "link").symlink_to(victim)
+    (tree / ".0" / "loop").symlink_to(tree)
+    os.mkfifo(tree / ".0" / "fifo")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tree / "socket"))
+    (tree / os.fsdecode(b"not-\xff-utf8")).mkdir()
+    (tree / ".0" / "closed").mkdir(mode=0)
+    remove_tree(tree)
+    assert not tree.exists()
+    assert (victim / "kept").exists()
+
+
+def test_many_files_are_removed_while_the_loop_goes_on(tmp_path: Path) -> None:
+    with Scratch(tmp_path, KEY, USER) as scratch:
+        for number in range(20_000):
+            os.close(os.open(scratch.path / str(number), os.O_WRONLY | os.O_CREAT))
+        since = time.monotonic()
+    assert time.monotonic() - since < 0.1, "the caller doesn't wait for it"
+    wait_until(lambda: not scratch.path.exists(), PATIENCE, "the removal")
+
+
+def test_a_tree_that_cant_be_removed_at_start_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "scratch"
+    for name in ("run-7", "run-8"):
+        (root / name).mkdir(parents=True)
+        (root / name / "file").write_text("1")
+
+    def immutable(name: str, **how: int) -> None:
+        if name == "run-7":
+            raise PermissionError(errno.EPERM, "Operation not permitted", name)
+        rmdir(name, **how)
+
+    rmdir = os.rmdir
+    (root / "run-7" / "run-7").mkdir()
+    monkeypatch.setattr(os, "rmdir", immutable)
+    module.clear(root)
+    assert [*root.iterdir()] == []
+    assert (tmp_path / "scratch-set-aside" / "run-7").is_dir()
+    assert "can't be removed" in caplog.text
