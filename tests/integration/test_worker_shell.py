@@ -495,13 +495,16 @@ async def test_a_script_or_file_whose_first_line_is_wrong_says_so(tmp_path: Path
 async def test_a_deep_tree_in_its_scratch_directory_ends_a_run_by_its_exit_code(
     tmp_path: Path,
 ) -> None:
-    script = """
-i=0; cd "$(dirname "$0")"
-while [ $i -lt 1500 ]; do mkdir d && cd -P d || exit 9; i=$((i+1)); done
+    script = f"""#!{sys.executable}
+import os
+os.chdir(os.path.dirname(__file__))
+for _ in range(1500):
+    os.mkdir("directory")
+    os.chdir("directory")
 """
     async with cluster(tmp_path) as (member, worker):
         stream = await member.attached()
-        shell = job_pb2.ShellAction(script=script, interpreter=["/bin/bash"])
+        shell = job_pb2.ShellAction(script=script)
         result = await stream.result_of(await stream.assign(shell=shell))
         assert (result.outcome, result.error) == (pb.Result.OUTCOME_SUCCEEDED, "")
         scratch = worker.spool / "scratch"
