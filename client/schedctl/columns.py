@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from schedclient import (
     AccessToken,
@@ -29,6 +29,7 @@ from schedclient import (
 from schedctl.output import Column
 from schedkit import duration
 from schedkit.sources import actor_told
+from schedproto.v1 import job_pb2
 
 
 def schedule_of(job: Job) -> str:
@@ -36,7 +37,8 @@ def schedule_of(job: Job) -> str:
     if job.cron:
         return " | ".join(job.cron)
     if job.every is not None:
-        return f"every {written(job.every)}"
+        anchor = cast("job_pb2.Job", job.message).anchor
+        return f"every {written(job.every)}" + (f" from {anchor}" if anchor else "")
     if job.after is not None:
         when = (job.after.when or "SUCCESS").lower()
         return f"after {', '.join(job.after.jobs)}" + f" ({when})" * (when != "success")
