@@ -28,6 +28,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from schedd.core.dependency import DependencyFailure
 from schedd.core.events import (
     AssignedRuns,
     Braked,
@@ -114,9 +115,13 @@ class Telemetry:
         self._metrics.workers.slots.set_function(slots)
         self._metrics.workers.free.set_function(free)
 
-    def observe_readiness(self, reasons: Callable[[], Collection[Unready]]) -> None:
-        """Ask this at each scrape: why this member isn't ready; nothing: it is. Once."""
-        self.registry.register(ReadinessGauges(reasons))
+    def observe_readiness(
+        self,
+        reasons: Callable[[], Collection[Unready]],
+        failures: Callable[[], Collection[DependencyFailure]],
+    ) -> None:
+        """Ask these at each scrape: why it isn't ready, and which dependencies fail. Once."""
+        self.registry.register(ReadinessGauges(reasons, failures))
 
     def observe_behind(self, held: Callable[[], Behind]) -> None:
         """Ask this, too, at each scrape: what the timers in memory are behind with. The database

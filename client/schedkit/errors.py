@@ -3,9 +3,11 @@
     ScheddError
     ├── Unavailable     the world: etcd, PostgreSQL or a peer is away. Loops alone retry it
     │   ├── OutcomeUnknown   a write without an answer: read back before acting on it
-    │   └── TookTooLong      done by nobody in the time it has: ask for less, or later
+    │   ├── TookTooLong      done by nobody in the time it has: ask for less, or later
+    │   ├── BrokenData       a value that the database rejects: set that row aside
+    │   └── Rejected         a dependency answers and rejects us: login, rights, schema, writes
     ├── Misconfigured   the operator: told all at once (`config.ConfigErrors`), exit code 2
-    │   └── NotNow      the calendar, a full disk: may be right later, exit code 75
+    │   └── NotNow      the calendar, a full disk, a rejection: may be right later, exit 75
     └── Fault           ourselves: a bug. Nobody catches it; the process restarts clean
 
 Invariants
@@ -43,14 +45,38 @@ class TookTooLong(Unavailable):
     """
 
 
+class BrokenData(Unavailable):
+    """The database or its driver rejects a value of the batch: find the row, set it aside.
+
+    Where nothing bisects, only this call fails; a loop retries and goes on with other work.
+    """
+
+
+class Rejected(Unavailable):
+    """A dependency answers, and rejects this process: login, rights, schema or writes.
+
+    A person has to change something there, and a running process waits for that: it retries with
+    backoff like any `Unavailable`. It may end a start (`NotNow`), never a process that has served.
+
+    `reason` is a snake_case word for metrics, `cause` a sentence with what was rejected, `remedy`
+    a sentence with what to change.
+    """
+
+    def __init__(self, reason: str, cause: str, remedy: str) -> None:
+        super().__init__(f"{cause}. {remedy}")
+        self.reason = reason
+        self.cause = cause
+        self.remedy = remedy
+
+
 class Misconfigured(ScheddError):
     """The operator asked for something that can't be. The message says what to change."""
 
 
 class NotNow(Misconfigured):
-    """It can't be by this host's clock or for its full disk, and nothing else is wrong. Who ends by
-    it may be started again: a clock is set right after a start, certificates are renewed, and room
-    is made.
+    """It can't be by this host's clock, for its full disk, or because a dependency rejects us, and
+    nothing else is wrong. Who ends by it may be started again: a clock is set right after a start,
+    certificates are renewed, room is made, and a password or a grant is corrected.
     """
 
     EXIT_CODE: Final = 75  # EX_TEMPFAIL

@@ -5,8 +5,9 @@
                       └SIGHUP: reload, then ready┘
 
 Exit codes: 0 ended as asked · 1 a bug, logged with its traceback · 2 the configuration is wrong ·
-75 it is so for now alone, by this host's clock or its full disk · 128 + signal when the same signal
-came twice.
+75 the start failed for now: the host's clock, its full disk, or a dependency that rejects us ·
+128 + signal when the same signal came twice. 2 and 75 end a start alone: a daemon that was ready
+ends with 1 in their place, so that its service manager restarts it.
 
 Invariants
 - A signal only sets an event; what it means is decided in `main`, on the loop.
@@ -44,6 +45,8 @@ class Daemon:
 
     def __init__(self, notifier: Notifier, reload: Callable[[], None] = lambda: None) -> None:
         """`reload` takes what it can of the settings as they are now."""
+        self.served = False
+        """Whether it has ever been ready: from then on no exit code keeps it from a restart."""
         self.take_settings = reload
         self.draining = asyncio.Event()
         """Set once by SIGTERM or SIGINT: hand over, finish, return from `main`."""
@@ -54,6 +57,7 @@ class Daemon:
 
     def ready(self, status: str) -> None:
         """Serving now (or again, after a reload); `status` is one line for people."""
+        self.served = True
         self._notifier.ready(status)
 
     def status(self, text: str) -> None:
@@ -113,7 +117,19 @@ def run_daemon(
     `reload` is `Daemon.take_settings`.
     """
     runner = asyncio.Runner()
-    code = _run(runner, main, reload)
+    served = False
+
+    async def watched(daemon: Daemon) -> None:
+        nonlocal served
+        try:
+            await main(daemon)
+        finally:
+            served = daemon.served
+
+    code = _run(runner, watched, reload)
+    if served and code in {MISCONFIGURED, NotNow.EXIT_CODE}:
+        log.error("a setting was rejected in a daemon that has served: it ends to be restarted")
+        code = BUG
     if not runner.run(_rest_ended()):
         log.warning("what was left behind doesn't end: leaving without it")
         sys.stdout.flush()

@@ -61,6 +61,7 @@ async def get_cluster(
             owned=owned,
             workers=len(view.workers),
             twin=services.cluster.twin,
+            failures=services.failures(),
         ),
     )
 

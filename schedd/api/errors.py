@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schedkit.errors import OutcomeUnknown, Unavailable
+from schedkit.errors import BrokenData, OutcomeUnknown, Rejected, Unavailable
 
 LONGEST_TOLD: Final = 140
 """Characters of a name that a message repeats; a right one has 128 at most."""
@@ -173,6 +173,14 @@ def of_world(away: Unavailable) -> CallError:
     """What a caller is told of a world that was away."""
     if isinstance(away, OutcomeUnknown):
         return unanswered()
+    if isinstance(away, BrokenData):
+        return InvalidArgument(
+            f"the database rejects a value of the request: {away}",
+            reason="VALUE_REJECTED",
+            remedy="change the value that it names; nothing was stored",
+        )
+    if isinstance(away, Rejected):
+        return OutOfTouch(away.cause, reason="UNAVAILABLE", remedy=away.remedy)
     return OutOfTouch(
         "the cluster can't reach its database or etcd just now",
         reason="UNAVAILABLE",

@@ -1,7 +1,7 @@
 """What every call stands on: the ports, and who is calling."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
@@ -10,6 +10,7 @@ from schedd.api.authentication import Authentication
 from schedd.api.looks import Looks
 from schedd.api.run_messages import RunMessages
 from schedd.core.cluster_events import LOST_FOR
+from schedd.core.dependency import DependencyFailure
 from schedd.core.events import Emit, unheard
 from schedd.core.late import DEFAULTS, LateLimits
 from schedd.core.model import AuditEntry
@@ -80,6 +81,8 @@ class Services:
     """How long lost members and workers stay listed."""
     means: Means = NO_MEANS
     """What jobs may have people told by."""
+    failures: Callable[[], Sequence[DependencyFailure]] = tuple
+    """Of the dependencies of this member."""
     emit: Emit = unheard
     """What happened, for who counts it."""
     run_messages: RunMessages = field(default_factory=RunMessages)

@@ -4,7 +4,10 @@ A member whose lease isn't trusted goes on answering: an old view is better than
 and changes nothing that it would have to know the cluster for.
 """
 
+from collections.abc import Sequence
+
 from schedd.api.errors import OutOfTouch
+from schedd.core.dependency import DependencyFailure
 from schedd.core.ids import SHARDS
 from schedd.core.membership import ClusterView
 from schedd.ports import Cluster
@@ -20,15 +23,22 @@ TWIN = (
 
 
 def troubles(
-    view: ClusterView, *, trusted: bool, owned: int | None, workers: int | None, twin: str = ""
+    view: ClusterView,
+    *,
+    trusted: bool,
+    owned: int | None,
+    workers: int | None,
+    twin: str = "",
+    failures: Sequence[DependencyFailure] = (),
 ) -> list[str]:
     """What keeps runs from being on time; nothing where all is well. A pause is none of it: it is
     wanted, and told for itself.
 
     `owned`: shards that have a live owner; `workers`: those that are there. None: not known yet.
-    `twin`: who serves under this member's name.
+    `twin`: who serves under this member's name. `failures`: of its dependencies.
     """
-    found = [TWIN.format(twin)] if twin else [] if trusted else [UNTRUSTED]
+    found = [str(failure) for failure in failures]
+    found += [TWIN.format(twin)] if twin else [] if trusted else [UNTRUSTED]
     if view.member(view.leader) is None:
         found.append("there is no leader")
     if owned is not None and owned < SHARDS:

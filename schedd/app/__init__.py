@@ -34,6 +34,8 @@ from schedd.app.recovering import recover as recover
 from schedd.app.serving import serve
 from schedd.cluster_clock import DatabaseClock
 from schedd.config import Config
+from schedd.core.dependency import Dependency
+from schedd.dependency_health import DependencyHealth
 from schedd.etcd import client as etcd_client
 from schedd.prefix import PrefixClaim
 from schedd.result_objects import StoredObjects
@@ -52,6 +54,8 @@ SWITCH_EVERY: Final = 0.001
 waits so long each time it comes back from the system while a thread reads thousands of rows: with
 the usual 5 ms, for half a second in a hundred small steps.
 """
+WRITE_PROBE: Final = "write-probe"
+"""A key of etcd that is never written: see `EtcdClient.probe_write`."""
 GRACE: Final = 0.5
 """Seconds that calls in progress have when the daemon ends."""
 
@@ -99,34 +103,63 @@ class Daemon:
             identity = configured.identity(config, doors.ports[0], doors.http.port)
             objects = StoredObjects(open_objects(config.results.url, config.results.options))
             stack.callback(objects.close)
+            health = _dependency_health(store, etcd)
             ground = Ground(
-                config, identity, store, clock, etcd, access, cluster_id, objects, telemetry, claim
+                config,
+                identity,
+                store,
+                clock,
+                etcd,
+                access,
+                cluster_id,
+                objects,
+                telemetry,
+                claim,
+                health,
             )
             parts = build(ground)
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
             terms = Terms(config.name, cluster_id, configured.VERSION, config.worker_ttl)
             telemetry.observe_etcd(etcd.silence.seconds)
-            judged = readiness(parts.member, clock, etcd.silence.seconds, daemon.draining.is_set)
-            telemetry.observe_readiness(judged)
+            failures = ground.health.failures
+            judged = readiness(
+                parts.member, clock, etcd.silence.seconds, daemon.draining.is_set, failures
+            )
+            telemetry.observe_readiness(judged, failures)
 
             def unready() -> list[str]:
                 return list(judged().values())
 
-            health = await serve(doors.grpc, parts, terms, unready, reflection=config.reflection)
+            grpc_health = await serve(
+                doors.grpc, parts, terms, unready, reflection=config.reflection
+            )
             stack.push_async_callback(doors.grpc.stop, GRACE)
+            probes = [
+                health.probe(Dependency.POSTGRESQL, store.probe_write),
+                health.probe(Dependency.ETCD, lambda: etcd.probe_write(WRITE_PROBE)),
+            ]
             sweeper = Sweeper()
             sweeper.take_over()
             reach = configured.reach(config)
             page = web.build(parts.services, telemetry, unready, notes(parts.brake), reach)
             serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
             standing = Standing(daemon, serving, lambda: etcd.silence.answered_once, unready)
-            await _live(daemon, standing, parts, [health.loop, sweeper.loop], doors, page)
+            await _live(
+                daemon, standing, parts, [*probes, grpc_health.loop, sweeper.loop], doors, page
+            )
 
 
 def _store(config: Config, telemetry: Telemetry) -> PostgresStore:
     database = Database(config.postgres.dsn, lanes=config.postgres.lanes, emit=telemetry.emit)
     return PostgresStore(database, config.ahead.kept().guard)
+
+
+def _dependency_health(store: PostgresStore, etcd: etcd_client.EtcdClient) -> DependencyHealth:
+    health = DependencyHealth()
+    store.database.on_rejected = partial(health.rejected, Dependency.POSTGRESQL)
+    etcd.on_rejected(partial(health.rejected, Dependency.ETCD))
+    return health
 
 
 def _clock(store: PostgresStore) -> DatabaseClock:

@@ -18,13 +18,16 @@ from schedd.core.checkup.facts import (
     EtcdEndpoint,
     EtcdFacts,
     Facts,
+    FailedDependency,
     MemberFacts,
     WorkerFacts,
 )
+from schedd.core.dependency import DependencyFailure
 from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import AuditEntry, ShardRow
 from schedd.core.pauses import Pause
 from schedd.core.records import WorkerView
+from schedd.dependency_health import DependencyHealth
 from schedd.etcd.client import EndpointStatus, EtcdClient
 from schedd.member import Member
 from schedd.owner.workers import Workers
@@ -68,6 +71,7 @@ class Checkup:
     peers: Peers
     tls: TLS | None
     objects: StoredObjects
+    health: DependencyHealth
 
     async def facts(self) -> Facts:
         """All of it, as of now."""
@@ -97,6 +101,10 @@ class Checkup:
             workers=tuple(_worker(one) for one in self.workers.workers()),
             elsewhere=tuple(_worker(one) for one in others.result() if not one.unheard),
             unheard=tuple(sorted(one.incarnation.worker for one in others.result() if one.unheard)),
+            failures=tuple(
+                FailedDependency(one.dependency, one.cause, one.remedy, one.since)
+                for one in self.health.failures()
+            ),
             trusted=self.member.cluster.trusted(),
         )
 
@@ -111,6 +119,7 @@ class Checkup:
             cluster=_stamp(self.clock.now()),
             database_away=self.clock.away_for(),
             trusted=self.member.cluster.trusted(),
+            failures=[_failure(each) for each in self.health.failures()],
         )
         if (ends := _ends(self.tls)) is not None:
             answer.certificate_until.CopyFrom(_stamp(ends))
@@ -194,6 +203,10 @@ class Checkup:
             certificate_until=None if ends is None else ends.ToDatetime(UTC),
             database_away=answer.database_away,
             trusted=answer.trusted,
+            failures=tuple(
+                FailedDependency(one.dependency, one.cause, one.remedy, one.since.ToDatetime(UTC))
+                for one in answer.failures
+            ),
         )
 
 
@@ -231,6 +244,16 @@ def _ends(tls: TLS | None) -> datetime | None:
         return not_after(tls.read()[1] or b"")
     except (Misconfigured, ValueError):
         return datetime.fromtimestamp(0, UTC)
+
+
+def _failure(one: DependencyFailure) -> wire.ExamineResponse.Failure:
+    return wire.ExamineResponse.Failure(
+        dependency=one.dependency,
+        reason=one.reason,
+        cause=one.cause,
+        remedy=one.remedy,
+        since=_stamp(one.since),
+    )
 
 
 def _stamp(instant: datetime) -> Timestamp:

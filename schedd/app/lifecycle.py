@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from schedkit import service
 from schedkit.backoff import Backoff
-from schedkit.errors import Unavailable
+from schedkit.errors import NotNow, Rejected, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +26,17 @@ async def once_available(
     """Do this as soon as the world is there; a daemon starts before its database if it must.
 
     None: it was asked to end before.
+
+    Raises:
+        NotNow: the dependency rejects this process. A start ends by that, so that whoever starts it
+            sees why; its service manager tries again.
     """
     backoff = Backoff(0.2, 5.0)
     while not daemon.draining.is_set():
         try:
             return await _unless_draining(step(), daemon)
+        except Rejected as rejected:
+            raise NotNow(str(rejected)) from rejected
         except Unavailable as away:
             log.warning("waiting for %s: %s", what, away)
             daemon.status(f"waiting for {what}")

@@ -17,6 +17,7 @@ from schedd.core.events import ClusterWatched, ResultStoreAway
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
 from schedd.core.notifications import Means
 from schedd.core.partition import owner_of
+from schedd.dependency_health import DependencyHealth
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient
 from schedd.etcd.keeper import keep_lease
@@ -68,6 +69,7 @@ class Ground:
     objects: StoredObjects
     telemetry: Telemetry
     claim: PrefixClaim
+    health: DependencyHealth
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,9 @@ def build(ground: Ground) -> Parts:
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
     tls = config.tls.files()
-    checkup = Checkup(store, ground.etcd, clock, member, workers, peers, tls, ground.objects)
+    checkup = Checkup(
+        store, ground.etcd, clock, member, workers, peers, tls, ground.objects, ground.health
+    )
     ground.objects.on_away = lambda: emit(ResultStoreAway())
     tails, advances = Tails(workers), Advances()
     feed = Feed(store.changes, watchers.ears)
@@ -272,6 +276,7 @@ def _services(
         cluster=member.cluster,
         succession=Succession(ground.etcd, member.cluster.until, lambda: member.cluster.lease),
         checkup=checkup,
+        failures=ground.health.failures,
         objects=ground.objects,
         version=VERSION,
         cluster_id=ground.cluster_id,

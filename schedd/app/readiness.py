@@ -1,11 +1,12 @@
 """Whether a member is ready to serve: what `/readyz`, gRPC's health service and metrics say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from schedd.api.standing import TWIN
 from schedd.api.views import paused
 from schedd.cluster_clock import DatabaseClock
+from schedd.core.dependency import Dependency, DependencyFailure
 from schedd.core.readiness import Unready
 from schedd.member import Member
 from schedd.owner.brake import Brake
@@ -19,9 +20,11 @@ def readiness(
     clock: DatabaseClock,
     etcd_away: Callable[[], float],
     leaving: Callable[[], bool],
+    failures: Callable[[], Sequence[DependencyFailure]],
 ) -> Callable[[], dict[Unready, str]]:
     """Why this member isn't ready to serve, in words; nothing: it is. `etcd_away`: for how many
-    seconds no call of etcd was answered. `leaving`: it was asked to end.
+    seconds no call of etcd was answered. `leaving`: it was asked to end. `failures`: of the
+    dependencies; where one has a cause, that is said in place of the silence.
     """
 
     def reasons() -> dict[Unready, str]:
@@ -37,10 +40,15 @@ def readiness(
             found[Unready.NO_TENURE] = "it has no tenure"
         elif not cluster.trusted():
             found[Unready.UNTRUSTED] = "its lease in etcd is no longer trusted"
-        if not cluster.trusted() and (silent := etcd_away()):
+        failed = {failure.dependency: failure for failure in failures()}
+        if (failure := failed.get(Dependency.ETCD)) is not None:
+            found[Unready.ETCD] = str(failure)
+        elif not cluster.trusted() and (silent := etcd_away()):
             found[Unready.ETCD] = f"etcd hasn't answered for {silent:.1f} s"
         away = clock.away_for()
-        if away > FRESH:
+        if (failure := failed.get(Dependency.POSTGRESQL)) is not None:
+            found[Unready.DATABASE] = str(failure)
+        elif away > FRESH:
             found[Unready.DATABASE] = f"the database hasn't answered for {away:.1f} s"
         if cluster.view().leader is None:
             found[Unready.NO_LEADER] = "the cluster has no leader"

@@ -19,7 +19,7 @@ from typing import Final
 import grpc
 
 from schedkit.channel import against_each, split_address
-from schedkit.errors import Misconfigured
+from schedkit.errors import Misconfigured, Rejected
 
 _MIB: Final = 1024 * 1024
 _PORT: Final = re.compile(r"[0-9]+")
@@ -55,7 +55,7 @@ class Tls:
         """The files as they are now.
 
         Raises:
-            Misconfigured: one can't be read.
+            Rejected: one can't be read, as in the middle of a rotation.
         """
         return grpc.ssl_channel_credentials(
             root_certificates=_read(self.ca),
@@ -68,7 +68,11 @@ def _read(path: Path | None) -> bytes | None:
     try:
         return None if path is None else path.read_bytes()
     except OSError as error:
-        raise Misconfigured(f"etcd: can't read {path}: {error.strerror}") from error
+        raise Rejected(
+            "certificate_unreadable",
+            f"etcd: can't read {path}: {error.strerror}",
+            "Put the file back, readable for schedd",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -45,9 +45,11 @@ from schedd.etcd.methods import (
     TXN,
 )
 from schedd.etcd.silence import Silence
-from schedkit.errors import Unavailable
+from schedkit.errors import Rejected, Unavailable
 
 _PAGE: Final = 2_000
+_NEVER: Final = 2**62
+"""A version that no key reaches."""
 _LISTING_TRIES: Final = 3
 
 
@@ -90,6 +92,10 @@ class EtcdClient:
     def silence(self) -> Silence:
         """For how long no call was answered, keepalives included."""
         return self._connection.silence
+
+    def on_rejected(self, report: Callable[[Rejected], None]) -> None:
+        """Call this for each call that etcd rejects."""
+        self._connection.on_rejected = report
 
     async def close(self) -> None:
         """Close the connections; calls and followers have to be ended before."""
@@ -191,6 +197,12 @@ class EtcdClient:
         request = wire.LeaseTimeToLiveRequest(id=lease)
         ttl = (await self._connection.call(LEASE_TIME_TO_LIVE, request)).ttl
         return ttl if ttl >= 0 else None
+
+    async def probe_write(self, key: str) -> None:
+        """Learn whether etcd takes writes, without one: a transaction whose condition never holds
+        needs the permission, the quota and a majority as any other.
+        """
+        await self.txn([Compare.version_is(key, _NEVER)], [Put(key, b"")])
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
 

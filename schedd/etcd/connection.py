@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -37,7 +37,7 @@ from schedd.etcd.methods import AUTHENTICATE, Method
 from schedd.etcd.ring import Ring
 from schedd.etcd.silence import Silence
 from schedd.etcd.stream import Stream
-from schedkit.errors import ScheddError, Unavailable
+from schedkit.errors import Rejected, ScheddError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,8 @@ class Connection:
     def __init__(self, access: Access, *, deadline: float, emit: Emit = unheard) -> None:
         self.deadline = deadline
         self.silence = Silence()
+        self.on_rejected: Callable[[Rejected], None] = lambda _: None
+        """Called for each call that etcd rejects."""
         self._emit = emit
         self.targets = access.targets
         self._access = access
@@ -96,8 +98,12 @@ class Connection:
         return await self._over(_Each(method, requests))
 
     async def _over(self, what: _What[T]) -> T:
-        with self.silence.around(what.method.name, self._emit):
-            return await self._anywhere(what)
+        try:
+            with self.silence.around(what.method.name, self._emit):
+                return await self._anywhere(what)
+        except Rejected as rejected:
+            self.on_rejected(rejected)
+            raise
 
     async def _anywhere(self, what: _What[T]) -> T:
         clock = _Clock(self.deadline)

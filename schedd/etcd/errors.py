@@ -3,11 +3,11 @@
     Unavailable (schedkit)
     ├── OutcomeUnknown   a write without an answer: it may have been applied, read back
     ├── LeaseGone        what the write stood on has expired: acquire anew
-    ├── NoSpace          etcd refuses writes until an operator has made room
+    ├── NoSpace          etcd rejects writes until an operator has made room (Rejected)
     └── RevisionGone     the revision asked for was compacted away (or was never reached)
-    Misconfigured (schedkit)
-    └── AccessDenied     wrong password, or a right that the user lacks
-        └── RightsOff    etcd knows no users: only `authenticate` meets it
+    │   Rejected (schedkit)
+    ├── AccessDenied     wrong password, or a permission that the user lacks
+    │   └── RightsOff    etcd knows no users: only `authenticate` meets it
     Fault (schedkit)
     └── Refused          etcd found the request itself wrong: a bug of ours
 
@@ -15,6 +15,8 @@ Invariants
 - `judge` knows for each status whether the request can have been applied; in doubt it says that
   it can.
 - grpc's own errors don't leave this package.
+- Only an INVALID_ARGUMENT of etcd itself is a bug of ours. Every other status is up to etcd, its
+  operator, or whatever answers in its place, and is retried.
 """
 
 from __future__ import annotations
@@ -25,23 +27,23 @@ from typing import Final
 
 from grpc import StatusCode
 
-from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, ScheddError, Unavailable
+from schedkit.errors import Fault, OutcomeUnknown, Rejected, ScheddError, Unavailable
 
 
 class LeaseGone(Unavailable):
     """The lease that a write names has expired or was revoked; nothing was written."""
 
 
-class NoSpace(Unavailable):
-    """etcd's database is full: it answers reads and refuses writes; nothing was written."""
+class NoSpace(Rejected):
+    """etcd's database is full: it answers reads and rejects writes; nothing was written."""
 
 
 class RevisionGone(Unavailable):
     """A read at a revision that was compacted away, or that this etcd never reached."""
 
 
-class AccessDenied(Misconfigured):
-    """etcd doesn't accept the user, its password, or what it tried to do."""
+class AccessDenied(Rejected):
+    """etcd rejects the user, its password, or what it tried to do."""
 
 
 class RightsOff(AccessDenied):
@@ -98,6 +100,12 @@ _STALE_TOKEN: Final = (
     "user name is empty",  # rights were enabled after we had connected without a token
 )
 
+_LOGIN_REMEDY: Final = "Make etcd.user and etcd.password agree with etcd's users (etcdctl user …)"
+_SPACE_REMEDY: Final = "Compact and defragment etcd, then `etcdctl alarm disarm`"
+
+# An operator may have lowered them: --max-request-bytes, --max-txn-ops.
+_LIMITS: Final = ("request is too large", "too many operations in txn request")
+
 # etcd gives these before it proposes anything to its peers.
 _NOT_APPLIED: Final = (
     "etcdserver: no leader",
@@ -109,18 +117,29 @@ _NOT_APPLIED: Final = (
 
 def judge(code: StatusCode, details: str, *, writes: bool) -> Failure:
     """What a failed call means. `writes`: a second sending of the request could do harm."""
-    told = f"etcd: {details or code.name}"
+    words = details or code.name
+    told = f"etcd: {words}"
     if code is StatusCode.UNAUTHENTICATED or details.endswith(_STALE_TOKEN):
-        return Failure(AccessDenied(told), Remedy.TOKEN, distrust=False)
+        return Failure(_denied(words), Remedy.TOKEN, distrust=False)
     if details.endswith("authentication is not enabled"):
-        return Failure(RightsOff(told), Remedy.NONE, distrust=False)
+        off = RightsOff("auth_disabled", f"etcd checks no users: {words}", _LOGIN_REMEDY)
+        return Failure(off, Remedy.NONE, distrust=False)
     if code is StatusCode.PERMISSION_DENIED or "authentication failed" in details:
-        return Failure(AccessDenied(told), Remedy.NONE, distrust=False)
+        return Failure(_denied(words), Remedy.NONE, distrust=False)
     if details.startswith(_NOT_APPLIED):
         return Failure(Unavailable(told), Remedy.ELSEWHERE, distrust=True)
     if code in _AWAY:
         return _away(code, told, writes=writes)
-    return Failure(_answered(details, told), Remedy.NONE, distrust=False)
+    return Failure(_answered(code, details, told), Remedy.NONE, distrust=False)
+
+
+def _denied(words: str) -> AccessDenied:
+    if "permission denied" in words:
+        remedy = "Grant the user's role read and write access to the prefix (etcdctl role …)"
+        return AccessDenied(
+            "permission_denied", f"etcd denies the user a permission: {words}", remedy
+        )
+    return AccessDenied("login_rejected", f"etcd rejects the login: {words}", _LOGIN_REMEDY)
 
 
 def _away(code: StatusCode, told: str, *, writes: bool) -> Failure:
@@ -131,11 +150,13 @@ def _away(code: StatusCode, told: str, *, writes: bool) -> Failure:
     return Failure(Unavailable(told), Remedy.NONE if spent else Remedy.ELSEWHERE, distrust=True)
 
 
-def _answered(details: str, told: str) -> ScheddError:
+def _answered(code: StatusCode, details: str, told: str) -> ScheddError:
     if "lease not found" in details:
         return LeaseGone(told)
     if "database space exceeded" in details:
-        return NoSpace(told)
+        return NoSpace("no_space", f"etcd's database is full: {details}", _SPACE_REMEDY)
     if "mvcc: required revision" in details:
         return RevisionGone(told)
-    return Refused(told)
+    if code is StatusCode.INVALID_ARGUMENT and not details.endswith(_LIMITS):
+        return Refused(told)
+    return Unavailable(f"{told} ({code.name})")

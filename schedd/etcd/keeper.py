@@ -29,7 +29,7 @@ from schedd.etcd.client import EtcdClient
 from schedd.etcd.lifeline import Lifeline
 from schedd.etcd.trust import Loss, Send, Timings, Trust, Wait
 from schedkit.clock import boottime
-from schedkit.errors import Misconfigured, Unavailable
+from schedkit.errors import Unavailable
 from schedkit.slack import Slack
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class LeaseKeeper:
         sent = boottime()
         try:
             ttl = self._lifeline.keepalive(self.lease.id)
-        except (Unavailable, Misconfigured) as error:
+        except Unavailable as error:
             log.warning("keepalive of lease %x: %s", self.lease.id, error)
             with self._lock:
                 self._trust.failed(boottime())

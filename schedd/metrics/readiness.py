@@ -8,14 +8,20 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from schedd.core.dependency import DependencyFailure
 from schedd.core.readiness import Unready
 
 
 class ReadinessGauges(Collector):
-    """`reasons`: those why it isn't ready; none: it is."""
+    """`reasons`: those why it isn't ready; none: it is. `failures`: of dependencies."""
 
-    def __init__(self, reasons: Callable[[], Collection[Unready]]) -> None:
+    def __init__(
+        self,
+        reasons: Callable[[], Collection[Unready]],
+        failures: Callable[[], Collection[DependencyFailure]] = tuple,
+    ) -> None:
         self._reasons = reasons
+        self._failures = failures
 
     def collect(self) -> Iterator[Metric]:
         """The judgement, and each reason that there may be."""
@@ -27,4 +33,15 @@ class ReadinessGauges(Collector):
         )
         for reason in Unready:
             family.add_metric([reason.value], float(reason in found))
+        yield family
+        yield from self._dependencies()
+
+    def _dependencies(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "schedd_dependency_failure",
+            "1 for each dependency that doesn't take this member's writes, with the reason.",
+            labels=["dependency", "reason"],
+        )
+        for failure in self._failures():
+            family.add_metric([failure.dependency.value, failure.reason], 1.0)
         yield family

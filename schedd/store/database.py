@@ -27,22 +27,24 @@ from functools import partial
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote
 
+import psycopg2
 from psycopg2 import ProgrammingError
 from psycopg2.extensions import parse_dsn
 from sqlalchemy import URL, Connection, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from schedd.core.events import Called, Emit, Service, unheard
 from schedd.core.ids import Timeline
 from schedd.core.marks import Lineage
 from schedd.store import casts
-from schedd.store.errors import Remedy, judge
+from schedd.store.errors import DRIVER_ERRORS, Remedy, Unsent, judge
 from schedd.store.lineage import admit
 from schedd.store.operations import PRESENT
 from schedd.store.patience import Call, Patience
 from schedd.store.servers import Servers
 from schedkit.clock import boottime
-from schedkit.errors import Misconfigured, Unavailable
+from schedkit.errors import Misconfigured, Rejected, Unavailable
 
 T = TypeVar("T")
 Body = Callable[[Connection], T]
@@ -133,6 +135,8 @@ class Database:
         emit: Emit = unheard,
     ) -> None:
         """`emit` is told how long each call took, from its own thread."""
+        self.on_rejected: Callable[[Rejected], None] = lambda _: None
+        """Called for each call that PostgreSQL rejects, from its own thread."""
         self.name = name
         self._emit = emit
         self.lanes = lanes
@@ -145,6 +149,7 @@ class Database:
         )
         event.listen(self._engine, "do_connect", self._connect)
         event.listen(self._engine, "connect", casts.register)
+        event.listen(self._engine, "handle_error", _mark_unsent)
         event.listen(self._engine, "checkin", self._close_if_old)
         self.lineage = Lineage()
         self._patience = Patience(self._engine, patience)
@@ -220,7 +225,9 @@ class Database:
         Raises:
             Unavailable: the database is away, or busy past its timeouts; nothing was committed.
             OutcomeUnknown: COMMIT was sent and not answered.
-            BrokenData: the database refuses a value.
+            Rejected: PostgreSQL rejects the login, a right, the schema or every write.
+            BrokenData: PostgreSQL or its driver rejects a value.
+            Fault: the statement is wrong in itself.
         """
         left = TRIES
         while True:
@@ -256,8 +263,10 @@ class Database:
                     return answer
         except StartOver as moved:
             raise _Failed(Unavailable(f"PostgreSQL: {moved}"), Remedy.AT_ONCE) from moved
-        except DBAPIError as error:
+        except DRIVER_ERRORS as error:
             meant, remedy = judge(error, committing=committing)
+            if isinstance(meant, Rejected):
+                self.on_rejected(meant)
             cut = call is not None and call.cut
             raise _Failed(meant, Remedy.NONE if cut else remedy) from error
 
@@ -278,6 +287,20 @@ class Database:
         """Its pool was disposed of meanwhile, and would hold it until the collector comes."""
         if raw is not None and record.info.get(POOL) is not self._engine.pool:
             record.invalidate()
+
+
+def _mark_unsent(context: ExceptionContext) -> None:
+    """Mark what the driver raises in Python, instead of its own errors: a value that it can't
+    encode (UnicodeEncodeError, ValueError, TypeError, OverflowError …), or an answer that it can't
+    decode. Only statements get here, so a bug in a transaction's body isn't taken for one.
+    """
+    found = context.original_exception
+    ours = isinstance(found, (psycopg2.Error, SQLAlchemyError))
+    if ours or not isinstance(found, Exception):
+        return
+    if context.connection is None:
+        raise psycopg2.OperationalError(f"can't connect: {type(found).__name__}: {found}")
+    raise Unsent(found)
 
 
 class _Failed(Exception):

@@ -1,90 +1,159 @@
-"""What a failure of PostgreSQL means: try again, away, unknown, broken data, or a bug of ours.
+"""Classify every failure of PostgreSQL and its driver: retry, this row is bad, or a bug.
+
+    class          raised as                                         members do
+    retry          Unavailable, TookTooLong, OutcomeUnknown           retry with backoff
+      rejected     Rejected, SchemaMismatch: cause and remedy         the same, and are not ready
+    row is bad     BrokenData                                         bisect, set the row aside
+    bug            Fault                                              end the process, start clean
 
 Invariants
-- Foreign errors don't leave this package: whatever comes out is one of schedkit's, or `BrokenData`
-  between our own modules.
+- Foreign errors don't leave this package: whatever comes out is one of schedkit's.
+- Nothing that the server, its configuration or its operator decides ends a running process. Only
+  a statement that is wrong in itself is a bug (`_BUGS`); an unknown code is retried.
 - Only a failure before COMMIT was sent, or one by which the server says that it rolled back, may
-  be tried again here.
+  be retried here.
 """
 
 from __future__ import annotations
 
 import enum
+import re
+from typing import Final
 
-from sqlalchemy.exc import DBAPIError
+import psycopg2
+from sqlalchemy.exc import (
+    DBAPIError,
+    DisconnectionError,
+    InvalidRequestError,
+    MultipleResultsFound,
+    NoResultFound,
+    SQLAlchemyError,
+    StatementError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from schedkit.errors import (
+    BrokenData,
     Fault,
-    Misconfigured,
     OutcomeUnknown,
-    ScheddError,
+    Rejected,
     TookTooLong,
     Unavailable,
 )
 
 
-class SchemaMismatch(Misconfigured):
-    """The database's schema is older or newer than this schedd. The message says what to do."""
+class SchemaMismatch(Rejected):
+    """The database's schema is missing, older or newer than this schedd needs."""
+
+    def __init__(self, cause: str, remedy: str = "Run `schedd migrate`.") -> None:
+        super().__init__("schema_mismatch", cause.removesuffix("."), remedy)
 
 
-class BrokenData(Exception):
-    """The database refuses a value of the batch (classes 22, 23 and 54): find the row, set it
-    aside. Between our own modules only.
+class Unsent(Exception):
+    """The driver raised `orig` in `execute`, before anything was sent: a value can't be encoded.
+
+    Raised by the engine's `handle_error` (`database`) alone.
     """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.orig = error
 
 
 class Remedy(enum.Enum):
     """What may still be done about a failure inside the call."""
 
-    NONE = "tell the caller"
+    NONE = "report to the caller"
     AT_ONCE = "rolled back, or never begun: a fresh transaction may try"
-    ONCE_MORE = "rolled back after a long wait: one more try, then tell the caller"
+    ONCE_MORE = "rolled back after a long wait: one more try, then report to the caller"
 
 
-_CONFLICTS = {"40P01", "40001"}
-_TOO_LONG = "57014"
-_WAITED = {"55P03", _TOO_LONG}
-_BROKEN = ("22", "23", "54")
-_REFUSED_AT_THE_DOOR = ("does not exist", "authentication failed", "no pg_hba.conf entry")
-"""A connection that is refused carries no code, only the server's words."""
+_CONFLICTS: Final = {"40P01", "40001"}
+_TOO_LONG: Final = "57014"
+_WAITED: Final = {"55P03", _TOO_LONG}
+_BROKEN: Final = ("21", "22", "23", "44", "54")
+"""Classes of codes that a value of a row causes: data, constraints, limits."""
 
-_A_TRY = (" failed: ", "could not ")
-"""What libpq says of each server that it tried, a line each; others only explain."""
-
-_AWAY = (
-    "08",  # connection
-    "25006",  # read-only: a standby
-    "25P0",  # idle in transaction for too long; transaction too long
-    "53",  # out of connections, memory, disk
-    "55000",  # still in recovery
-    "57P",  # shutting down, starting up
-    "58",  # the system under it
-    "XX000",  # an internal error of the server
+_BUGS: Final = frozenset(
+    {
+        "07001",  # dynamic SQL: parameters and placeholders differ in number
+        "25001",  # in a transaction already
+        "25P01",  # not in a transaction
+        "25P02",  # the transaction has failed already
+        "42601",  # syntax error
+        "42P02",  # no such parameter
+        "42P08",  # ambiguous parameter
+        "42P18",  # indeterminate datatype
+        "42803",  # grouping error
+        "42P20",  # windowing error
+        "42P19",  # invalid recursion
+        "42702",  # ambiguous column
+        "42725",  # ambiguous function
+        "42P09",  # ambiguous alias
+        "42701",  # duplicate column
+        "42712",  # duplicate alias
+        "42P05",  # duplicate prepared statement
+    }
 )
+"""A statement that is wrong in itself, on whatever database."""
+
+_LOST: Final = ("08", "25006", "25P0", "53", "55000", "57P", "58", "XX000")
+"""The connection or the server ended, or can't serve now: a COMMIT may have taken effect."""
+
+_LOGIN: Final = re.compile(
+    r"authentication failed|no pg_hba.conf entry|no password supplied|is not permitted to log in"
+    r"|role \"?[^\"]*\"? does not exist|client certificate|rejects connection"
+    r"|permission denied for database|SCRAM|no such user|not allowed to (?:log|connect)"
+)
+_ROLE: Final = re.compile(r"(?:for )?(?:user|role)(?: name)? \"([^\"]+)\"")
+_DATABASE: Final = re.compile(r"database \"([^\"]+)\"")
+_TRY: Final = (" failed: ", "could not ")
+"""libpq writes a line with one of these for each server that it tried."""
+
+_LOGIN_REMEDY: Final = (
+    "Make postgres.dsn and the role agree (ALTER ROLE … LOGIN PASSWORD …), and check pg_hba.conf"
+)
+_GRANT_REMEDY: Final = "Grant the role its privileges again (docs/operations.md, PostgreSQL)"
+_MISSING_REMEDY: Final = "Create, restore or rename the database, or change postgres.dsn"
+_SCHEMA_REMEDY: Final = "Finish the restore, or run `schedd migrate`"
+_READ_ONLY_REMEDY: Final = (
+    "Set default_transaction_read_only = off for server, database and role, or point postgres.dsn"
+    " at the primary"
+)
+_DISK_REMEDY: Final = "Make room on PostgreSQL's disk"
 
 
-def judge(error: DBAPIError, *, committing: bool) -> tuple[Exception, Remedy]:
+def judge(error: BaseException, *, committing: bool) -> tuple[Exception, Remedy]:
     """What to raise for this failure, and whether the transaction may be tried again.
 
-    `committing`: COMMIT had been sent, so that the transaction may stand.
+    `committing`: COMMIT had been sent, so the transaction may have taken effect.
     """
-    code = sqlstate(error)
-    told = f"PostgreSQL: {_first_line(error)}"
+    if isinstance(error, psycopg2.Error):  # raised outside of SQLAlchemy's statements
+        error = DBAPIError("", {}, error)
+    if not isinstance(error, DBAPIError):
+        return _judge_library(error), Remedy.NONE
+    code, words = sqlstate(error), _first_line(error)
+    text = f"PostgreSQL: {words}"
     if code in _CONFLICTS:
-        return Unavailable(told), Remedy.AT_ONCE
-    if not code and _refused_by_all(error):
-        return Misconfigured(told), Remedy.NONE
-    lost = error.connection_invalidated or not code or code.startswith(_AWAY) or code in _WAITED
-    if committing and lost:
-        return OutcomeUnknown(f"{told} (COMMIT was sent: it may stand)"), Remedy.NONE
+        return Unavailable(text), Remedy.AT_ONCE
+    if not code and not error.connection_invalidated and _by_the_driver(error.orig):
+        return BrokenData(text), Remedy.NONE
+    rejected = _rejected(code, words, error)
+    lost = error.connection_invalidated or not code or code.startswith(_LOST) or code in _WAITED
+    if committing and (lost or code == "40003"):
+        return OutcomeUnknown(f"{text} (COMMIT was sent: it may have taken effect)"), Remedy.NONE
+    if rejected is not None:
+        return rejected, Remedy.NONE
+    if code in _BUGS:
+        return Fault(text), Remedy.NONE
     if code in _WAITED:
         kind = TookTooLong if code == _TOO_LONG else Unavailable
-        return kind(told), Remedy.ONCE_MORE
+        return kind(text), Remedy.ONCE_MORE
     if lost:
-        return Unavailable(told), Remedy.AT_ONCE
+        return Unavailable(text), Remedy.AT_ONCE
     if code.startswith(_BROKEN):
-        return BrokenData(told), Remedy.NONE
-    return _other(code, told), Remedy.NONE
+        return BrokenData(text), Remedy.NONE
+    return Unavailable(f"{text} (SQLSTATE {code})"), Remedy.NONE
 
 
 def sqlstate(error: DBAPIError) -> str:
@@ -93,23 +162,98 @@ def sqlstate(error: DBAPIError) -> str:
     return getattr(original, "pgcode", None) or getattr(original, "sqlstate", None) or ""
 
 
-def _other(code: str, told: str) -> ScheddError:
-    if code in {"42P01", "42703", "3F000"}:
-        return SchemaMismatch(f"{told}\nThe schema isn't this schedd's. Run `schedd migrate`.")
-    if code.startswith("28") or code in {"3D000", "42501"}:
-        return Misconfigured(told)
-    return Fault(told)
+def _judge_library(error: BaseException) -> Exception:
+    """A failure of SQLAlchemy, or of the driver in Python: nothing came from a server."""
+    text = f"{type(error).__name__}: {_line(error)}"
+    match error:
+        case Unsent() | StatementError() if (cause := getattr(error, "orig", None)) is not None:
+            text = f"{type(cause).__name__}: {_line(cause)}"
+            return BrokenData(f"the PostgreSQL driver rejects a value: {text}")
+        case NoResultFound() | MultipleResultsFound():
+            return SchemaMismatch(
+                f"A row that every database of schedd has is missing: {text}", _SCHEMA_REMEDY
+            )
+        case PoolTimeout():
+            return Unavailable(f"PostgreSQL: no connection of the pool is free: {text}")
+        case DisconnectionError() | InvalidRequestError():
+            return Unavailable(f"PostgreSQL: the connection was closed: {text}")
+    return Fault(f"the database library failed: {text}")
 
 
-def _refused_by_all(error: DBAPIError) -> bool:
-    """Whether each server that was tried refused us: one that is away may be what counts."""
+def _by_the_driver(original: BaseException | None) -> bool:
+    """Whether the driver itself rejected the statement's values: nothing came from a server."""
+    return isinstance(
+        original,
+        psycopg2.ProgrammingError
+        | psycopg2.DataError
+        | psycopg2.NotSupportedError
+        | psycopg2.IntegrityError,
+    )
+
+
+def _rejected(code: str, words: str, error: DBAPIError) -> Rejected | None:
+    """The rejection with its cause and remedy; None for every other failure."""
+    if not code:
+        return _rejected_by_all(error)
+    if code in {"28000", "28P01"} or code.startswith(("28", "0L", "0P")):
+        return _login(words)
+    if code == "3D000":
+        return _no_database(words)
+    if code == "42501":
+        return Rejected(
+            "permission_denied", f"PostgreSQL denies a privilege: {words}", _GRANT_REMEDY
+        )
+    if code == "25006":
+        return Rejected("read_only", f"PostgreSQL is read-only: {words}", _READ_ONLY_REMEDY)
+    if code == "53100":
+        return Rejected("disk_full", f"PostgreSQL's disk is full: {words}", _DISK_REMEDY)
+    if code.startswith(("42", "3F")) and code not in _BUGS:
+        return SchemaMismatch(
+            f"The database's schema isn't the one this schedd needs: {words}", _SCHEMA_REMEDY
+        )
+    return None
+
+
+def _rejected_by_all(error: DBAPIError) -> Rejected | None:
+    """The rejection of a connection, which carries no code, only the server's text. None if one of
+    the servers that were tried is down: it may be the primary.
+    """
     lines = str(error.orig).strip().splitlines()
-    tries = [line for line in lines if any(words in line for words in _A_TRY)] or lines[:1]
-    return bool(tries) and all(
-        any(words in line for words in _REFUSED_AT_THE_DOOR) for line in tries
+    tries = [line for line in lines if any(mark in line for mark in _TRY)] or lines[:1]
+    found = [_rejected_connection(line) for line in tries]
+    return found[0] if found and all(found) else None
+
+
+def _rejected_connection(line: str) -> Rejected | None:
+    _, _, words = line.rpartition("FATAL:")
+    words = words.strip()
+    if _DATABASE.search(line) and ("does not exist" in line or "not currently accepting" in line):
+        return _no_database(words)
+    return _login(words) if _LOGIN.search(line) else None
+
+
+def _login(words: str) -> Rejected:
+    role = _ROLE.search(words)
+    named = f" of role {role[1]}" if role else ""
+    return Rejected(
+        "login_rejected", f"PostgreSQL rejects the login{named}: {words}", _LOGIN_REMEDY
+    )
+
+
+def _no_database(words: str) -> Rejected:
+    return Rejected(
+        "database_missing", f"PostgreSQL doesn't serve the database: {words}", _MISSING_REMEDY
     )
 
 
 def _first_line(error: DBAPIError) -> str:
-    lines = str(error.orig).strip().splitlines() if error.orig is not None else []
-    return lines[0] if lines else type(error.orig).__name__
+    return _line(error.orig) if error.orig is not None else "no answer"
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+DRIVER_ERRORS: Final = (SQLAlchemyError, psycopg2.Error, Unsent)
+"""All that the driver and SQLAlchemy raise, once `handle_error` has marked values as `Unsent`."""

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from schedd.store.errors import BrokenData
+from schedkit.errors import BrokenData
 
 Item = TypeVar("Item")
 A = TypeVar("A")

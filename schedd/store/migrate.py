@@ -25,9 +25,10 @@ from sqlalchemy.pool import NullPool
 
 from schedd.store import grants, partitions
 from schedd.store.database import CONNECTION, url_of
-from schedd.store.errors import judge, sqlstate
+from schedd.store.errors import DRIVER_ERRORS, judge, sqlstate
 from schedd.store.revisions import MIGRATIONS, admitted, look
 from schedd.store.servers import Servers
+from schedd.store.session import ENCODING
 from schedkit.errors import Misconfigured
 
 log = logging.getLogger(__name__)
@@ -52,15 +53,16 @@ def upgrade(dsn: str) -> str:
 
     Gives the revision that it has then: a newer one that admits this schedd is left as it is.
     Raises `SchemaMismatch` when the database is too new for this schedd, `Unavailable` when it is
-    away, `Misconfigured` when it can't be used.
+    away, `Rejected` when it can't be used, `Misconfigured` when its encoding isn't UTF8.
     """
     engine = _engine(dsn)
     try:
         for left in reversed(range(TRIES)):
             try:
                 return _upgrade(engine)
-            except DBAPIError as error:
-                if not (left and sqlstate(error) in IN_THE_WAY):
+            except DRIVER_ERRORS as error:
+                waits = isinstance(error, DBAPIError) and sqlstate(error) in IN_THE_WAY
+                if not (left and waits):
                     raise judge(error, committing=False)[0] from error
                 log.info("somebody is at a table that is to be changed; trying again")
                 sleep(PAUSE)
@@ -102,7 +104,9 @@ def _upgrade(engine: Engine) -> str:
             raise Misconfigured(lacks)
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{HOLDS_UP}'")
-        if not admitted(look(connection)):
+        found = look(connection)
+        _check_encoding(connection, exists=found.revision is not None)
+        if not admitted(found):
             command.upgrade(_config(connection), "head")
             connection.exec_driver_sql(PROMISE, (compatible_from(),))
         for day in partitions.missing_days(connection, partitions.DAYS_AHEAD):
@@ -110,6 +114,26 @@ def _upgrade(engine: Engine) -> str:
         revision = look(connection).revision
     assert revision is not None
     return revision
+
+
+def _check_encoding(connection: Connection, *, exists: bool) -> None:
+    """Reject a new database that can't store every text; of one in use, warn.
+
+    Raises:
+        Misconfigured: the database is empty and its encoding isn't UTF8.
+    """
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    if encoding == ENCODING:
+        return
+    told = (
+        f"the database's encoding is {encoding}, and schedd needs {ENCODING}: create it with"
+        " CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+    )
+    if not exists:
+        raise Misconfigured(told)
+    log.warning(
+        "%s, and move the data with pg_dump; values that it can't store are set aside", told
+    )
 
 
 def steps() -> list[Script]:

@@ -32,6 +32,7 @@ from schedd.store import (
     results,
     revisions,
     workers,
+    write_probe,
 )
 from schedd.store.access_tokens import PostgresAccessTokenStore
 from schedd.store.backfill_store import PostgresBackfillStore
@@ -319,6 +320,10 @@ class PostgresStore:
         """
         await self.database.call(revisions.check_schema)
         await self.database.call(revisions.check_timeouts)
+
+    async def probe_write(self) -> None:
+        """Write something, to learn whether PostgreSQL takes writes and has room for them."""
+        await self.database.call(write_probe.write)
 
     async def look(self) -> DatabaseFacts:
         """What a checkup wants to know of the database."""

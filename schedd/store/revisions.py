@@ -85,10 +85,9 @@ def check_schema(connection: Connection) -> None:
     if found.revision is None and (lacks := grants.missing(connection)):
         raise SchemaMismatch(f"{lacks}\nThen run `schedd migrate`.")
     if found.revision is None:
-        raise SchemaMismatch("The database has no schema yet. Run `schedd migrate`.")
+        raise SchemaMismatch("The database has no schema yet")
     raise SchemaMismatch(
-        f"The schema is too old: revision {found.revision}, this schedd needs {head()}."
-        " Run `schedd migrate`."
+        f"The schema is too old: revision {found.revision}, this schedd needs {head()}"
     )
 
 
@@ -116,8 +115,8 @@ def admitted(found: Found) -> bool:
         return False
     if not found.admits():
         raise SchemaMismatch(
-            f"The schema is too new: revision {found.revision}, this schedd knows up to {head()}."
-            " Upgrade schedd, or point it at another database."
+            f"The schema is too new: revision {found.revision}, this schedd knows up to {head()}",
+            "Upgrade schedd, or point it at another database",
         )
     log.info(
         "the schema is newer than this schedd (revision %s, not %s), and admits it (from %s on)",

@@ -386,3 +386,5 @@ audit = Table(
     Column("before", Text, nullable=False),
     Column("after", Text, nullable=False),
 )
+
+write_probes = Table("write_probes", metadata, Column("padding", LargeBinary, nullable=False))

@@ -26,6 +26,7 @@ from psycopg2 import Error, OperationalError
 
 from schedd.core.ids import Timeline
 from schedd.core.shard_map import NO_TIMELINE
+from schedd.store import session
 
 UNREADABLE: Final = Timeline(1)
 """Stands for the timeline where the server doesn't give it (Aurora; EXECUTE revoked). A failover is
@@ -89,7 +90,7 @@ class Servers:
             self._ask_all(hosts, params)
         left, refused = sorted(hosts, key=lambda host: host != self._last), list[str]()
         while True:
-            raw = self._open({**params, **_only(left)})
+            raw = self._open({**session.parameters(params), **_only(left)})
             timeline = self._timeline(raw)
             here = raw.info.host, str(raw.info.port)
             if timeline is not None and self._counts(timeline):
@@ -110,7 +111,7 @@ class Servers:
         away: list[Error] = []
         for host in hosts:
             try:
-                raw = self._open({**params, **_only([host])})
+                raw = self._open({**session.parameters(params), **_only([host])})
                 timeline = self._timeline(raw)
             except Error as error:
                 away.append(error)
@@ -132,6 +133,7 @@ class Servers:
         """None for a standby. Leaves no transaction open."""
         try:
             with self._patience(raw), raw.cursor() as cursor:
+                session.prepare(raw)
                 try:
                     cursor.execute(LOOK)
                 except Error as error:

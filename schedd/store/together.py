@@ -14,8 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
-from schedd.store.errors import BrokenData
-from schedkit.errors import Unavailable
+from schedkit.errors import BrokenData, Unavailable
 from schedkit.records import dataclass
 
 Wish = TypeVar("Wish")

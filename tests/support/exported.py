@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from schedd.core.dependency import Dependency, DependencyFailure
 from schedd.core.events import ClusterWatched, DatabaseSeen, Surveyed
 from schedd.core.pools import PoolKey
 from schedd.core.survey import PoolSurvey
@@ -34,7 +35,8 @@ def exported() -> Exported:
     """Each series of a member and of a worker with its labels, also where it has no value yet."""
     telemetry = Telemetry()
     telemetry.observe(ToldCluster(), "0.1")
-    telemetry.observe_readiness(dict)
+    failure = DependencyFailure(Dependency.ETCD, "no_space", "", "", datetime.now(UTC))
+    telemetry.observe_readiness(dict, lambda: [failure])
     telemetry.slack.renewed(boottime() + 3, 5.0)
     telemetry.emit(Surveyed((PoolSurvey(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
     telemetry.emit(DatabaseSeen(DatabaseVitals(timedelta(0), 0)))

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any, get_args
 from uuid import uuid4
@@ -15,6 +15,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
+from schedd.core.dependency import Dependency, DependencyFailure
 from schedd.core.events import (
     AssignedRuns,
     Braked,
@@ -261,7 +262,7 @@ def test_what_memory_is_behind_with_is_told_when_the_rows_cant_be_asked() -> Non
 
 def test_whether_it_is_ready_and_why_not_is_asked_at_each_scrape() -> None:
     telemetry, why = Telemetry(), dict[Unready, str]()
-    telemetry.observe_readiness(lambda: why)
+    telemetry.observe_readiness(lambda: why, tuple)
 
     def reasons() -> dict[str, float]:
         return {
@@ -276,6 +277,19 @@ def test_whether_it_is_ready_and_why_not_is_asked_at_each_scrape() -> None:
     why[Unready.DATABASE] = "the database hasn't answered for 9.0 s"
     assert value(telemetry, "schedd_ready") == 0
     assert reasons() == dict.fromkeys(map(str, Unready), 0) | {"database": 1}
+
+
+def test_a_dependency_that_fails_is_a_metric_with_its_reason() -> None:
+    telemetry, failures = Telemetry(), list[DependencyFailure]()
+    telemetry.observe_readiness(dict, lambda: failures)
+
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    assert b"schedd_dependency_failure{" not in telemetry.exposition("")[0]
+    failures.append(DependencyFailure(Dependency.ETCD, "no_space", "full", "defrag", since))
+    assert (
+        b'schedd_dependency_failure{dependency="etcd",reason="no_space"} 1.0'
+        in (telemetry.exposition("")[0])
+    )
 
 
 def test_attached_workers_are_counted_by_incarnation() -> None:

@@ -172,6 +172,37 @@ global___ExamineRequest = ExamineRequest
 class ExamineResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class Failure(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        DEPENDENCY_FIELD_NUMBER: builtins.int
+        REASON_FIELD_NUMBER: builtins.int
+        CAUSE_FIELD_NUMBER: builtins.int
+        REMEDY_FIELD_NUMBER: builtins.int
+        SINCE_FIELD_NUMBER: builtins.int
+        dependency: builtins.str
+        """postgresql or etcd."""
+        reason: builtins.str
+        """A snake_case word: login_rejected, disk_full, unavailable and others."""
+        cause: builtins.str
+        remedy: builtins.str
+        @property
+        def since(self) -> google.protobuf.timestamp_pb2.Timestamp:
+            """By its wall clock."""
+
+        def __init__(
+            self,
+            *,
+            dependency: builtins.str = ...,
+            reason: builtins.str = ...,
+            cause: builtins.str = ...,
+            remedy: builtins.str = ...,
+            since: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["since", b"since"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["cause", b"cause", "dependency", b"dependency", "reason", b"reason", "remedy", b"remedy", "since", b"since"]) -> None: ...
+
     NAME_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     TZDATA_FIELD_NUMBER: builtins.int
@@ -180,6 +211,7 @@ class ExamineResponse(google.protobuf.message.Message):
     CERTIFICATE_UNTIL_FIELD_NUMBER: builtins.int
     DATABASE_AWAY_FIELD_NUMBER: builtins.int
     TRUSTED_FIELD_NUMBER: builtins.int
+    FAILURES_FIELD_NUMBER: builtins.int
     name: builtins.str
     version: builtins.str
     tzdata: builtins.str
@@ -197,6 +229,10 @@ class ExamineResponse(google.protobuf.message.Message):
     def certificate_until(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When its certificate ends; not set without TLS."""
 
+    @property
+    def failures(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ExamineResponse.Failure]:
+        """Dependencies that don't take its writes."""
+
     def __init__(
         self,
         *,
@@ -208,9 +244,10 @@ class ExamineResponse(google.protobuf.message.Message):
         certificate_until: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         database_away: builtins.float = ...,
         trusted: builtins.bool = ...,
+        failures: collections.abc.Iterable[global___ExamineResponse.Failure] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["certificate_until", b"certificate_until", "cluster", b"cluster", "wall", b"wall"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["certificate_until", b"certificate_until", "cluster", b"cluster", "database_away", b"database_away", "name", b"name", "trusted", b"trusted", "tzdata", b"tzdata", "version", b"version", "wall", b"wall"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["certificate_until", b"certificate_until", "cluster", b"cluster", "database_away", b"database_away", "failures", b"failures", "name", b"name", "trusted", b"trusted", "tzdata", b"tzdata", "version", b"version", "wall", b"wall"]) -> None: ...
 
 global___ExamineResponse = ExamineResponse
 

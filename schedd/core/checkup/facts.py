@@ -92,6 +92,16 @@ class DatabaseFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedDependency:
+    """What a member says of a dependency that fails. `since` is by its wall clock."""
+
+    dependency: str
+    cause: str
+    remedy: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class MemberFacts:
     """A member: what it registered, and what it says itself. `away`: why it said nothing."""
 
@@ -104,6 +114,7 @@ class MemberFacts:
     certificate_until: datetime | None = None
     database_away: float = 0.0
     trusted: bool = True
+    failures: tuple[FailedDependency, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +199,8 @@ class Facts:
     """Why the result store didn't answer the asking member."""
     twins: tuple[AuditEntry, ...] = ()
     """Daemons that were turned away of late, for another serves under their name; newest first."""
+    failures: tuple[FailedDependency, ...] = ()
+    """Of the asking member, which may have no tenure and so be in no view."""
     trusted: bool = True
     """Whether the asking member's lease is, so that the view is no old one."""
     foreign: tuple[str, ...] = ()

@@ -1,10 +1,10 @@
 """Members: do they answer each other, do their clocks agree, are they alike."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from schedd.core.checkup.facts import Facts, MemberFacts
+from schedd.core.checkup.facts import Facts, FailedDependency, MemberFacts
 from schedd.core.checkup.finding import Check, Finding
 
 AREA: Final = "members"
@@ -15,9 +15,12 @@ EXPIRES: Final = timedelta(days=14)
 
 def examine(facts: Facts) -> Iterator[Finding]:
     """Each member, and all of them beside each other."""
+    if not any(one.failures for one in facts.members):
+        yield from _dependencies("the asked member", facts.failures)
     for one in facts.members:
         yield _answers(one)
         if not one.away:
+            yield from _dependencies(one.view.name, one.failures)
             yield _wall(one)
             yield _cluster_time(one)
             yield from _certificate(one, facts)
@@ -55,6 +58,15 @@ def _answers(one: MemberFacts) -> Finding:
             "its lease isn't trusted", "it stops firing", "see to its way to etcd, and its load"
         )
     return check.ok("draining" if one.view.draining else "etcd and the database answer it")
+
+
+def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator[Finding]:
+    for failed in failures:
+        yield Check(AREA, failed.dependency, member).bad(
+            f"{failed.cause}, since {failed.since:%Y-%m-%dT%H:%M:%SZ}",
+            "the member isn't ready: it may fire, dispatch and accept nothing",
+            failed.remedy,
+        )
 
 
 def _wall(one: MemberFacts) -> Finding:

@@ -20,6 +20,7 @@ from typing import Final
 from schedd.api import standing
 from schedd.api.views import paused
 from schedd.api.waiting import Waits
+from schedd.core.dependency import DependencyFailure
 from schedd.core.ids import TenureId
 from schedd.core.membership import ClusterView
 from schedd.core.records import Counts
@@ -137,6 +138,7 @@ def glance(
     away: bool,
     now: datetime,
     twin: str = "",
+    failures: Sequence[DependencyFailure] = (),
 ) -> Glance:
     """Put together what was read. Pure."""
     members = _members(stored, view, me)
@@ -149,7 +151,9 @@ def glance(
         here=own.name if own else "",
         leader=leader.name if leader else "",
         term=view.term,
-        troubles=tuple(_troubles(stored, view, trusted=trusted, away=away, twin=twin)),
+        troubles=tuple(
+            _troubles(stored, view, trusted=trusted, away=away, twin=twin, failures=failures)
+        ),
         concerns=tuple(_concerns(stored, now)),
         hints=tuple(_hints(members)),
         counts=stored.counts,
@@ -169,7 +173,13 @@ def glance(
 
 
 def _troubles(
-    stored: Stored, view: ClusterView, *, trusted: bool, away: bool, twin: str
+    stored: Stored,
+    view: ClusterView,
+    *,
+    trusted: bool,
+    away: bool,
+    twin: str,
+    failures: Sequence[DependencyFailure],
 ) -> Iterable[str]:
     """What the page is red for: what any member tells as trouble, a pause, and an old page."""
     if away:
@@ -185,6 +195,7 @@ def _troubles(
         owned=owned if stored.read else None,
         workers=len(_live(stored)) if stored.read else None,
         twin=twin,
+        failures=failures,
     )
 
 

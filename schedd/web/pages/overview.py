@@ -33,6 +33,7 @@ def _shown(asked: Asked, stored: Stored, *, away: bool) -> Shown:
         cluster.tenure,
         trusted=cluster.trusted(),
         twin=cluster.twin,
+        failures=asked.services.failures(),
         away=away,
         now=utcnow(),
     )

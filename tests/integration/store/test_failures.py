@@ -13,7 +13,7 @@ from schedd.core.lifecycle import State
 from schedd.core.model import Verdict
 from schedd.store import migrate
 from schedd.store.database import Database, url_of
-from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, Unavailable
+from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, Rejected, Unavailable
 from support.postgres import ScratchServer, private_postgres, restart
 from support.store import LANES, START, World, draft, firing, report, wait_for_waiter
 from support.wait import PATIENCE, wait_until
@@ -160,7 +160,7 @@ async def test_a_wrong_dsn_is_the_operators_error(server: ScratchServer) -> None
         url_of("no url at all")
     with pytest.raises(Misconfigured, match="not a PostgreSQL URL"):
         url_of("postgresql://host:port/db")
-    with pytest.raises(Misconfigured, match="does not exist"):
+    with pytest.raises(Rejected, match="does not exist"):
         migrate.upgrade(server.admin_dsn.replace("/postgres", "/nowhere"))
 
 

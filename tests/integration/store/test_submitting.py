@@ -15,7 +15,7 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.records import Conflict, Idempotency, Submit
 from schedd.core.run_records import RunRecord
 from schedd.store import submitting
-from schedd.store.errors import BrokenData
+from schedkit.errors import BrokenData
 from support.store import World, job_record, manual_run, ok
 
 TABLES = {

@@ -18,7 +18,7 @@ from schedd.etcd.errors import (
     judge,
 )
 from schedd.etcd.ring import Ring
-from schedkit.errors import Unavailable
+from schedkit.errors import Fault, Rejected, Unavailable
 
 AWAY = [
     (StatusCode.UNAVAILABLE, "Socket closed"),
@@ -95,7 +95,8 @@ def test_a_stale_token_asks_for_a_new_one(code, details):
             RevisionGone,
         ),
         (StatusCode.INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request", Refused),
-        (StatusCode.UNIMPLEMENTED, "unknown service", Refused),
+        (StatusCode.UNIMPLEMENTED, "unknown service", Unavailable),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large", Unavailable),
     ],
 )
 def test_an_answer_is_told_as_what_it_is(code, details, kind):
@@ -103,6 +104,35 @@ def test_an_answer_is_told_as_what_it_is(code, details, kind):
     assert type(failure.error) is kind
     assert failure.remedy is Remedy.NONE
     assert not failure.distrust
+
+
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("code", list(StatusCode))
+def test_no_status_ends_a_member_but_a_request_that_etcd_finds_wrong(code, writes):
+    error = judge(code, "something new", writes=writes).error
+    bug = code is StatusCode.INVALID_ARGUMENT
+    assert isinstance(error, Fault) if bug else isinstance(error, Unavailable)
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "reason"),
+    [
+        (StatusCode.PERMISSION_DENIED, "etcdserver: permission denied", "permission_denied"),
+        (
+            StatusCode.INVALID_ARGUMENT,
+            "etcdserver: authentication failed, invalid user ID or password",
+            "login_rejected",
+        ),
+        (StatusCode.INVALID_ARGUMENT, "etcdserver: user name is empty", "login_rejected"),
+        (StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", "no_space"),
+    ],
+)
+def test_a_rejection_has_a_reason_and_a_remedy(code, details, reason):
+    error = judge(code, details, writes=True).error
+    assert isinstance(error, Rejected)
+    assert error.reason == reason
+    assert details in error.cause
+    assert error.remedy in str(error)
 
 
 def test_a_round_visits_each_endpoint_once_from_the_current_one():

@@ -212,6 +212,18 @@ def test_a_wrong_configuration_ends_it_with_2_and_no_traceback() -> None:
         assert process.stderr.read() == "schedd.toml:3: unknown key 'x'\n"
 
 
+@pytest.mark.parametrize("error", ["Misconfigured", "NotNow"])
+def test_a_daemon_that_has_served_never_ends_with_what_prevents_its_restart(error: str) -> None:
+    body = f"""
+        daemon.ready("serving")
+        raise {error}("a certificate can't be read")
+    """
+    with daemon(body) as process:
+        assert ends(process) == 1
+        assert process.stderr is not None
+        assert "a certificate can't be read" in process.stderr.read()
+
+
 def test_what_may_be_right_later_ends_it_with_75() -> None:
     with daemon('raise NotNow("No space left on device")') as process:
         assert ends(process) == 75

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import psycopg2
 import pytest
-from sqlalchemy.exc import DBAPIError, OperationalError
+from psycopg2 import errorcodes, errors, extensions
+from sqlalchemy import exc
+from sqlalchemy.exc import DBAPIError, OperationalError, StatementError
 
-from schedd.store.errors import BrokenData, Remedy, SchemaMismatch, judge
-from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, TookTooLong, Unavailable
+from schedd.store.errors import Remedy, SchemaMismatch, Unsent, judge
+from schedkit.errors import BrokenData, Fault, OutcomeUnknown, Rejected, TookTooLong, Unavailable
 
 
 class Told(Exception):
@@ -62,8 +65,12 @@ def test_a_value_that_is_refused_is_broken_data(code: str) -> None:
     ("code", "kind"),
     [
         ("42P01", SchemaMismatch),
-        ("42501", Misconfigured),
-        ("28P01", Misconfigured),
+        ("3F000", SchemaMismatch),
+        ("42501", Rejected),
+        ("28P01", Rejected),
+        ("3D000", Rejected),
+        ("25006", Rejected),
+        ("53100", Rejected),
         ("42601", Fault),
     ],
 )
@@ -71,9 +78,153 @@ def test_whose_fault_it_is(code: str, kind: type[Exception]) -> None:
     assert type(judge(failed(code), committing=False)[0]) is kind
 
 
-def test_a_refusal_at_the_door_is_the_operators() -> None:
-    error, remedy = judge(failed(None, 'FATAL:  database "x" does not exist'), committing=False)
-    assert (type(error), remedy) == (Misconfigured, Remedy.NONE)
+@pytest.mark.parametrize(
+    ("words", "reason", "cause"),
+    [
+        ('database "x" does not exist', "database_missing", "doesn't serve the database"),
+        (
+            'database "x" is not currently accepting connections',
+            "database_missing",
+            "doesn't serve the database",
+        ),
+        (
+            'password authentication failed for user "schedd"',
+            "login_rejected",
+            "PostgreSQL rejects the login of role schedd",
+        ),
+        (
+            'no pg_hba.conf entry for host "::1", user "schedd", database "x", no encryption',
+            "login_rejected",
+            "PostgreSQL rejects the login of role schedd",
+        ),
+        ('role "schedd" does not exist', "login_rejected", "the login of role schedd"),
+        ('role "schedd" is not permitted to log in', "login_rejected", "of role schedd"),
+        (
+            'permission denied for database "x"\nDETAIL:  User does not have CONNECT privilege.',
+            "login_rejected",
+            "PostgreSQL rejects the login",
+        ),
+    ],
+)
+def test_a_rejected_connection_has_its_cause_and_a_remedy(
+    words: str, reason: str, cause: str
+) -> None:
+    error, remedy = judge(failed(None, f"FATAL:  {words}"), committing=False)
+    assert remedy is Remedy.NONE
+    assert isinstance(error, Rejected)
+    assert (error.reason, cause in error.cause) == (reason, True)
+    assert error.remedy in str(error)
+
+
+CODES = sorted(
+    code
+    for name, code in vars(errorcodes).items()
+    if name.isupper() and isinstance(code, str) and len(code) == 5
+)
+BUGS = {"07001", "25001", "25P01", "25P02"}
+"""Bugs by their codes outside of class 42."""
+CLASSES = {"21", "22", "23", "44", "54"}
+"""Classes by which a row is bad."""
+
+
+@pytest.mark.parametrize("committing", [False, True])
+def test_every_code_of_postgresql_is_retried_or_a_bad_row_or_a_bug(committing: bool) -> None:
+    assert len({code[:2] for code in CODES}) > 40
+    for code in CODES:
+        error, _ = judge(failed(code), committing=committing)
+        if code[:2] in CLASSES:
+            assert isinstance(error, BrokenData), code
+        elif isinstance(error, Fault):
+            assert code in BUGS or code[:2] == "42", code
+        else:
+            assert isinstance(error, Unavailable), code
+            assert not isinstance(error, BrokenData), code
+
+
+@pytest.mark.parametrize("code", ["99999", "ZZ000", "0A000", "P0001", "XX001", "F0000", "HV000"])
+def test_an_unknown_code_is_retried(code: str) -> None:
+    assert type(judge(failed(code), committing=False)[0]) is Unavailable
+
+
+@pytest.mark.parametrize("code", ["42P01", "42703", "42883", "42704", "42804", "42P10", "42809"])
+def test_a_schema_that_changed_under_a_member_is_retried(code: str) -> None:
+    error, _ = judge(failed(code), committing=False)
+    assert isinstance(error, SchemaMismatch)
+    assert isinstance(error, Unavailable)
+
+
+DRIVER = [
+    (psycopg2.OperationalError("server closed the connection unexpectedly"), Unavailable),
+    (psycopg2.InterfaceError("connection already closed"), Unavailable),
+    (psycopg2.DatabaseError("error with status PGRES_TUPLES_OK"), Unavailable),
+    (psycopg2.InternalError("no COPY in progress"), Unavailable),
+    (psycopg2.Error("unknown"), Unavailable),
+    (psycopg2.ProgrammingError("can't adapt type 'object'"), BrokenData),
+    (psycopg2.DataError("value out of range"), BrokenData),
+    (psycopg2.NotSupportedError("no"), BrokenData),
+    (psycopg2.IntegrityError("no"), BrokenData),
+    (extensions.QueryCanceledError("canceled"), Unavailable),
+    (extensions.TransactionRollbackError("rolled back"), Unavailable),
+]
+
+
+@pytest.mark.parametrize(("raised", "kind"), DRIVER)
+def test_every_exception_of_the_driver_is_classified(
+    raised: psycopg2.Error, kind: type[Exception]
+) -> None:
+    wrapped = DBAPIError.instance("SELECT 1", {}, raised, psycopg2.Error)
+    for error in (raised, wrapped):
+        assert type(judge(error, committing=False)[0]) is kind, error
+
+
+def test_every_class_of_the_drivers_errors_is_in_the_table() -> None:
+    known = {type(raised) for raised, _ in DRIVER}
+    of_codes = {each for each in vars(errors).values() if isinstance(each, type)}
+    found = [psycopg2.Error]
+    for each in found:
+        found += each.__subclasses__()
+    assert {each for each in found if each not in of_codes} <= known
+
+
+VALUES = [
+    UnicodeEncodeError("latin-1", "é€", 1, 2, "ordinal not in range"),
+    UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "invalid"),
+    ValueError("A string literal cannot contain NUL (0x00) characters."),
+    TypeError("not all arguments converted"),
+    OverflowError("int too big to convert"),
+    RecursionError("maximum recursion depth exceeded"),
+    KeyError("missing"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_value_that_the_driver_cant_send_is_a_bad_row(value: Exception) -> None:
+    for raised in (Unsent(value), StatementError("(x)", "SELECT 1", {}, value)):
+        error, remedy = judge(raised, committing=False)
+        assert (type(error), remedy) == (BrokenData, Remedy.NONE)
+        assert type(value).__name__ in str(error)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (exc.TimeoutError("QueuePool limit of size 10 overflow 0 reached"), Unavailable),
+        (exc.DisconnectionError("gone"), Unavailable),
+        (exc.InvalidatePoolError("gone"), Unavailable),
+        (exc.InvalidRequestError("closed"), Unavailable),
+        (exc.PendingRollbackError("invalid transaction"), Unavailable),
+        (exc.ResourceClosedError("This Connection is closed"), Unavailable),
+        (exc.NoResultFound("No row was found"), SchemaMismatch),
+        (exc.MultipleResultsFound("Multiple rows"), SchemaMismatch),
+        (exc.ArgumentError("bug"), Fault),
+        (exc.CompileError("bug"), Fault),
+    ],
+)
+def test_every_exception_of_sqlalchemy_is_classified(
+    raised: Exception, kind: type[Exception]
+) -> None:
+    assert type(judge(raised, committing=False)[0]) is kind
 
 
 REFUSED = 'connection to server at "a", port 5432 failed: FATAL:  database "x" does not exist'
@@ -88,7 +239,7 @@ def test_of_two_servers_one_that_is_away_may_be_the_one_that_counts(other: str) 
         error, remedy = judge(failed(None, words), committing=False)
         assert (type(error), remedy) == (Unavailable, Remedy.AT_ONCE)
     twice = f'{REFUSED}\n{REFUSED}\npassword retrieved from file "x"'
-    assert type(judge(failed(None, twice), committing=False)[0]) is Misconfigured
+    assert type(judge(failed(None, twice), committing=False)[0]) is Rejected
 
 
 def test_only_the_first_line_is_told() -> None:

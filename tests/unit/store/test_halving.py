@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from schedd.store.errors import BrokenData
 from schedd.store.halving import halved
+from schedkit.errors import BrokenData
 
 
 class Table:

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from schedd.store.errors import BrokenData
 from schedd.store.together import BYTES, MOST, Together
-from schedkit.errors import Unavailable
+from schedkit.errors import BrokenData, Unavailable
 
 
 class Table:

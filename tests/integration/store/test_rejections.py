@@ -1,0 +1,195 @@
+"""When PostgreSQL or its driver rejects what a running member asks: retried, or one row fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from schedd.core.lifecycle import State
+from schedd.core.model import Verdict
+from schedd.store import migrate, session
+from schedd.store.database import Database
+from schedd.store.errors import SchemaMismatch
+from schedkit.errors import BrokenData, Misconfigured, Rejected
+from support.postgres import ScratchServer, private_postgres
+from support.store import World, draft, firing, job_record, ok, report
+
+REFUSED_VALUES = ["lone \udcff", "NUL \0", object(), 10**5000, {"a": 1}, [object()]]
+
+
+@pytest.fixture(scope="module")
+def private() -> Iterator[ScratchServer]:
+    with private_postgres() as server:
+        yield server
+
+
+def end_sessions(server: ScratchServer, database: str) -> None:
+    server.execute(
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"
+    )
+
+
+@pytest.mark.parametrize("value", REFUSED_VALUES, ids=lambda value: type(value).__name__)
+async def test_a_value_that_the_driver_cant_send_fails_alone(world: World, value: Any) -> None:
+    me = await world.member()
+
+    def body(connection: Connection) -> object:
+        return connection.exec_driver_sql("SELECT %s", (value,)).scalar_one()
+
+    with pytest.raises(BrokenData):
+        await me.store.database.call(body)
+    assert await world.sql("SELECT 1") == [(1,)]
+
+
+async def test_a_bug_in_a_transactions_own_code_isnt_taken_for_a_bad_row(world: World) -> None:
+    me = await world.member()
+
+    def body(_: Connection) -> None:
+        raise TypeError("a bug")
+
+    with pytest.raises(TypeError, match="a bug"):
+        await me.store.database.call(body)
+
+
+async def test_of_a_batch_of_results_only_the_one_that_cant_be_sent_is_cut(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = await world.member()
+    jobs = [await world.job(name=f"job-{n}") for n in range(3)]
+    runs = (await me.fire(*(firing(job) for job in jobs))).runs
+    assigned = await me.assigned(*(draft(run) for run in runs))
+    monkeypatch.setattr("schedd.store.arrays.clean", lambda text: text)
+    reports = [report(each, error="fine") for each in assigned]
+    reports[1] = report(assigned[1], error="lone \udcff")
+
+    assert await me.store.results.accept(reports) == [Verdict.ACCEPTED] * 3
+
+    rows = [await world.run_row(each.key.run_id) for each in assigned]
+    assert all(State(row["state"]) is State.SUCCEEDED for row in rows)
+
+
+async def test_no_setting_of_database_role_or_environment_reaches_a_session(
+    world: World, server: ScratchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = world.dsn.rpartition("/")[2]
+    for setting in (
+        "client_encoding = 'LATIN1'",
+        "IntervalStyle = 'iso_8601'",
+        "DateStyle = 'German, DMY'",
+        "timezone = 'America/St_Johns'",
+        "standard_conforming_strings = off",
+        "bytea_output = 'escape'",
+        "extra_float_digits = -5",
+    ):
+        server.execute(f'ALTER DATABASE "{name}" SET {setting}')
+    monkeypatch.setenv("PGCLIENTENCODING", "SQL_ASCII")
+    monkeypatch.setenv("PGOPTIONS", "-c default_transaction_read_only=on -c IntervalStyle=iso_8601")
+    monkeypatch.setenv("PGTZ", "Asia/Kathmandu")
+    monkeypatch.setenv("PGDATESTYLE", "SQL, MDY")
+    me = await world.member()
+    [run] = (await me.fire(firing(await world.job()))).runs
+    [assigned] = await me.assigned(draft(run))
+
+    assert await me.store.results.accept([report(assigned, error="café €")]) == [Verdict.ACCEPTED]
+    for setting, value in session.SETTINGS.items():
+        assert await world.sql(f"SHOW {setting}") == [(value,)]
+    assert await world.sql("SELECT %s::text, interval '90 s', now() - now()", "café €") != []
+    await me.store.survey.look()
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+def test_migrate_rejects_a_new_database_of_another_encoding(
+    server: ScratchServer, encoding: str
+) -> None:
+    name = f"encoded_{encoding.lower()}"
+    server.execute(
+        f"CREATE DATABASE {name} OWNER schedd ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0"
+    )
+    dsn = server.admin_dsn.rpartition("/")[0] + f"/{name}"
+    try:
+        with pytest.raises(Misconfigured, match=f"encoding is {encoding}.*ENCODING 'UTF8'"):
+            migrate.upgrade(dsn)
+    finally:
+        server.drop_database(dsn)
+
+
+BREAKS = {
+    "privileges revoked": (
+        ["REVOKE ALL ON ALL TABLES IN SCHEMA public FROM schedd"],
+        ["GRANT ALL ON ALL TABLES IN SCHEMA public TO schedd"],
+        "permission_denied",
+    ),
+    "a table renamed": (
+        ["ALTER TABLE jobs RENAME TO jobs_away"],
+        ["ALTER TABLE jobs_away RENAME TO jobs"],
+        "schema_mismatch",
+    ),
+    "a column renamed": (
+        ["ALTER TABLE jobs RENAME COLUMN name TO name_away"],
+        ["ALTER TABLE jobs RENAME COLUMN name_away TO name"],
+        "schema_mismatch",
+    ),
+    "read-only by configuration": (
+        ['ALTER DATABASE "{name}" SET default_transaction_read_only = on'],
+        ['ALTER DATABASE "{name}" RESET default_transaction_read_only'],
+        "read_only",
+    ),
+    "the database closed to connections": (
+        ['ALTER DATABASE "{name}" ALLOW_CONNECTIONS off'],
+        ['ALTER DATABASE "{name}" ALLOW_CONNECTIONS on'],
+        "database_missing",
+    ),
+    "the role may not log in": (
+        ["ALTER ROLE schedd NOLOGIN"],
+        ["ALTER ROLE schedd LOGIN"],
+        "login_rejected",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", BREAKS)
+async def test_a_rejection_is_retried_and_names_what_to_do(
+    private: ScratchServer, change: str
+) -> None:
+    breaks, mends, reason = BREAKS[change]
+    dsn = private.create_database()
+    migrate.upgrade(dsn)
+    name = dsn.rpartition("/")[2]
+    here = private.admin_dsn.rpartition("/")[0]
+    async with World.at(dsn) as world:
+        me = await world.member()
+
+        async def write() -> None:
+            await me.store.users.create_job(job_record(), None, ok("create"))
+            await me.store.owner.timers([])
+
+        for statement in breaks:
+            at = f"{here}/{name}" if "TABLE" in statement else None
+            private.execute(statement.format(name=name), at)
+        end_sessions(private, name)
+        with pytest.raises(Rejected) as rejected:
+            await write()
+        for statement in mends:
+            at = f"{here}/{name}" if "TABLE" in statement else None
+            private.execute(statement.format(name=name), at)
+        end_sessions(private, name)
+        await write()
+
+    assert rejected.value.reason == reason
+    assert rejected.value.remedy
+
+
+async def test_a_dropped_schema_is_a_mismatch_and_not_the_end(private: ScratchServer) -> None:
+    dsn = private.create_database()
+    migrate.upgrade(dsn)
+    store = Database(dsn, lanes=1)
+    try:
+        await store.call(lambda c: c.exec_driver_sql("DROP SCHEMA public CASCADE"))
+        await store.call(lambda c: c.exec_driver_sql("CREATE SCHEMA public"))
+        with pytest.raises(SchemaMismatch, match=r"restore|migrate"):
+            await store.call(lambda c: c.exec_driver_sql("SELECT 1 FROM jobs").all())
+    finally:
+        store.close()

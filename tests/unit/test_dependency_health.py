@@ -1,0 +1,73 @@
+"""When a dependency counts as failed, and since when."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedd.core.dependency import Dependency
+from schedd.dependency_health import DependencyHealth
+from schedkit.errors import Rejected, Unavailable
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LOGIN = Rejected("login_rejected", "PostgreSQL rejects the login of role schedd", "Set it")
+
+
+class Clock:
+    """A clock that a test moves, and a dependency that answers as the test says."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+        self.error: Exception | None = None
+        self.health = DependencyHealth(lambda: self.seconds, self.wall)
+        self.loop = self.health.probe(Dependency.POSTGRESQL, self.write)
+
+    def wall(self) -> datetime:
+        return START + timedelta(seconds=self.seconds - 1000)
+
+    async def write(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    async def probe(self, *, after: float = 0.0, error: Exception | None = None) -> list[str]:
+        self.seconds += after
+        self.error = error
+        await self.loop.step()
+        return [str(failure) for failure in self.health.failures()]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+async def test_a_rejection_is_shown_at_once_with_its_remedy_and_keeps_its_first_time(
+    clock: Clock,
+) -> None:
+    first = await clock.probe(error=LOGIN)
+    assert first == [
+        "PostgreSQL rejects the login of role schedd, since 2026-01-01T00:00:00Z: Set it"
+    ]
+    assert await clock.probe(after=60, error=LOGIN) == first
+    assert await clock.probe(after=1) == []
+
+
+async def test_a_short_silence_isnt_shown(clock: Clock) -> None:
+    assert await clock.probe(error=Unavailable("no answer")) == []
+    assert await clock.probe(after=3, error=Unavailable("no answer")) == []
+    [shown] = await clock.probe(after=3, error=Unavailable("no answer"))
+    assert shown.startswith("no answer, since 2026-01-01T00:00:00Z: Start PostgreSQL")
+    assert await clock.probe(after=1) == []
+
+
+async def test_a_call_that_is_rejected_counts_though_the_probe_succeeds(clock: Clock) -> None:
+    clock.health.rejected(Dependency.POSTGRESQL, LOGIN)
+    assert len(await clock.probe(after=1)) == 1
+    assert len(await clock.probe(after=3)) == 1
+    assert await clock.probe(after=3) == []
+
+
+async def test_a_bug_comes_out_of_the_probe(clock: Clock) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await clock.probe(error=ZeroDivisionError())
