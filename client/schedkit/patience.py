@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, cast
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from schedkit.https import showing
@@ -39,6 +40,8 @@ whoever else is served waits for a few such pieces.
 UNWANTED: Final = 64 * 1024
 """Bytes of a body that are still taken when its request has been answered."""
 
+MOST_HEAD: Final = 64 * 1024
+"""Bytes of a head."""
 SPARE: Final = 256
 """Descriptors that a daemon needs beside the connections of others, with some to spare."""
 MOST: Final = 4_096
@@ -93,6 +96,21 @@ class _Doors:
             del self._hosts[host]
 
 
+class OneLength(h11.Connection):
+    """HTTP/1.1 in which a request has one length: `Content-Length` beside `Transfer-Encoding` is
+    refused. A proxy in front may go by the other one, and take a body for the next request.
+    """
+
+    def next_event(self) -> Any:
+        """As h11's. Raises RemoteProtocolError."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
+        return event
+
+
 class Patience(H11Protocol):
     """One connection, through the `doors` that its class has (`protocol_of`)."""
 
@@ -107,6 +125,7 @@ class Patience(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """It was accepted: is there room, and will a head come?"""
         super().connection_made(transport)
+        self.conn = OneLength(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
         cast("Any", transport).max_size = PIECE  # of asyncio's own transports
         self.app = showing(self.app, transport.get_extra_info("ssl_object"))
         self._host = str(self.client[0]) if self.client else ""

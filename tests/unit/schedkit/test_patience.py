@@ -222,3 +222,28 @@ def test_a_daemon_takes_the_descriptors_that_it_may_have() -> None:
 @pytest.mark.parametrize(("descriptors", "each"), [(1024, 384), (20_000, 4096), (100, 16)])
 def test_connections_leave_descriptors_to_spare(descriptors: int, each: int) -> None:
     assert patience.connections_for(descriptors, listeners=2) == each
+
+
+@pytest.mark.parametrize(
+    ("lengths", "status"),
+    [
+        (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
+        (b"Transfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n", b"400"),
+        (b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello", b"400"),
+        (b"Content-Length: -1\r\n\r\n", b"400"),
+        (b"Content-Length: +5\r\n\r\nhello", b"400"),
+        (b"Transfer-Encoding: identity\r\n\r\n", b"400"),
+        (b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", b"400"),
+        (b"Transfer-Encoding: chunked\r\n\r\nfive\r\nhello\r\n0\r\n\r\n", b"400"),
+    ],
+)
+async def test_a_request_of_unclear_length_is_refused_and_its_connection_closed(
+    lengths: bytes, status: bytes
+) -> None:
+    async with serving() as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + lengths + HEAD + b"\r\n")
+        said = await heard(reader)
+        assert said.startswith(b"HTTP/1.1 " + status), said
+        assert said.count(b"HTTP/1.1") == 1, "nothing behind it was answered"
+        writer.close()
