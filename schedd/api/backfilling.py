@@ -4,14 +4,15 @@ check ─→ the instants of the range ─→ dry run: said, nothing stored
                                   └─→ stored with what is chosen; its job's owner makes the runs
 """
 
-import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
 from schedd.api import definitions, paging, stored_jobs, views
 from schedd.api.bounds import id_of
+from schedd.api.computation import compute
 from schedd.api.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -31,7 +32,6 @@ from schedd.core.ids import BackfillId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import LiveRun
 from schedd.core.records import Conflict
-from schedd.core.schedule import CompiledSchedule
 from schedproto.v1 import job_service_pb2
 
 TURN: Final = 250
@@ -57,7 +57,7 @@ async def backfill_job(
         BackfillId(uuid4()),
         first,
         last,
-        await _instants(definition, first, last),
+        await _instants(caller, definition, first, last),
         Rerun(_word(request.Rerun.Name(request.rerun).removeprefix("RERUN_"))),
         definitions.overlap_of(request.overlap),
         request.max_parallel or 1,
@@ -218,19 +218,21 @@ def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Def
 
 
 async def _instants(
-    definition: Definition, first: datetime, last: datetime
+    caller: Caller, definition: Definition, first: datetime, last: datetime
 ) -> tuple[datetime, ...]:
     """All of the range. Raises InvalidArgument when there are none, or too many."""
     try:
-        schedule = definitions.compiled(definition)
+        schedule = await compute(caller, partial(definitions.compiled, definition))
     except ScheduleError as error:  # stored by a version that took it
         raise InvalidArgument(
             f"the job's schedule can't be read: {error}", reason="INVALID_JOB", remedy="mend it"
         ) from error
-    found = await _walked(schedule, first, last)
-    if len(found) > MOST_INSTANTS:
-        count, reached = await asyncio.to_thread(
-            schedule.count, first - _TICK, last, 10 * MOST_INSTANTS
+    most = MOST_INSTANTS + 1
+    walk = partial(schedule.instants_between, first - _TICK, last, most)
+    found = [one.nominal for one in await compute(caller, walk)]
+    if len(found) == most:
+        count, reached = await compute(
+            caller, partial(schedule.count, first - _TICK, last, 10 * MOST_INSTANTS)
         )
         many = f"{max(count, len(found)):,}" + (" or more" if reached < last else "")
         raise InvalidArgument(
@@ -247,20 +249,6 @@ async def _instants(
             violations=[Violation("from", "there is no instant of the schedule until `to`")],
         )
     return tuple(found)
-
-
-async def _walked(schedule: CompiledSchedule, first: datetime, last: datetime) -> list[datetime]:
-    """The instants of the range, but for those past the bound."""
-    found: list[datetime] = []
-    after = first - _TICK
-    while len(found) <= MOST_INSTANTS:
-        some = [one.nominal for one in schedule.instants_between(after, last, TURN)]
-        if not some:
-            break
-        found += some
-        after = some[-1]
-        await asyncio.sleep(0)
-    return found
 
 
 def _word(word: str) -> str:

@@ -17,10 +17,12 @@ from typing import Final
 from google.protobuf.message import Message
 
 from schedd.api import definitions, excluding, noted, paging, reckoning, stored_jobs, validation
+from schedd.api.computation import compute
 from schedd.api.errors import (
     FailedPrecondition,
     NotFound,
     OutcomeUnclear,
+    TooMany,
     Violation,
     cut,
     refuse,
@@ -149,13 +151,14 @@ async def _renewed(
     now = services.clock.now()
     try:
         most = definitions.stored_definition(edited, spec).max_runs
-        timer = TimerEdit(reckoning.timer_anew(job, edited, now), max_runs=most)
+        anew_at = await compute(caller, partial(reckoning.timer_anew, job, edited, now))
+        timer = TimerEdit(anew_at, max_runs=most)
         by = because.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
         anew = stored_jobs.compiled(edited)
         never_fired = partial(reckoning.never_fired, now=now, by=by, edited=anew)
         missed = LeftOut(never_fired, services.emit)
         stored_jobs.compiled(stored)  # what can't be read is told here, before the transaction
-    except ScheduleError as wrong:
+    except (ScheduleError, TooMany) as wrong:
         log.warning("job %s can't go by calendar %s: %s", stored.name, calendar.name, wrong)
         return False
     entry = caller.audit("update", f"job/{stored.namespace}/{stored.name}")

@@ -1,6 +1,7 @@
 """New jobs, one or many in a call: judged one by one, stored with whatever comes at that time."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from schedd.api import (
     validation,
     views,
 )
+from schedd.api.computation import compute
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
 from schedd.core.records import ChainRefused, Conflict, Create, JobRecord
@@ -90,12 +92,22 @@ async def _judged(
     job = request.job
     namespace = stored_jobs.namespace_of(job.namespace)
     calendars = await excluding.calendars_of(services, namespace, job)
-    validation.check(job, now, calendars=calendars)
+    await compute(caller, partial(validation.check, job, now, calendars=calendars))
     await pools.check_there(services, namespace, job.pool)
     notices.check_means(services, job)
     await chains.check(services, None, namespace, job)
-    record = stored_jobs.new_record(
-        caller, job, JobId(uuid4()), namespace, now, ephemeral=False, calendars=calendars
+    record = await compute(
+        caller,
+        partial(
+            stored_jobs.new_record,
+            caller,
+            job,
+            JobId(uuid4()),
+            namespace,
+            now,
+            ephemeral=False,
+            calendars=calendars,
+        ),
     )
     if request.validate_only:
         if await services.store.get_job(namespace, job.name):

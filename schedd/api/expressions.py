@@ -5,8 +5,10 @@ for the clock.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 
 from schedd.api import definitions, paging
+from schedd.api.computation import compute
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services
 from schedd.api.stored_jobs import namespace_of
@@ -19,11 +21,10 @@ async def explain_cron(
     services: Services, caller: Caller, request: wire.ExplainCronRequest
 ) -> wire.ExplainCronResponse:
     """In words, its next instants, what to know about it. Raises InvalidArgument: it is none."""
-    del caller
     after = services.clock.now()
     if request.HasField("after"):
         after = max(definitions.instant(request.after), EPOCH)  # a schedule has no earlier past
-    return explanation(request, after)
+    return await compute(caller, partial(explanation, request, after))
 
 
 def explanation(request: wire.ExplainCronRequest, after: datetime) -> wire.ExplainCronResponse:

@@ -12,10 +12,12 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 from schedd.api import chains, definitions, reckoning, stored_jobs, views
 from schedd.api.backfilled import backfilled
+from schedd.api.computation import compute
 from schedd.api.errors import InvalidArgument
 from schedd.api.services import Caller, Services
 from schedd.api.why import ENDS, waits_late
@@ -40,20 +42,18 @@ class Asked:
     """The question with all that was read for it, but the row."""
 
     services: Services
+    caller: Caller
     record: JobRecord
     schedule: CompiledSchedule
     at: datetime
     now: datetime
+    is_instant: bool
+    """Whether the schedule, as it stands, has this instant, be it one that it excludes."""
 
     @property
     def name(self) -> str:
         """The job's."""
         return self.record.definition.name
-
-    @property
-    def is_instant(self) -> bool:
-        """Whether the schedule, as it stands, has this instant, be it one that it excludes."""
-        return self.schedule.whole.contains(self.at)
 
     def changed_since(self, instant: datetime) -> bool:
         """Whether the schedule may have been another one then: definitions of old aren't kept."""
@@ -64,16 +64,16 @@ async def explain_instant(
     services: Services, caller: Caller, request: job_service_pb2.ExplainInstantRequest
 ) -> job_service_pb2.ExplainInstantResponse:
     """What became of one instant of a job, in words, and the row that was read for it."""
-    del caller
     record = await stored_jobs.find(services, request.namespace, request.job)
     at = definitions.instant(request.at)
     try:
-        schedule = stored_jobs.compiled(record.definition)
+        schedule = await compute(caller, partial(stored_jobs.compiled, record.definition))
     except ScheduleError as error:  # stored by a version that took it
         raise InvalidArgument(
             f"the job's schedule can't be read: {error}", reason="INVALID_JOB", remedy="mend it"
         ) from error
-    asked = Asked(services, record, schedule, at, services.clock.now())
+    is_instant = await compute(caller, partial(schedule.whole.contains, at))
+    asked = Asked(services, caller, record, schedule, at, services.clock.now(), is_instant)
     row = await services.store.accounted(record.definition.job_id, at)
     told, made = await backfilled(services, record.definition.job_id, at)
     runs = [views.run_message(one) for one in made]
@@ -220,13 +220,14 @@ async def _without_row(asked: Asked) -> str:
         parents = ", ".join(after.jobs)
         return f"Nothing of that cycle has come from what it runs after: {parents}. {job}"
     if not asked.is_instant:
-        return f"{_no_instant(asked)} {job}"
+        return f"{await compute(asked.caller, partial(_no_instant, asked))} {job}"
     if (excluded_by := asked.schedule.excluded_by(at)) and (told := _excluded(asked, excluded_by)):
         return f"{told} {job}"
-    if record.nominal is not None and record.nominal <= at and (told := _counted_out(asked)):
-        return f"{told} {job}"
+    counted = record.nominal is not None and record.nominal <= at
+    if counted and (words := await compute(asked.caller, partial(_counted_out, asked))):
+        return f"{words} {job}"
     if at > asked.now:
-        due = asked.schedule.due(at)
+        due = await compute(asked.caller, partial(asked.schedule.due, at))
         told = f"It is still to come: due {_told(due)}"
         if record.definition.paused:
             told += (

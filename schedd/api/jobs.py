@@ -26,6 +26,7 @@ from schedd.api import (
     views,
 )
 from schedd.api.bounds import MOST_COMING
+from schedd.api.computation import compute
 from schedd.api.left_out import LeftOut
 from schedd.api.masks import masked
 from schedd.api.services import Caller, Services, compact
@@ -39,7 +40,9 @@ from schedd.core.model import NewRun
 from schedd.core.notifications import redirected
 from schedd.core.records import ChainRefused, Conflict, JobRecord, PinnedCalendar, StoredDefinition
 from schedd.core.schedule import Occurrence
+from schedd.core.work import TooMuchWork, limited, spend
 from schedkit.clock import boottime
+from schedkit.tasks import in_turns
 from schedproto.v1 import job_pb2, job_service_pb2
 
 log = logging.getLogger(__name__)
@@ -48,6 +51,8 @@ LOOKS: Final = 50
 """Statements for one page of a list, at most; where they don't fill it, it goes on in the next."""
 LOOKED_FOR: Final = 0.05
 """Seconds past which none is begun any more for a page."""
+PAGE: Final = 20_000
+"""Units of work (`core/work`) to find the next runs of a page's jobs, about 20 ms."""
 _TICK: Final = timedelta(microseconds=1)
 
 
@@ -55,8 +60,8 @@ async def get_job(
     services: Services, caller: Caller, request: job_service_pb2.GetJobRequest
 ) -> job_pb2.Job:
     """One job, by id or name."""
-    del caller
-    return views.job_message(await stored_jobs.find(services, request.namespace, request.job))
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    return await compute(caller, partial(views.job_message, record, exact=True))
 
 
 async def list_jobs(
@@ -73,13 +78,14 @@ async def list_jobs(
     began = boottime()
     for _ in range(LOOKS):
         rows, end = await services.store.list_jobs(namespace, after, size + 1, wanted.stored)
-        for row in rows:
-            job = views.job_message(row)
-            if wanted.holds(job):
-                if len(page) == size:
-                    return _page(page, listing, after)
-                page.append(job)
-            after = row.created_at, row.definition.job_id
+        with limited(PAGE):
+            async for row in in_turns(rows):
+                job = views.job_message(row)
+                if wanted.holds(job):
+                    if len(page) == size:
+                        return _page(page, listing, after)
+                    page.append(job)
+                after = row.created_at, row.definition.job_id
         if len(rows) <= size:
             after = end
         if after is None or boottime() - began > LOOKED_FOR:
@@ -112,7 +118,7 @@ async def update_job(
     record = await _seen(services, request)
     stored = record.definition
     old = job_pb2.Job.FromString(stored.spec)
-    spec, calendars = await _edited_spec(services, request, stored, old, now)
+    spec, calendars = await _edited_spec(services, caller, request, stored, old, now)
     if spec == old:
         if not request.validate_only:  # an edit whose answer was "unknown" may be asked again
             async with settling.kept(services, stored.name):
@@ -127,7 +133,7 @@ async def update_job(
         after=tuple(spec.after.jobs),
         line=definitions.line_id(spec, stored.namespace),
     )
-    timer = reckoning.edited_timer(record, old, spec, edited, now)
+    timer = await compute(caller, partial(reckoning.edited_timer, record, old, spec, edited, now))
     missed = (
         None
         if timer.reset is None
@@ -177,6 +183,7 @@ async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -
 
 async def _edited_spec(
     services: Services,
+    caller: Caller,
     request: job_service_pb2.UpdateJobRequest,
     stored: StoredDefinition,
     old: job_pb2.Job,
@@ -188,7 +195,7 @@ async def _edited_spec(
         validation.check_standing(request.job)
     new.namespace, new.name = stored.namespace, stored.name
     calendars = await excluding.calendars_of(services, stored.namespace, new)
-    reckoning.check_edit(old, new, now, stored.calendars, calendars)
+    await compute(caller, partial(reckoning.check_edit, old, new, now, stored.calendars, calendars))
     await pools.check_there(services, stored.namespace, new.pool)
     notices.check_means(services, new, old)
     await chains.check(services, stored.job_id, stored.namespace, new)
@@ -249,7 +256,7 @@ def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:
     try:
         definitions.check_dialect(job_pb2.Job.FromString(stored.spec))
         return reckoning.never_fired(record, now, because.deletion(actor), Reason.DELETED)
-    except (ValueError, ScheduleError) as wrong:  # a newer member's, and it must be deleted
+    except (ValueError, ScheduleError, TooMuchWork) as wrong:  # it must be deleted all the same
         log.warning("job %s is deleted, and what was due of it isn't known: %s", stored.name, wrong)
         return None
 
@@ -260,12 +267,14 @@ async def list_next_instants(
     """The coming instants of a stored job, as its schedule has them: those that run. With
     `max_runs`, those that are left, from its next one on.
     """
-    del caller
     count = paging.coming(request.count)
     record = await stored_jobs.find(services, request.namespace, request.job)
     after = services.clock.now()
     if request.HasField("after"):
         after = max(definitions.instant(request.after), EPOCH)  # a schedule has no earlier past
+    coming = await compute(
+        caller, partial(_coming, record, after, count, excluded=request.excluded)
+    )
     return job_service_pb2.ListNextInstantsResponse(
         instants=[
             job_service_pb2.ListNextInstantsResponse.Instant(
@@ -273,7 +282,7 @@ async def list_next_instants(
                 due_at=views.stamp(one.due),
                 excluded_by=excluded_by,
             )
-            for one, excluded_by in _coming(record, after, count, excluded=request.excluded)
+            for one, excluded_by in coming
         ]
     )
 
@@ -292,6 +301,7 @@ def _coming(
     found: list[tuple[Occurrence, str]] = []
     source = compiled.whole if excluded else compiled
     while count > 0 and len(found) < MOST_COMING and (one := source.next_after(after)) is not None:
+        spend(10)
         found.append((one, compiled.excluded_by(one.nominal)))
         count -= not found[-1][1]
         after = one.nominal

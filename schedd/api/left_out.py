@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, ParamSpec
 
+from schedd.api.computation import too_expensive
 from schedd.core.events import Emit, Missed
 from schedd.core.lifecycle import State
 from schedd.core.model import NewRun
+from schedd.core.work import OF_CALL, TooMuchWork, limited
 
 P = ParamSpec("P")
 
@@ -26,7 +28,11 @@ class LeftOut(Generic[P]):
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> NewRun | None:
         """The row, to be stored."""
-        self._row = self._row_of(*arguments, **named)
+        try:
+            with limited(OF_CALL):
+                self._row = self._row_of(*arguments, **named)
+        except TooMuchWork as error:
+            raise too_expensive() from error
         return self._row
 
     def stored(self) -> None:

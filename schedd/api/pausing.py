@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from schedd.api import definitions, reckoning, settling, stored_jobs, validation, views
+from schedd.api.computation import compute
 from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.services import Caller, Services, compact
 from schedd.api.unbuilt import refuse_unbuilt
@@ -60,7 +62,9 @@ async def resume_job(
         stored = record.definition
         if not stored.paused:
             return views.job_message(record)
-        timer, skipped = reckoning.after_pause(record, services.clock.now())
+        timer, skipped = await compute(
+            caller, partial(reckoning.after_pause, record, services.clock.now())
+        )
         audit = stored_jobs.audited(caller, "resume", stored, request.request_id)
         resumed = await services.store.resume_job(
             stored.job_id,

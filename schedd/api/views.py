@@ -1,6 +1,7 @@
 """Records as messages: how the stored things look to people."""
 
 from datetime import UTC, datetime
+from typing import Final
 from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -19,8 +20,14 @@ from schedd.core.records import DeadLetterGroup, DeadLetterRecord, JobRecord
 from schedd.core.redrive import RedriveRecord
 from schedd.core.retry import MAX_LOSSES
 from schedd.core.run_records import AttemptRecord, RunRecord
+from schedd.core.work import TooMuchWork, limited
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 from schedproto.v1.run_service_pb2 import ClusterEvent as ClusterEventMessage
+
+NEXT_RUN: Final = 500
+"""Units of work (`core/work`) to find the next run of a job whose timer is at an excluded time.
+Past them the due time of the timer is shown.
+"""
 
 
 def stamp(instant: datetime | None) -> Timestamp | None:
@@ -37,7 +44,7 @@ def etag(job_id: UUID, generation: int) -> str:
     return f'"{job_id.hex[:8]}-{generation}"'
 
 
-def job_message(record: JobRecord) -> job_pb2.Job:
+def job_message(record: JobRecord, *, exact: bool = False) -> job_pb2.Job:
     """A job as people see it."""
     stored = record.definition
     job = job_pb2.Job.FromString(stored.spec)
@@ -53,7 +60,7 @@ def job_message(record: JobRecord) -> job_pb2.Job:
         job.paused_until.FromDatetime(record.paused_until)
     if job.max_runs:
         job.runs_made = record.fired
-    due = next_run(record, job)
+    due = next_run(record, job) if exact else _next_run_within(record, job)
     if due is not None and not stored.paused:
         job.next_run_at.FromDatetime(due)
     for pinned in stored.calendars:
@@ -62,6 +69,15 @@ def job_message(record: JobRecord) -> job_pb2.Job:
     job.updated_at.FromDatetime(record.updated_at)
     job.created_by = record.created_by
     return job
+
+
+def _next_run_within(record: JobRecord, job: job_pb2.Job) -> datetime | None:
+    """`next_run`, or the due time of the stored timer where that takes more than `NEXT_RUN`."""
+    try:
+        with limited(NEXT_RUN):
+            return next_run(record, job)
+    except TooMuchWork:
+        return record.due_at
 
 
 def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:

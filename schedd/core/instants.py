@@ -11,6 +11,7 @@ from heapq import merge
 from typing import Final, Protocol
 
 from schedd.core.cron import CronExpression, Dst, days
+from schedd.core.work import spend
 from schedd.core.zones import FIRST, LAST, NEAR
 from schedd.core.zones import zone as zone_of
 from schedkit.records import dataclass
@@ -51,11 +52,13 @@ class CronInstants:
     def next_after(self, instant: datetime) -> datetime | None:
         if len(self.expressions) == 1:
             return self.expressions[0].next_after(instant, self.dst)
+        spend(4 * len(self.expressions))
         found = [expression.next_after(instant, self.dst) for expression in self.expressions]
         return min((nominal for nominal in found if nominal is not None), default=None)
 
     def on(self, day: int) -> int:
         found = 0
+        spend(10 * len(self.expressions))
         for expression in self.expressions:
             found |= expression.on(day, self.dst)
         return found
@@ -67,6 +70,7 @@ class CronInstants:
         each = merge(*(one.seconds(low, high, self.dst) for one in self.expressions))
         counted, reached = 0, low
         for looked, second in enumerate(each):
+            spend(2)
             if looked >= limit and second > reached:
                 return counted, _EPOCH + reached * _SECOND
             counted, reached = counted + (second > reached), second
@@ -210,6 +214,7 @@ class NoInstants:
 @lru_cache(maxsize=64)
 def _seconds_of(first: int, step: int) -> int:
     """The seconds of a day that hold `first`, and every `step` after it, in milliseconds."""
+    spend(days.DAY * 1000 // step // 5)
     if step % 1000 == 0 and first < days.DAY * 1000:
         return days.each(first // 1000, step // 1000)
     return days.of_seconds(at // 1000 for at in range(first, days.DAY * 1000, step))
@@ -227,6 +232,7 @@ def newest(
         found = next_after(low)
         return found if found is not None and found <= until else None
 
+    spend(100)
     step = _SECOND
     low, high = until - step, until
     while low > after and not reached(low):

@@ -39,6 +39,7 @@ from schedd.core.instants import (
     OneInstant,
     newest,
 )
+from schedd.core.work import spend
 from schedkit.records import dataclass
 
 AT_TOLERANCE: Final = timedelta(seconds=60)
@@ -195,6 +196,7 @@ class CompiledSchedule:
             return
         found = self.next_after(after)
         while found is not None:
+            spend(4)
             yield found
             found = self.next_after(found.nominal)
 
@@ -215,7 +217,11 @@ class CompiledSchedule:
 
     def newest(self, after: datetime, until: datetime) -> datetime | None:
         """The greatest nominal instant in (after, until], found without walking through them."""
-        return newest(lambda low: self._next_nominal(low, until), after, until)
+        if isinstance(self.instants, OpenInstants):
+            start, end = self.bounds.start, self.bounds.end
+            low = after if start is None else max(after, start - _TICK)
+            return self.instants.newest(low, until if end is None else min(until, end))
+        return newest(self._next_nominal, after, until)
 
     def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
         """How many nominal instants lie in (after, reached], and `reached`.

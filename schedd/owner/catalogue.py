@@ -19,6 +19,7 @@ from schedd.core.ids import JobId
 from schedd.core.model import LiveRun
 from schedd.core.placement import Need, need_of
 from schedd.core.records import StoredDefinition
+from schedd.owner.computation import computed
 from schedd.owner.wordings import ITSELF, Known, Wordings
 from schedd.ports import OwnerStore
 from schedkit.set_aside import set_aside
@@ -145,20 +146,20 @@ class Catalogue:
         found: dict[JobId, Known] = {}
         stored = await self._store.definitions(jobs) if jobs else {}
         async for job, row in in_turns(stored.items()):
-            if (known := self._take(job, row)) is not None:
+            if (known := await self._take(job, row)) is not None:
                 found[job] = known
         while self._taken > self._capacity and len(self._known) > 1:
             self._drop(next(iter(self._known)))
         return found
 
-    def _take(self, job: JobId, row: StoredDefinition) -> Known | None:
+    async def _take(self, job: JobId, row: StoredDefinition) -> Known | None:
         """Keep it. One that can't be read (a newer member's, or of a zone that is no more) is told
         once and left out: it must not end the loops that serve all others.
         """
         known: Known | None = None
         put_aside = partial(self._set_aside, job, row)  # which tells it once
         with set_aside("definition", row.name, then=put_aside, logged=False):
-            known = self._wordings.known(row)
+            known = await computed(partial(self._wordings.known, row))
         if known is None:
             return None
         self._keep(job, known)

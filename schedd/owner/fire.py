@@ -33,6 +33,7 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
+from schedd.computing import on_loop
 from schedd.core import catch_up
 from schedd.core.batch_size import BatchSize
 from schedd.core.definition import Priority
@@ -45,11 +46,13 @@ from schedd.core.pauses import Pauses
 from schedd.core.records import Fired
 from schedd.core.shares import Shares
 from schedd.core.survey import Behind, behind
+from schedd.core.work import OF_TURN, TooMuchWork
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.firings import firing_of
 from schedd.owner.near_future import LOAD_EVERY, NearFuture
+from schedd.owner.plans import Plans
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.wordings import Known
 from schedd.ports import ClusterClock, OwnerStore
@@ -129,6 +132,8 @@ class Fire:
         self._ready: Callable[[], None] = lambda: None
         self._made: Callable[[Sequence[Hint]], None] = lambda _: None
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
+        self.plans = Plans()
+        self.plans.on_computed(self._computed)
         near.on_load(self.loop.wake)
         board.ownership.listen(self._shards_changed)
         board.timers.has_begun = self._has_begun
@@ -268,8 +273,9 @@ class Fire:
             if its is None or self._too_soon(timer, its, now):
                 continue
             with set_aside("timer", timer, then=partial(self._put_off, timer, now)):
-                firings.append(self._firing_of(timer, its, now, reckoned, most))
-                shares.took(len(firings[-1].runs))
+                if (firing := await self._step_of(timer, its, now, reckoned, most)) is not None:
+                    firings.append(firing)
+                    shares.took(len(firing.runs))
         return firings
 
     def _put_off(self, timer: Timer, now: datetime, _error: Exception) -> None:
@@ -281,12 +287,37 @@ class Fire:
         if self._brake.on:
             return Behind()
         now, owned = self._clock.now(), self._board.ownership.epochs
-        held = chain(self._open.values(), self._board.timers.values())
+        held = chain(self._open.values(), self._board.timers.values(), self.plans.timers)
         return behind((t.due_at for t in held if t.due_at is not None and t.shard in owned), now)
 
     def _settled(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:
             self._open.pop(job, None)
+
+    async def _step_of(
+        self, timer: Timer, known: Known, now: datetime, reckoned: Pauses, most: int
+    ) -> Firing | None:
+        """The step of a timer; None: it needs too much work for now, and is computed elsewhere."""
+        if (prepared := self.plans.take(timer, known, reckoned)) is not None:
+            return prepared
+        if self.plans.waits(timer, known, reckoned):
+            return None
+        try:
+            step = partial(self._firing_of, timer, known, now, reckoned, most)
+            return await on_loop(OF_TURN, step)
+        except TooMuchWork:
+            looked, ahead = self._look(timer, now), self._board.ahead.fire
+            step = partial(firing_of, timer, known, now, reckoned, LEAST_ROWS, looked, ahead)
+            self.plans.add(timer, known, reckoned, step)
+            return None
+
+    def _computed(self, timer: Timer) -> None:
+        """The step of this timer was computed: let the timer come up again, if it is still here."""
+        job = timer.job_id
+        if self._epoch(timer.shard) is None or job in self._open or job in self._board.timers:
+            return
+        self._board.timers.come_up([timer], now=self._clock.now())
+        self.loop.wake()
 
     def _firing_of(
         self, timer: Timer, known: Known, now: datetime, reckoned: Pauses, most: int

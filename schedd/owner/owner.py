@@ -83,6 +83,7 @@ class _Loops:
         return (
             self.near.loop,
             self.fire.loop,
+            self.fire.plans.loop,
             self.dispatch.loop,
             self.standing.loop,
             *self.rescue.loops,

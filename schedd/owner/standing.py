@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from schedd.api import pausing, reckoning, stored_jobs
@@ -23,6 +24,7 @@ from schedd.core.model import AuditEntry
 from schedd.core.records import FailedTooOften, JobRecord, Resumption
 from schedd.owner.board import Board
 from schedd.owner.brake import Brake
+from schedd.owner.computation import computed
 from schedd.owner.transact import Transactor
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
@@ -73,7 +75,11 @@ class Standing:
         if self._brake.on or not shards:
             return EVERY
         over, often = await self._store.unsettled(shards, self._clock.now(), BATCH)
-        ended = [one async for record in in_turns(over, every=10) for one in _ended(record)]
+        ended = [
+            one
+            async for record in in_turns(over, every=10)
+            for one in await computed(partial(_ended, record))
+        ]
         failed = [_failed(record, failures) for record, failures in often]
         resumed = await self._transactor.rows(ended, self._store.resume)
         paused = await self._transactor.rows(failed, self._store.pause_failing)
@@ -93,19 +99,19 @@ class Standing:
             self._nudges.runs_ready(sorted({shards[job] for job in resumed}))
 
 
-def _ended(record: JobRecord) -> Iterable[Resumption]:
+def _ended(record: JobRecord) -> Sequence[Resumption]:
     """How a job whose pause has ended goes on; nothing, if it was resumed or can't be read."""
     stored = record.definition
     if record.paused_until is None or not stored.paused:
-        return
+        return ()
     try:
         timer, skipped = reckoning.after_pause(record, record.paused_until)
     except (ValueError, ScheduleError) as wrong:  # a newer member's: its own owner resumes it
         log.warning("job %s can't be resumed: %s", stored.name, wrong)
-        return
+        return ()
     was = pausing.standing(True, record.paused_by, record.pause_note, record.paused_until)
     entry = _entry(record, "resume", was, {"paused": False}, "its pause has ended")
-    yield Resumption(
+    resumption = Resumption(
         stored.job_id,
         record.shard,
         stored.generation,
@@ -114,6 +120,7 @@ def _ended(record: JobRecord) -> Iterable[Resumption]:
         skipped,
         entry,
     )
+    return (resumption,)
 
 
 def _failed(record: JobRecord, failures: int) -> FailedTooOften:

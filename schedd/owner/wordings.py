@@ -23,6 +23,7 @@ from schedd.core.lifecycle import Reason
 from schedd.core.model import LiveRun
 from schedd.core.records import PinnedCalendar, StoredDefinition
 from schedd.core.schedule import CompiledSchedule
+from schedd.core.work import ON_LOOP, TooMuchWork, limited
 from schedkit.records import dataclass, replace
 from schedproto.v1 import job_pb2
 
@@ -60,9 +61,17 @@ class Known:
 
     def ends(self, run: LiveRun, now: datetime) -> Reason | None:
         """Why a run of it that waits has to end now; None: it may go on waiting."""
-        if edited_away(run, self.definition, self.compiled, self.edited_at):
+        if self._edited_away(run):
             return Reason.EDITED if run.ready_at <= now else None
         return overdue(run, self.definition, now)
+
+    def _edited_away(self, run: LiveRun) -> bool:
+        """As `edited_away`; a run stays where finding that out takes too much work."""
+        try:
+            with limited(ON_LOOP):
+                return edited_away(run, self.definition, self.compiled, self.edited_at)
+        except TooMuchWork:
+            return False
 
 
 class Wordings:

@@ -1,37 +1,38 @@
-"""Closed time: the rules of a calendar in one zone, as the edges of each local day.
+"""Closed time: the rules of a calendar in one zone, as the bits of each local day.
 
-    (0, 32400, 61200, 86400)    closed from 00:00 to 09:00, and from 17:00 on
+One idea: what is excluded of a local day is a number of 86,400 bits (`core/cron/days`). So whether
+a second is closed, and when that ends, is a shift and the lowest bit set, whatever the rules say; a
+day that is wholly free, or wholly closed, needs none.
 
-One idea: what is excluded of a day is a row of seconds of the local clock at which it begins and
-ends in turns. So whether a second is closed, and when that ends, is one look into the row, whatever
-the rules say; a day that is wholly free, or wholly closed, needs none.
-
-The edges of a day depend on the rules alone. They are kept, for all jobs that use them.
+Which patterns name a day is kept for some days of each calendar; the numbers, 11 KiB each, are kept
+for all calendars together, as many as `_KEPT_BITS`.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
 from datetime import date
 from functools import lru_cache
 from typing import Final
 
 from schedd.core.calendars.rules import Rules
 from schedd.core.cron import days, parse
-from schedd.core.cron.days import DAY
-from schedd.core.cron.masks import EPOCH_DAY, Masks, month_length
-from schedd.core.cron.times import listed
+from schedd.core.cron.days import DAY, FULL
+from schedd.core.cron.masks import EPOCH_DAY, Masks, lowest, month_length
+from schedd.core.work import spend
 from schedd.core.zones import LAST, NEAR, Zone
 from schedd.core.zones import zone as zone_of
 
-Edges = tuple[int, ...]
-WHOLE: Final[Edges] = (0, DAY)
-FREE: Final[Edges] = ()
 FARTHEST: Final = 20 * 366
 """Days that are looked through for a free one."""
-_KEPT: Final = 4096
-_KEPT_BITS: Final = 64
+_KEPT: Final = 2048
+"""Days of one calendar of which it is known which patterns name them."""
+_KEPT_BITS: Final = 1024
+"""Numbers of closed seconds, 11 MiB in all."""
+_KEPT_OWN: Final = 16
+"""The same beside them, of each calendar."""
 _YEARS: Final = 9
 """Within so many there is a 29th of February."""
+_WHOLE: Final = -1
+"""In place of the patterns that name a day: it is closed as a whole."""
 
 
 class Closed:
@@ -40,18 +41,17 @@ class Closed:
     All instants are whole seconds since 1970 UTC. Any thread may ask.
     """
 
-    __slots__ = ("_bits", "_days", "_patterns", "_rules", "_sorted", "_unions", "zone")
+    __slots__ = ("_bits", "_days", "_patterns", "_rules", "_sorted", "zone")
 
     def __init__(self, rules: Rules, zone: Zone) -> None:
         self.zone = zone
         self._rules = rules
         self._sorted = sorted(rules.days)
         self._patterns = tuple(_pattern(text) for text in rules.cron)
-        self._days: dict[int, Edges] = {}
-        self._unions: dict[tuple[int, ...], Edges] = {}
-        """By the patterns that a day matches: few such sets, each of many edges, maybe."""
-        self._bits: dict[tuple[int, ...], int] = {}
-        """The same as bits."""
+        self._days: dict[int, int] = {}
+        """Which patterns name a local day, a bit each; or `_WHOLE`."""
+        self._bits: dict[int, int] = {}
+        """What some sets of patterns close."""
 
     def has(self, second: int) -> bool:
         """Whether this instant is excluded."""
@@ -59,8 +59,8 @@ class Closed:
         if not segment.start <= second < segment.end:
             segment = self.zone.segment(second)
         day, rest = divmod(second + segment.offset, DAY)
-        edges = self.on(day)
-        return bool(edges) and bisect_right(edges, rest) & 1 == 1
+        bits = self.on(day)
+        return bool(bits) and (bits is FULL or bits >> rest & 1 == 1)
 
     def day(self, day: int) -> int:
         """What is excluded of a UTC day since 1970, as its bits (`core/cron/days`)."""
@@ -68,23 +68,14 @@ class Closed:
         found = 0
         for segment in self.zone.segments(start - 1, start + DAY - 1):
             first, stop = max(segment.start, start), min(segment.end, start + DAY)
-            local = days.window(self._local, first + segment.offset, stop - first)
-            found |= local << (first - start)
-        return found
-
-    def _local(self, day: int) -> int:
-        """The same of a day of its own clock."""
-        if self._is_whole(day):
-            return days.FULL
-        matching = self._matching(day)
-        found = self._bits.get(matching)
-        if found is None:
-            if len(self._bits) >= _KEPT_BITS:
-                self._bits = {}
-            found = 0
-            for number in matching:
-                found |= self._patterns[number][2]
-            self._bits[matching] = found
+            if stop - first == DAY:  # no change of the clock
+                local, rest = divmod(start + segment.offset, DAY)
+                bits = self.on(local)
+                if not rest or ((bits is FULL or not bits) and bits is self.on(local + 1)):
+                    return bits
+            spend(10)
+            bits = days.window(self.on, first + segment.offset, stop - first)
+            found |= bits << (first - start)
         return found
 
     def free_from(self, second: int) -> int | None:
@@ -94,11 +85,13 @@ class Closed:
                 return None
             segment = self.zone.segment(second)
             day, rest = divmod(second + segment.offset, DAY)
-            edges = self.on(day)
-            place = bisect_right(edges, rest)
-            if not place & 1:
+            closed = self.on(day)
+            if not closed:
                 return second
-            second = min(segment.end, day * DAY + edges[place] - segment.offset)
+            free = (FULL ^ closed) >> rest
+            if free and (first := second + lowest(free)) < segment.end:
+                return first
+            second = min(segment.end, (day + 1) * DAY - segment.offset)
         return None
 
     def closed_from(self, second: int) -> int | None:
@@ -106,12 +99,12 @@ class Closed:
         while second < LAST:
             segment = self.zone.segment(second)
             day, rest = divmod(second + segment.offset, DAY)
-            edges = self.on(day)
-            place = bisect_right(edges, rest)
-            if place & 1:
-                return second
-            if place < len(edges):
-                second = min(segment.end, day * DAY + edges[place] - segment.offset)
+            closed = self.on(day) >> rest
+            if closed:
+                first = second + lowest(closed)
+                if first < segment.end:
+                    return first
+                second = segment.end
                 continue
             following = self.next_day(day + 1)
             if following is None:
@@ -121,14 +114,24 @@ class Closed:
             second = midnight if midnight < segment.end else max(segment.end, midnight - NEAR)
         return None
 
-    def on(self, day: int) -> Edges:
-        """The edges of a local day: begin, end, begin, …"""
-        edges = self._days.get(day)
-        if edges is None:
+    def on(self, day: int) -> int:
+        """What is excluded of a local day, as its bits."""
+        matching = self._days.get(day)
+        spend(2)
+        if matching is None:
             if len(self._days) >= _KEPT:
                 self._days = {}
-            edges = self._days[day] = self._worked_out(day)
-        return edges
+            matching = self._days[day] = _WHOLE if self._is_whole(day) else self._matching(day)
+        if matching == _WHOLE:
+            return FULL
+        if not matching:
+            return 0
+        bits = self._bits.get(matching)
+        if bits is None:
+            if len(self._bits) >= _KEPT_OWN:
+                self._bits = {}
+            bits = self._bits[matching] = _union(self._rules.cron, matching)
+        return bits
 
     def _is_whole(self, day: int) -> bool:
         rules = self._rules
@@ -142,22 +145,14 @@ class Closed:
             return (at.month, at.day) in rules.yearly
         return False
 
-    def _matching(self, day: int) -> tuple[int, ...]:
-        """Which patterns name a day."""
-        return tuple(
-            number for number, (masks, *_) in enumerate(self._patterns) if masks.matches_day(day)
-        )
-
-    def _worked_out(self, day: int) -> Edges:
-        if self._is_whole(day):
-            return WHOLE
-        matching = self._matching(day)
-        edges = self._unions.get(matching)
-        if edges is None:
-            if len(self._unions) >= _KEPT:
-                self._unions = {}
-            edges = self._unions[matching] = _union([self._patterns[n][1] for n in matching])
-        return edges
+    def _matching(self, day: int) -> int:
+        """Which patterns name a day, a bit each."""
+        spend(len(self._patterns) // 2)
+        found = 0
+        for number, (masks, _) in enumerate(self._patterns):
+            if masks.matches_day(day):
+                found |= 1 << number
+        return found
 
     def next_day(self, day: int) -> int | None:
         """The first local day not before `day` on which anything is excluded."""
@@ -173,7 +168,8 @@ class Closed:
             found.append(next(d for d in range(day, day + 7) if self._is_weekday(d)))
         if rules.yearly:
             found.append(self._next_yearly(day))
-        for masks, *_ in self._patterns:
+        spend(len(self._patterns))
+        for masks, _ in self._patterns:
             if (matching := masks.next_day(day)) is not None:
                 found.append(matching)
         return min(found, default=None)
@@ -192,36 +188,28 @@ class Closed:
         )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def closed(rules: Rules, zone: str) -> Closed:
     """The closed time of these rules; `zone` is for those that have none of their own."""
     return Closed(rules, zone_of(rules.zone or zone))
 
 
-@lru_cache(maxsize=1024)
-def _pattern(expression: str) -> tuple[Masks, Edges, int]:
-    """The days of an expression, and what it names of each: its edges, and its bits."""
+@lru_cache(maxsize=4096)
+def _pattern(expression: str) -> tuple[Masks, int]:
+    """The days of an expression, and the mask of its seconds."""
     masks = parse(expression, zone="UTC", seed="").masks
     assert masks is not None, "the rules were checked"
-    length = 1 if len(expression.split()) > 5 else 60  # in five fields the second is 0
-    edges = _joined((at, at + length) for at in listed(masks.times))
-    second = masks.second if length == 1 else (1 << 60) - 1
-    return masks, edges, days.of_times(masks.hour, masks.minute, second)
+    # In five fields the second is 0, and the whole minute is meant.
+    return masks, masks.second if len(expression.split()) > 5 else (1 << 60) - 1
 
 
-def _union(rows: Sequence[Edges]) -> Edges:
-    """What any of these closes."""
-    if len(rows) < 2:
-        return rows[0] if rows else FREE
-    return _joined(sorted(span for row in rows for span in zip(row[::2], row[1::2], strict=True)))
-
-
-def _joined(spans: Iterable[tuple[int, int]]) -> Edges:
-    """The edges of spans in order; those that touch are one."""
-    edges: list[int] = []
-    for begin, end in spans:
-        if edges and begin <= edges[-1]:
-            edges[-1] = max(edges[-1], end)
-        else:
-            edges += (begin, end)
-    return tuple(edges)
+@lru_cache(maxsize=_KEPT_BITS)
+def _union(expressions: tuple[str, ...], matching: int) -> int:
+    """What any of these expressions closes of a day, of those that have their bit in `matching`."""
+    spend(10 * matching.bit_count())
+    found = 0
+    while matching and found != FULL:
+        masks, second = _pattern(expressions[lowest(matching)])
+        found |= days.of_times(masks.hour, masks.minute, second)
+        matching &= matching - 1
+    return FULL if found == FULL else found

@@ -11,6 +11,7 @@ from schedd.core.calendars.closed import Closed, closed
 from schedd.core.calendars.rules import Exclude, Roll, Rules
 from schedd.core.cron import EPOCH
 from schedd.core.cron.days import FULL
+from schedd.core.work import spend
 from schedkit.records import dataclass
 
 
@@ -41,6 +42,7 @@ class Exclusion:
 
     def decider_at(self, second: int) -> Closure | None:
         """`decider` of whole seconds since 1970."""
+        spend(2 * len(self.closures))
         for closure in self.closures:
             if closure.time.has(second):
                 return closure
@@ -52,12 +54,14 @@ class Exclusion:
 
     def open_on(self, day: int) -> int:
         """What nothing excludes of a UTC day since 1970, as its bits (`core/cron/days`)."""
+        spend(2)
         found = 0
         for closure in self.closures:
-            found |= closure.time.day(day)
-            if found == FULL:
-                break
-        return FULL ^ found
+            closed = closure.time.day(day)
+            if closed is FULL:
+                return 0
+            found = found | closed if found and closed else found or closed
+        return FULL ^ found if found else FULL
 
     def border_after(self, instant: datetime) -> datetime | None:
         """The first later instant from which another of these excludes, or one less; None: from

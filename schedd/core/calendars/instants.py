@@ -15,6 +15,7 @@ from schedd.core.calendars.moving import MOST_DAYS, Moved
 from schedd.core.cron.days import DAY
 from schedd.core.cron.masks import lowest
 from schedd.core.instants import Instants
+from schedd.core.work import spend
 from schedd.core.zones import LAST
 from schedkit.records import dataclass
 
@@ -95,7 +96,25 @@ class OpenInstants:
         return found
 
     def on(self, day: int) -> int:
-        return self.every.on(day) & self.exclusion.open_on(day)
+        free = self.exclusion.open_on(day)
+        return self.every.on(day) & free if free else 0
+
+    def newest(self, after: datetime, until: datetime) -> datetime | None:
+        """The greatest one in (after, until]: looked for day by day, too."""
+        first, last = second_of(after), min(second_of(until), LAST)
+        for day in range(last // DAY, first // DAY - 1, -1):
+            bits = self.on(day)
+            if last < (day + 1) * DAY:
+                bits &= (2 << last - day * DAY) - 1
+            while bits:
+                second = bits.bit_length() - 1
+                found = self.every.next_after(instant_of(day * DAY + second) - _TICK)
+                if found is not None and after < found <= until:
+                    return found
+                if day * DAY + second <= first:
+                    return None
+                bits ^= 1 << second
+        return None
 
     def walk_after(self, instant: datetime) -> Iterator[datetime]:
         """Every later one: a day's in one go, however often it is open and closed."""
@@ -105,6 +124,7 @@ class OpenInstants:
             day, second = divmod(second_of(first), DAY)
             rest = self.on(day) >> second + 1 << second + 1
             while rest:
+                spend(10)
                 second = lowest(rest)
                 rest ^= 1 << second
                 found = self.every.next_after(instant_of(day * DAY + second) - _TICK)

@@ -26,6 +26,7 @@ from schedd.core.cron.days import DAY
 from schedd.core.cron.masks import Masks
 from schedd.core.cron.times import listed
 from schedd.core.instants import CronInstants, Instants, OneInstant
+from schedd.core.work import spend
 from schedd.core.zones import NEAR, Zone
 from schedd.core.zones import zone as zone_of
 
@@ -71,6 +72,7 @@ class MovedCron:
         first, last = second_of(after) + 1, second_of(until)
         day, end = (first - DAY) // DAY, (last + DAY) // DAY
         while day <= end:
+            spend(10)
             source, rolled = self._masks.next_day(day - MOST_DAYS), self._rolled(day - _AROUND)
             if source is None or rolled is None:
                 return
@@ -112,6 +114,7 @@ class MovedCron:
     def _reached(self, day: int, time: int, step: int, roll: Roll) -> bool:
         """Whether an instant beyond, with nothing but excluded days between, is moved here."""
         for other in range(day + step, day + step * (MOST_DAYS + 1), step):
+            spend(3)
             there = self._shown(other, time)
             if not there:
                 continue  # the clock doesn't show this time on that day

@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Final
 
+from schedd.core.work import spend
+
 DAY: Final = 86400
 FULL: Final = (1 << DAY) - 1
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def of_times(hour: int, minute: int, second: int) -> int:
     """The seconds of a day that three masks name."""
+    spend(20)
     return _spread(hour, 3600, _spread(minute, 60, second))
 
 

@@ -26,6 +26,7 @@ from schedd.core.cron.errors import CronError
 from schedd.core.cron.expand import build
 from schedd.core.cron.masks import Masks
 from schedd.core.cron.times import listed
+from schedd.core.work import spend
 from schedd.core.zones import FIRST, LAST, NEAR, Segment, UnknownZone, Zone
 from schedd.core.zones import zone as zone_of
 from schedkit.records import dataclass
@@ -39,6 +40,10 @@ MOST_PASSED: Final = 250
 times all fell into gaps by then (`30 2 * 3 7L` in Berlin, with SKIP) never matches: no calendar
 makes others wait for more than forty years, and years without a matching day are passed at once.
 """
+
+
+PARSED: Final = 500
+"""Units of work (`core/work`) that reading an expression takes, about."""
 
 
 class Gap(StrEnum):
@@ -177,6 +182,7 @@ def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst)
         if found < end:
             return found
         end, passed = segment.end, passed + 1
+        spend(5)
         if passed > MOST_PASSED:
             return None
         if end - second > NEAR and found - NEAR > end:
@@ -232,6 +238,7 @@ def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
 
 @lru_cache(maxsize=8192)
 def _parse(expression: str, zone: str, seed: str) -> CronExpression:
+    spend(PARSED)
     translation = translate(expression, seed)
     name = translation.zone or zone
     try:
