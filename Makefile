@@ -67,6 +67,7 @@ mutants: $(VENV)/contrib ## builds with one promise taken out, each to be caught
 acceptance-full: ## what .ci/run shows shortened, at full figures, each after the other: some six hours, as root
 	$(MAKE) test faults-all
 	OUTPUT_MIB=10240 $(MAKE) test TESTS=tests/integration/test_worker_shell.py ARGS="-k first_and_last --timeout=1500"
+	REJECTED_FOR=30 REJECTED_JOBS=100 $(MAKE) test TESTS=tests/acceptance/test_rejections.py JOBS=0 ARGS="--timeout=900"
 	FORK_SUBMITS=1000 $(MAKE) test TESTS=tests/acceptance/test_prefork.py JOBS=0
 	AGEING_RUNS=1000 $(MAKE) test TESTS=tests/acceptance/test_ageing.py JOBS=0
 	CHAIN_CYCLES=200 $(MAKE) test TESTS=tests/acceptance/test_chains.py JOBS=0 ARGS="--timeout=1200"

@@ -1,0 +1,271 @@
+"""PostgreSQL and etcd reject a running cluster: members wait, name the cause, and lose nothing.
+
+REJECTED_FOR=30 REJECTED_JOBS=100 are the full figures; the default is shorter, for CI.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from acceptance.conftest import pids
+from schedclient import SyncClient
+from schedctl.dev import postgres
+from support.cluster import DevCluster, dev_cluster, importing
+from support.etcd import _find_etcdctl
+from support.wait import PATIENCE, wait_until
+
+SECONDS = float(os.environ.get("REJECTED_FOR", "5"))
+JOBS = int(os.environ.get("REJECTED_JOBS", "10"))
+NAMED_WITHIN = 10.0
+WELL_WITHIN = 10.0
+MEMBERS = ("m1", "m2", "m3")
+
+HANDLERS = """
+from schedclient import handler
+
+
+@handler("quick")
+async def quick(payload, ctx):
+    return None
+"""
+
+GAPS = """
+SELECT count(*) FROM (
+    SELECT job_id, scheduled_at, count,
+        lead(scheduled_at) OVER (PARTITION BY job_id ORDER BY scheduled_at) AS after
+    FROM runs
+) r WHERE after <> scheduled_at + count * interval '1 s'
+"""
+"""Due times that no row accounts for, or two do."""
+NEWEST = """
+SELECT count(*), extract(epoch FROM min(newest))
+FROM (SELECT max(scheduled_at) AS newest FROM runs GROUP BY job_id) r
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster under load, and what an operator may do to its PostgreSQL and etcd."""
+
+    cluster: DevCluster
+
+    def admin(self, *statements: str, database: str = "postgres") -> None:
+        port = int(self.cluster.dsn.rpartition(":")[2].partition("/")[0])
+        dsn = postgres.dsn(port, database=database, role=postgres.ADMIN)
+        with postgres.connect(dsn) as session, session.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def end_sessions(self) -> None:
+        self.admin(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE usename = 'schedd' OR datname LIKE 'schedd%'"
+        )
+
+    def etcdctl(self, *arguments: str, stdin: str = "") -> None:
+        endpoint = self.cluster.record["etcd"][0]["endpoint"]
+        subprocess.run(
+            [_find_etcdctl(), "--endpoints", endpoint, "--user", "root:root", *arguments],
+            env={**os.environ, "ETCDCTL_API": "3"},
+            check=True,
+            input=stdin.encode(),
+            capture_output=True,
+            timeout=30,
+        )
+
+    def readiness(self) -> dict[str, str]:
+        """By member why it isn't ready; nothing where it is."""
+        found = {}
+        for member in MEMBERS:
+            answer = self.cluster.get(member, "/readyz")
+            if answer is not None:
+                found[member] = " | ".join(json.loads(answer.body)["reasons"])
+        return found
+
+
+@pytest.fixture(scope="module")
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    folder = Path(tempfile.mkdtemp(prefix="schedd-rejected-"))
+    (folder / "rejected_handlers.py").write_text(HANDLERS)
+    with dev_cluster(
+        request.session,
+        slots=64,
+        env=importing(folder),
+        overrides=[
+            'workerd.handlers=["rejected_handlers"]',
+            "schedd.etcd.user=schedd",
+            "schedd.etcd.password=right",
+        ],
+    ) as cluster:
+        world = World(cluster)
+        for command in (
+            ("user", "add", "root:root"),
+            ("user", "grant-role", "root", "root"),
+            ("user", "add", "schedd:right"),
+            ("role", "add", "schedd"),
+            ("role", "grant-permission", "schedd", "readwrite", "", "--prefix"),
+            ("user", "grant-role", "schedd", "schedd"),
+            ("auth", "enable"),
+        ):
+            world.etcdctl(*command)
+        with SyncClient(cluster.endpoints) as client:
+            for number in range(JOBS):
+                client.jobs.create(
+                    f"tick-{number}",
+                    cron="* * * * * *",
+                    python={"handler": "quick"},
+                    catch_up={"policy": "all"},
+                    overlap="allow",
+                )
+        wait_until(lambda: not any(world.readiness().values()), PATIENCE, "all to be ready")
+        yield world
+
+
+@contextmanager
+def login_rejected(world: World) -> Iterator[None]:
+    """By pg_hba.conf: from here on the role needs a password, and postgres.dsn has none."""
+    hba = world.cluster.directory / "postgres" / "pg_hba.conf"
+    before = hba.read_text()
+    hba.write_text(f"host all schedd 127.0.0.1/32 scram-sha-256\n{before}")
+    world.admin("SELECT pg_reload_conf()")
+    world.end_sessions()
+    try:
+        yield
+    finally:
+        hba.write_text(before)
+        world.admin("SELECT pg_reload_conf()")
+
+
+@contextmanager
+def database_renamed(world: World) -> Iterator[None]:
+    world.admin("ALTER DATABASE schedd ALLOW_CONNECTIONS off")
+    world.end_sessions()
+    wait_until(lambda: _renamed(world, "schedd", "away"), PATIENCE, "the rename")
+    try:
+        yield
+    finally:
+        _renamed(world, "away", "schedd")
+        world.admin("ALTER DATABASE schedd ALLOW_CONNECTIONS on")
+
+
+def _renamed(world: World, old: str, new: str) -> bool:
+    try:
+        world.admin(f"ALTER DATABASE {old} RENAME TO {new}")
+    except Exception as error:
+        if "being accessed" not in str(error):
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def grants_revoked(world: World) -> Iterator[None]:
+    world.admin("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM schedd", database="schedd")
+    try:
+        yield
+    finally:
+        world.admin("GRANT ALL ON ALL TABLES IN SCHEMA public TO schedd", database="schedd")
+
+
+@contextmanager
+def read_only(world: World) -> Iterator[None]:
+    world.admin("ALTER DATABASE schedd SET default_transaction_read_only = on")
+    world.end_sessions()
+    try:
+        yield
+    finally:
+        world.admin("ALTER DATABASE schedd RESET default_transaction_read_only")
+        world.end_sessions()
+
+
+@contextmanager
+def tables_dropped(world: World) -> Iterator[None]:
+    """As `pg_restore --clean` does under running members, for the time of the restore."""
+    world.admin("ALTER SCHEMA public RENAME TO away", "CREATE SCHEMA public", database="schedd")
+    try:
+        yield
+    finally:
+        world.admin("DROP SCHEMA public", "ALTER SCHEMA away RENAME TO public", database="schedd")
+
+
+@contextmanager
+def etcd_password_changed(world: World) -> Iterator[None]:
+    world.etcdctl("user", "passwd", "schedd", "--interactive=false", stdin="other")
+    try:
+        yield
+    finally:
+        world.etcdctl("user", "passwd", "schedd", "--interactive=false", stdin="right")
+
+
+@contextmanager
+def etcd_permission_revoked(world: World) -> Iterator[None]:
+    world.etcdctl("role", "revoke-permission", "schedd", "", "--prefix")
+    try:
+        yield
+    finally:
+        world.etcdctl("role", "grant-permission", "schedd", "readwrite", "", "--prefix")
+
+
+CHANGES: Mapping[str, tuple[Callable[[World], object], str]] = {
+    "login rejected": (login_rejected, "PostgreSQL rejects the login"),
+    "database renamed": (database_renamed, "PostgreSQL doesn't serve the database"),
+    "grants revoked": (grants_revoked, "PostgreSQL denies a privilege"),
+    "tables dropped": (tables_dropped, "The database's schema isn't the one"),
+    "read-only": (read_only, "PostgreSQL is read-only"),
+    "etcd permission revoked": (etcd_permission_revoked, "etcd denies the user a permission"),
+    "etcd password changed": (etcd_password_changed, "etcd rejects the login"),
+}
+
+
+def shown(cluster: DevCluster, cause: str) -> bool:
+    page = cluster.get("m1", "/")
+    return page is not None and cause.casefold() in html.unescape(page.body.decode()).casefold()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_rejection_ends_no_process_is_named_and_loses_no_due_time(
+    world: World, change: str, figure: Callable[[str], None]
+) -> None:
+    broken, cause = CHANGES[change]
+    cluster, before = world.cluster, pids(world.cluster)
+
+    with broken(world):
+        began = time.monotonic()
+        wait_until(
+            lambda: all(cause in reason for reason in world.readiness().values()),
+            NAMED_WITHIN,
+            f"every /readyz to say {cause!r}",
+        )
+        named = time.monotonic() - began
+        metrics = cluster.get("m1", "/metrics")
+        assert metrics is not None
+        assert "schedd_dependency_failure{" in metrics.body.decode()
+        wait_until(lambda: shown(cluster, cause), NAMED_WITHIN, "the overview to name the cause")
+        doctor = cluster.schedctl("cluster", "doctor")
+        assert cause in " ".join(doctor.stdout.split()), doctor.stdout + doctor.stderr
+        wait_until(lambda: time.monotonic() > began + SECONDS, SECONDS + 1, "the outage's end")
+    mended = time.monotonic()
+    wait_until(lambda: not any(world.readiness().values()), WELL_WITHIN, "all to be ready")
+    well = time.monotonic() - mended
+    now = time.time()
+
+    def caught_up() -> bool:
+        [(jobs, newest)] = cluster.sql(NEWEST)
+        return bool(jobs == JOBS and newest > now)
+
+    wait_until(caught_up, PATIENCE, "every job to have caught up")
+    assert cluster.sql(GAPS) == [(0,)]
+    assert pids(cluster) == before
+    assert all(cluster.process(name).alive() for name in before)
+    figure(f"rejections, {change}: named after {named:.1f} s, well after {well:.1f} s")
