@@ -27,7 +27,7 @@ from schedd.core.records import Probe
 from schedd.core.shard_map import NO_TIMELINE
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime, utcnow
-from schedkit.errors import Unavailable
+from schedkit.errors import DatabaseUnavailable, Unavailable
 from schedkit.tasks import Loop
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,9 @@ class DatabaseClock:
             Unavailable: the database was never reached.
         """
         if self._time is None:
-            raise Unavailable("the database was never reached: there is no cluster time yet")
+            raise DatabaseUnavailable(
+                "PostgreSQL: this member never reached it, so there is no cluster time yet"
+            )
         now = self._time.now(self._clock())
         if self._shown is None or now > self._shown:
             self._shown = now

@@ -63,7 +63,11 @@ Res = TypeVar("Res", bound=Message)
 NOBODY: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
 """Why a call was never sent: in all its time none of the endpoints spoke with us."""
 SILENT: Final = "DATABASE_SILENT"
-"""Why a read ended without PostgreSQL's answer."""
+"""Reason of a read that PostgreSQL didn't answer."""
+NO_DATABASE: Final = frozenset({SILENT, "DATABASE_UNAVAILABLE"})
+"""Reasons of a member that can't reach PostgreSQL, or gets no answer from it."""
+DATABASE_TRIES: Final = 1.5
+"""Seconds after which such a call isn't tried again: callers get an answer within 3 s."""
 ENOUGH: Final = 1.0
 """Seconds in which another member may find out more than the one that was asked."""
 CONNECTING: Final = 1.5
@@ -281,6 +285,8 @@ class _Channels:
                 tries.add(failure)
                 self._demote(endpoint, failure)
                 wait = backoff.next()
+                if failure.reason in NO_DATABASE and deadline.passed() + wait > DATABASE_TRIES:
+                    raise failure from error.with_traceback(None)
                 if not self._worth_another(failure, method, deadline.left() - wait):
                     raise failure from error.with_traceback(None)
             finally:
@@ -375,7 +381,7 @@ class _Channels:
         if method.again is Again.UNSENT or left <= 0:
             return False
         if failure.reason == SILENT and (len(self._order) == 1 or left < ENOUGH):
-            return False  # it has waited for its database already
+            return False  # the member has waited for PostgreSQL already
         return isinstance(failure, ClusterUnavailable | DeadlineExceeded)
 
     def _demote(self, endpoint: str, failure: ApiError) -> None:
@@ -462,7 +468,12 @@ class _Deadline:
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._at = self._loop.time() + seconds
+        self._began = self._loop.time()
+        self._at = self._began + seconds
+
+    def passed(self) -> float:
+        """Return the seconds since the call began."""
+        return self._loop.time() - self._began
 
     def left(self) -> float:
         """Seconds that are left, never less than zero."""

@@ -4,6 +4,7 @@
     ├── Unavailable     the world: etcd, PostgreSQL or a peer is away. Loops alone retry it
     │   ├── OutcomeUnknown   a write without an answer: read back before acting on it
     │   ├── TookTooLong      done by nobody in the time it has: ask for less, or later
+    │   ├── DatabaseUnavailable   PostgreSQL is stopped, unreachable or restarting
     │   ├── BrokenData       a value that the database rejects: set that row aside
     │   └── Rejected         a dependency answers and rejects us: login, rights, schema, writes
     ├── Misconfigured   the operator: told all at once (`config.ConfigErrors`), exit code 2
@@ -43,6 +44,10 @@ class TookTooLong(Unavailable):
 
     The same again takes as long: ask for less at once, or later.
     """
+
+
+class DatabaseUnavailable(Unavailable):
+    """PostgreSQL is stopped, unreachable or restarting; the transaction wasn't committed."""
 
 
 class BrokenData(Unavailable):

@@ -122,7 +122,7 @@ class Authentication:
         """Who is meant by `Bearer schedd_…`. Raises Unauthenticated, OutOfTouch, Unavailable."""
         if authorization[: len(BEARER)].lower() != BEARER:
             raise _unknown("authorization isn't `Bearer` and a token", "BAD_TOKEN")
-        async with in_time.read(None):
+        async with in_time.read(in_time.SILENT_FOR):
             return await self.of_token(authorization[len(BEARER) :].strip(), lately=lately)
 
     async def of_token(self, text: str, *, lately: bool = False) -> Identity:
@@ -214,7 +214,7 @@ class Authentication:
 
     async def _look(self, token: AccessTokenId) -> None:
         with suppress(OutOfTouch, Unavailable):
-            async with in_time.read(None):
+            async with in_time.read(in_time.SILENT_FOR):
                 await self._row(token)
 
     async def _refresh(self, tokens: Collection[AccessTokenId]) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schedkit.errors import BrokenData, OutcomeUnknown, Rejected, Unavailable
+from schedkit.errors import BrokenData, DatabaseUnavailable, OutcomeUnknown, Rejected, Unavailable
 
 LONGEST_TOLD: Final = 140
 """Characters of a name that a message repeats; a right one has 128 at most."""
@@ -181,6 +181,12 @@ def of_world(away: Unavailable) -> CallError:
         )
     if isinstance(away, Rejected):
         return OutOfTouch(away.cause, reason="UNAVAILABLE", remedy=away.remedy)
+    if isinstance(away, DatabaseUnavailable):
+        return OutOfTouch(
+            "PostgreSQL is unavailable: this member can't reach it; nothing was changed",
+            reason="DATABASE_UNAVAILABLE",
+            remedy="start PostgreSQL, then call again; `schedctl cluster doctor` shows the cause",
+        )
     return OutOfTouch(
         "the cluster can't reach its database or etcd just now",
         reason="UNAVAILABLE",

@@ -42,6 +42,7 @@ from schedd.ports import (
     WorkerLines,
     WorkerStore,
 )
+from schedkit.clock import boottime
 
 DEFAULT_NAMESPACE: Final = "default"
 
@@ -83,6 +84,8 @@ class Services:
     """What jobs may have people told by."""
     failures: Callable[[], Sequence[DependencyFailure]] = tuple
     """Of the dependencies of this member."""
+    database_answered_at: Callable[[], float] = boottime
+    """Return when PostgreSQL last answered this member, in seconds of CLOCK_BOOTTIME."""
     emit: Emit = unheard
     """What happened, for who counts it."""
     run_messages: RunMessages = field(default_factory=RunMessages)

@@ -277,6 +277,7 @@ def _services(
         succession=Succession(ground.etcd, member.cluster.until, lambda: member.cluster.lease),
         checkup=checkup,
         failures=ground.health.failures,
+        database_answered_at=lambda: ground.store.database.answered_at,
         objects=ground.objects,
         version=VERSION,
         cluster_id=ground.cluster_id,

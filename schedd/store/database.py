@@ -155,6 +155,8 @@ class Database:
         self._patience = Patience(self._engine, patience)
         dialect = self._engine.dialect
         self._servers = Servers(lambda params: dialect.connect(**params), self._patience.over)
+        self.answered_at = boottime()
+        """When PostgreSQL last completed a transaction, in seconds of CLOCK_BOOTTIME."""
         self._closed = False
         self._lanes = [ThreadPoolExecutor(1, f"database-lane-{n}") for n in range(lanes)]
         self._readers = ThreadPoolExecutor(readers, "database")
@@ -215,6 +217,7 @@ class Database:
         try:
             answer = self.transact(body)
             failed = False
+            self.answered_at = boottime()
             return answer
         finally:
             self._emit(Called(Service.DATABASE, call, boottime() - asked_at, failed))

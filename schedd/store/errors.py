@@ -1,7 +1,8 @@
 """Classify every failure of PostgreSQL and its driver: retry, this row is bad, or a bug.
 
     class          raised as                                         members do
-    retry          Unavailable, TookTooLong, OutcomeUnknown           retry with backoff
+    retry          Unavailable, DatabaseUnavailable,
+                   TookTooLong, OutcomeUnknown                        retry with backoff
       rejected     Rejected, SchemaMismatch: cause and remedy         the same, and are not ready
     row is bad     BrokenData                                         bisect, set the row aside
     bug            Fault                                              end the process, start clean
@@ -34,6 +35,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from schedkit.errors import (
     BrokenData,
+    DatabaseUnavailable,
     Fault,
     OutcomeUnknown,
     Rejected,
@@ -150,7 +152,7 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, Remedy]
         kind = TookTooLong if code == _TOO_LONG else Unavailable
         return kind(text), Remedy.ONCE_MORE
     if lost:
-        return Unavailable(text), Remedy.AT_ONCE
+        return DatabaseUnavailable(text), Remedy.AT_ONCE
     if code.startswith(_BROKEN):
         return BrokenData(text), Remedy.NONE
     return Unavailable(f"{text} (SQLSTATE {code})"), Remedy.NONE
@@ -174,9 +176,9 @@ def _judge_library(error: BaseException) -> Exception:
                 f"A row that every database of schedd has is missing: {text}", _SCHEMA_REMEDY
             )
         case PoolTimeout():
-            return Unavailable(f"PostgreSQL: no connection of the pool is free: {text}")
+            return DatabaseUnavailable(f"PostgreSQL: no connection of the pool is free: {text}")
         case DisconnectionError() | InvalidRequestError():
-            return Unavailable(f"PostgreSQL: the connection was closed: {text}")
+            return DatabaseUnavailable(f"PostgreSQL: the connection was closed: {text}")
     return Fault(f"the database library failed: {text}")
 
 

@@ -58,7 +58,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
         after, undone, typed = form.get("next", "")[:LONGEST], UNDONE in form, typed_in(form)
         who: Identity | None = request.scope.get(IDENTITY)
         try:
-            async with in_time.read(None):  # of a login that its browser never got nothing is left
+            async with in_time.read(None, services.database_answered_at):
                 who = await services.authentication.of_token(form.get("token", "")[:LONGEST])
                 request.scope[IDENTITY] = who
                 caller = caller_of(request)

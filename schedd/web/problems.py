@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from schedd.api.errors import CallError, Violation, unanswered
+from schedd.api.errors import CallError, Violation, of_world
 from schedd.web import field_names
-from schedkit.errors import OutcomeUnknown, Unavailable
+from schedkit.errors import Unavailable
 from schedkit.jsonform import FormErrors
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -70,21 +70,14 @@ def problem(
 
 def of(error: CallError | Unavailable) -> dict[str, Any]:
     """The body for what a call raised."""
-    if isinstance(error, OutcomeUnknown):
-        error = unanswered()
-    if isinstance(error, CallError):
-        return problem(
-            error.code,
-            field_names.detail(error.message, error.violations),
-            reason=error.reason,
-            remedy=error.remedy,
-            violations=field_names.violations(error.violations),
-        )
+    if isinstance(error, Unavailable):
+        error = of_world(error)
     return problem(
-        "UNAVAILABLE",
-        "the cluster can't reach its database or etcd just now",
-        reason="UNAVAILABLE",
-        remedy="call again; see /readyz",
+        error.code,
+        field_names.detail(error.message, error.violations),
+        reason=error.reason,
+        remedy=error.remedy,
+        violations=field_names.violations(error.violations),
     )
 
 

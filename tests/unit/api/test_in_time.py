@@ -16,6 +16,7 @@ from schedd.api.errors import OutcomeUnclear, OutOfTouch
 from schedd.api.services import Caller, Services
 from schedd.core.access_tokens import text_of
 from schedd.core.ids import AccessTokenId
+from schedkit.clock import boottime
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import pool_service_pb2
 from support.callers import TESTER
@@ -30,7 +31,10 @@ def never() -> None:
 
 
 async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_says_why() -> None:
-    services = cast("Services", SimpleNamespace(store=SimpleNamespace(list_audit=silent)))
+    services = cast(
+        "Services",
+        SimpleNamespace(store=SimpleNamespace(list_audit=silent), database_answered_at=boottime),
+    )
     read = UNARY["schedd.v1.ClusterService.ListAudit"]
     with pytest.raises(OutOfTouch, match="nothing was changed") as told:
         await read(services, Caller(TESTER, "test", 0.6), wire.ListAuditRequest())
@@ -38,8 +42,24 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
     assert "doctor" in told.value.remedy
 
 
+async def test_a_read_ends_within_3_s_once_postgresql_is_silent_to_this_member() -> None:
+    began = boottime()
+    with pytest.raises(OutOfTouch, match="PostgreSQL gave this member no answer"):
+        async with in_time.read(20.0, lambda: began - 60):
+            await asyncio.Event().wait()
+    assert boottime() - began < 3
+
+
+async def test_a_slow_read_goes_on_while_postgresql_answers_others() -> None:
+    async with in_time.read(20.0, boottime):
+        await asyncio.sleep(in_time.SILENT_FOR + 0.3)
+
+
 async def test_a_change_that_is_only_tried_ends_as_a_read() -> None:
-    services = cast("Services", SimpleNamespace(pools=SimpleNamespace(get=silent)))
+    services = cast(
+        "Services",
+        SimpleNamespace(pools=SimpleNamespace(get=silent), database_answered_at=boottime),
+    )
     call = UNARY["schedd.v1.PoolService.SetPool"]
     pool = pool_service_pb2.Pool(namespace="default", name="gpus", limit=2)
     asked = pool_service_pb2.SetPoolRequest(pool=pool, validate_only=True)

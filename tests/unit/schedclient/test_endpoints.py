@@ -102,6 +102,19 @@ async def test_unavailable_for_ever_ends_at_the_deadline_as_what_it_is(member: S
         assert time.monotonic() - began < 5
 
 
+@pytest.mark.parametrize("reason", ["DATABASE_UNAVAILABLE", "DATABASE_SILENT"])
+async def test_a_call_ends_within_3_s_when_members_cant_reach_postgresql(
+    member: Scripted, reason: str
+):
+    member.say("GetRun", Refusal("UNAVAILABLE", "PostgreSQL is unavailable", reason))
+    async with Client(member.address) as client:
+        began = time.monotonic()
+        with pytest.raises(ClusterUnavailable, match="PostgreSQL is unavailable") as caught:
+            await client.runs.get("r")
+        assert caught.value.reason == reason
+        assert time.monotonic() - began < 3
+
+
 @pytest.mark.parametrize("status", ["INVALID_ARGUMENT", "NOT_FOUND", "INTERNAL", "ABORTED"])
 async def test_an_answer_is_an_answer_and_never_asked_for_again(
     client: Client, member: Scripted, status: str

@@ -9,7 +9,15 @@ from sqlalchemy import exc
 from sqlalchemy.exc import DBAPIError, OperationalError, StatementError
 
 from schedd.store.errors import Remedy, SchemaMismatch, Unsent, judge
-from schedkit.errors import BrokenData, Fault, OutcomeUnknown, Rejected, TookTooLong, Unavailable
+from schedkit.errors import (
+    BrokenData,
+    DatabaseUnavailable,
+    Fault,
+    OutcomeUnknown,
+    Rejected,
+    TookTooLong,
+    Unavailable,
+)
 
 
 class Told(Exception):
@@ -39,7 +47,7 @@ def test_a_lost_server_is_tried_again_before_commit_and_unknown_after(code: str 
     before, remedy = judge(failed(code, lost=True), committing=False)
     after, none = judge(failed(code, lost=True), committing=True)
 
-    assert (type(before), remedy) == (Unavailable, Remedy.AT_ONCE)
+    assert (type(before), remedy) == (DatabaseUnavailable, Remedy.AT_ONCE)
     assert (type(after), none) == (OutcomeUnknown, Remedy.NONE)
 
 
@@ -154,17 +162,17 @@ def test_a_schema_that_changed_under_a_member_is_retried(code: str) -> None:
 
 
 DRIVER = [
-    (psycopg2.OperationalError("server closed the connection unexpectedly"), Unavailable),
-    (psycopg2.InterfaceError("connection already closed"), Unavailable),
-    (psycopg2.DatabaseError("error with status PGRES_TUPLES_OK"), Unavailable),
-    (psycopg2.InternalError("no COPY in progress"), Unavailable),
-    (psycopg2.Error("unknown"), Unavailable),
+    (psycopg2.OperationalError("server closed the connection unexpectedly"), DatabaseUnavailable),
+    (psycopg2.InterfaceError("connection already closed"), DatabaseUnavailable),
+    (psycopg2.DatabaseError("error with status PGRES_TUPLES_OK"), DatabaseUnavailable),
+    (psycopg2.InternalError("no COPY in progress"), DatabaseUnavailable),
+    (psycopg2.Error("unknown"), DatabaseUnavailable),
     (psycopg2.ProgrammingError("can't adapt type 'object'"), BrokenData),
     (psycopg2.DataError("value out of range"), BrokenData),
     (psycopg2.NotSupportedError("no"), BrokenData),
     (psycopg2.IntegrityError("no"), BrokenData),
-    (extensions.QueryCanceledError("canceled"), Unavailable),
-    (extensions.TransactionRollbackError("rolled back"), Unavailable),
+    (extensions.QueryCanceledError("canceled"), DatabaseUnavailable),
+    (extensions.TransactionRollbackError("rolled back"), DatabaseUnavailable),
 ]
 
 
@@ -209,12 +217,12 @@ def test_a_value_that_the_driver_cant_send_is_a_bad_row(value: Exception) -> Non
 @pytest.mark.parametrize(
     ("raised", "kind"),
     [
-        (exc.TimeoutError("QueuePool limit of size 10 overflow 0 reached"), Unavailable),
-        (exc.DisconnectionError("gone"), Unavailable),
-        (exc.InvalidatePoolError("gone"), Unavailable),
-        (exc.InvalidRequestError("closed"), Unavailable),
-        (exc.PendingRollbackError("invalid transaction"), Unavailable),
-        (exc.ResourceClosedError("This Connection is closed"), Unavailable),
+        (exc.TimeoutError("QueuePool limit of size 10 overflow 0 reached"), DatabaseUnavailable),
+        (exc.DisconnectionError("gone"), DatabaseUnavailable),
+        (exc.InvalidatePoolError("gone"), DatabaseUnavailable),
+        (exc.InvalidRequestError("closed"), DatabaseUnavailable),
+        (exc.PendingRollbackError("invalid transaction"), DatabaseUnavailable),
+        (exc.ResourceClosedError("This Connection is closed"), DatabaseUnavailable),
         (exc.NoResultFound("No row was found"), SchemaMismatch),
         (exc.MultipleResultsFound("Multiple rows"), SchemaMismatch),
         (exc.ArgumentError("bug"), Fault),
@@ -237,7 +245,7 @@ def test_of_two_servers_one_that_is_away_may_be_the_one_that_counts(other: str) 
     """Else a member would end for good in the second in which its primary restarts."""
     for words in (f"{REFUSED}\n{other}", f"{other}\n{REFUSED}"):
         error, remedy = judge(failed(None, words), committing=False)
-        assert (type(error), remedy) == (Unavailable, Remedy.AT_ONCE)
+        assert (type(error), remedy) == (DatabaseUnavailable, Remedy.AT_ONCE)
     twice = f'{REFUSED}\n{REFUSED}\npassword retrieved from file "x"'
     assert type(judge(failed(None, twice), committing=False)[0]) is Rejected
 

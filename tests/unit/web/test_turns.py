@@ -17,6 +17,7 @@ from schedd.api.errors import OutOfTouch
 from schedd.api.services import Caller
 from schedd.web.pages import dead_letters, forecast, reading
 from schedd.web.pages.page import Asked, Read
+from schedkit.clock import boottime
 from support.callers import TESTER
 
 
@@ -43,7 +44,9 @@ READS = [reading.read, dead_letters.PAGE.read, forecast.PAGE.read]
 
 
 def asking(store: object, turns: int) -> Asked:
-    services = SimpleNamespace(store=store, pauses=store, dead_letters=store)
+    services = SimpleNamespace(
+        store=store, pauses=store, dead_letters=store, database_answered_at=boottime
+    )
     return Asked(
         cast("Any", services), Caller(TESTER, source="test"), turns=asyncio.Semaphore(turns)
     )
