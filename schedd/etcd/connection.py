@@ -32,7 +32,7 @@ from grpc import ChannelConnectivity
 from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
-from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
+from schedd.etcd.errors import CallFailed, Failure, LoginBackoff, Remedy, RightsOff, judge
 from schedd.etcd.methods import AUTHENTICATE, Method
 from schedd.etcd.ring import Ring
 from schedd.etcd.silence import Silence
@@ -67,6 +67,7 @@ class Connection:
         self._ring = Ring(len(self.targets), start=random.randrange(len(self.targets)))
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._token: str | None = None
+        self._login = LoginBackoff()
         self._authenticating = asyncio.Lock()
 
     @property
@@ -241,9 +242,11 @@ class Connection:
                     self._token = await self._authenticate(position, clock)
                 return self._token
         except TimeoutError as error:
+            self._login.timed_out()
             raise Unavailable("etcd: no token within the deadline") from error
 
     async def _authenticate(self, position: int, clock: _Clock) -> str:
+        self._login.check()
         user, password = self._access.user or "", self._access.password or ""
         request = wire.AuthenticateRequest(name=user, password=password)
         try:
@@ -252,6 +255,7 @@ class Connection:
             )
         except CallFailed as failed:
             if not isinstance(failed.failure.error, RightsOff):
+                self._login.failed(failed)
                 raise
             log.warning("etcd checks no rights: its user %r is configured in vain", request.name)
             return ""

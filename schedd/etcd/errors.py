@@ -22,11 +22,13 @@ Invariants
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from grpc import StatusCode
 
+from schedkit.clock import boottime
 from schedkit.errors import Fault, OutcomeUnknown, Rejected, ScheddError, Unavailable
 
 
@@ -80,6 +82,40 @@ class CallFailed(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure.error))
         self.failure = failure
+
+
+class LoginBackoff:
+    """Repeats the failure of a login for a moment instead of sending it again.
+
+    etcd hashes each password at the cost of a tenth of a second of its processor: calls that each
+    try again keep it from everything else, the correction of the password included. A login that
+    got no answer in time counts as well: etcd goes on hashing for it.
+    """
+
+    WAIT: Final = 2.0
+
+    def __init__(self, clock: Callable[[], float] = boottime) -> None:
+        self._clock = clock
+        self._rejected: CallFailed | None = None
+        self._until = 0.0
+
+    def check(self) -> None:
+        """Raise the last failure while it is younger than `WAIT` seconds."""
+        if self._rejected is not None and self._clock() < self._until:
+            raise CallFailed(self._rejected.failure)
+
+    def timed_out(self) -> None:
+        """Remember that a login got no answer within a call's deadline."""
+        self.failed(
+            CallFailed(Failure(Unavailable("etcd: a login timed out"), Remedy.NONE, distrust=False))
+        )
+
+    def failed(self, failed: CallFailed) -> None:
+        """Remember a login that etcd rejected, or didn't answer in time."""
+        failure = failed.failure
+        spent = isinstance(failure.error, Unavailable) and failure.remedy is Remedy.NONE
+        if isinstance(failure.error, AccessDenied) or spent:
+            self._rejected, self._until = failed, self._clock() + self.WAIT
 
 
 _AWAY: Final = frozenset(

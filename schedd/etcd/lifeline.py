@@ -16,7 +16,7 @@ from schedd.core.coordination import LeaseId
 from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
-from schedd.etcd.errors import CallFailed, Failure, Remedy, RightsOff, judge
+from schedd.etcd.errors import CallFailed, Failure, LoginBackoff, Remedy, RightsOff, judge
 from schedd.etcd.methods import AUTHENTICATE, LEASE_KEEP_ALIVE, Method
 from schedd.etcd.ring import Ring
 from schedd.etcd.silence import Silence
@@ -44,6 +44,7 @@ class Lifeline:
         self._ring = Ring(len(access.targets), start=random.randrange(len(access.targets)))
         self._channels: dict[int, grpc.Channel] = {}
         self._token: str | None = None
+        self._login = LoginBackoff()
 
     def keepalive(self, lease: LeaseId) -> int:
         """Start the lease's time anew; the seconds granted, 0 if the lease is gone.
@@ -91,6 +92,7 @@ class Lifeline:
         return self._send(position, LEASE_KEEP_ALIVE, request, ends).ttl
 
     def _authenticate(self, position: int, ends: float) -> str:
+        self._login.check()
         user, password = self._access.user or "", self._access.password or ""
         request = wire.AuthenticateRequest(name=user, password=password)
         self._token = None
@@ -98,6 +100,7 @@ class Lifeline:
             return self._send(position, AUTHENTICATE, request, ends).token
         except CallFailed as failed:
             if not isinstance(failed.failure.error, RightsOff):
+                self._login.failed(failed)
                 raise
             return ""
 

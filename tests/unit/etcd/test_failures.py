@@ -8,7 +8,9 @@ from grpc import StatusCode
 from schedd.etcd.codec import Codec, end_of
 from schedd.etcd.errors import (
     AccessDenied,
+    CallFailed,
     LeaseGone,
+    LoginBackoff,
     NoSpace,
     OutcomeUnknown,
     Refused,
@@ -133,6 +135,20 @@ def test_a_rejection_has_a_reason_and_a_remedy(code, details, reason):
     assert error.reason == reason
     assert details in error.cause
     assert error.remedy in str(error)
+
+
+def test_a_rejected_login_isnt_sent_again_at_once():
+    now = [100.0]
+    login = LoginBackoff(lambda: now[0])
+    login.check()
+    words = "etcdserver: authentication failed, invalid user ID or password"
+    login.failed(CallFailed(judge(StatusCode.INVALID_ARGUMENT, words, writes=False)))
+    with pytest.raises(CallFailed, match="rejects the login"):
+        login.check()
+    now[0] += LoginBackoff.WAIT
+    login.check()
+    login.failed(CallFailed(judge(StatusCode.UNAVAILABLE, "", writes=False)))
+    login.check()
 
 
 def test_a_round_visits_each_endpoint_once_from_the_current_one():
