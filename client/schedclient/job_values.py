@@ -47,6 +47,8 @@ class Job(Value):
     next_run_at: datetime | None
     created_at: datetime | None
     updated_at: datetime | None
+    warnings: tuple[str, ...] = ()
+    """Why no running worker can take its runs, in answers to create and update."""
 
     @property
     def action(self) -> str | None:

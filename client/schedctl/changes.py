@@ -23,6 +23,7 @@ SET_BY_CLUSTER: Final = frozenset(
         "next_run_at",
         "created_at",
         "updated_at",
+        "warnings",
         "created_by",
         "cron_dialect",
         "calendar_versions",

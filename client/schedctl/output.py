@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import click
 
-from schedclient import Client, Value
+from schedclient import Client, Job, Value
 from schedctl.session import Session
 
 V = TypeVar("V", bound=Value)
@@ -159,6 +159,12 @@ def event(session: Session, value: V, line: Callable[[V], str]) -> None:
 def message(text: str) -> None:
     """Say something to the person, not to the program that reads our data."""
     click.echo(text, err=True)
+
+
+def show_warnings(job: Job) -> None:
+    """Print on stderr the warnings that the cluster returned with a job."""
+    for warning in job.warnings:
+        message(f"warning: job {job.name}: {warning}")
 
 
 def stamp(at: datetime) -> str:

@@ -17,6 +17,7 @@ from schedd.api import (
     stored_jobs,
     validation,
     views,
+    worker_warnings,
 )
 from schedd.api.computation import compute
 from schedd.api.services import Caller, Services
@@ -28,7 +29,7 @@ from schedproto.v1 import job_service_pb2 as wire
 
 Answer: TypeAlias = JobRecord | Conflict | ChainRefused | Unavailable
 
-NAMES: Final = frozenset({"job_id", "namespace", "name", "generation", "etag"})
+NAMES: Final = frozenset({"job_id", "namespace", "name", "generation", "etag", "warnings"})
 """What an answer has of a job that holds too many of them."""
 
 
@@ -41,7 +42,7 @@ async def create_job(
         return wish
     stored = _made(request, await services.store.create_job(wish.record, wish.key, wish.entry))
     services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
-    return views.job_message(stored)
+    return await worker_warnings.answer(services, stored)
 
 
 async def batch_create_jobs(
@@ -49,24 +50,25 @@ async def batch_create_jobs(
 ) -> wire.BatchCreateJobsResponse:
     """Store many; each fares as `create_job` by itself."""
     batches.check_count(request.requests)
-    made: list[JobRecord] = []
+    made: list[tuple[job_pb2.Job, JobRecord]] = []
 
     async def judged(one: wire.CreateJobRequest) -> Create | job_pb2.Job:
         return await _judged(services, caller, one)
 
     def told(one: wire.CreateJobRequest, answer: Answer) -> job_pb2.Job:
-        made.append(stored := _made(one, answer))
-        return views.job_message(stored)
+        stored = _made(one, answer)
+        made.append((job := views.job_message(stored), stored))
+        return job
 
+    outcomes = await batches.outcomes(request.requests, judged, services.store.create_jobs, told)
+    await worker_warnings.add(services, made)
     answer = wire.BatchCreateJobsResponse()
-    for outcome in await batches.outcomes(
-        request.requests, judged, services.store.create_jobs, told
-    ):
+    for outcome in outcomes:
         if isinstance(outcome, common_pb2.CallError):
             answer.results.add(error=outcome)
         else:
             answer.results.add(job=outcome)
-    services.nudges.jobs_changed([(one.definition.job_id, one.shard) for one in made])
+    services.nudges.jobs_changed([(one.definition.job_id, one.shard) for _, one in made])
     if answer.ByteSize() > batches.MOST_BYTES:
         for result in answer.results:
             _cut(result)
@@ -112,7 +114,7 @@ async def _judged(
     if request.validate_only:
         if await services.store.get_job(namespace, job.name):
             raise stored_jobs.taken(Conflict("name"), name=job.name, key="")
-        return views.job_message(record)
+        return await worker_warnings.answer(services, record)
     audit = caller.audit("create", f"job/{namespace}/{job.name}", request.request_id)
     return Create(
         record,

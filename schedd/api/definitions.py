@@ -59,6 +59,7 @@ SET_BY_CLUSTER = (
     "cron_dialect",
     "runs_made",
     "calendar_versions",
+    "warnings",
 )
 """Fields that people read and never write; what they write in them is never stored."""
 

@@ -24,6 +24,7 @@ from schedd.api import (
     stored_jobs,
     validation,
     views,
+    worker_warnings,
 )
 from schedd.api.bounds import MOST_COMING
 from schedd.api.computation import compute
@@ -149,7 +150,9 @@ async def update_job(
     )
     if request.validate_only:
         due = reckoning.due_after(record, timer)
-        return views.job_message(replace(record, definition=edited, due_at=due))
+        return await worker_warnings.answer(
+            services, replace(record, definition=edited, due_at=due)
+        )
     audit = stored_jobs.audited(caller, "update", stored, request.request_id)
     before, after = noted.differences(old, spec)
     audit = replace(audit, before=before, after=after)
@@ -165,7 +168,7 @@ async def update_job(
         if missed is not None:
             missed.stored()
         await settling.settle(services, caller, result, may_start=result.definition.generation)
-    return views.job_message(result)
+    return await worker_warnings.answer(services, result)
 
 
 async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -> JobRecord:

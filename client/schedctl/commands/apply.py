@@ -17,7 +17,7 @@ from schedctl.failure import Failure
 from schedctl.flags import Command, pass_session
 from schedctl.job_steps import JobStep
 from schedctl.manifests import Reading
-from schedctl.output import message, show_list
+from schedctl.output import message, show_list, show_warnings
 from schedctl.pool_steps import PoolStep
 from schedctl.session import Session
 from schedproto.v1 import job_pb2
@@ -68,6 +68,8 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
         _tell_outcome(plan, "would be " if dry_run else "")
     else:
         show_list(session, [step.after for step in plan.jobs], JOBS, lambda one: one.name)
+    for step in plan.jobs:
+        show_warnings(step.after)
     if dry_run and set(plan.verbs) - {"unchanged"}:
         click.get_current_context().exit(1)
 

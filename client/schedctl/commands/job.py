@@ -15,7 +15,15 @@ from schedctl.commands.backfill import backfill, backfills, cancel_backfill
 from schedctl.failure import Failure
 from schedctl.flags import Group, pass_session
 from schedctl.notices import notice_options
-from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
+from schedctl.output import (
+    message,
+    show_data,
+    show_facts,
+    show_list,
+    show_listing,
+    show_one,
+    show_warnings,
+)
 from schedctl.payloads import read_payload
 from schedctl.session import INSTANT, TELL_WITHIN, Guard, Session, When, known
 from schedctl.work import (
@@ -72,6 +80,7 @@ def create(
     )
     show_one(session, made, JOBS, _name)
     _warn_of(spec)
+    show_warnings(made)
     if dry_run:
         message("checked; nothing was stored")
 
@@ -176,6 +185,7 @@ def patch(
 
     after, differs = session.run(work)
     show_one(session, after, JOBS, _name)
+    show_warnings(after)
     if differs:
         message("nothing was stored")
         click.get_current_context().exit(1)

@@ -96,6 +96,7 @@ DEFINITIONS: Final[Table] = {
         "updated_at": TIME,
         "created_by": NAME,
         "runs_made": COUNT64,
+        "warnings": Many(WORDS, 10),
     },
     "schedd.v1.Exclude": {"calendars": _NAMES, "cron": Many(WORDS, 1_000)},
     "schedd.v1.DstPolicy": {"gap": CHOICE, "overlap": CHOICE},

@@ -206,6 +206,7 @@ class Job(google.protobuf.message.Message):
     UPDATED_AT_FIELD_NUMBER: builtins.int
     CREATED_BY_FIELD_NUMBER: builtins.int
     RUNS_MADE_FIELD_NUMBER: builtins.int
+    WARNINGS_FIELD_NUMBER: builtins.int
     job_id: builtins.str
     """Set by the cluster."""
     namespace: builtins.str
@@ -375,6 +376,12 @@ class Job(google.protobuf.message.Message):
     def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
     def updated_at(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
+    @property
+    def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Set by the cluster in the answers to CreateJob, BatchCreateJobs and UpdateJob: why no running
+        worker can take its runs.
+        """
+
     def __init__(
         self,
         *,
@@ -439,9 +446,10 @@ class Job(google.protobuf.message.Message):
         updated_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         created_by: builtins.str = ...,
         runs_made: builtins.int = ...,
+        warnings: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["action", b"action", "after", b"after", "at", b"at", "catch_up", b"catch_up", "created_at", b"created_at", "dst", b"dst", "end", b"end", "every", b"every", "exclude", b"exclude", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "kill_after", b"kill_after", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_failure", b"on_failure", "on_late", b"on_late", "on_recovery", b"on_recovery", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "plugin", b"plugin", "python", b"python", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "shell", b"shell", "start", b"start", "start_deadline", b"start_deadline", "timeout", b"timeout", "updated_at", b"updated_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "anchor", b"anchor", "at", b"at", "calendar_versions", b"calendar_versions", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "local_at", b"local_at", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "plugin", b"plugin", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "runs_made", b"runs_made", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["action", b"action", "after", b"after", "anchor", b"anchor", "at", b"at", "calendar_versions", b"calendar_versions", "catch_up", b"catch_up", "created_at", b"created_at", "created_by", b"created_by", "cron", b"cron", "cron_dialect", b"cron_dialect", "delivery", b"delivery", "dst", b"dst", "end", b"end", "etag", b"etag", "every", b"every", "exclude", b"exclude", "generation", b"generation", "grpc", b"grpc", "heartbeat_timeout", b"heartbeat_timeout", "http", b"http", "jitter", b"jitter", "job_id", b"job_id", "kill_after", b"kill_after", "labels", b"labels", "local_at", b"local_at", "max_runs", b"max_runs", "name", b"name", "namespace", b"namespace", "next_run_at", b"next_run_at", "on_dead_letter", b"on_dead_letter", "on_demand", b"on_demand", "on_failure", b"on_failure", "on_late", b"on_late", "on_lease_lost", b"on_lease_lost", "on_recovery", b"on_recovery", "overlap", b"overlap", "overlap_limit", b"overlap_limit", "pause_after_failures", b"pause_after_failures", "pause_note", b"pause_note", "paused", b"paused", "paused_by", b"paused_by", "paused_until", b"paused_until", "payload", b"payload", "phase", b"phase", "placement", b"placement", "plugin", b"plugin", "pool", b"pool", "prefer", b"prefer", "priority", b"priority", "python", b"python", "require", b"require", "retention", b"retention", "retry", b"retry", "run_timeout", b"run_timeout", "runs_made", b"runs_made", "shell", b"shell", "slots", b"slots", "start", b"start", "start_deadline", b"start_deadline", "time_zone", b"time_zone", "timeout", b"timeout", "updated_at", b"updated_at", "warnings", b"warnings"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["shell", "http", "grpc", "python", "plugin"] | None: ...
 
 global___Job = Job
