@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +14,7 @@ from schedd.etcd.access import Access, Tls
 from schedd.etcd.client import connect
 from schedd.etcd.errors import AccessDenied
 from schedd.etcd.keeper import keep_lease
-from schedkit.errors import Misconfigured, Unavailable
+from schedkit.errors import Misconfigured, Rejected, Unavailable
 from support.etcd import Certificates, EtcdCluster
 from support.wait import PATIENCE, wait_until_async
 
@@ -51,8 +54,20 @@ async def test_what_the_role_does_not_allow_is_denied(guarded):
     async with connect(access(guarded), deadline=DEADLINE, root="other/") as client:
         with pytest.raises(AccessDenied, match="permission denied"):
             await client.put("a", b"1")
-        with pytest.raises(AccessDenied, match="permission denied"):
-            await anext(client.follow(""))
+
+
+async def test_a_follower_without_the_permission_waits_until_it_is_granted(guarded):
+    root = ("--user", "root:root-secret")
+    async with (
+        connect(access(guarded), deadline=DEADLINE, root="later/") as client,
+        aclosing(client.follow("")) as followed,
+    ):
+        first = asyncio.create_task(anext(followed))
+        done, _ = await asyncio.wait({first}, timeout=2 * DEADLINE)
+        assert not done, "a rejection is retried"
+        guarded.ctl(*root, "role", "grant-permission", "daemons", "readwrite", "later/", "later0")
+        async with asyncio.timeout(PATIENCE):
+            assert len((await first).listing) == 0
 
 
 @pytest.mark.parametrize(("user", "password"), [("daemon", "wrong"), ("ghost", "secret")])
@@ -168,9 +183,13 @@ async def test_new_certificates_are_used_without_a_restart(encrypted, certificat
         (lambda: Access(("ftp://a:1",)), "no endpoint; write"),
         (lambda: Access(("a:1",), user="u"), "come together"),
         (lambda: Tls(cert="x"), "come together"),
-        (lambda: Tls(ca=__import__("pathlib").Path("/none")).credentials(), "can't read /none"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_reason(build, told):
     with pytest.raises(Misconfigured, match=told):
         build()
+
+
+def test_a_certificate_that_cant_be_read_now_is_retried():
+    with pytest.raises(Rejected, match="can't read /none"):
+        Tls(ca=Path("/none")).credentials()
