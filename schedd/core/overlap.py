@@ -7,7 +7,8 @@
     apart      of a backfill that says ALLOW, or a broadcast's child: it is in nobody's way, and
                nobody is in its
 
-    SKIP                 goes if none is admitted, else ends
+    SKIP                 goes if none is admitted, else ends; ends too while an older one has waited
+                         for WAITS_LONG, so runs don't pile up while no worker can take them
     ALLOW, ALLOW: N      goes; goes if fewer than N are admitted, else waits
     BUFFER_ONE, _ALL     the next one goes if none is admitted; of those that wait then only the
                          oldest may, as many as there is room for, the others end
@@ -34,6 +35,9 @@ REPLACES: Final = frozenset({Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER})
 
 LINED_UP: Final = REPLACES.union(BUFFERS)
 """Policies that say something of a run though there is no slot for it."""
+
+WAITS_LONG: Final = 3.0
+"""Seconds after which a waiting run under SKIP ends newer scheduled runs that wait behind it."""
 
 
 def limit_of(definition: Definition) -> int:

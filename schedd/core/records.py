@@ -133,7 +133,9 @@ class Parted:
     cancelled: list[LiveRun]
     """They run, and their workers are to be told; those that were told already are left out."""
     skipped: int = 0
-    """Of the ended: for a full buffer. The others were replaced."""
+    """Of the ended: for a full buffer, or behind a waiting run. The others were replaced."""
+    overlapped: int = 0
+    """Of the skipped: behind a waiting run (`overlap: skip`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ judged too. A worker is told again at each scan, until the run has ended (`rescu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.definition import Overlap
@@ -19,7 +20,7 @@ from schedd.core.events import Emit, EndedUnreported
 from schedd.core.ids import NO_TOKEN, JobId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun
-from schedd.core.overlap import LINED_UP, policy_of
+from schedd.core.overlap import LINED_UP, WAITS_LONG, policy_of
 from schedd.core.records import Parted
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue
@@ -56,14 +57,19 @@ class Crowds:
         self._emit = emit
         self._last = 0
 
-    async def look(self, runs: Sequence[LiveRun]) -> bool:
-        """Judge jobs that a scan found `crowded`; whether runs became ready."""
+    async def look(self, runs: Sequence[LiveRun], piled: frozenset[JobId] = frozenset()) -> bool:
+        """Judge jobs that a scan found `crowded`, or `piled_up`; whether runs became ready."""
         turn = self._turn({run.job_id for run in runs})
         mine = [run for run in runs if run.job_id in turn]
         known = await self._catalogue.of_runs(mine)
-        return await self.part([run for run in mine if run.job_id in known], known)
+        return await self.part([run for run in mine if run.job_id in known], known, piled)
 
-    async def part(self, runs: Iterable[LiveRun], known: Mapping[JobId, Known]) -> bool:
+    async def part(
+        self,
+        runs: Iterable[LiveRun],
+        known: Mapping[JobId, Known],
+        piled: frozenset[JobId] = frozenset(),
+    ) -> bool:
         """Judge the jobs of these runs, as far as they are lined up; whether runs became ready.
 
         Raises the first lane's error, once the others are done.
@@ -72,7 +78,9 @@ class Crowds:
         crowds: dict[JobId, Crowd] = {}
         for run in runs:
             definition = known[run.job_id].definition
-            if run.job_id not in crowds and policy_of(run, definition) in LINED_UP:
+            policy = policy_of(run, definition)
+            judged = policy in LINED_UP or (policy is Overlap.SKIP and run.job_id in piled)
+            if run.job_id not in crowds and judged:
                 crowds[run.job_id] = Crowd(
                     run.job_id,
                     run.shard,
@@ -95,7 +103,8 @@ class Crowds:
             self._nudges.jobs_changed([(job, crowds[job].shard) for job in counted])
         ends = (
             (State.CANCELLED, Reason.BY_OVERLAP, len(parted.ended) - parted.skipped),
-            (State.SKIPPED, Reason.BUFFER_FULL, parted.skipped),
+            (State.SKIPPED, Reason.BUFFER_FULL, parted.skipped - parted.overlapped),
+            (State.SKIPPED, Reason.OVERLAP, parted.overlapped),
         )
         for state, reason, count in ends:
             if count:
@@ -116,6 +125,21 @@ class Crowds:
         turn = sorted(jobs, key=lambda job: (job.int <= self._last, job.int))[:MOST_LOOKED_AT]
         self._last = turn[-1].int
         return set(turn)
+
+
+def piled_up(runs: Sequence[LiveRun], now: datetime) -> frozenset[JobId]:
+    """Return jobs of which several runs wait that no worker ever had, one of them for long."""
+    long_ago = now - timedelta(seconds=WAITS_LONG)
+    waiting: set[JobId] = set()
+    several: set[JobId] = set()
+    long: set[JobId] = set()
+    for run in runs:
+        if run.token != NO_TOKEN or run.parent is not None or run.ready_at > now:
+            continue
+        (several if run.job_id in waiting else waiting).add(run.job_id)
+        if run.ready_at <= long_ago:
+            long.add(run.job_id)
+    return frozenset(several & long)
 
 
 def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:

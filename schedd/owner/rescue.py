@@ -43,7 +43,7 @@ from schedd.core.events import (
     dead_run,
 )
 from schedd.core.far import horizon
-from schedd.core.ids import SHARDS, IncarnationId, RunId, ShardId
+from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun, Loss, RunKey
 from schedd.core.records import Unstarted
@@ -51,7 +51,7 @@ from schedd.core.retry import after_loss, fingerprint, reissue_after
 from schedd.owner.asking_back import AskingBack
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue
-from schedd.owner.crowds import Crowds, crowded
+from schedd.owner.crowds import Crowds, crowded, piled_up
 from schedd.owner.transact import Failed, Transactor
 from schedd.owner.wordings import Known
 from schedd.owner.worker_leases import WorkerLeases
@@ -201,6 +201,8 @@ class Rescue:
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []
         crowds: list[LiveRun] = []
+        piled: frozenset[JobId] = frozenset()
+        at = self._clock.now()
         until, now = self._until(), boottime()
         since, self._since = self._since, None
         if now >= self._full_at:
@@ -233,7 +235,9 @@ class Rescue:
                 await self._sort_again(same, here)
                 self._board.were_read(part)
                 running += (r for r in runs if r.state is State.RUNNING and r.children is None)
-                crowds += crowded([*runs, *(here[one] for one in same)])
+                live = [*runs, *(here[one] for one in same)]
+                crowds += crowded(live)
+                piled |= piled_up(live, at)
                 await asyncio.sleep(0)  # between two parts everybody else has their turn
         self._parts = max(1, math.ceil(rows / PART))
         self._since = moment
@@ -241,7 +245,7 @@ class Rescue:
             await self._look_after(running)
         else:
             self._leases.nobody_named()
-        if crowds and await self._crowds.look(crowds):
+        if crowds and await self._crowds.look(crowds, piled):
             self._ready()
 
     async def _look_after(self, running: Sequence[LiveRun]) -> None:

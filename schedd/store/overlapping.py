@@ -23,9 +23,9 @@ from sqlalchemy import Connection
 
 from schedd.core.definition import Overlap
 from schedd.core.ids import TenureId
-from schedd.core.lifecycle import State
+from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, RunKey
-from schedd.core.overlap import BUFFERS, REPLACES
+from schedd.core.overlap import BUFFERS, REPLACES, WAITS_LONG
 from schedd.core.rank import CLASS_STEP
 from schedd.core.records import Parted
 from schedd.store import arrays, turns
@@ -51,11 +51,19 @@ and nobody in its.
 ADMITTED = f"(x.token > 0 AND NOT (x.state = 'PENDING' AND {turns.AS_FRESH.format(r='x')}))"
 """The run `x`, one that hasn't ended, is in the way of others of its job."""
 
+WAITS_IN_LINE = f"""(NOT {ADMITTED} AND NOT q.paused
+    AND COALESCE(x.overlap, q.job_policy) = 'SKIP' AND x.trigger = 'SCHEDULE'
+    AND x.backfill IS NULL AND x.ready_at <= x.due_at)"""
+"""The scheduled run `x` waits under SKIP. Caught-up runs, which are ready after they were due, are
+left to ASSIGN.
+"""
+
 STANDING = f"""
     SELECT q.job_id, x.run_id, x.scheduled_at, x.due_at, x.priority, x.state, x.token,
         {ADMITTED} AS admitted, x.cancelling, x.killing,
         COALESCE(x.overlap, q.job_policy) AS policy,
-        NOT q.paused OR x.trigger IN ('MANUAL', 'SUBMIT') AS asked
+        NOT q.paused OR x.trigger IN ('MANUAL', 'SUBMIT') AS asked,
+        {WAITS_IN_LINE} AS in_line, x.ready_at
     FROM q JOIN live l ON l.shard = q.shard AND l.job_id = q.job_id
     CROSS JOIN LATERAL (
         SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
@@ -105,11 +113,18 @@ WITH q AS MATERIALIZED (
           < (newest.due_at, newest.scheduled_at, newest.run_id), false) AS older,
         bool_or(w.admitted) OVER (PARTITION BY w.job_id)::int
           + row_number() OVER (PARTITION BY w.job_id, w.policy IN {BUFFERED} AND NOT w.admitted
-              ORDER BY w.due_at, w.scheduled_at, w.run_id) - 1 AS place
+              ORDER BY w.due_at, w.scheduled_at, w.run_id) - 1 AS place,
+        first_value(w.run_id) OVER line AS ahead,
+        min(w.ready_at) OVER line
+          <= statement_timestamp() - interval '{WAITS_LONG} s' AS waits_long
     FROM w LEFT JOIN newest USING (job_id)
+    WINDOW line AS (PARTITION BY w.job_id, w.in_line
+        ORDER BY w.due_at, w.scheduled_at, w.run_id
+        ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
 ), decided AS (
     SELECT *, CASE
         WHEN NOT admitted AND older THEN 'CANCELLED'
+        WHEN in_line AND waits_long AND run_id <> ahead THEN 'SKIPPED'
         WHEN NOT admitted AND policy IN {BUFFERED}
           AND place > (%(rooms)s::jsonb ->> policy)::int THEN 'SKIPPED'
         WHEN admitted AND older AND NOT taken AND state <> 'RUNNING' THEN 'CANCELLED'
@@ -119,8 +134,9 @@ WITH q AS MATERIALIZED (
     FROM placed
 )
 SELECT scheduled_at, run_id, token, state, fate,
-    CASE WHEN fate = 'SKIPPED' THEN 'BUFFER_FULL' ELSE 'BY_OVERLAP' END, fate = 'RUNNING' AND kills,
-    'run ' || CASE WHEN fate = 'SKIPPED' THEN first ELSE by END
+    CASE WHEN fate <> 'SKIPPED' THEN 'BY_OVERLAP' WHEN in_line THEN 'OVERLAP'
+      ELSE 'BUFFER_FULL' END, fate = 'RUNNING' AND kills,
+    'run ' || CASE WHEN fate <> 'SKIPPED' THEN by WHEN in_line THEN ahead ELSE first END
 FROM decided WHERE fate IS NOT NULL ORDER BY scheduled_at, run_id LIMIT {MOST}
 """
 """`taken`: the newest runs already, so that whom it replaced is on its way out, or was let be when
@@ -184,5 +200,7 @@ def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> P
     ended = [(run.key, run.job_id) for run in parted if run.state is not State.RUNNING]
     counted = {crowd.job_id for crowd in crowds if crowd.counted}
     turns.give_back(connection, [key for key, job in ended if job in counted])
-    skipped = sum(run.state is State.SKIPPED for run in parted)
-    return Parted(ended, [run for run in parted if run.state is State.RUNNING], skipped)
+    skipped = {run.key.run_id for run in parted if run.state is State.SKIPPED}
+    overlapped = sum(row[1] in skipped and row[5] == Reason.OVERLAP for row in decided)
+    running = [run for run in parted if run.state is State.RUNNING]
+    return Parted(ended, running, len(skipped), overlapped)

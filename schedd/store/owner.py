@@ -228,6 +228,7 @@ class PostgresOwnerStore:
             [each for _, parted in answers for each in parted.ended],
             [run for _, parted in answers for run in parted.cancelled],
             sum(parted.skipped for _, parted in answers),
+            sum(parted.overlapped for _, parted in answers),
         )
 
     async def backfills(self, shards: Sequence[ShardId]) -> list[OpenBackfill]:
