@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -25,7 +24,7 @@ from support.wait import PATIENCE, wait_until
 @pytest.fixture
 def shop(rough: DevCluster) -> str:
     """A database of the user's, with the example's table and the guard's."""
-    dsn = postgres.prepare(urlsplit(rough.dsn).port or 0, database="shop")
+    dsn = postgres.prepare(rough.sql_port, database="shop", password=rough.password)
     with psycopg.connect(dsn) as connection:
         connection.execute(TableGuard("any").schema)
         connection.execute("CREATE TABLE totals AS SELECT 0 AS sum, '' AS writer")

@@ -22,7 +22,6 @@ from schedclient.errors import FailedPrecondition
 from schedctl.dev import binaries, postgres
 from schedctl.dev.processes import Process
 from schedd.core import marks
-from schedd.etcd.access import Access
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
 from support.probe import Probe
@@ -39,7 +38,7 @@ class Restorable:
 
     def __init__(self, cluster: DevCluster) -> None:
         self.data = cluster.directory / "postgres"
-        self.port = int(cluster.dsn.rpartition(":")[2].partition("/")[0])
+        self.port, self.password = cluster.sql_port, cluster.password
         self.log = cluster.directory / "restored.log"
         self.backup = cluster.directory / "backup"
         self.process = cluster.process("postgres")
@@ -63,7 +62,7 @@ class Restorable:
 
     def start(self) -> None:
         self.process = self._started()
-        postgres.wait_ready(self.process, self.port, self.log, PATIENCE)
+        postgres.wait_ready(self.process, self.port, self.log, PATIENCE, self.password)
 
     def _started(self) -> Process:
         return postgres.start(binaries.find_postgres(), self.data, self.port, self.log)
@@ -202,8 +201,7 @@ def _marked_an_hour_on(cluster: DevCluster) -> bool:
 
 async def _remembered(cluster: DevCluster) -> bool:
     """Whether etcd has a mark of the hour to come."""
-    endpoint = cluster.record["etcd"][0]["endpoint"]
-    async with connect(Access((endpoint,)), deadline=1.0, root="schedd/") as etcd:
+    async with connect(cluster.etcd, deadline=1.0, root="schedd/") as etcd:
         entry = await etcd.get(marks.KEY)
     at = None if entry is None else marks.decode(entry.value).at
     return at is not None and at > datetime.now(UTC) + timedelta(minutes=30)

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -30,6 +31,7 @@ from schedctl.dev.certificates import trust
 from schedctl.dev.http import Answer, fetch
 from schedctl.dev.processes import Process, find
 from schedctl.dev.records import Folder
+from schedd.etcd.access import Access
 from schedkit.channel import TLS
 from support.wait import wait_until
 
@@ -127,6 +129,28 @@ class DevCluster:
         return str(self.record["postgres"]["dsn"])
 
     @property
+    def sql_port(self) -> int:
+        """The port of PostgreSQL."""
+        return urlsplit(self.dsn).port or 0
+
+    @property
+    def password(self) -> str | None:
+        """The password of the users of PostgreSQL and etcd."""
+        return urlsplit(self.dsn).password
+
+    @property
+    def admin_dsn(self) -> str:
+        """The superuser's DSN, outside of the daemons' database."""
+        role = postgres.ADMIN
+        return postgres.dsn(self.sql_port, database="postgres", role=role, password=self.password)
+
+    @property
+    def etcd(self) -> Access:
+        """How to reach etcd as the daemons do."""
+        entry = self.record["etcd"][0]
+        return Access((entry["endpoint"],), user=entry["user"], password=entry["password"])
+
+    @property
     def endpoints(self) -> list[str]:
         """The gRPC addresses of all members."""
         return [member["grpc"] for member in self.record["members"]]
@@ -206,9 +230,7 @@ class DevCluster:
 
     def admin(self, statement: str) -> None:
         """Run one statement as the superuser of the server, outside of the daemons' database."""
-        port = self.dsn.rpartition(":")[2].partition("/")[0]
-        url = postgres.dsn(int(port), database="postgres", role=postgres.ADMIN)
-        with postgres.connect(url) as session, session.cursor() as cursor:
+        with postgres.connect(self.admin_dsn) as session, session.cursor() as cursor:
             cursor.execute(statement)
 
     def _run(

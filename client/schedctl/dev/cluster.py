@@ -42,12 +42,17 @@ def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> Stat
     for text in wishes.overrides:
         parse(text)
     found = set(folder.root.iterdir()) if folder.root.is_dir() else None
-    folder.root.mkdir(parents=True, exist_ok=True)
+    folder.root.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder):
         before = folder.load()
         if before is None:
             _refuse_what_is_not_ours(folder)
         state = plan.complete(before, wishes)
+        if state.password is None:
+            say(
+                "PostgreSQL and etcd are open to other users of this host: an older version started"
+                " them. `schedctl dev down`, then `schedctl dev up`, sets passwords"
+            )
         if (wishes.overrides or wishes.slots) and (old := _running_daemons(state)):
             say(f"new settings do not reach what runs already: {', '.join(old)}")
         try:
@@ -186,6 +191,7 @@ def _start(folder: Folder, state: State, deadline: float, say: Say) -> State:
         certificates.issue(folder, missing)
     daemons.configure(folder, state, missing, overrides)
     daemons.check(folder, plan.overridden(missing, overrides), lambda: _left(deadline))
+    _close_to_others(folder, state)
     folder.save(state)
     state = _start_stores(folder, state, deadline, say)
     if any(part.kind is Kind.MEMBER for part in missing):
@@ -197,6 +203,24 @@ def _start(folder: Folder, state: State, deadline: float, say: Say) -> State:
         folder.save(state)
     _wait_ready(folder, state, deadline)
     return state
+
+
+def _close_to_others(folder: Folder, state: State) -> None:
+    """Leave other users of the host no way to the cluster's files: folders 0700, files 0600.
+
+    The folder itself stays as it is when it holds files that are not the cluster's.
+    """
+    for part in state.of(Kind.WORKER):
+        folder.data(part.name).mkdir(exist_ok=True)
+    folder.data("results").mkdir(exist_ok=True)
+    for part in state.parts.values():
+        folder.log(part.name).touch()
+    found = [path for path in folder.root.iterdir() if not path.is_symlink()]
+    ours = [path for path in found if _OURS.fullmatch(path.name)]
+    if ours == found:
+        folder.root.chmod(0o700)
+    for path in ours:
+        path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> State:
@@ -220,6 +244,8 @@ def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> St
         say("starting PostgreSQL")
         found, data = binaries.find_postgres(), folder.data(part.name)
         postgres.initialise(found, data)
+        if state.password is not None:
+            postgres.require_password(found, data, state.password)
         settings = plan.settings_of_postgres(state)
         process = postgres.start(found, data, part.ports["sql"], folder.log(part.name), settings)
         state = state.with_part(replace(part, process=process))
@@ -228,11 +254,14 @@ def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> St
         assert part.process is not None
         log = folder.log(part.name)
         etcd.wait_ready(part.process, part.ports["client"], log, _left(deadline))
+        if state.password is not None:
+            etcd.require_password(part.ports["client"], state.password)
     for part in state.of(Kind.POSTGRES):
         assert part.process is not None
         log = folder.log(part.name)
-        postgres.wait_ready(part.process, part.ports["sql"], log, _left(deadline))
-        postgres.prepare(part.ports["sql"])
+        port = part.ports["sql"]
+        postgres.wait_ready(part.process, port, log, _left(deadline), state.password)
+        postgres.prepare(port, password=state.password)
     return state
 
 

@@ -36,7 +36,10 @@ def _member(folder: Folder, state: State, part: Part) -> dict[str, Any]:
     return {
         "name": part.name,
         "listen": {"grpc": part.address("grpc"), "http": part.address("http")},
-        "etcd": {"endpoints": [etcd.address("client") for etcd in state.of(Kind.ETCD)]},
+        "etcd": {
+            "endpoints": [etcd.address("client") for etcd in state.of(Kind.ETCD)],
+            **state.etcd_user,
+        },
         "postgres": {"dsn": state.dsn},
         "egress": LOOPBACK,
         "results": _results(folder),

@@ -1,10 +1,13 @@
-"""A plain GET to a server on loopback: past any proxy, and an answer of any status is an answer."""
+"""GET and POST to a server on loopback: past any proxy; an answer of any status is an answer."""
 
 from __future__ import annotations
 
 import http.client
+import json
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 
@@ -18,6 +21,17 @@ class Answer:
 
 def fetch(url: str, timeout: float = 2.0, trust: ssl.SSLContext | None = None) -> Answer | None:
     """GET `url`; None when nobody answers within `timeout` seconds. `trust`: for https."""
+    return _send("GET", url, None, timeout, trust)
+
+
+def post(url: str, body: Mapping[str, Any], timeout: float = 2.0) -> Answer | None:
+    """POST JSON to `url`; None when there is no answer within `timeout` seconds."""
+    return _send("POST", url, json.dumps(body), timeout, None)
+
+
+def _send(
+    method: str, url: str, body: str | None, timeout: float, trust: ssl.SSLContext | None
+) -> Answer | None:
     parts = urlsplit(url)
     session = (
         http.client.HTTPSConnection(parts.netloc, timeout=timeout, context=trust)
@@ -25,7 +39,7 @@ def fetch(url: str, timeout: float = 2.0, trust: ssl.SSLContext | None = None) -
         else http.client.HTTPConnection(parts.netloc, timeout=timeout)
     )
     try:
-        session.request("GET", parts.path or "/", headers={"Accept": "application/json"})
+        session.request(method, parts.path or "/", body, {"Accept": "application/json"})
         response = session.getresponse()
         return Answer(response.status, response.read())
     except (OSError, http.client.HTTPException):

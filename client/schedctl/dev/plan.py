@@ -5,6 +5,7 @@ Only decides; starts nothing and writes nothing.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -58,6 +59,7 @@ def complete(before: State | None, wishes: Wishes) -> State:
         overrides=_merged(known.overrides, wishes.overrides),
         foreign_dsn=dsn,
         tls=known.tls if wishes.tls is None else wishes.tls,
+        password=known.password or _new_password(known),
     )
 
 
@@ -104,6 +106,11 @@ def overridden(parts: Sequence[Part], overrides: Sequence[Override]) -> list[Par
     kinds = {kind: target for kind, target in TARGETS.items() if target in targets}
     firsts = {kind: next((p.name for p in parts if p.kind is kind), None) for kind in kinds}
     return [part for part in parts if part.name in targets or firsts.get(part.kind) == part.name]
+
+
+def _new_password(known: State) -> str | None:
+    """Return a random password; None while parts run that an older version started without one."""
+    return None if any(True for _ in known.living()) else secrets.token_hex(24)
 
 
 def _daemons(before: State | None, wishes: Wishes) -> dict[str, Kind]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -54,10 +55,20 @@ ROLE_LIMITS: Mapping[str, str] = {
 }
 """Settings of the daemons' role (RELIABILITY, Timings): on the role, so poolers can't lose them."""
 
+_TRUST = re.compile(r"^([^#\n]*\s)trust\b", re.MULTILINE)
 
-def dsn(port: int, *, database: str = ROLE, role: str = ROLE, host: str = HOST) -> str:
-    """The URL of a database of the server on this port."""
-    return f"postgresql://{role}@{host}:{port}/{database}"
+
+def dsn(
+    port: int,
+    *,
+    database: str = ROLE,
+    role: str = ROLE,
+    host: str = HOST,
+    password: str | None = None,
+) -> str:
+    """The URL of a database of the server on this port. `password` is URL-safe."""
+    user = role if password is None else f"{role}:{password}"
+    return f"postgresql://{user}@{host}:{port}/{database}"
 
 
 def environment() -> dict[str, str]:
@@ -102,6 +113,41 @@ def initialise(
     draft.rename(data)
 
 
+def require_password(binaries: PostgresBinaries, data: Path, password: str) -> None:
+    """Make a stopped server refuse connections without a password, if it doesn't yet.
+
+    Sets the superuser's password in single-user mode, where no port is open; then replaces each
+    `trust` of `pg_hba.conf`. Interrupted halfway, it runs again at the next start.
+
+    Raises:
+        DevError: the password could not be set.
+    """
+    rules = data / "pg_hba.conf"
+    text = rules.read_text(encoding="utf-8")
+    closed = _TRUST.sub(r"\1scram-sha-256", text)
+    if closed == text:
+        return
+    clean_up(data)
+    done = subprocess.run(
+        [
+            *nonroot.command_prefix(data, binaries.postgres),
+            os.fspath(binaries.postgres),
+            *("--single", "-D", os.fspath(data)),
+            *("-c", "password_encryption=scram-sha-256"),
+            "postgres",
+        ],
+        input=f"ALTER ROLE {ADMIN} PASSWORD '{password}'\n",
+        cwd=data.parent,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 or "ERROR:" in done.stderr:
+        raise DevError("the password of PostgreSQL was not set", evidence=done.stderr.strip())
+    rules.write_text(closed, encoding="utf-8")
+
+
 def start(
     binaries: PostgresBinaries,
     data: Path,
@@ -129,13 +175,15 @@ def start(
     )
 
 
-def wait_ready(server: Process, port: int, log: Path, timeout: float) -> None:
+def wait_ready(
+    server: Process, port: int, log: Path, timeout: float, password: str | None = None
+) -> None:
     """Wait until it accepts connections (a crash recovery may come first).
 
     Raises:
         Ended: it died. NotReady: `timeout` seconds passed. Both carry the log's tail.
     """
-    if wait_for(lambda: _answers(port) or not server.alive(), timeout) and server.alive():
+    if wait_for(lambda: _answers(port, password) or not server.alive(), timeout) and server.alive():
         return
     if not server.alive():
         raise Ended("PostgreSQL", log)
@@ -143,21 +191,32 @@ def wait_ready(server: Process, port: int, log: Path, timeout: float) -> None:
 
 
 def prepare(
-    port: int, *, database: str = ROLE, template: str | None = None, host: str = HOST
+    port: int,
+    *,
+    database: str = ROLE,
+    template: str | None = None,
+    host: str = HOST,
+    password: str | None = None,
 ) -> str:
-    """Make sure of the daemons' role, its limits and a database it owns; answers the DSN."""
-    admin = dsn(port, database="postgres", role=ADMIN, host=host)
+    """Create the daemons' role with its limits and a database that it owns; return the DSN.
+
+    `password` is that of both roles; None: the server trusts its host.
+    """
+    admin = dsn(port, database="postgres", role=ADMIN, host=host, password=password)
     with connect(admin) as session, session.cursor() as cursor:
         cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (ROLE,))
         if cursor.fetchone() is None:
             cursor.execute(f"CREATE ROLE {ROLE} LOGIN")
+        if password is not None:
+            cursor.execute("SET password_encryption = 'scram-sha-256'")
+            cursor.execute(f"ALTER ROLE {ROLE} PASSWORD %s", (password,))
         for setting, value in ROLE_LIMITS.items():
             cursor.execute(f"ALTER ROLE {ROLE} SET {setting} = %s", (value,))
         cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
         if cursor.fetchone() is None:
             origin = f' TEMPLATE "{template}"' if template else ""
             cursor.execute(f'CREATE DATABASE "{database}" OWNER {ROLE}{origin}')
-    return dsn(port, database=database, host=host)
+    return dsn(port, database=database, host=host, password=password)
 
 
 def stop(server: Process | None, data: Path) -> None:
@@ -194,11 +253,12 @@ def connect(url: str, timeout: int = 5) -> Iterator[connection]:
         yield session
 
 
-def _answers(port: int) -> bool:
+def _answers(port: int, password: str | None) -> bool:
     import psycopg2
 
     try:
-        with connect(dsn(port, database="postgres", role=ADMIN), timeout=2):
+        admin = dsn(port, database="postgres", role=ADMIN, password=password)
+        with connect(admin, timeout=2):
             return True
     except psycopg2.OperationalError:
         return False

@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from schedctl.dev import postgres
+from schedctl.dev import etcd, postgres
 from schedctl.dev.ports import address
 from schedctl.dev.processes import Process
 
@@ -66,6 +66,8 @@ class State:
     overrides: tuple[str, ...] = ()
     foreign_dsn: str | None = None
     tls: bool = False
+    password: str | None = field(default=None, repr=False)
+    """Of the users of PostgreSQL and etcd; None: an older version made the cluster, and it runs."""
 
     def of(self, kind: Kind) -> list[Part]:
         """The parts of one kind."""
@@ -90,7 +92,12 @@ class State:
         if self.foreign_dsn:
             return self.foreign_dsn
         [server] = self.of(Kind.POSTGRES)
-        return postgres.dsn(server.ports["sql"])
+        return postgres.dsn(server.ports["sql"], password=self.password)
+
+    @property
+    def etcd_user(self) -> dict[str, str]:
+        """User and password of the daemons at etcd; empty when etcd asks for none."""
+        return {} if self.password is None else {"user": etcd.USER, "password": self.password}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,7 @@ class Folder:
             overrides=tuple(stored["overrides"]),
             foreign_dsn=stored["foreign_dsn"],
             tls=stored.get("tls", False),
+            password=stored.get("password"),
         )
 
     def save(self, state: State) -> None:
@@ -153,6 +161,7 @@ class Folder:
             "overrides": list(state.overrides),
             "foreign_dsn": state.foreign_dsn,
             "tls": state.tls,
+            "password": state.password,
             "parts": {
                 part.name: {
                     "kind": part.kind,
@@ -176,7 +185,8 @@ def describe(folder: Folder, state: State) -> dict[str, Any]:
     server = next(iter(state.of(Kind.POSTGRES)), None)
     return {
         "etcd": [
-            {"pid": pid(part), "endpoint": part.address("client")} for part in state.of(Kind.ETCD)
+            {"pid": pid(part), "endpoint": part.address("client"), **state.etcd_user}
+            for part in state.of(Kind.ETCD)
         ],
         "postgres": {"pid": pid(server) if server else None, "dsn": state.dsn},
         "members": [

@@ -123,8 +123,18 @@ def test_cluster_json_is_as_promised(tmp_path: Path) -> None:
     part, pid = state.parts, os.getpid()
     sql = part["postgres"].ports["sql"]
     assert json.loads(folder.cluster.read_text()) == {
-        "etcd": [{"pid": pid, "endpoint": part["etcd"].address("client")}],
-        "postgres": {"pid": pid, "dsn": f"postgresql://schedd@127.0.0.1:{sql}/schedd"},
+        "etcd": [
+            {
+                "pid": pid,
+                "endpoint": part["etcd"].address("client"),
+                "user": "schedd",
+                "password": state.password,
+            }
+        ],
+        "postgres": {
+            "pid": pid,
+            "dsn": f"postgresql://schedd:{state.password}@127.0.0.1:{sql}/schedd",
+        },
         "members": [
             {
                 "name": "m1",
