@@ -191,6 +191,9 @@ def _ended_unreported(metrics: Metrics, event: EndedUnreported) -> None:
 
 def _stale(metrics: Metrics, event: StaleResult) -> None:
     metrics.runs.stale.inc()
+    if not event.known:  # any number of them can be made up: the audit log has their number
+        log.debug("result rejected: the run doesn't exist run_id=%s", event.run)
+        return
     log.warning(
         "a late result was refused: the run went on under a greater token",
         extra={"run_id": event.run, "token": event.token, "worker": event.worker},

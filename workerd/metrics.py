@@ -6,9 +6,10 @@ import functools
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from schedkit.set_aside import counts
 from schedkit.slack import Slack
 
 
@@ -73,7 +74,9 @@ class Metrics:
 
 
 class _Lease(Collector):
-    """The lease as the worker has seen it, without a value where there was none."""
+    """The lease as the worker has seen it, without a value where there was none; and what was set
+    aside.
+    """
 
     def __init__(self, slack: Slack) -> None:
         self._slack = slack
@@ -92,3 +95,9 @@ class _Lease(Collector):
             if value is not None:
                 family.add_metric([], value)
             yield family
+        aside = CounterMetricFamily(
+            "workerd_items_set_aside", "Items that could not be handled, by kind.", labels=["kind"]
+        )
+        for kind, count in sorted(counts().items()):
+            aside.add_metric([kind], count)
+        yield aside

@@ -109,7 +109,7 @@ def build(ground: Ground) -> Parts:
     nudges = Nudger(member.cluster, peers)
     relay = workers.elsewhere = Relay(peers)
     worker_audit = WorkerAudit(store.users)
-    collect = Collect(catalogue, store.results, clock, nudges, emit)
+    collect = Collect(catalogue, store.results, clock, nudges, emit, worker_audit)
     leases, brake = _worker_leases(ground, member), Brake(store.pauses, emit)
     sender = _sender(ground)
     owner = _owner(ground, sender, catalogue, workers, leases, collect, watchers, brake)

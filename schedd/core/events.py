@@ -91,6 +91,8 @@ class StaleResult:
     run: RunId
     token: Token
     worker: str
+    known: bool = True
+    """Whether the run exists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from schedd.metrics.making import Maker
 from schedd.pulse import Pulse
+from schedkit.set_aside import counts
 from schedkit.slack import Slack
 
 
@@ -26,7 +27,7 @@ class Process(Collector):
         ).set_function(lambda: self.slack.ttl)
 
     def collect(self) -> Iterator[Metric]:
-        """The slack, without a value where there was no lease."""
+        """The slack, without a value where there was no lease; and what was set aside."""
         family = GaugeMetricFamily(
             "schedd_lease_slack_seconds",
             "The least trust in the member's lease that was left in the last minute or two.",
@@ -34,3 +35,9 @@ class Process(Collector):
         if (least := self.slack.least()) is not None:
             family.add_metric([], least)
         yield family
+        aside = CounterMetricFamily(
+            "schedd_items_set_aside", "Items that could not be handled, by kind.", labels=["kind"]
+        )
+        for kind, count in sorted(counts().items()):
+            aside.add_metric([kind], count)
+        yield aside

@@ -38,6 +38,7 @@ from schedd.owner.attached import Line
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue
 from schedd.owner.reports import Reported, report_of
+from schedd.owner.worker_audit import WorkerAudit
 from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedkit import failpoints
 from schedkit.clock import boottime
@@ -82,6 +83,38 @@ class Refusal:
     """Why it can't run it, in words."""
 
 
+NO_SUCH_RUN: Final = "the run doesn't exist (any more)"
+STRAYS_A_MINUTE: Final = 6_000
+"""Stale results of one worker; a restored database may have forgotten all runs of a worker's spool,
+which holds 20,000 results.
+"""
+TOO_MANY_STRAYS: Final = (
+    f"more than {STRAYS_A_MINUTE:,} results a minute were stale:"
+    " results of this worker aren't taken until the minute is over"
+)
+MOST_STRAYING: Final = 1_000
+"""Workers that are counted so."""
+
+
+class Allowance:
+    """So many stale results in each minute."""
+
+    __slots__ = ("_since", "_taken")
+
+    def __init__(self, now: float) -> None:
+        self._since, self._taken = now, 0
+
+    def take(self, now: float) -> None:
+        """There was one more."""
+        if now - self._since >= 60:
+            self._since, self._taken = now, 0
+        self._taken += 1
+
+    def left(self, now: float) -> bool:
+        """Whether there may be more in this minute."""
+        return now - self._since >= 60 or self._taken < STRAYS_A_MINUTE
+
+
 class Collect:
     """The loop that stores results. Lives as long as the daemon."""
 
@@ -92,10 +125,12 @@ class Collect:
         clock: ClusterClock,
         nudges: Nudges,
         emit: Emit,
+        audit: WorkerAudit,
         *,
         boot: Callable[[], float] = boottime,
     ) -> None:
         self._boot = boot
+        self._audit = audit
         self._alarmed: dict[ShardId, float] = {}
         self._catalogue = catalogue
         self._store = store
@@ -106,6 +141,8 @@ class Collect:
         """The board of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
         self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
+        self._strays: dict[str, Allowance] = {}
+        """Of workers whose results were refused as stale."""
         self._results: dict[_At, _Kept] = {}
         self._refusals: dict[tuple[RunId, Token], Refusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
@@ -125,6 +162,10 @@ class Collect:
         """A result came; it is acknowledged once it is stored, over the `line` by which it came
         last.
         """
+        strays = self._strays.get(reported.worker)
+        if strays is not None and not strays.left(self._boot()):
+            self._audit.note(reported.worker, "", "result", TOO_MANY_STRAYS)
+            return  # not answered: its worker sends it again, later
         at = (reported.key.run_id, reported.token, reported.digest)
         if not self._results:
             self._since = self._boot()
@@ -215,7 +256,10 @@ class Collect:
                 continue
             reported, line = self._results.pop(at)  # it may have come again, by another stream
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
-            self._tell(report, verdict, runs.get(report.key))
+            run = runs.get(report.key)
+            if verdict is Verdict.STALE:
+                self._stray(report, exists=run is not None)
+            self._tell(report, verdict, run)
         answers = zip(told.values(), verdicts, strict=True)
         changed = [report for report, verdict in answers if verdict in TAKEN]
         self._over([runs[report.key] for report in changed if report.state not in LIVE])
@@ -328,9 +372,22 @@ class Collect:
         if elsewhere:
             self._nudges.runs_ready(sorted(elsewhere))
 
+    def _stray(self, report: Report, *, exists: bool) -> None:
+        """A result was refused as stale. Of one worker so many a minute are looked up. Of runs that
+        don't exist (any more) the audit has one row a minute.
+        """
+        if not exists:
+            self._audit.note(report.worker, str(report.sender), "result", NO_SUCH_RUN)
+        allowance = self._strays.setdefault(report.worker, Allowance(self._boot()))
+        allowance.take(self._boot())
+        while len(self._strays) > MOST_STRAYING:
+            del self._strays[next(iter(self._strays))]
+
     def _tell(self, report: Report, verdict: Verdict, run: LiveRun | None) -> None:
         if verdict is Verdict.STALE:
-            self._emit(StaleResult(report.key.run_id, report.token, report.worker))
+            self._emit(
+                StaleResult(report.key.run_id, report.token, report.worker, known=run is not None)
+            )
         elif verdict in TAKEN:
             started, finished = report.started_at, report.finished_at
             cancelled = verdict is Verdict.CANCELLED

@@ -359,6 +359,7 @@ class PostgresStore:
             lambda: self.database.call(cluster_events.prune),
             self._forget_tokens,
             self._forget_keys,
+            self._forget_incarnations,
         )
         for chore in chores:
             try:
@@ -368,6 +369,10 @@ class PostgresStore:
 
     async def _forget_tokens(self) -> None:
         while await self.database.call(access_tokens.forget_ended):
+            pass
+
+    async def _forget_incarnations(self) -> None:
+        while await self.database.call(workers.forget_lost):
             pass
 
     async def _forget_keys(self) -> None:

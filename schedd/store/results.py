@@ -3,7 +3,8 @@
     lock the runs' rows in order ─→ judge each report against its row ─→ one statement writes
         RUNNING under this token and sender   → ACCEPTED
         this token, digest and sender stored  → REPEATED   in the row, or among earlier attempts
-        anything else                         → STALE      the audit alone changes, once
+        anything else                         → STALE      the audit alone changes, once; of
+                                                           a run that doesn't exist nothing does
 
 Invariants
 - State, attempt, retry time, output, result, dead letter and what is to be told of it are one
@@ -137,7 +138,8 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
             verdicts[index] = Verdict.REPEATED if place in stored else Verdict.STALE
     told = [verdict or Verdict.STALE for verdict in verdicts]
     stale = [report for report, each in zip(reports, told, strict=True) if each is Verdict.STALE]
-    write_once(connection, [_refusal(report) for report in stale])
+    # Of runs that don't exist any number can be made up: they are counted (`owner.worker_audit`).
+    write_once(connection, [_refusal(report) for report in stale if report.key in standing])
     return told
 
 

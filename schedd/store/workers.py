@@ -61,6 +61,33 @@ WHERE worker = ANY (%(workers)s::text[]) ORDER BY worker, started_at DESC, id DE
 """
 
 
+KEPT_FOR = "interval '90 days'"
+MOST_OF_WORKER = 10_000
+"""Lost incarnations of one worker that are kept; `run attempts` shows the worker by them."""
+
+FORGET = f"""
+DELETE FROM incarnations WHERE id IN (
+    SELECT id FROM (
+        SELECT id, lost_at, row_number() OVER (PARTITION BY worker ORDER BY lost_at DESC) AS place
+        FROM incarnations WHERE lost_at IS NOT NULL
+    ) i
+    WHERE place > 1 AND lost_at < clock_timestamp() - interval '1 hour'
+      AND (place > {MOST_OF_WORKER} OR lost_at < clock_timestamp() - {KEPT_FOR})
+      AND id NOT IN (SELECT r.incarnation FROM live l JOIN runs r
+        ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+        WHERE r.state = 'RUNNING' AND r.incarnation IS NOT NULL)
+    LIMIT %s
+)
+"""
+
+
+def forget_lost(connection: Connection, limit: int = 5_000) -> int:
+    """Delete incarnations that were lost long ago, at most `limit`; how many. The newest of each
+    worker stays, and one with a run that is RUNNING.
+    """
+    return connection.exec_driver_sql(FORGET, (limit,)).rowcount
+
+
 def register(connection: Connection, new: Incarnation) -> Incarnation:
     """Insert it if it is new; the stored row wins, but for the namespaces, which go by the
     certificate of its newest stream.

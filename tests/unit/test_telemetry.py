@@ -394,6 +394,7 @@ def test_names_and_labels_keep_to_the_conventions() -> None:
             "state",
             "reason",
             "why",
+            "kind",
             "step",
             "way",
             "what",

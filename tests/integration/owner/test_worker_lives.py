@@ -271,3 +271,23 @@ async def test_a_key_that_isnt_ours_is_passed_over(place: Place):
     await place.greeting.greet(one, [])
     await place.etcd.put("workers/w/not-an-id", b"?")
     assert await place.live() == {one.id}
+
+
+async def test_old_incarnations_of_a_worker_are_forgotten_but_for_the_newest(
+    place: Place,
+):
+    name, store = "many", place.world.store
+    made = [someone(name) for _ in range(4)]
+    for one in made:
+        await store.workers.register(one)
+    await place.world.sql(
+        "UPDATE incarnations SET lost_at = clock_timestamp() - interval '91 days'"
+        f" WHERE worker = '{name}' RETURNING 1"
+    )
+    await place.world.sql(
+        f"UPDATE incarnations SET lost_at = clock_timestamp() WHERE id = '{made[0].id}' RETURNING 1"
+    )
+    await store.keep_house()
+    assert [one.id for one in await store.workers.incarnations([one.id for one in made])] == [
+        made[0].id
+    ]

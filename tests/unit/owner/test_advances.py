@@ -10,7 +10,7 @@ import pytest
 from schedd.core.holdings import Holdings
 from schedd.core.ids import IncarnationId, Token
 from schedd.core.lifecycle import State
-from schedd.owner.advances import Advances
+from schedd.owner.advances import MOST_BEFORE, Advances
 from schedd.rpc import frames
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as wire
@@ -56,6 +56,17 @@ def test_what_a_worker_doesnt_hold_any_more_is_forgotten(run):
     advances.came(run.incarnation, *at, QUARTER)
     advances.gone(run.incarnation)
     assert advances.of(run) is None
+
+
+def test_of_runs_that_a_worker_doesnt_run_only_a_few_entries_are_kept(run):
+    advances = Advances()
+    for token in range(10_000):
+        advances.came(run.incarnation, run.key.run_id, Token(token), QUARTER)
+    assert len(advances._told[run.incarnation]) == MOST_BEFORE
+    advances.held(run.incarnation, Holdings.of([(run.key.run_id, run.token)]))
+    assert len(advances._told[run.incarnation]) <= 1
+    advances.came(run.incarnation, run.key.run_id, run.token, QUARTER)
+    assert advances.of(run) == QUARTER
 
 
 @pytest.mark.parametrize(

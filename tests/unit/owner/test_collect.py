@@ -15,7 +15,7 @@ from schedd.core.definition import Definition
 from schedd.core.events import DeadLettered, Ended, GreaterTokenSeen, dead_run
 from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
 from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Report, RunKey, Verdict
+from schedd.core.model import AuditEntry, LiveRun, Report, RunKey, Verdict
 from schedd.core.placement import Unable
 from schedd.core.records import Unstarted
 from schedd.core.retry import Outcome
@@ -24,6 +24,7 @@ from schedd.owner.catalogue import Catalogue
 from schedd.owner.collect import GATHER, Collect, Refusal
 from schedd.owner.reports import Reported
 from schedd.owner.wordings import Known
+from schedd.owner.worker_audit import WorkerAudit
 from schedd.ports import Nudges, ResultStore
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
@@ -100,6 +101,16 @@ class Silent:
     def cluster_changed(self) -> None: ...
 
 
+class AuditRows:
+    """What the audit log was given."""
+
+    def __init__(self) -> None:
+        self.rows: list[AuditEntry] = []
+
+    async def audit(self, entry: AuditEntry) -> None:
+        self.rows.append(entry)
+
+
 class World:
     def __init__(self, *fails: Exception) -> None:
         self.run = running(1, worker())
@@ -107,6 +118,7 @@ class World:
         self.events: list[object] = []
         self.line = RecordingLine()
         self.now = 1_000.0
+        self.audit = AuditRows()
         self.definitions = Definitions()
         self.collect = Collect(
             self.definitions,
@@ -114,6 +126,7 @@ class World:
             SetClock(),
             cast("Nudges", Silent()),
             self.events.append,
+            WorkerAudit(self.audit),
             boot=lambda: self.now,
         )
 

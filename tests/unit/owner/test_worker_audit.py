@@ -1,0 +1,67 @@
+"""What is rejected of a worker: a row of the audit log a minute, however often it happens."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schedd.core.model import AuditEntry
+from schedd.owner.worker_audit import EVERY, MOST_KEPT, WorkerAudit
+from schedkit.errors import Unavailable
+
+
+class Log:
+    def __init__(self) -> None:
+        self.rows: list[AuditEntry] = []
+        self.away = False
+
+    async def audit(self, entry: AuditEntry) -> None:
+        if self.away:
+            raise Unavailable("PostgreSQL: away")
+        self.rows.append(entry)
+
+    @property
+    def counts(self) -> list[int]:
+        return [json.loads(row.after)["count"] for row in self.rows]
+
+
+class Time:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_twenty_thousand_in_a_minute_are_two_rows() -> None:
+    log, time = Log(), Time()
+    audit = WorkerAudit(log, time)
+    audit.note("w", "h", "result", "the run doesn't exist")
+    await audit.step()
+    for _ in range(20_000):
+        audit.note("w", "h", "result", "the run doesn't exist")
+        await audit.step() if _ % 5_000 == 0 else None
+    assert log.counts == [1]
+    time.now += EVERY
+    await audit.step()
+    assert log.counts == [1, 20_000]
+    assert log.rows[0].object == "worker/w"
+
+
+async def test_what_cant_be_written_now_is_written_later() -> None:
+    log, time = Log(), Time()
+    audit = WorkerAudit(log, time)
+    audit.note("w", "h", "result", "out of bounds")
+    log.away = True
+    with pytest.raises(Unavailable):
+        await audit.step()
+    log.away = False
+    await audit.step()
+    assert log.counts == [1]
+
+
+async def test_memory_is_bounded_by_workers() -> None:
+    audit = WorkerAudit(Log(), Time())
+    for number in range(MOST_KEPT + 10):
+        audit.note(f"w{number}", "h", "result", "x")
+    assert len(audit._kept) == MOST_KEPT
