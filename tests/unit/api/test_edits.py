@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 from uuid import uuid4
 
@@ -42,8 +43,17 @@ class Stored:
 
     def __init__(self, **fields: Any) -> None:
         self.spec = job_pb2.Job(**{"on_demand": True, **fields})
-        self.store = self.clock = self
+        self.store = self.clock = self.lines = self.cluster = self.worker_store = self
         self.emit = unheard
+
+    def view(self) -> SimpleNamespace:
+        return SimpleNamespace(workers=frozenset())
+
+    def workers(self) -> list[object]:
+        return []
+
+    async def incarnations(self, _: list[str]) -> list[object]:
+        return []
 
     def now(self) -> datetime:
         return NOW

@@ -38,6 +38,8 @@ def test_a_run_has_every_key_whatever_is_known():
         "generation",
         "children",
         "parents",
+        "losses",
+        "mostLosses",
     }
 
 

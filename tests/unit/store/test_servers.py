@@ -50,6 +50,9 @@ class Raw:
     def fetchone(self) -> tuple[int | None]:
         return (self.timeline,)
 
+    def set_client_encoding(self, _: str) -> None:
+        return
+
     def rollback(self) -> None:
         return
 
