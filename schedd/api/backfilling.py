@@ -5,7 +5,7 @@ check ─→ the instants of the range ─→ dry run: said, nothing stored
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 from uuid import uuid4
@@ -36,9 +36,6 @@ from schedproto.v1 import job_service_pb2
 
 TURN: Final = 250
 """Instants that are reckoned before everybody else has their turn."""
-
-EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""From when on schedules are reckoned with: before it time zones are hearsay."""
 
 _TICK: Final = timedelta(microseconds=1)
 
@@ -189,8 +186,6 @@ def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[
     ]
     refuse(violations, "INVALID_FIELD")
     first, last = definitions.instant(getattr(request, "from")), definitions.instant(request.to)
-    if first < EARLIEST:
-        violations.append(Violation("from", f"is before {told(EARLIEST)}"))
     if last < first:
         violations.append(Violation("to", "is before from; both are inclusive"))
     if last > now:

@@ -59,7 +59,8 @@ async def apply_calendar(
     refuse_unbuilt(request)
     calendar = request.calendar
     namespace = stored_jobs.namespace_of(calendar.namespace)
-    refuse([*_violations(calendar)], "INVALID_CALENDAR")
+    violations = await compute(caller, lambda: [*_violations(calendar)])
+    refuse(violations, "INVALID_CALENDAR")
     spec = _spec(calendar)
     if request.validate_only:
         return await _as_it_would_be(services, namespace, calendar.name, spec, caller)
@@ -154,10 +155,11 @@ async def _renewed(
         anew_at = await compute(caller, partial(reckoning.timer_anew, job, edited, now))
         timer = TimerEdit(anew_at, max_runs=most)
         by = because.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
-        anew = stored_jobs.compiled(edited)
+        anew = await compute(caller, partial(stored_jobs.compiled, edited))
         never_fired = partial(reckoning.never_fired, now=now, by=by, edited=anew)
         missed = LeftOut(never_fired, services.emit)
-        stored_jobs.compiled(stored)  # what can't be read is told here, before the transaction
+        # a definition that can't be read is rejected here, before the transaction
+        await compute(caller, partial(stored_jobs.compiled, stored))
     except (ScheduleError, TooMany) as wrong:
         log.warning("job %s can't go by calendar %s: %s", stored.name, calendar.name, wrong)
         return False

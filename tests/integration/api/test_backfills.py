@@ -415,7 +415,7 @@ async def test_a_range_begins_in_1970_or_later(past: Past, year: int) -> None:
     request = wire.BackfillJobRequest(job="j", to=stamp(START))
     getattr(request, "from").CopyFrom(stamp(datetime(year, 1, 1, tzinfo=START.tzinfo)))
 
-    with pytest.raises(InvalidArgument, match="from: is before 1970-01-01T00:00:00Z"):
+    with pytest.raises(InvalidArgument, match=r"from: .* must be from 1970-01-01"):
         await past.api("BackfillJob", request)
 
 

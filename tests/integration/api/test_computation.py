@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from random import Random
+from itertools import count
 from time import thread_time
 from typing import Any, Final
 
@@ -19,8 +19,9 @@ from schedd.api.errors import CallError, TooMany
 from schedd.core.calendars.closed import _pattern, _union, closed
 from schedd.core.cron import days
 from schedd.core.cron.expression import _parse
-from schedproto.v1 import job_pb2
+from schedproto.v1 import calendar_service_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
+from support.costly_schedules import one_second_a_year, worst
 
 LONGEST_BLOCK: Final = 0.1
 """Seconds of processor time that one turn of the event loop may take."""
@@ -31,33 +32,14 @@ NO_SCHEDULE: Final = frozenset(
         *("JobService.GetBackfill", "JobService.ListBackfills", "JobService.CancelBackfill"),
         *("JobService.TriggerJob", "JobService.WatchBackfill", "JobService.PauseJob"),
         *("CalendarService.GetCalendar", "CalendarService.ListCalendars"),
-        *("CalendarService.ApplyCalendar", "CalendarService.DeleteCalendar"),
+        "CalendarService.DeleteCalendar",
     }
 )
 """Calls that compute no fire times themselves: whole services, or single calls."""
 
 
-def one_second_a_year(seed: int) -> list[str]:
-    """100 lines, most of them different for each day, that leave one second of each year."""
-    random = Random(seed)
-    lines = ["* * * * 2-12 *", "* * * 2-31 1 *", "* * 1-23 1 1 *"]
-    lines += ["* 1-59 0 1 1 *", "1-59 0 0 1 1 *"]
-    while len(lines) < 100:
-        chosen = ",".join(map(str, sorted(random.sample(range(1, 32), 15))))
-        months = ",".join(map(str, sorted(random.sample(range(1, 13), 6))))
-        low = random.randint(0, 59)
-        lines.insert(0, f"{low}-59 {random.randint(0, 30)}-59 1-23 {chosen} {months} *")
-    return lines
-
-
-def worst(name: str, seed: int = 1) -> job_pb2.Job:
-    return job_pb2.Job(
-        name=name,
-        cron=["* * * * * *"],
-        time_zone="Europe/Berlin",
-        exclude=job_pb2.Exclude(cron=one_second_a_year(seed)),
-        shell=job_pb2.ShellAction(argv=["true"]),
-    )
+def nearly_all(seed: int) -> calendar_service_pb2.Calendar:
+    return calendar_service_pb2.Calendar(name="nearly-all", cron=one_second_a_year(seed))
 
 
 def at(instant: datetime) -> Timestamp:
@@ -66,6 +48,8 @@ def at(instant: datetime) -> Timestamp:
     return found
 
 
+seeds: Final = count(100)
+"""Another for each try, so that each changes something."""
 PAST: Final = datetime(2015, 1, 1, tzinfo=UTC)
 
 REQUESTS: Final[dict[str, Callable[[], Message]]] = {
@@ -76,7 +60,7 @@ REQUESTS: Final[dict[str, Callable[[], Message]]] = {
     "GetJob": lambda: wire.GetJobRequest(job="worst"),
     "ListJobs": lambda: wire.ListJobsRequest(page_size=300),
     "UpdateJob": lambda: wire.UpdateJobRequest(
-        job=worst("worst", 3), update_mask=FieldMask(paths=["exclude"])
+        job=worst("worst", next(seeds)), update_mask=FieldMask(paths=["exclude"])
     ),
     "ResumeJob": lambda: wire.ResumeJobRequest(job="worst"),
     "ListNextInstants": lambda: wire.ListNextInstantsRequest(job="worst", count=1000),
@@ -86,6 +70,9 @@ REQUESTS: Final[dict[str, Callable[[], Message]]] = {
     "ExplainCron": lambda: wire.ExplainCronRequest(expression="0 0 29 2 *", count=1000),
     "BackfillJob": lambda: wire.BackfillJobRequest(
         job="worst", **{"from": at(PAST)}, to=at(datetime(2025, 1, 1, tzinfo=UTC)), dry_run=True
+    ),
+    "ApplyCalendar": lambda: calendar_service_pb2.ApplyCalendarRequest(
+        calendar=nearly_all(next(seeds))
     ),
     "DeleteJob": lambda: wire.DeleteJobRequest(job="worst"),
 }
@@ -121,8 +108,20 @@ async def test_the_worst_schedule_leaves_the_event_loop_free(
     api: Any, longest: list[float], call: str
 ) -> None:
     await api("CreateJob", wire.CreateJobRequest(job=worst("worst")))
+    if call == "ApplyCalendar":  # of a job that goes by it
+        first = calendar_service_pb2.ApplyCalendarRequest(calendar=nearly_all(1))
+        await api("ApplyCalendar", first)
+        job = job_pb2.Job(
+            name="by-calendar",
+            cron=["* * * * * *"],
+            exclude=job_pb2.Exclude(calendars=["nearly-all"]),
+            shell=job_pb2.ShellAction(argv=["true"]),
+        )
+        await api("CreateJob", wire.CreateJobRequest(job=job))
     blocks = []
     for _ in range(3):  # another process may disturb one of them
+        if call == "ResumeJob":
+            await api("PauseJob", wire.PauseJobRequest(job="worst"))
         forget()
         longest[0] = 0.0
         try:
