@@ -239,7 +239,7 @@ def work(**changes: Any) -> wire.SubmitRunRequest:
 
 async def test_one_time_work_has_what_was_run_and_where(api):
     run = await api("SubmitRun", work())
-    said = {"namespace": "billing", "name": "once", "timeout": "9s", "shell": ANY}
+    said = {"namespace": "billing", "name": "once", "timeout": "9s", "retry": ANY, "shell": ANY}
     before, after = await states(api, "submit")
     assert (before, after) == (None, said)
     assert after["shell"]["argv"] == ["true"]

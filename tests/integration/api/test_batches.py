@@ -65,6 +65,8 @@ async def test_a_thousand_jobs_are_made_in_their_order_each_with_its_line_in_the
     results = await batch(api, *wanted)
     assert [one.job.name for one in results] == [f"job-{n}" for n in range(1_000)]
     stored = await api("GetJob", jobs.GetJobRequest(job="job-700"))
+    assert results[700].job.warnings, "no worker runs"
+    results[700].job.ClearField("warnings")
     assert stored == results[700].job
     assert sorted(api.nudged.jobs) == sorted(JobId.__supertype__(o.job.job_id) for o in results)
     lines = await api.world.sql("SELECT object, source FROM audit WHERE action = 'create'")
@@ -94,7 +96,7 @@ async def test_few_transactions_write_them_all(api, monkeypatch):
     monkeypatch.setattr(type(database), "call", counted)
     await batch(api, *(create(f"job-{n}", f"key-{n}") for n in range(1_000)))
     await batch_of_submits(api, *(submit("w", f"key-{n}") for n in range(1_000)))
-    assert len(calls) == 4
+    assert len(calls) == 5, "one reads the workers, for warnings"
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda one: one.job.name)
@@ -212,7 +214,12 @@ async def test_an_answer_that_no_message_could_hold_tells_of_the_jobs_what_they_
     stored = await api("GetJob", jobs.GetJobRequest(job="job-0"))
     assert stored.shell.argv == [rest]
     assert first.job == job_pb2.Job(
-        job_id=stored.job_id, namespace="default", name="job-0", generation=1, etag=stored.etag
+        job_id=stored.job_id,
+        namespace="default",
+        name="job-0",
+        generation=1,
+        etag=stored.etag,
+        warnings=first.job.warnings,
     )
 
 

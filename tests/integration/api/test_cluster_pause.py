@@ -123,7 +123,7 @@ async def test_a_resume_catches_up_since_no_time_to_come_and_any_past(api):
     with pytest.raises(InvalidArgument, match="is still to come"):
         await api("ResumeCluster", since)
     assert (await api("GetCluster", wire.GetClusterRequest())).paused
-    since.catch_up_since.FromJsonString("0001-01-01T00:00:00Z")
+    since.catch_up_since.FromJsonString("1970-01-01T00:00:00Z")
     assert not (await api("ResumeCluster", since)).paused
     [pause] = (await api.services.pauses.read()).all
     assert pause.skipped_until() is None
