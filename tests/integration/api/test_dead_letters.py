@@ -427,7 +427,7 @@ async def test_a_job_that_never_was_has_no_letters_to_discard_and_one_that_is_de
         ({"run_ids": [str(uuid4())], "until": {"seconds": 1}}, "until: goes with a job"),
         ({"until": {"seconds": 1}}, "all: is missing"),
         ({"run_ids": [str(uuid4())], "at_most": 1}, "at_most: goes with a job"),
-        ({"all": True, "at_most": -1}, "at_most: is below 0"),
+        ({"all": True, "at_most": -1}, "at_most: -1 is out of range"),
         ({"at_most": 1}, "all: is missing"),
         ({"run_ids": ["seven"]}, "isn't the id of a run"),
         ({"all": True, "note": "a\nb"}, "note"),
