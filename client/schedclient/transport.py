@@ -67,7 +67,11 @@ SILENT: Final = "DATABASE_SILENT"
 NO_DATABASE: Final = frozenset({SILENT, "DATABASE_UNAVAILABLE"})
 """Reasons of a member that can't reach PostgreSQL, or gets no answer from it."""
 DATABASE_TRIES: Final = 1.5
-"""Seconds after which such a call isn't tried again: callers get an answer within 3 s."""
+"""Seconds after which such a call isn't tried again, unless its caller chose a timeout: callers get
+an answer within 3 s.
+"""
+TIMEOUT: Final = 20.0
+"""Seconds that a call may take if neither the call nor its client says otherwise."""
 ENOUGH: Final = 1.0
 """Seconds in which another member may find out more than the one that was asked."""
 CONNECTING: Final = 1.5
@@ -92,7 +96,7 @@ class Settings:
     endpoints: tuple[str, ...]
     tls: TLS | None = None
     token: str | None = None
-    timeout: float = 20.0
+    timeout: float = TIMEOUT
     patience: float | None = None
     """Seconds in which some endpoint must take the first connection; None: the call's timeout."""
 
@@ -259,6 +263,7 @@ class _Channels:
         self, method: Method[Req, Res], request: Req, timeout: float | None, tries: Tries
     ) -> Res:
         deadline = _Deadline(self.settings.timeout if timeout is None else timeout)
+        chosen = timeout is not None or self.settings.timeout != TIMEOUT
         backoff = Backoff(0.05, 1.0)
         answer: grpc.aio.UnaryUnaryCall[Req, Res] | None = None
         while True:
@@ -285,7 +290,8 @@ class _Channels:
                 tries.add(failure)
                 self._demote(endpoint, failure)
                 wait = backoff.next()
-                if failure.reason in NO_DATABASE and deadline.passed() + wait > DATABASE_TRIES:
+                late = not chosen and deadline.passed() + wait > DATABASE_TRIES
+                if late and failure.reason in NO_DATABASE:
                     raise failure from error.with_traceback(None)
                 if not self._worth_another(failure, method, deadline.left() - wait):
                     raise failure from error.with_traceback(None)
