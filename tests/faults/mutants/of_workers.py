@@ -182,8 +182,8 @@ OF_WORKERS: Sequence[Mutant] = (
         (
             Edit(
                 COLLECT,
-                "            self._tell(report, verdict, runs.get(report.key))\n",
-                "            self._tell(report, verdict, runs.get(report.key))\n"
+                "            self._tell(report, verdict, run)\n",
+                "            self._tell(report, verdict, run)\n"
                 '            __import__("os").dup(0)\n',
             ),
         ),

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from schedd.app.checkup import Checkup
 from schedd.core.coordination import Put, Revision
+from schedd.dependency_health import DependencyHealth
 from schedd.member import Identity
 from schedd.observer import Observer
 from schedkit.channel import TLS
@@ -39,8 +40,9 @@ def checkup(tls: TLS | None) -> Checkup:
     identity = Identity("m1", "m1:7420", "m1:7421", version="1.0", tzdata="2026a")
     member = SimpleNamespace(identity=identity, cluster=SimpleNamespace(trusted=lambda: True))
     nobody = cast("Any", None)
+    clock, health = cast("Any", Clock()), DependencyHealth()
     return Checkup(
-        nobody, nobody, cast("Any", Clock()), cast("Any", member), nobody, nobody, tls, nobody
+        nobody, nobody, clock, cast("Any", member), nobody, nobody, tls, nobody, health=health
     )
 
 
