@@ -16,7 +16,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from schedclient import handlers as sdk
 from schedkit.clock import utcnow
-from schedkit.jsonform.standard import TooDeep
+from schedkit.json_text import TooDeep
 from workerd.core.capture import KEEP, Piece
 from workerd.core.outcome import (
     DONT_RETRY_CODE,

@@ -21,7 +21,7 @@ from yarl import URL
 
 from schedkit.clock import utcnow
 from schedkit.headers import reserved
-from schedkit.jsonform.standard import TooDeep
+from schedkit.json_text import TooDeep
 from schedkit.outward.client import CallFailed, Client
 from schedkit.outward.policy import Egress
 from schedkit.outward.secrets import keys

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from schedkit.jsonform.standard import TooDeep, check_levels
+from schedkit.json_text import TooDeep, check_levels
 from workerd.executors.threads import Threads
 
 T = TypeVar("T")

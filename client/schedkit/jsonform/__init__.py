@@ -12,6 +12,7 @@ Invariants
 - Reading collects every problem, each with its path; nothing unknown is ever ignored.
 """
 
+from schedkit import json_text as standard
 from schedkit.jsonform.problems import FormErrors, Path, Problem
 from schedkit.jsonform.read import from_json, named_fields
 from schedkit.jsonform.scalars import Plain, duration_text, enum_word, instant_text, rate_text
@@ -31,5 +32,6 @@ __all__ = [
     "named_fields",
     "payload_value",
     "rate_text",
+    "standard",
     "to_json",
 ]

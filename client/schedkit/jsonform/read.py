@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from schedkit.json_text import TooDeep, check_depth
 from schedkit.jsonform.problems import FormErrors, Path, Problem, Unreadable, did_you_mean
 from schedkit.jsonform.scalars import (
     READERS,
@@ -30,7 +31,6 @@ from schedkit.jsonform.scalars import (
     read_token,
     shown,
 )
-from schedkit.jsonform.standard import TooDeep, check_depth
 from schedkit.jsonform.write import BASE64, MATCHES, TOKENS, fields_of, is_map, map_value
 
 M = TypeVar("M", bound=Message)

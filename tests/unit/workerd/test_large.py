@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer as TestServer
 
+from schedkit.json_text import TooDeep
 from schedkit.jsonform import payload_value
-from schedkit.jsonform.standard import TooDeep
 from schedkit.outward.policy import Egress
 from schedproto.v1 import job_pb2
 from support.calling import called
