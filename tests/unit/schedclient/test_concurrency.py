@@ -99,27 +99,6 @@ def test_a_new_client_works_in_a_child_of_a_process_that_made_calls(member: Scri
     assert told.split() == ["r"]
 
 
-def test_a_fork_waits_for_the_calls_of_other_threads(member: Scripted):
-    told = program(
-        member,
-        """
-        def calls():
-            while not done:
-                client.runs.get("r")
-        done = []
-        threads = [threading.Thread(target=calls) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for _ in range(3):
-            child(lambda: client.runs.get("r").run_id)
-        done.append(1)
-        for thread in threads:
-            thread.join()
-        """,
-    )
-    assert told.split() == ["r", "r", "r"]
-
-
 def test_a_child_forked_during_a_stream_is_refused_with_the_reason(member: Scripted):
     member.say("WatchRuns", [runs.RunEvent(run=RUNNING), asyncio.Event()])
     told = program(
