@@ -29,6 +29,8 @@ FORGET: Final = 120.0
 MOST: Final = 20
 SPAN: Final = 10.0
 KNOWN: Final = 1_000
+ANSWERS: Final = frozenset({"schedkit.reloading"})
+"""Loggers that answer an operator's act. Their lines are never suppressed."""
 """Lines, and kinds of lines, that are remembered."""
 
 _NUMBER: Final = re.compile(r"(?<![\w.:-])[+-]?\d+(\.\d+)?(?![\w.:-]*[A-Za-z_:-])")
@@ -68,7 +70,7 @@ class RateLimit:
         """Return the records to write now: counts that are due, then this one unless suppressed."""
         now = self.clock()
         yield from self._due(now)
-        if record.exc_info:
+        if record.exc_info or record.name in ANSWERS:
             yield record
             return
         key = (record.name, record.levelname, _text(record))

@@ -62,11 +62,11 @@ def test_how_it_logs_is_taken_at_once(capsys: pytest.CaptureFixture[str]) -> Non
     assert logging.getLogger().level == logging.INFO
 
 
-def test_a_reload_names_what_takes_a_restart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_reload_names_what_takes_a_restart(capsys: pytest.CaptureFixture[str]) -> None:
     other = Settings(name="w2")
-    [said] = told([other], capsys)
-    assert "WARNING" in said
-    assert "not reloaded, it takes a restart: name" in said
+    for said in told([other, other], capsys):
+        assert "WARNING" in said
+        assert "not reloaded, it takes a restart: name" in said
     [both] = told([replace(other, log_level="debug")], capsys)
     assert "reloaded: log_level" in both
     assert "takes a restart: name" in both
