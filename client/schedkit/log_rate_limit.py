@@ -29,9 +29,9 @@ FORGET: Final = 120.0
 MOST: Final = 20
 SPAN: Final = 10.0
 KNOWN: Final = 1_000
+"""Lines, and kinds of lines, that are remembered."""
 ANSWERS: Final = frozenset({"schedkit.reloading"})
 """Loggers that answer an operator's act. Their lines are never suppressed."""
-"""Lines, and kinds of lines, that are remembered."""
 
 _NUMBER: Final = re.compile(r"(?<![\w.:-])[+-]?\d+(\.\d+)?(?![\w.:-]*[A-Za-z_:-])")
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
