@@ -12,7 +12,9 @@ from faults.world.service import Service
 from faults.world.world import World
 from schedctl.dev.processes import find
 
-KINDS = ("schedd/members", "schedd/workers", "schedd/leader", "schedd/map", "schedd/mark")
+KINDS = tuple(
+    f"schedd/{kind}" for kind in ("members", "workers", "leader", "map", "mark", "cluster")
+)
 TREE = re.compile(r"a cgroup of its own, under (\S+)")
 """What a worker logs when it starts: where the cgroups of its attempts will be."""
 
