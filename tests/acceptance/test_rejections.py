@@ -61,8 +61,8 @@ class World:
     cluster: DevCluster
 
     def admin(self, *statements: str, database: str = "postgres") -> None:
-        port = int(self.cluster.dsn.rpartition(":")[2].partition("/")[0])
-        dsn = postgres.dsn(port, database=database, role=postgres.ADMIN)
+        port, password = self.cluster.sql_port, self.cluster.password
+        dsn = postgres.dsn(port, database=database, role=postgres.ADMIN, password=password)
         with postgres.connect(dsn) as session, session.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
@@ -74,9 +74,10 @@ class World:
         )
 
     def etcdctl(self, *arguments: str, stdin: str = "") -> None:
-        endpoint = self.cluster.record["etcd"][0]["endpoint"]
+        [endpoint] = self.cluster.etcd.endpoints
+        user = f"root:{self.cluster.password}"
         subprocess.run(
-            [_find_etcdctl(), "--endpoints", endpoint, "--user", "root:root", *arguments],
+            [_find_etcdctl(), "--endpoints", endpoint, "--user", user, *arguments],
             env={**os.environ, "ETCDCTL_API": "3"},
             check=True,
             input=stdin.encode(),
@@ -102,23 +103,9 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
         request.session,
         slots=64,
         env=importing(folder),
-        overrides=[
-            'workerd.handlers=["rejected_handlers"]',
-            "schedd.etcd.user=schedd",
-            "schedd.etcd.password=right",
-        ],
+        overrides=['workerd.handlers=["rejected_handlers"]'],
     ) as cluster:
         world = World(cluster)
-        for command in (
-            ("user", "add", "root:root"),
-            ("user", "grant-role", "root", "root"),
-            ("user", "add", "schedd:right"),
-            ("role", "add", "schedd"),
-            ("role", "grant-permission", "schedd", "readwrite", "", "--prefix"),
-            ("user", "grant-role", "schedd", "schedd"),
-            ("auth", "enable"),
-        ):
-            world.etcdctl(*command)
         with SyncClient(cluster.endpoints) as client:
             for number in range(JOBS):
                 client.jobs.create(
@@ -133,18 +120,13 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 @contextmanager
-def login_rejected(world: World) -> Iterator[None]:
-    """By pg_hba.conf: from here on the role needs a password, and postgres.dsn has none."""
-    hba = world.cluster.directory / "postgres" / "pg_hba.conf"
-    before = hba.read_text()
-    hba.write_text(f"host all schedd 127.0.0.1/32 scram-sha-256\n{before}")
-    world.admin("SELECT pg_reload_conf()")
+def password_changed(world: World) -> Iterator[None]:
+    world.admin("ALTER ROLE schedd PASSWORD 'other'")
     world.end_sessions()
     try:
         yield
     finally:
-        hba.write_text(before)
-        world.admin("SELECT pg_reload_conf()")
+        world.admin(f"ALTER ROLE schedd PASSWORD '{world.cluster.password}'")
 
 
 @contextmanager
@@ -201,11 +183,12 @@ def tables_dropped(world: World) -> Iterator[None]:
 
 @contextmanager
 def etcd_password_changed(world: World) -> Iterator[None]:
+    right = world.cluster.password or ""
     world.etcdctl("user", "passwd", "schedd", "--interactive=false", stdin="other")
     try:
         yield
     finally:
-        world.etcdctl("user", "passwd", "schedd", "--interactive=false", stdin="right")
+        world.etcdctl("user", "passwd", "schedd", "--interactive=false", stdin=right)
 
 
 @contextmanager
@@ -218,7 +201,7 @@ def etcd_permission_revoked(world: World) -> Iterator[None]:
 
 
 CHANGES: Mapping[str, tuple[Callable[[World], object], str]] = {
-    "login rejected": (login_rejected, "PostgreSQL rejects the login"),
+    "password changed": (password_changed, "PostgreSQL rejects the login of role schedd"),
     "database renamed": (database_renamed, "PostgreSQL doesn't serve the database"),
     "grants revoked": (grants_revoked, "PostgreSQL denies a privilege"),
     "tables dropped": (tables_dropped, "The database's schema isn't the one"),
