@@ -235,6 +235,7 @@ def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> St
             client=part.ports["client"],
             peer=part.ports["peer"],
             log=folder.log(part.name),
+            settings=plan.settings_of(state, Kind.ETCD),
         )
         state = state.with_part(replace(part, process=process))
         folder.save(state)
@@ -246,7 +247,7 @@ def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> St
         postgres.initialise(found, data)
         if state.password is not None:
             postgres.require_password(found, data, state.password)
-        settings = plan.settings_of_postgres(state)
+        settings = plan.settings_of(state, Kind.POSTGRES)
         process = postgres.start(found, data, part.ports["sql"], folder.log(part.name), settings)
         state = state.with_part(replace(part, process=process))
         folder.save(state)

@@ -74,7 +74,7 @@ def group() -> None:
     "overrides",
     multiple=True,
     metavar="TARGET.KEY=VALUE",
-    help="A setting; TARGET is schedd, workerd, one daemon's name or postgres. Repeatable.",
+    help="A setting; TARGET is schedd, workerd, one daemon's name, postgres or etcd.",
 )
 @click.option("--postgres", "dsn", metavar="DSN", help="Use this PostgreSQL; start none.")
 @click.option("--tls", is_flag=True, default=None, help="Certificates for all; remembered.")

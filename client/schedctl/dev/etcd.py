@@ -10,6 +10,7 @@ import base64
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from schedctl.dev.errors import DevError, Ended, NotReady
@@ -23,8 +24,18 @@ USER: Final = "schedd"
 _ALL_KEYS: Final = base64.b64encode(b"\0").decode()
 
 
-def start(program: Path, data: Path, *, client: int, peer: int, log: Path) -> Process:
-    """Start a cluster of one in `data` (made if need be); returns before it answers."""
+def start(
+    program: Path,
+    data: Path,
+    *,
+    client: int,
+    peer: int,
+    log: Path,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Process:
+    """Start a cluster of one in `data` (made if need be); returns before it answers. `settings`
+    are further flags, without their dashes.
+    """
     peers = f"http://{address(peer)}"
     clients = f"http://{address(client)}"
     data.mkdir(mode=0o700, exist_ok=True)
@@ -42,6 +53,7 @@ def start(program: Path, data: Path, *, client: int, peer: int, log: Path) -> Pr
             *("--auto-compaction-retention", "1h"),
             *("--log-level", "warn"),
             *("--bcrypt-cost", "4"),  # the passwords are random and long
+            *(f"--{name}={value}" for name, value in settings.items()),
         ],
         log=log,
         cwd=data,

@@ -1,9 +1,10 @@
 """`--set schedd.member_ttl=3s`: settings of daemons from the command line.
 
 The first word says whose: `schedd` (every member), `workerd` (every worker), one daemon's name
-(`m1`, `w2`) or `postgres`. The rest is a dotted key of its configuration file. The value is TOML
-where it can be read as such (`1`, `true`, `["a", "b"]`), else it is a string. Whether the key
-exists is for the daemon's own check of its configuration to say, or for PostgreSQL.
+(`m1`, `w2`), `postgres` or `etcd`. The rest is a dotted key of its configuration file, a setting
+of PostgreSQL, or a flag of etcd. The value is TOML where it can be read as such (`1`, `true`,
+`["a", "b"]`), else it is a string. Whether the key exists is for the daemon's own check of its
+configuration to say, or for PostgreSQL and etcd.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from schedctl.dev.errors import BadOverride
 
 OURS = {"name", "listen.grpc", "listen.http", "spool"}
 """Keys that tell the daemons of a cluster apart; `dev` deals them out itself."""
+PASSWORD = {"etcd.user", "etcd.password"}
+"""Keys of the login that `dev` sets in etcd: etcd rejects every other one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ def parse(text: str) -> Override:
         raise BadOverride(
             f"--set {text!r}: {'.'.join(path)} differs from daemon to daemon",
             "schedctl dev chooses it; D/cluster.json tells what it chose",
+        )
+    if ".".join(path) in PASSWORD:
+        raise BadOverride(
+            f"--set {text!r}: schedctl dev sets {'.'.join(path)} itself",
+            "D/cluster.json has user and password",
         )
     return Override(target, tuple(path), _value(value.strip()))
 

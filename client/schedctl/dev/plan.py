@@ -16,6 +16,11 @@ from schedctl.dev.records import PORTS, Kind, Part, State
 
 TARGETS = {Kind.MEMBER: "schedd", Kind.WORKER: "workerd"}
 """Who all daemons of a kind are, in a `--set`."""
+STORES = {
+    Kind.ETCD: {True: "true", False: "false"},
+    Kind.POSTGRES: {True: "on", False: "off"},
+}
+"""The stores that a `--set` can name, each with its words for yes and no."""
 MEMBERS, WORKERS = 3, 2
 """How many a new cluster has, if nothing else is said."""
 
@@ -70,7 +75,8 @@ def overrides_of(state: State) -> list[Override]:
         BadOverride: one can't be read, or is for a daemon that is not there.
     """
     daemons = [part.name for part in (*state.of(Kind.MEMBER), *state.of(Kind.WORKER))]
-    known = ["schedd", "workerd", *daemons, *(part.name for part in state.of(Kind.POSTGRES))]
+    stores = [part.name for kind in STORES for part in state.of(kind)]
+    known = ["schedd", "workerd", *daemons, *stores]
     overrides = [parse(text) for text in state.overrides]
     for override in overrides:
         if override.target not in known:
@@ -81,18 +87,19 @@ def overrides_of(state: State) -> list[Override]:
     return overrides
 
 
-def settings_of_postgres(state: State) -> dict[str, str]:
-    """What the state's overrides set of PostgreSQL, each as its command line takes it.
+def settings_of(state: State, store: Kind) -> dict[str, str]:
+    """Return the state's overrides of PostgreSQL or etcd, as their command lines take them.
 
-    >>> settings_of_postgres(State(overrides=("postgres.fsync=true", "postgres.work_mem=8MB")))
-    {'fsync': 'on', 'work_mem': '8MB'}
+    >>> changed = State(overrides=("postgres.fsync=true", "etcd.max-txn-ops=64"))
+    >>> settings_of(changed, Kind.POSTGRES), settings_of(changed, Kind.ETCD)
+    ({'fsync': 'on'}, {'max-txn-ops': '64'})
     """
     found = [parse(text) for text in state.overrides]
-    switches = {True: "on", False: "off"}
+    switches = STORES[store]
     return {
         ".".join(one.path): switches[one.value] if isinstance(one.value, bool) else str(one.value)
         for one in found
-        if one.target == Kind.POSTGRES
+        if one.target == store
     }
 
 

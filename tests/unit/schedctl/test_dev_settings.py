@@ -70,6 +70,12 @@ def test_what_tells_daemons_apart_cannot_be_set(key: str) -> None:
         parse(f"{key}=x")
 
 
+@pytest.mark.parametrize("key", ["schedd.etcd.user", "m1.etcd.password"])
+def test_a_login_other_than_that_of_the_stores_cannot_be_set(key: str) -> None:
+    with pytest.raises(BadOverride, match=r"schedctl dev sets .* itself"):
+        parse(f"{key}=x")
+
+
 def test_a_member_is_told_its_stores_and_its_addresses() -> None:
     assert rendered("m1") == {
         "name": "m1",
