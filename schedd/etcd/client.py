@@ -94,7 +94,7 @@ class EtcdClient:
         return self._connection.silence
 
     def on_rejected(self, report: Callable[[Rejected], None]) -> None:
-        """Call this for each call that etcd rejects."""
+        """Call this for each rejection by etcd."""
         self._connection.on_rejected = report
 
     async def close(self) -> None:

@@ -60,7 +60,8 @@ class Connection:
         self.deadline = deadline
         self.silence = Silence()
         self.on_rejected: Callable[[Rejected], None] = lambda _: None
-        """Called for each call that etcd rejects."""
+        """Called for each rejection by etcd, but not again while a login isn't sent again."""
+        self._reported: Rejected | None = None
         self._emit = emit
         self.targets = access.targets
         self._access = access
@@ -103,7 +104,9 @@ class Connection:
             with self.silence.around(what.method.name, self._emit):
                 return await self._anywhere(what)
         except Rejected as rejected:
-            self.on_rejected(rejected)
+            if rejected is not self._reported:
+                self._reported = rejected
+                self.on_rejected(rejected)
             raise
 
     async def _anywhere(self, what: _What[T]) -> T:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schedd.core.dependency import Dependency
-from schedd.dependency_health import DependencyHealth
+from schedd.dependency_health import PROBE_REJECTED_EVERY, DependencyHealth
 from schedkit.errors import Rejected, Unavailable
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -66,6 +66,14 @@ async def test_a_call_that_is_rejected_counts_though_the_probe_succeeds(clock: C
     assert len(await clock.probe(after=1)) == 1
     assert len(await clock.probe(after=3)) == 1
     assert await clock.probe(after=3) == []
+
+
+async def test_while_it_is_rejected_the_probe_is_sent_more_often(clock: Clock) -> None:
+    assert await clock.loop.step() is None
+    clock.error = LOGIN
+    assert await clock.loop.step() == PROBE_REJECTED_EVERY
+    clock.error = Unavailable("no answer")
+    assert await clock.loop.step() is None
 
 
 async def test_a_bug_comes_out_of_the_probe(clock: Clock) -> None:

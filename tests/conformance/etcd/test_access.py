@@ -77,6 +77,16 @@ async def test_a_wrong_password_is_told(guarded, user, password):
             await client.get("a")
 
 
+async def test_a_login_that_isnt_sent_again_is_no_new_rejection(guarded):
+    reported: list[Rejected] = []
+    async with connect(access(guarded, password="wrong"), deadline=DEADLINE) as client:
+        client.on_rejected(reported.append)
+        for _ in range(3):
+            with pytest.raises(AccessDenied):
+                await client.get("a")
+    assert [each.reason for each in reported] == ["login_rejected"]
+
+
 async def test_without_a_user_nothing_is_allowed(guarded):
     async with connect(access(guarded, None, None), deadline=DEADLINE) as client:
         with pytest.raises(AccessDenied, match="user name is empty"):
