@@ -1,19 +1,27 @@
-"""Close idle connections before `os.fork`, so that gRPC works in the parent and in the child.
+"""Close all connections before `os.fork`, so that gRPC works in the parent and in the child.
+
+    a fork begins ─→ new calls wait ─→ calls end, streams break off ─→ connections close
+        ─→ gRPC's threads end ─→ fork ─→ calls and streams continue in the parent
 
 gRPC can't be used in a child that was forked while gRPC's threads ran: calls hang, or the child
-crashes. gRPC's threads end with its last channel.
+crashes. gRPC's threads end a few milliseconds after its last channel.
 
 Invariants
-- Before a fork, new calls of every `SyncClient` wait, and calls in flight have `ENDS_WITHIN` to
-  finish. Idle connections are then closed; the next call opens them again.
+- Before a fork, new calls of every client wait, and calls in flight have `ENDS_WITHIN` to finish.
+  Streams that their caller resumes are broken off. Connections are then closed; the next call opens
+  them again.
+- The fork waits until gRPC's threads have ended. `/proc` lists them; elsewhere than on Linux only
+  the thread of `grpc.aio` is seen.
 - If a call was still in flight at the fork, or another library uses `grpc.aio`, each call in the
-  child is rejected with the reason `FORKED`.
+  child is rejected with the reason `FORKED`. Other channels of `grpc` are left to gRPC's own
+  handlers.
 - What such a child inherited is never freed there: gRPC crashes when it frees a connection without
   its threads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -21,15 +29,20 @@ import threading
 import time
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Final, Protocol
 from weakref import WeakSet
 
 from schedclient.errors import FailedPrecondition
 
 ENDS_WITHIN: Final = 1.0
-"""Seconds that a fork waits for the calls in flight."""
+"""Seconds that a fork waits for the calls in flight, and for gRPC's threads."""
 FORKED: Final = "FORKED"
-_LOOK_EVERY: Final = 0.002
+LOOK_EVERY: Final = 0.002
+"""Seconds between two looks at what a fork waits for, or at whether a fork is over."""
+_THREADS: Final = ("event_engine", "grpc_", "lifeguard")
+"""How the names of gRPC's own threads begin."""
+_TASKS: Final = Path("/proc/self/task")
 
 
 class Open(Enum):
@@ -45,16 +58,23 @@ class Connections(Protocol):
     """Open connections, or calls that use them."""
 
     def release(self) -> Open:
-        """Close what is idle, now or soon; return what is open."""
+        """Close what can be closed, now or soon; return what is open."""
 
     def is_open(self) -> bool:
         """Return whether a connection is open or a call is in flight."""
 
+    def pass_through(self, seconds: float) -> None:
+        """Wait until the event loop has done what it was doing, for that long at most."""
+
 
 @dataclass(slots=True)
 class _State:
-    gate: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.RLock = field(default_factory=threading.RLock)
     connections: WeakSet[Connections] = field(default_factory=WeakSet)
+    forks: int = 0
+    """Threads that are forking now."""
+    foreign: bool = False
+    """Whether gRPC's threads ran at the last fork though nothing of ours was open."""
     polled: bool = False
     """Whether `grpc.aio` ran at the last fork."""
     unusable: bool = False
@@ -66,7 +86,7 @@ _state = _State()
 
 def register(connections: Connections) -> None:
     """Release these connections before each fork of this process."""
-    with _state.gate:
+    with _state.lock:
         _state.connections.add(connections)
         if not _state.registered:
             _state.registered = True
@@ -75,9 +95,14 @@ def register(connections: Connections) -> None:
             )
 
 
-def gate() -> threading.RLock:
-    """Return the lock that a fork holds. Hold it while a call begins."""
-    return _state.gate
+def lock() -> threading.RLock:
+    """Return the lock under which a call begins: no fork begins meanwhile."""
+    return _state.lock
+
+
+def is_forking() -> bool:
+    """Return whether a thread of this process forks now. Calls must not begin."""
+    return _state.forks > 0
 
 
 def check() -> None:
@@ -93,30 +118,66 @@ def check() -> None:
 
 
 def _before() -> None:
-    _state.gate.acquire()  # held by others only while a call begins
+    with _state.lock:
+        _state.forks += 1
+        connections = tuple(_state.connections)
     ends = time.monotonic() + ENDS_WITHIN
-    while Open.SHORTLY in {one.release() for one in tuple(_state.connections)}:
-        if time.monotonic() > ends:
-            break
-        time.sleep(_LOOK_EVERY)
-    if _polls():
-        gc.collect()  # a cycle of garbage may refer to a channel
-    _state.polled = _polls()
+    ours = any(one.is_open() for one in connections)
+    collected = False
+    while time.monotonic() < ends:
+        found = {one.release() for one in connections}
+        if Open.SHORTLY not in found:
+            if Open.FOR_THIS_THREAD in found or not _grpc_runs():
+                break
+            if _state.foreign and not ours:
+                break  # they are another library's
+            if not collected:
+                gc.collect()  # a cycle of garbage may refer to a channel
+                collected = True
+        time.sleep(LOOK_EVERY)
+    for one in connections:  # whose thread may hold a lock of gRPC still
+        one.pass_through(max(0.0, ends - time.monotonic()))
+    _state.polled = _aio_runs()
+    _state.foreign = _grpc_runs() and not any(one.is_open() for one in connections)
 
 
-def _polls() -> bool:
-    """Return whether the thread of `grpc.aio` runs. It ends with the last channel of the process,
-    and has no name but the one that Python gives it by its function.
-    """
+def _aio_runs() -> bool:
+    """Return whether the thread of `grpc.aio` runs. Python names it by its function."""
     return any("_poll_wrapper" in thread.name for thread in threading.enumerate())
 
 
+def _grpc_runs() -> bool:
+    """Return whether a thread of gRPC runs. They end shortly after the process's last channel.
+
+    The threads of its core are known by their names alone.
+    """
+    if _aio_runs():
+        return True
+    python = {thread.native_id for thread in threading.enumerate()}
+    with contextlib.suppress(OSError):  # no /proc
+        return any(
+            _name_of(task).startswith(_THREADS)
+            for task in _TASKS.iterdir()
+            if int(task.name) not in python
+        )
+    return False
+
+
+def _name_of(task: Path) -> str:
+    try:
+        return (task / "comm").read_text()
+    except OSError:  # it has ended
+        return ""
+
+
 def _in_parent() -> None:
-    _state.gate.release()
+    with _state.lock:
+        _state.forks -= 1
 
 
 def _in_child() -> None:
-    _state.gate = threading.RLock()  # another thread of the parent may have held the old one
+    _state.lock = threading.RLock()  # another thread of the parent may have held the old one
+    _state.forks = 0
     inherited = tuple(_state.connections)
     if _state.polled or any(one.is_open() for one in inherited):
         _state.unusable = True

@@ -42,6 +42,8 @@ class Method(Generic[Req_contra, Res_co]):
     read: Callable[[bytes], Res_co]
     again: Again = Again.ALWAYS
     patience: float = 5.0
+    resumes: bool = False
+    """Whether who reads this stream resumes it where it broke."""
 
     def reads(self, request: Message) -> bool:
         """Whether this call of it changes nothing."""
@@ -101,7 +103,7 @@ LIST_BACKFILLS: Final = Method[jobs.ListBackfillsRequest, jobs.ListBackfillsResp
     JOBS + "ListBackfills", jobs.ListBackfillsResponse.FromString
 )
 WATCH_BACKFILL: Final = Method[jobs.WatchBackfillRequest, jobs.Backfill](
-    JOBS + "WatchBackfill", jobs.Backfill.FromString
+    JOBS + "WatchBackfill", jobs.Backfill.FromString, resumes=True
 )
 CANCEL_BACKFILL: Final = Method[jobs.CancelBackfillRequest, jobs.Backfill](
     JOBS + "CancelBackfill", jobs.Backfill.FromString
@@ -124,7 +126,7 @@ LIST_RUNS: Final = Method[runs.ListRunsRequest, runs.ListRunsResponse](
     RUNS + "ListRuns", runs.ListRunsResponse.FromString
 )
 WATCH_RUNS: Final = Method[runs.WatchRunsRequest, runs.RunEvent](
-    RUNS + "WatchRuns", runs.RunEvent.FromString
+    RUNS + "WatchRuns", runs.RunEvent.FromString, resumes=True
 )
 CANCEL_RUN: Final = Method[runs.CancelRunRequest, run_pb2.Run](
     RUNS + "CancelRun", run_pb2.Run.FromString
@@ -139,7 +141,7 @@ READ_RESULT: Final = Method[runs.ReadResultRequest, run_pb2.ResultPiece](
     RUNS + "ReadResult", run_pb2.ResultPiece.FromString
 )
 READ_LOGS: Final = Method[runs.ReadLogsRequest, run_pb2.LogPiece](
-    RUNS + "ReadLogs", run_pb2.LogPiece.FromString
+    RUNS + "ReadLogs", run_pb2.LogPiece.FromString, resumes=True
 )
 EXPLAIN_RUN: Final = Method[runs.ExplainRunRequest, runs.ExplainRunResponse](
     RUNS + "ExplainRun", runs.ExplainRunResponse.FromString
@@ -172,7 +174,7 @@ LIST_REDRIVES: Final = Method[runs.ListRedrivesRequest, runs.ListRedrivesRespons
     RUNS + "ListRedrives", runs.ListRedrivesResponse.FromString
 )
 WATCH_REDRIVE: Final = Method[runs.WatchRedriveRequest, run_pb2.Redrive](
-    RUNS + "WatchRedrive", run_pb2.Redrive.FromString
+    RUNS + "WatchRedrive", run_pb2.Redrive.FromString, resumes=True
 )
 STOP_REDRIVE: Final = Method[runs.StopRedriveRequest, run_pb2.Redrive](
     RUNS + "StopRedrive", run_pb2.Redrive.FromString
@@ -215,7 +217,7 @@ GET_WORKER: Final = Method[cluster.GetWorkerRequest, cluster.Worker](
     CLUSTER + "GetWorker", cluster.Worker.FromString
 )
 WATCH_WORKER: Final = Method[cluster.WatchWorkerRequest, cluster.Worker](
-    CLUSTER + "WatchWorker", cluster.Worker.FromString
+    CLUSTER + "WatchWorker", cluster.Worker.FromString, resumes=True
 )
 DRAIN_WORKER: Final = Method[cluster.DrainWorkerRequest, cluster.Worker](
     CLUSTER + "DrainWorker", cluster.Worker.FromString, Again.ALWAYS

@@ -56,8 +56,6 @@ class _Loop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._closed = False
-        self._calls = set[Future[Any]]()
-        forking.register(self)
 
     def wait_for(self, work: Awaitable[T]) -> T:
         """Run it there and return its result. An interrupt of the caller cancels it."""
@@ -67,8 +65,6 @@ class _Loop:
         except BaseException:
             future.cancel()
             raise
-        finally:
-            self._calls.discard(future)
 
     def stop(self) -> None:
         """End the thread."""
@@ -84,22 +80,11 @@ class _Loop:
         """Whether no loop was started in this process."""
         return self._process != os.getpid() or self._thread is None
 
-    def release(self) -> forking.Open:
-        """Return whether a call is in flight."""
-        return forking.Open.SHORTLY if self._calls else forking.Open.NO
-
-    def is_open(self) -> bool:
-        """Return whether a call is in flight."""
-        return bool(self._calls)
-
     def _begin(self, work: Awaitable[T]) -> Future[T]:
         try:
-            with forking.gate():  # no fork happens between the check and the begin
-                forking.check()
-                loop = self._running()
-                future = asyncio.run_coroutine_threadsafe(_awaited(work), loop)
-                self._calls.add(future)
-                return future
+            forking.check()
+            loop = self._running()
+            return asyncio.run_coroutine_threadsafe(_awaited(work), loop)
         except BaseException:
             if isinstance(work, Coroutine):
                 work.close()
@@ -113,8 +98,6 @@ class _Loop:
                 _INHERITED.append(self._loop)
             self._lock, self._process = threading.Lock(), os.getpid()
             self._loop, self._thread = None, None
-            self._calls = set()
-            forking.register(self)
         with self._lock:
             if self._closed:
                 raise Misconfigured("the client is closed")

@@ -14,7 +14,8 @@ Invariants
 - At most AT_ONCE calls are under way, however many are asked for: the others wait here in the order
   in which they came, and what a try may take counts from when it is sent.
 - Certificates that are changed on disk hold for the calls that begin LOOK_EVERY later.
-- Each event loop has channels of its own; a fork closes the idle ones first (`forking`).
+- Each event loop has channels of its own. A fork closes them first, and breaks off the streams that
+  their caller resumes (`forking`).
 - Streams, which last, have a connection beside that of the calls: they keep no call waiting.
 """
 
@@ -24,8 +25,9 @@ import asyncio
 import contextlib
 import os
 import random
+import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -36,6 +38,7 @@ from google.protobuf.message import Message
 
 from schedclient import forking
 from schedclient.errors import (
+    BROKEN,
     NO_ANSWER,
     REFUSED,
     ApiError,
@@ -159,8 +162,11 @@ class Transport:
         Raises:
             ApiError: see `schedclient.errors`.
         """
-        with self._in_use() as channels:
+        channels, use = await self._begun()
+        try:
             return await channels.call(method, request, timeout)
+        finally:
+            channels.uses.discard(use)
 
     async def stream(
         self, method: Method[Req, Res], request: Req, timeout: float | None = None
@@ -171,15 +177,20 @@ class Transport:
         Raises:
             ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
         """
-        with self._in_use() as channels:
-            async with contextlib.aclosing(channels.stream(method, request, timeout)) as messages:
+        channels, use = await self._begun()
+        try:
+            messages = channels.stream(method, request, timeout, use)
+            async with contextlib.aclosing(messages):
                 async for message in messages:
                     yield message
+        finally:
+            channels.uses.discard(use)
 
-    @contextlib.contextmanager
-    def _in_use(self) -> Iterator[_Channels]:
-        """The channels of the running loop, which no fork closes meanwhile."""
-        forking.check()
+    async def _begun(self) -> tuple[_Channels, _Use]:
+        """The channels of the running loop, and the use that keeps a fork from closing them.
+
+        Waits until no thread forks.
+        """
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -187,15 +198,38 @@ class Transport:
                 "Client needs a running asyncio event loop;"
                 " with trio or another library, call SyncClient in a thread"
             ) from None
+        while True:
+            with forking.lock():
+                forking.check()
+                if not forking.is_forking():
+                    return self._use(loop)
+            await asyncio.sleep(forking.LOOK_EVERY)
+
+    def _use(self, loop: asyncio.AbstractEventLoop) -> tuple[_Channels, _Use]:
         channels = self._by_loop.get(loop)
         if channels is None:
             channels = self._by_loop[loop] = _Channels(self.settings, loop)
             forking.register(channels)
-        channels.in_flight += 1
-        try:
-            yield channels
-        finally:
-            channels.in_flight -= 1
+        use = _Use()
+        channels.uses.add(use)
+        return channels, use
+
+
+class _Use:
+    """A call or stream in flight."""
+
+    def __init__(self) -> None:
+        self.stream: grpc.aio.UnaryStreamCall[Any, Any] | None = None
+        """Set for a stream that its caller resumes."""
+        self.broken_off = False
+
+    def break_off(self) -> bool:
+        """End the stream because of a fork. False: it isn't one that may be ended."""
+        if self.stream is None:
+            return False
+        self.stream.cancel()
+        self.stream, self.broken_off = None, True
+        return True
 
 
 class _Channels:
@@ -203,7 +237,7 @@ class _Channels:
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
         self.settings = settings
-        self.in_flight = 0
+        self.uses = set[_Use]()
         self._process = os.getpid()
         self._loop = weakref.ref(loop)
         self._order = list(settings.endpoints)
@@ -224,26 +258,46 @@ class _Channels:
 
     def drop(self) -> None:
         """Close idle channels: gRPC closes a channel that nothing refers to."""
-        if self.in_flight == 0 and self._process == os.getpid():
+        if not self.uses and self._process == os.getpid():
             self._callables.clear()
             self._channels.clear()
 
-    def release(self) -> forking.Open:
-        """Close idle channels in the thread of their loop; return what is open."""
-        loop = self._loop()
-        here = loop is not None and _runs_here(loop)
-        if loop is None or loop.is_closed() or not loop.is_running() or here:
+    def _break_off(self) -> None:
+        """End the streams that their callers resume, and close the channels if nothing is left."""
+        if self._process == os.getpid():
+            self.uses -= {use for use in self.uses if use.break_off()}
             self.drop()
-        elif self._channels and self.in_flight == 0:
+
+    def release(self) -> forking.Open:
+        """Close the channels in the thread of their loop; return what is open."""
+        loop = self._running()
+        here = loop is not None and _runs_here(loop)
+        if loop is None or here:
+            self.drop()
+        elif self._channels:
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(self.drop)
+                loop.call_soon_threadsafe(self._break_off)
         if not self.is_open():
             return forking.Open.NO
         return forking.Open.FOR_THIS_THREAD if here else forking.Open.SHORTLY
 
+    def pass_through(self, seconds: float) -> None:
+        """Wait until the event loop has done what it was doing, for that long at most."""
+        loop = self._running()
+        if loop is None or _runs_here(loop):
+            return
+        passed = threading.Event()
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(passed.set)
+            passed.wait(seconds)
+
+    def _running(self) -> asyncio.AbstractEventLoop | None:
+        loop = self._loop()
+        return None if loop is None or loop.is_closed() or not loop.is_running() else loop
+
     def is_open(self) -> bool:
         """Return whether a channel is open or a call is in flight."""
-        return bool(self._channels or self._retiring or self.in_flight)
+        return bool(self._channels or self._retiring or self.uses)
 
     async def call(self, method: Method[Req, Res], request: Req, timeout: float | None) -> Res:
         """Make a call and return its answer."""
@@ -301,7 +355,7 @@ class _Channels:
             await asyncio.sleep(wait)
 
     async def stream(
-        self, method: Method[Req, Res], request: Req, timeout: float | None
+        self, method: Method[Req, Res], request: Req, timeout: float | None, use: _Use
     ) -> AsyncGenerator[Res, None]:
         """Yield the messages of one stream, from one endpoint."""
         settling = self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
@@ -313,18 +367,35 @@ class _Channels:
         pieces: grpc.aio.UnaryStreamCall[Req, Res] | None = self._callable(
             endpoint, method, stream=True
         )(request, timeout=None if ends is None else ends.left(), metadata=self._metadata)
-        assert pieces is not None
+        use.stream = pieces if method.resumes else None
         try:
-            async for piece in pieces:
-                yield piece
+            while pieces is not None:
+                piece = await pieces.read()
+                if piece is grpc.aio.EOF:
+                    return
+                if method.resumes:
+                    pieces = None  # a suspended frame keeps no channel open over a fork
+                yield cast("Res", piece)
+                pieces = use.stream if method.resumes else pieces
+        except asyncio.CancelledError:
+            if not use.broken_off or _is_cancelled():
+                raise
         except grpc.aio.AioRpcError as error:
             failure = from_rpc(error, endpoint)
             self._demote(endpoint, failure)
             error = error.with_traceback(None)
             raise with_remedy(failure, reads=method.reads(request)) from error
         finally:
-            pieces.cancel()
-            pieces = None  # no traceback keeps its channel open over a fork
+            pieces = pieces or use.stream
+            if pieces is not None:
+                pieces.cancel()
+            pieces = use.stream = None  # no traceback keeps its channel open over a fork
+        raise ClusterUnavailable(
+            f"the stream from {endpoint} was broken off: this process forked",
+            reason=BROKEN,
+            remedy="ask again",
+            endpoint=endpoint,
+        )
 
     # -- Endpoints --
 
@@ -491,6 +562,12 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
+
+
+def _is_cancelled() -> bool:
+    """Return whether someone cancelled the running task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _never_sent() -> DeadlineExceeded:

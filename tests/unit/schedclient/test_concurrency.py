@@ -21,6 +21,7 @@ from support.scripted import Scripted
 from support.wait import wait_until
 
 RUN = run_pb2.Run(run_id="r", state=common_pb2.RUN_STATE_SUCCEEDED)
+ENDED = run_pb2.Run(run_id="other", state=common_pb2.RUN_STATE_SUCCEEDED)
 RUNNING = run_pb2.Run(run_id="other", state=common_pb2.RUN_STATE_RUNNING)
 
 
@@ -43,7 +44,8 @@ def program(member: Scripted, text: str, **env: str) -> str:
     start = f"""
 import os, sys, threading, time
 from schedclient import Client, SyncClient, ScheddError
-client = SyncClient({member.address!r}, timeout=5)
+address = {member.address!r}
+client = SyncClient(address, timeout=5)
 
 def child(work):
     pid = os.fork()
@@ -99,13 +101,69 @@ def test_a_new_client_works_in_a_child_of_a_process_that_made_calls(member: Scri
     assert told.split() == ["r"]
 
 
-def test_a_child_forked_during_a_stream_is_refused_with_the_reason(member: Scripted):
+def test_a_fork_waits_for_the_calls_of_other_threads(member: Scripted):
+    told = program(
+        member,
+        """
+        import asyncio
+
+        def calls():
+            while not done:
+                client.runs.get("r")
+
+        async def calls_in_a_loop():
+            client = Client(address, timeout=5)
+            while not done:
+                await client.runs.get("r")
+
+        done = []
+        threads = [threading.Thread(target=calls) for _ in range(3)]
+        threads.append(threading.Thread(target=lambda: asyncio.run(calls_in_a_loop())))
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            child(lambda: client.runs.get("r").run_id)
+        done.append(1)
+        for thread in threads:
+            thread.join()
+        """,
+    )
+    assert told.split() == ["r"] * 20
+
+
+def test_a_stream_continues_over_a_fork_and_the_child_makes_calls(member: Scripted):
+    def end(request: runs.GetRunRequest) -> run_pb2.Run:
+        if request.run_id == "other":
+            member.say("WatchRuns", [runs.RunEvent(run=ENDED)])
+        return RUN
+
+    member.say("GetRun", end)
     member.say("WatchRuns", [runs.RunEvent(run=RUNNING), asyncio.Event()])
     told = program(
         member,
         """
-        events = client.runs.watch("r", "other")
-        next(events)
+        events = client.runs.watch("other")
+        print(next(events).state)
+        thread = threading.Thread(target=lambda: print(next(events).state, flush=True))
+        thread.start()
+        child(lambda: client.runs.get("r").run_id)
+        child(lambda: client.runs.get("r").run_id)
+        client.runs.get("other")
+        child(lambda: client.runs.get("r").run_id)
+        thread.join()
+        """,
+        PYTHONUNBUFFERED="1",
+    )
+    assert told.split() == ["RUNNING", "r", "r", "r", "SUCCEEDED"]
+
+
+def test_a_child_forked_during_a_call_is_refused_with_the_reason(member: Scripted):
+    member.say("ListAttempts", lambda _: asyncio.Event().wait())
+    told = program(
+        member,
+        """
+        threading.Thread(target=lambda: client.runs.attempts("r"), daemon=True).start()
+        time.sleep(0.5)
         child(lambda: client.runs.get("r").run_id)
         print(client.runs.get("r").run_id)
         os._exit(0)
