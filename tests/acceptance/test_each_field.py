@@ -33,6 +33,7 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
     "every": {"every": "500ms"},
     "phase": {**DAILY, "phase": "5s"},
     "at": {"at": "2020-01-01T00:00:00Z"},
+    "anchor": {**DAILY, "anchor": "2026-01-01T00:00:00"},
     "on_demand": {"on_demand": "perhaps"},
     "time_zone": {**DAILY, "time_zone": "Europe/Berln"},
     "start": {"at": LATER, "start": LATER_STILL},
@@ -89,10 +90,17 @@ WRONG: Final[Mapping[str, Mapping[str, Any]]] = {
 NO_WORD_IS_WRONG: Final = {"namespace"}
 """Any text is one: there is no list of them yet."""
 
+WRITTEN_AS: Final = {"local_at": "at"}
+"""Fields of the message that people write as another one."""
+
 
 def _fields(message: Descriptor, prefix: str = "") -> Iterator[str]:
     """What a person may write, of the job itself and of what belongs to its schedule."""
-    left_out = {*definitions.SET_BY_CLUSTER, *unbuilt.FIELDS.get(message.full_name, ())}
+    left_out = {
+        *definitions.SET_BY_CLUSTER,
+        *WRITTEN_AS,
+        *unbuilt.FIELDS.get(message.full_name, ()),
+    }
     inside = {"exclude", "dst", "catch_up", "retry"}
     for field in message.fields:
         if field.name in left_out | NO_WORD_IS_WRONG:

@@ -29,6 +29,7 @@ from support.wait import PATIENCE, wait_until, wait_until_async
 from support.web import Sent, Web, served
 
 ETL = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}
+NO_WORKER = "no worker is running; its runs stay PENDING until one connects"
 SUBMITTED = {"name": "once", "spec": {"shell": {"argv": ["true"]}}, "delay": "1h"}
 
 
@@ -50,7 +51,7 @@ async def test_a_job_is_made_read_changed_and_deleted(web: Web) -> None:
     assert answer.headers["location"] == "/api/v1/jobs/etl"
     assert answer.headers["etag"] == answer.json["etag"]
     job = (await web.get("/api/v1/jobs/etl")).json
-    assert job == answer.json
+    assert answer.json == job | {"warnings": [NO_WORKER]}
     assert job["cron"] == ["0 2 * * *"]
     assert job["timeout"] is None
 
@@ -59,7 +60,7 @@ async def test_a_job_is_made_read_changed_and_deleted(web: Web) -> None:
     assert changed.json["generation"] == 2
 
     by_id = await web.get(f"/api/v1/jobs/{job['jobId']}")
-    assert by_id.json == changed.json
+    assert changed.json == by_id.json | {"warnings": [NO_WORKER]}
 
     gone = await web.ask("DELETE", "/api/v1/jobs/etl")
     assert gone.json == {"deleted": True}
@@ -73,7 +74,8 @@ async def test_many_jobs_and_many_submits_go_in_one_request(web: Web) -> None:
     answer = await web.post("/api/v1/jobs:batchCreate", {"requests": jobs})
     assert answer.status == 200, answer.text
     stored, wrong, taken = answer.json["results"]
-    assert stored == {"job": (await web.get("/api/v1/jobs/etl")).json, "error": None}
+    job = (await web.get("/api/v1/jobs/etl")).json
+    assert stored == {"job": job | {"warnings": [NO_WORKER]}, "error": None}
     assert (wrong["job"], wrong["error"]["code"]) == (None, "INVALID_ARGUMENT")
     assert [one["field"] for one in wrong["error"]["violations"]] == ["cron"]
     assert taken["error"]["reason"] == "NAME_TAKEN"
@@ -148,14 +150,14 @@ async def test_an_edit_changes_the_job_of_its_path_or_none(web: Web) -> None:
     body = {"jobId": other["jobId"], "labels": {"a": "b"}}
     answer = await web.ask("PATCH", "/api/v1/jobs/etl?updateMask=labels", json=body)
     assert (answer.status, answer.json["reason"]) == (400, "JOB_ID_MISMATCH")
-    assert (await web.get("/api/v1/jobs/other")).json == other
+    assert (await web.get("/api/v1/jobs/other")).json == other | {"warnings": []}
     named = await web.ask("PATCH", "/api/v1/jobs/etl", json={"name": "other", "slots": 2})
     assert named.status == 400
     elsewhere = await web.ask("POST", "/api/v1/jobs/etl:pause", json={"job": "other"})
     assert elsewhere.status == 400
     elsewhere = await web.ask("DELETE", "/api/v1/jobs/etl?job=other")
     assert elsewhere.status == 400
-    assert (await web.get("/api/v1/jobs/other")).json == other
+    assert (await web.get("/api/v1/jobs/other")).json == other | {"warnings": []}
 
 
 async def test_a_field_that_is_wrong_is_told_as_it_stands_in_the_body(web: Web) -> None:
@@ -951,7 +953,7 @@ async def test_an_outage_of_the_database_is_a_503_that_asks_to_come_back() -> No
             server.process.send(signal.SIGQUIT)  # at once, as in a crash
             wait_until(lambda: not server.process.alive(), PATIENCE, "the server's end")
             away = await web.get("/api/v1/jobs")
-            assert (away.status, away.json["reason"]) == (503, "UNAVAILABLE")
+            assert (away.status, away.json["reason"]) == (503, "DATABASE_UNAVAILABLE")
             assert away.headers["retry-after"] == "1"
             assert dsn.rpartition("@")[2] not in away.text
             await asyncio.to_thread(restart, server)

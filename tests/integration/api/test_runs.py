@@ -202,9 +202,13 @@ async def test_every_change_stands_in_the_audit(api):
 async def test_an_attempt_that_a_run_hasnt_has_no_log(api, follow):
     run = await api("SubmitRun", submit())
     [read] = [call for full, call in calls.STREAMING.items() if full.endswith(".ReadLogs")]
-    for token in (5, -1):
+    refusals = {
+        5: (NotFound, "no attempt with the token 5"),
+        -1: (InvalidArgument, "fencing_token: -1 is out of range"),
+    }
+    for token, (error, text) in refusals.items():
         asked = wire.ReadLogsRequest(run_id=run.run_id, fencing_token=token, follow=follow)
-        with pytest.raises(NotFound, match=f"no attempt with the token {token}"):
+        with pytest.raises(error, match=text):
             _ = [piece async for piece in read(api.services, Caller(TESTER, "test"), asked)]
 
 

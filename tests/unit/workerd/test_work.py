@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from schedkit.clock import boottime, utcnow
+from schedkit.json_text import TooDeep
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.calling import handler_loops
@@ -439,9 +440,14 @@ async def test_what_cant_be_told_ends_its_run_alone(tmp_path: Path) -> None:
     assert "can't be told: UnicodeDecodeError" in result.error
 
 
-@pytest.mark.parametrize("data", ['"a"'.encode("utf-16"), b'"\xed\xa0\x80"', b"[" * 200_000])
+@pytest.mark.parametrize("data", ['"a"'.encode("utf-16"), b'"\xed\xa0\x80"', b"[1, 2"])
 def test_json_that_no_message_holds_is_kept_as_bytes(data: bytes) -> None:
     assert not _content(data, "application/json").json
+
+
+def test_json_that_is_nested_too_deeply_is_no_result() -> None:
+    with pytest.raises(TooDeep, match="at most 100 levels"):
+        _content(b"[" * 200_000, "application/json")
 
 
 def test_what_is_no_exception_of_a_plain_call_escapes_as_one() -> None:
