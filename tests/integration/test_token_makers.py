@@ -284,7 +284,7 @@ async def test_however_many_logins_it_has_made_a_token_is_revoked_with_all_of_th
     child = await made(web, login)
     grandchild = await made(web, bearer(child[1]))
     theirs = [login, *(bearer(text) for _, text in (top, child, grandchild))]
-    async with served(hasty(dsn, 300), demanded=True) as far:
+    async with served(hasty(dsn, 1000), demanded=True) as far:
         assert (await revoke(far, top[0], root[1]))["endedWithIt"] == MOST_MARKED
         [line] = await told(far, "revoke", top[0])
         assert (line["ended_with_it"], len(line["tokens"])) == (MOST_MARKED, MOST_NOTED)
@@ -305,7 +305,7 @@ async def test_few_are_found_at_once_beside_one_that_has_made_nearly_all_there_a
     await with_logins(web, top[0], MANY)
     await with_logins(web, few[0], 5 * MOST_LOGINS)
     await run(web, "ANALYZE access_tokens")
-    async with served(hasty(dsn, 300), demanded=True) as far:
+    async with served(hasty(dsn, 1000), demanded=True) as far:
         assert (await revoke(far, few[0], root[1]))["endedWithIt"] == 5 * MOST_LOGINS
 
 
@@ -359,7 +359,7 @@ async def test_very_many_that_have_ended_are_forgotten_a_part_at_a_time(web: Web
     await with_logins(web, top[0], MANY, ends="-31 days")
     over = "UPDATE access_tokens SET expires_at = now() - interval '31 days' WHERE token_id = %s"
     await run(web, over, top[0])
-    store = PostgresStore(Database(hasty(dsn, 100), lanes=1))
+    store = PostgresStore(Database(hasty(dsn, 400), lanes=1))
 
     async def forgotten() -> bool:
         await store.keep_house()  # once, unless the machine is busy
@@ -367,6 +367,6 @@ async def test_very_many_that_have_ended_are_forgotten_a_part_at_a_time(web: Web
         return [each for (each,) in left] == [other[0]]
 
     try:
-        await wait_until_async(forgotten, 10, "all but one to be forgotten")
+        await wait_until_async(forgotten, PATIENCE, "all but one to be forgotten")
     finally:
         store.close()
