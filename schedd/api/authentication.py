@@ -15,8 +15,9 @@ Invariants
   isn't known here to have been revoked since. One that answers later than that is heard all the
   same, by the next who asks.
 - That a token has ended or was revoked is told to who knows its secret alone.
-- What nobody knows costs the database little: LOOKS are under way at a time, and what isn't there
-  is remembered, too, as are no more than MOST of them.
+- Tokens that this member has verified before never wait for unknown ones: LOOKS of them are read
+  at a time, and unknown tokens share one statement at a time (`token_lookups`). Rows of at
+  most MOST tokens are kept; those of unknown tokens are forgotten first.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from schedd.api import in_time
 from schedd.api.errors import OutOfTouch, Unauthenticated, wrong
 from schedd.api.readers import TICK, Readers
 from schedd.api.remembered import MOST, Remembered
+from schedd.api.token_lookups import TokenLookups
 from schedd.core.access_tokens import AccessToken, read
 from schedd.core.ids import AccessTokenId
 from schedd.core.rights import ANONYMOUS, SCHEME, Identity, identity_of
@@ -79,6 +81,7 @@ class Authentication:
         self._store, self._clock = store, clock
         self._looks = asyncio.Semaphore(LOOKS)
         self._rows = Remembered()
+        self._unknown = TokenLookups(store.find_all, self._rows.keep)
         self._looking: dict[AccessTokenId, asyncio.Task[None]] = {}
         self._certificates: OrderedDict[bytes, Identity | Nobody] = OrderedDict()
         self._readers = Readers(self._over, self._refresh)
@@ -128,8 +131,7 @@ class Authentication:
     async def of_token(self, text: str, *, lately: bool = False) -> Identity:
         """Whose token this is. Raises Unauthenticated, Unavailable."""
         parts = read(text)
-        row = self._row_lately if lately else self._row
-        token = None if parts is None else await row(parts[0])
+        token = None if parts is None else await self._stored(*parts, lately=lately)
         if parts is None or token is None or not token.is_of(parts[1]):
             raise _unknown("the token isn't one of this cluster's", "BAD_TOKEN")
         return self._living(token)
@@ -187,6 +189,16 @@ class Authentication:
         if (token := self._rows.row(who.token)) is None:
             return _unknown("the token isn't there any more", "BAD_TOKEN")
         return self._token_over(token)
+
+    async def _stored(
+        self, token: AccessTokenId, secret: str, *, lately: bool
+    ) -> AccessToken | None:
+        """Return the row of a token that was sent, or None if there is none."""
+        if self._fresh(token):
+            return self._rows.row(token)
+        if (row := self._rows.row(token)) is None or not row.is_of(secret):
+            return await self._unknown.row(token)
+        return await (self._row_lately(token) if lately else self._row(token))
 
     async def _row(self, token: AccessTokenId) -> AccessToken | None:
         if not self._fresh(token):

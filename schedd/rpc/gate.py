@@ -1,7 +1,7 @@
 """Who calls over gRPC: asked before the request of any method is read.
 
     call ─▶ token in its metadata, or certificate of its connection ─▶ Identity ─▶ may they at all?
-              └ nobody: UNAUTHENTICATED                                   └ no: PERMISSION_DENIED
+              └ unknown: held (`rejection_rate`), UNAUTHENTICATED         └ no: PERMISSION_DENIED
 
 `reading.put`, the one way to serve a method, puts it behind the gate; one without a line in
 `api/policy.py` is closed. Which namespaces a call may touch is judged by its request, in
@@ -20,9 +20,10 @@ import grpc
 
 from schedd.api.authentication import Authentication, Nobody
 from schedd.api.authorising import admitted
-from schedd.api.errors import CallError, of_world
+from schedd.api.errors import CallError, Unauthenticated, of_world
 from schedd.api.policy import OPEN, POLICY
 from schedd.core.rights import ANONYMOUS, Identity
+from schedd.rpc.rejection_rate import RejectionRate
 from schedd.rpc.status import abort_with
 from schedkit.errors import Unavailable
 from schedkit.log_rate_limit import LimitedLine
@@ -46,6 +47,7 @@ class Gate:
     def __init__(self, authentication: Authentication | None = None) -> None:
         self._authentication = authentication
         self._lines = LimitedLine()
+        self._rejections = RejectionRate()
 
     def guarded(self, method: str, handler: Handler) -> Handler:
         """The handler of this method (its full name), behind the gate."""
@@ -58,17 +60,27 @@ class Gate:
         return _wrapped(handler, lambda context: self._admit(method, context, lately=lately))
 
     async def _admit(self, method: str, context: Context, *, lately: bool) -> None:
+        who = await self._known(method, context, lately=lately)
+        if isinstance(who, CallError):
+            self._tell(method, context.peer(), who)
+            if isinstance(who, Unauthenticated):
+                await self._rejections.turn(context.peer())
+            await abort_with(context, who)
+        _CALLER.set(who)
+
+    async def _known(self, method: str, context: Context, *, lately: bool) -> Identity | CallError:
+        """Return the caller, or why the call is rejected: without the traceback, as it is held."""
         assert self._authentication is not None
         try:
             who = await self._authentication.of(
                 _authorization(context), lambda: self._certified(context), lately=lately
             )
             admitted(who, method)
-        except (CallError, Unavailable) as error:
-            refusal = of_world(error) if isinstance(error, Unavailable) else error
-            self._tell(method, context.peer(), refusal)
-            await abort_with(context, refusal)
-        _CALLER.set(who)
+        except CallError as error:
+            return error.with_traceback(None)
+        except Unavailable as error:
+            return of_world(error)
+        return who
 
     def _tell(self, method: str, peer: str, refusal: CallError) -> None:
         if refused := self._lines.due():

@@ -19,11 +19,14 @@ from typing import Any, Final, NoReturn
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
 
+from schedd.rpc.rejection_rate import MOST_HELD
 from schedkit.channel import SERVER_OPTIONS
 from schedkit.errors import Fault
 
-MOST_CALLS: Final = 8_192
-"""Calls and streams at a time; what is more is refused with RESOURCE_EXHAUSTED."""
+MOST_CALLS: Final = 2 * MOST_HELD
+"""Calls and streams at a time, half of them for authenticated callers; what is more is refused with
+RESOURCE_EXHAUSTED.
+"""
 
 MOST_WAITING: Final = 131_072
 """Calls that wait to be taken, at most; none of their messages is read before."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -10,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api import authentication, in_time
+from schedd.api import authentication, in_time, token_lookups
 from schedd.api.authentication import MOST, Authentication
 from schedd.api.errors import InvalidArgument, OutOfTouch, Unauthenticated
 from schedd.core.access_tokens import AccessToken, text_of
@@ -34,6 +35,10 @@ class Place:
     async def find(self, token: AccessTokenId) -> AccessToken | None:
         self.looked += 1
         return self.rows.get(token)
+
+    async def find_all(self, tokens: Collection[AccessTokenId]) -> list[AccessToken]:
+        found = [await self.find(token) for token in tokens]
+        return [row for row in found if row is not None]
 
     def token(self, **changes: Any) -> tuple[AccessToken, str]:
         token_id = AccessTokenId(uuid4())
@@ -276,3 +281,42 @@ async def test_what_is_remembered_is_bounded() -> None:
         text, _ = text_of(AccessTokenId(uuid4()), number.to_bytes(32))
         assert await place.refused(text) == "BAD_TOKEN"
     assert len(place.authentication._rows) == MOST
+
+
+async def test_verified_tokens_do_not_wait_for_unknown_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place()
+    _, text = place.token()
+    await place.known(text)
+    monkeypatch.setattr(place.authentication._unknown, "_find_all", Away.hangs)
+    monkeypatch.setattr(authentication, "FRESH", 0.0)
+    unknown = [asyncio.create_task(place.refused(random_text())) for _ in range(1_000)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(1):
+        assert (await place.known(text)).actor == "user/alice"
+    assert not any(each.done() for each in unknown)
+    for each in unknown:
+        each.cancel()
+    await asyncio.wait(unknown)
+    assert not place.authentication._unknown._waiting
+
+
+async def test_unknown_tokens_share_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, sizes = Place(), []
+    token, text = place.token()
+
+    async def find_all(tokens: Collection[AccessTokenId]) -> list[AccessToken]:
+        sizes.append(len(tokens))
+        return [token] if token.id in tokens else []
+
+    monkeypatch.setattr(place.authentication._unknown, "_find_all", find_all)
+    refused = [place.refused(random_text()) for _ in range(token_lookups.MOST_AT_ONCE)]
+    *reasons, who = await asyncio.gather(*refused, place.known(text))
+    assert set(reasons) == {"BAD_TOKEN"}
+    assert who.actor == "user/alice"
+    assert sizes == [token_lookups.MOST_AT_ONCE, 1]
+
+
+def random_text() -> str:
+    return text_of(AccessTokenId(uuid4()), uuid4().bytes * 2)[0]

@@ -86,7 +86,7 @@ async def test_a_token_that_cant_be_looked_up_is_no_reason_to_wait_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
-    store, clock = cast("Any", SimpleNamespace(find=silent)), cast("Any", None)
+    store, clock = cast("Any", SimpleNamespace(find_all=silent)), cast("Any", None)
     text, _ = text_of(AccessTokenId(uuid4()), bytes(32))
     async with asyncio.timeout(5):
         with pytest.raises(OutOfTouch, match="nothing was changed"):
