@@ -22,6 +22,8 @@ SETTINGS = (
     "synchronous_standby_names",
     "max_connections",
     "server_version_num",
+    "server_encoding",
+    "search_path",
 )
 
 ROLE = f"""
@@ -57,6 +59,23 @@ SELECT has_function_privilege('pg_terminate_backend(int, bigint)', 'execute')
 
 IDLE_SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE NOT active ORDER BY 1"
 
+SCHEMAS = """
+SELECT ARRAY(
+    SELECT DISTINCT n.nspname::text
+    FROM unnest(%(tables)s::text[]) t(name)
+    JOIN pg_class c ON c.oid = to_regclass(t.name)
+    JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1
+), ARRAY(
+    SELECT n.nspname::text
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname = ANY (%(tables)s) AND c.relkind IN ('r', 'p')
+    GROUP BY n.nspname HAVING count(*) = cardinality(%(tables)s) ORDER BY 1
+)
+"""
+"""Schemas in which the search path finds `OF_SCHEDD`, and those that have all of them."""
+
+OF_SCHEDD = ["alembic_version", "jobs", "runs", "shards", "timers"]
+
 TABLES = """
 SELECT relname, n_live_tup, n_dead_tup FROM pg_stat_user_tables ORDER BY relname
 """
@@ -76,6 +95,7 @@ def look(connection: Connection) -> DatabaseFacts:
     took = (boottime() - began) / (len(SETTINGS) + 1)
     oldest, held_back = connection.exec_driver_sql(OLDEST).one()
     schema = revisions.look(connection)
+    schemas, copies = connection.exec_driver_sql(SCHEMAS, {"tables": OF_SCHEDD}).one()
     given = in_recovery or connection.exec_driver_sql(TIMELINE_GIVEN).scalar_one()
     here = "pg_current_wal_lsn()" if given else "sent_lsn"
     replicas = () if in_recovery else connection.exec_driver_sql(REPLICAS.format(here=here)).all()
@@ -98,6 +118,8 @@ def look(connection: Connection) -> DatabaseFacts:
         schema=schema.revision or "none",
         wanted_schema=revisions.head(),
         schema_admits=schema.admits(),
+        schemas=tuple(schemas),
+        copies=tuple(copies),
         missing_days=len(partitions.missing_days(connection, 1)),
         took=took,
     )

@@ -10,6 +10,8 @@ AREA: Final = "postgres"
 MIB: Final = 1024 * 1024
 TIMEOUTS: Final = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 DURABLE: Final = ("fsync", "full_page_writes", "synchronous_commit")
+ENCODING: Final = "UTF8"
+"""The only one that can store every text of a job."""
 OLDEST: Final = 140000
 WRAPAROUND: Final = 1_000_000_000
 
@@ -28,6 +30,8 @@ def examine(facts: Facts) -> Iterator[Finding]:
     yield answers.ok(f"version {found.version // 10000}, in {found.took * 1000:.0f} ms")
     yield _version(found)
     yield _schema(found)
+    yield _encoding(found)
+    yield _search_path(found)
     yield _role(found, facts)
     yield _privileges(found)
     yield _sessions(found)
@@ -66,6 +70,36 @@ def _schema(found: DatabaseFacts) -> Finding:
         "a member that restarts on it won't start",
         "`schedd migrate`, or upgrade the members that are behind",
     )
+
+
+def _encoding(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "encoding")
+    encoding = found.settings.get("server_encoding", ENCODING)
+    if encoding == ENCODING:
+        return check.ok(encoding)
+    return check.bad(
+        f"the database's encoding is {encoding}, not {ENCODING}",
+        "it rejects text that it can't encode: calls with such text fail, and output is cut",
+        "restore a dump of it into a new one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+    )
+
+
+def _search_path(found: DatabaseFacts) -> Finding:
+    check = Check(AREA, "search path")
+    path = found.settings.get("search_path", "")
+    if len(found.schemas) > 1:
+        return check.bad(
+            f"{path}: tables of schedd are found in {', '.join(found.schemas)}",
+            "members read some tables of another copy: jobs and runs seem lost",
+            "ALTER ROLE … IN DATABASE … SET search_path to the one schema, and end its sessions",
+        )
+    if len(found.copies) > 1:
+        return check.warn(
+            f"{path}: schedd's tables exist in {', '.join(found.copies)}",
+            "a role with another search path, or a pooler's session, uses the other copy",
+            "drop the copy that isn't used, or ALTER ROLE … SET search_path for every role",
+        )
+    return check.ok(f"{path}: all tables in schema {', '.join(found.schemas)}")
 
 
 def _role(found: DatabaseFacts, facts: Facts) -> Finding:

@@ -86,6 +86,10 @@ class DatabaseFacts:
     wanted_schema: str = ""
     schema_admits: bool = False
     """It is newer than this member, and says that this one may work on it."""
+    schemas: tuple[str, ...] = ()
+    """Schemas in which the search path finds schedd's tables. More than one: they are mixed."""
+    copies: tuple[str, ...] = ()
+    """Schemas that have all of schedd's tables."""
     missing_days: int = 0
     """Of today and tomorrow, without a partition of `runs`."""
     took: float = 0.0

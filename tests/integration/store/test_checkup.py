@@ -22,6 +22,21 @@ async def test_a_database_as_schedd_migrate_leaves_it_is_read_whole(world: World
     assert {"shards", "timers", "live"} <= {one.name for one in found.tables}
     assert {"fsync", "lock_timeout", "max_connections"} <= found.settings.keys()
     assert 0 < found.age < 1_000_000
+    assert found.settings["server_encoding"] == "UTF8"
+    assert found.schemas == found.copies == ("public",)
+
+
+async def test_tables_that_another_schema_hides_are_seen(world: World) -> None:
+    me = await world.member()
+    for statement in (
+        "CREATE SCHEMA copy",
+        "CREATE TABLE copy.timers (LIKE public.timers)",
+        f"ALTER DATABASE {world.dsn.rpartition('/')[2]} SET search_path = copy, public",
+    ):
+        await world.sql(statement)
+    me.store.database.reconnect()
+    found = await me.store.look()
+    assert (found.schemas, found.copies) == (("copy", "public"), ("public",))
 
 
 async def test_whoever_sleeps_in_a_transaction_is_seen(world: World) -> None:

@@ -38,6 +38,8 @@ SETTINGS = {
     "full_page_writes": "on",
     "synchronous_commit": "on",
     "max_connections": "100",
+    "server_encoding": "UTF8",
+    "search_path": '"$user", public',
 }
 
 
@@ -83,7 +85,14 @@ def endpoint(number: int, **changes: Any) -> EtcdEndpoint:
 def stored(**changes: Any) -> DatabaseFacts:
     settings = SETTINGS | changes.pop("settings", {})
     plain = DatabaseFacts(
-        180001, settings, timeline=ONE, connections=20, schema="0002", wanted_schema="0002"
+        180001,
+        settings,
+        timeline=ONE,
+        connections=20,
+        schema="0002",
+        wanted_schema="0002",
+        schemas=("public",),
+        copies=("public",),
     )
     return replace(plain, **changes)
 
@@ -169,6 +178,14 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
         WARN,
         "postgres: schema",
     ),
+    ("an encoding that lacks letters",
+     healthy(database=stored(settings={"server_encoding": "LATIN1"})), BAD,
+     "postgres: encoding"),
+    ("tables of two schemas",
+     healthy(database=stored(schemas=("public", "schedd"))), BAD, "postgres: search path"),
+    ("a second copy of the tables",
+     healthy(database=stored(schemas=("schedd",), copies=("public", "schedd"))), WARN,
+     "postgres: search path"),
     ("a standby", healthy(database=stored(in_recovery=True)), BAD, "postgres: timeline"),
     ("another timeline",
      healthy(database=stored(timeline=Timeline(2))), WARN, "postgres: timeline"),
