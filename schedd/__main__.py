@@ -87,7 +87,8 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     except ScheddError as error:
         sys.stderr.write(f"schedd: {error}\n")
         return 2
-    return partial(run_daemon, Daemon(found).run, Reload(found, read, "schedd"))
+    daemon = Daemon(found)
+    return partial(run_daemon, daemon.run, Reload(found, read, "schedd", daemon.take_logins))
 
 
 def _parser() -> argparse.ArgumentParser:

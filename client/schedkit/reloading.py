@@ -1,6 +1,6 @@
 """Settings read anew while a daemon runs (SIGHUP): what can be is taken, what can't be is told.
 
-file, environment, flags ──read, checked──▶ how it logs: taken at once
+file, environment, flags ──read, checked──▶ how it logs, and what `take` takes: at once
 │       └──▶ all else that differs: told, it takes a restart
 └─ wrong, or a bug in reading: told, and nothing is taken
 
@@ -38,11 +38,20 @@ C = TypeVar("C", bound=Settings)
 
 
 class Reload(Generic[C]):
-    """Of one daemon, which was started with `running`; `read` reads and checks anew."""
+    """Of one daemon, which was started with `running`; `read` reads and checks anew. `take` puts
+    further settings into force, and returns the keys of all that it put there, now or before.
+    """
 
-    def __init__(self, running: C, read: Callable[[], C], service: str) -> None:
+    def __init__(
+        self,
+        running: C,
+        read: Callable[[], C],
+        service: str,
+        take: Callable[[C], frozenset[str]] = lambda _: frozenset(),
+    ) -> None:
         self._started = self._now = running
         self._read, self._service = read, service
+        self._take_more = take
 
     def __call__(self) -> None:
         """Once. What waits for a restart is told each time, until there was one."""
@@ -57,8 +66,9 @@ class Reload(Generic[C]):
             self._take(found)
 
     def _take(self, found: C) -> None:
-        taken = TAKEN.intersection(config.changed(self._now, found))
-        waiting = [key for key in config.changed(self._started, found) if key not in TAKEN]
+        known = TAKEN | self._take_more(found)
+        taken = known.intersection(config.changed(self._now, found))
+        waiting = [key for key in config.changed(self._started, found) if key not in known]
         self._now = found
         if taken:
             self._say_and_configure(found, ", ".join(sorted(taken)))

@@ -72,15 +72,28 @@ class Daemon:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._access = config.etcd.access()
+        self._database: Database | None = None
+
+    def take_logins(self, found: Config) -> frozenset[str]:
+        """Use these logins of PostgreSQL and etcd from the next login on. Returns their keys.
+        Another server or database takes a restart: the member is one of the cluster there.
+        """
+        self._access.login = found.etcd.access().login
+        taken = {"etcd.user", "etcd.password"}
+        if self._database is not None and self._database.take_login(found.postgres.dsn):
+            taken.add("postgres.dsn")
+        return frozenset(taken)
 
     async def run(self, daemon: service.Daemon) -> None:
         """Serve until asked to drain, then hand over and end."""
         sys.setswitchinterval(SWITCH_EVERY)
         config = self._config
-        access, telemetry = config.etcd.access(), Telemetry()
+        access, telemetry = self._access, Telemetry()
         async with AsyncExitStack() as stack:
             store = _store(config, telemetry)
             stack.callback(store.close)
+            self._database = store.database
             clock = _clock(store)
             cluster_id = await once_available(partial(_look, store, clock), "PostgreSQL", daemon)
             if cluster_id is None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import grpc
 
@@ -75,23 +75,33 @@ def _read(path: Path | None) -> bytes | None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
+class Login(NamedTuple):
+    """A user of etcd and its password."""
+
+    user: str
+    password: str
+
+
+@dataclass(slots=True)
 class Access:
     """Where etcd is and as whom to talk to it.
 
     `endpoints`: `host:port`, or `http://host:port`, or `https://host:port` (with `tls` only).
+    `login` may be replaced at any time: the next login to etcd uses the new one.
     """
 
     endpoints: tuple[str, ...]
     tls: Tls | None = None
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    user: InitVar[str | None] = None
+    password: InitVar[str | None] = None
+    login: Login | None = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, user: str | None, password: str | None) -> None:
         if not self.endpoints:
             raise Misconfigured("etcd: no endpoint is given")
-        if (self.user is None) is not (self.password is None):
+        if (user is None) is not (password is None):
             raise Misconfigured("etcd: user and password come together")
+        self.login = None if user is None or password is None else Login(user, password)
         for why in against(self.endpoints, encrypted=self.tls is not None):
             raise Misconfigured(f"etcd: {why}")
 

@@ -31,7 +31,7 @@ from grpc import ChannelConnectivity
 
 from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
-from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
+from schedd.etcd.access import CHANNEL_OPTIONS, Access, Login, metadata
 from schedd.etcd.errors import CallFailed, Failure, LoginBackoff, Remedy, RightsOff, judge
 from schedd.etcd.methods import AUTHENTICATE, Method
 from schedd.etcd.ring import Ring
@@ -68,7 +68,7 @@ class Connection:
         self._ring = Ring(len(self.targets), start=random.randrange(len(self.targets)))
         self._channels: dict[int, grpc.aio.Channel] = {}
         self._token: str | None = None
-        self._login = LoginBackoff()
+        self._backoff = LoginBackoff()
         self._authenticating = asyncio.Lock()
 
     @property
@@ -237,28 +237,27 @@ class Connection:
 
         None: no user is configured. Empty: one is, but etcd checks no rights.
         """
-        if self._access.user is None:
+        if (login := self._access.login) is None:
             return None
         try:
             async with asyncio.timeout(clock.left()), self._authenticating:
                 if self._token is None or self._token == stale:
-                    self._token = await self._authenticate(position, clock)
+                    self._token = await self._authenticate(login, position, clock)
                 return self._token
         except TimeoutError as error:
-            self._login.timed_out()
+            self._backoff.timed_out(login)
             raise Unavailable("etcd: no token within the deadline") from error
 
-    async def _authenticate(self, position: int, clock: _Clock) -> str:
-        self._login.check()
-        user, password = self._access.user or "", self._access.password or ""
-        request = wire.AuthenticateRequest(name=user, password=password)
+    async def _authenticate(self, login: Login, position: int, clock: _Clock) -> str:
+        self._backoff.check(login)
+        request = wire.AuthenticateRequest(name=login.user, password=login.password)
         try:
             reply: wire.AuthenticateResponse = await self._send_once(
                 position, _One(AUTHENTICATE, request), clock, token=None
             )
         except CallFailed as failed:
             if not isinstance(failed.failure.error, RightsOff):
-                self._login.failed(failed)
+                self._backoff.failed(failed, login)
                 raise
             log.warning("etcd checks no rights: its user %r is configured in vain", request.name)
             return ""

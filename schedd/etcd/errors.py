@@ -28,6 +28,7 @@ from typing import Final
 
 from grpc import StatusCode
 
+from schedd.etcd.access import Login
 from schedkit.clock import boottime
 from schedkit.errors import Fault, OutcomeUnknown, Rejected, ScheddError, Unavailable
 
@@ -97,25 +98,26 @@ class LoginBackoff:
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
         self._rejected: CallFailed | None = None
+        self._login: Login | None = None
         self._until = 0.0
 
-    def check(self) -> None:
-        """Raise the last failure while it is younger than `WAIT` seconds."""
-        if self._rejected is not None and self._clock() < self._until:
+    def check(self, login: Login) -> None:
+        """Raise the last failure of this login while it is younger than `WAIT` seconds."""
+        if self._rejected is not None and self._login == login and self._clock() < self._until:
             raise CallFailed(self._rejected.failure)
 
-    def timed_out(self) -> None:
-        """Remember that a login got no answer within a call's deadline."""
-        self.failed(
-            CallFailed(Failure(Unavailable("etcd: a login timed out"), Remedy.NONE, distrust=False))
-        )
+    def timed_out(self, login: Login) -> None:
+        """Remember that this login got no answer within a call's deadline."""
+        silent = Failure(Unavailable("etcd: a login timed out"), Remedy.NONE, distrust=False)
+        self.failed(CallFailed(silent), login)
 
-    def failed(self, failed: CallFailed) -> None:
+    def failed(self, failed: CallFailed, login: Login) -> None:
         """Remember a login that etcd rejected, or didn't answer in time."""
         failure = failed.failure
         spent = isinstance(failure.error, Unavailable) and failure.remedy is Remedy.NONE
         if isinstance(failure.error, AccessDenied) or spent:
-            self._rejected, self._until = failed, self._clock() + self.WAIT
+            self._rejected, self._login = failed, login
+            self._until = self._clock() + self.WAIT
 
 
 _AWAY: Final = frozenset(
@@ -136,7 +138,10 @@ _STALE_TOKEN: Final = (
     "user name is empty",  # rights were enabled after we had connected without a token
 )
 
-_LOGIN_REMEDY: Final = "Make etcd.user and etcd.password agree with etcd's users (etcdctl user …)"
+_LOGIN_REMEDY: Final = (
+    "Make etcd.user and etcd.password agree with etcd's users (etcdctl user …); a reload (SIGHUP)"
+    " takes changed settings"
+)
 _SPACE_REMEDY: Final = "Compact and defragment etcd, then `etcdctl alarm disarm`"
 
 # An operator may have lowered them: --max-request-bytes, --max-txn-ops.

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from schedd.core.coordination import LeaseId
 from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
-from schedd.etcd.access import CHANNEL_OPTIONS, Access, metadata
+from schedd.etcd.access import CHANNEL_OPTIONS, Access, Login, metadata
 from schedd.etcd.errors import CallFailed, Failure, LoginBackoff, Remedy, RightsOff, judge
 from schedd.etcd.methods import AUTHENTICATE, LEASE_KEEP_ALIVE, Method
 from schedd.etcd.ring import Ring
@@ -44,7 +44,7 @@ class Lifeline:
         self._ring = Ring(len(access.targets), start=random.randrange(len(access.targets)))
         self._channels: dict[int, grpc.Channel] = {}
         self._token: str | None = None
-        self._login = LoginBackoff()
+        self._backoff = LoginBackoff()
 
     def keepalive(self, lease: LeaseId) -> int:
         """Start the lease's time anew; the seconds granted, 0 if the lease is gone.
@@ -81,26 +81,25 @@ class Lifeline:
 
     def _keepalive(self, position: int, lease: LeaseId, ends: float) -> int:
         request = wire.LeaseKeepAliveRequest(id=lease)
-        if self._access.user is not None and self._token is None:
-            self._token = self._authenticate(position, ends)
+        if (login := self._access.login) is not None and self._token is None:
+            self._token = self._authenticate(login, position, ends)
         try:
             return self._send(position, LEASE_KEEP_ALIVE, request, ends).ttl
         except CallFailed as failed:
-            if self._access.user is None or failed.failure.remedy is not Remedy.TOKEN:
+            if login is None or failed.failure.remedy is not Remedy.TOKEN:
                 raise
-        self._token = self._authenticate(position, ends)
+        self._token = self._authenticate(login, position, ends)
         return self._send(position, LEASE_KEEP_ALIVE, request, ends).ttl
 
-    def _authenticate(self, position: int, ends: float) -> str:
-        self._login.check()
-        user, password = self._access.user or "", self._access.password or ""
-        request = wire.AuthenticateRequest(name=user, password=password)
+    def _authenticate(self, login: Login, position: int, ends: float) -> str:
+        self._backoff.check(login)
+        request = wire.AuthenticateRequest(name=login.user, password=login.password)
         self._token = None
         try:
             return self._send(position, AUTHENTICATE, request, ends).token
         except CallFailed as failed:
             if not isinstance(failed.failure.error, RightsOff):
-                self._login.failed(failed)
+                self._backoff.failed(failed, login)
                 raise
             return ""
 

@@ -140,8 +140,9 @@ class Database:
         self.name = name
         self._emit = emit
         self.lanes = lanes
+        self._url = url_of(dsn)
         self._engine = create_engine(
-            url_of(dsn),
+            self._url,
             pool_size=lanes + 2 * readers,  # a call that takes or fences has a watch beside it
             max_overflow=0,
             pool_timeout=10,
@@ -166,6 +167,16 @@ class Database:
         """Connect under this `application_name` from now on; the fencer's guard reads it."""
         self.name = name
         self.reconnect()
+
+    def take_login(self, dsn: str) -> bool:
+        """Log in as this DSN says from the next connection on. Returns False, and changes nothing,
+        if it differs in more than user and password.
+        """
+        url = url_of(dsn)
+        if url.set(username="", password="") != self._url.set(username="", password=""):
+            return False
+        self._url = url
+        return True
 
     def follow(self) -> None:
         """Take the database as it is now, whatever it was: nobody is left who knew the old one."""
@@ -281,7 +292,10 @@ class Database:
         self, _: object, record: Any, _arguments: object, params: Mapping[str, Any]
     ) -> object:
         pool = self._engine.pool  # as it is now: connecting may take longer than this one lasts
-        raw, timeline = self._servers.connect({**params, "application_name": self.name})
+        login = {"user": self._url.username, "password": self._url.password}
+        given = {key: value for key, value in params.items() if key not in login}
+        given |= {key: value for key, value in login.items() if value is not None}
+        raw, timeline = self._servers.connect({**given, "application_name": self.name})
         record.info[TIMELINE] = timeline
         record.info[POOL] = pool
         return raw

@@ -113,7 +113,8 @@ _TRY: Final = (" failed: ", "could not ")
 """libpq writes a line with one of these for each server that it tried."""
 
 _LOGIN_REMEDY: Final = (
-    "Make postgres.dsn and the role agree (ALTER ROLE … LOGIN PASSWORD …), and check pg_hba.conf"
+    "Make postgres.dsn and the role agree (ALTER ROLE … LOGIN PASSWORD …), and check pg_hba.conf; a"
+    " reload (SIGHUP) takes a changed user or password"
 )
 _GRANT_REMEDY: Final = "Grant the role its privileges again (docs/operations.md, PostgreSQL)"
 _MISSING_REMEDY: Final = "Create, restore or rename the database, or change postgres.dsn"

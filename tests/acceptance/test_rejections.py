@@ -9,6 +9,7 @@ import html
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -91,6 +92,14 @@ class World:
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE usename = 'schedd' OR datname LIKE 'schedd%'"
         )
+
+    def change_passwords(self, password: str) -> None:
+        self.admin(f"ALTER ROLE schedd PASSWORD '{password}'")
+        self.etcdctl("user", "passwd", "schedd", "--interactive=false", stdin=password)
+
+    def reload(self) -> None:
+        for member in MEMBERS:
+            self.cluster.process(member).send(signal.SIGHUP)
 
     def etcdctl(self, *arguments: str, stdin: str = "") -> str:
         [endpoint] = self.cluster.etcd.endpoints
@@ -350,6 +359,38 @@ def test_a_rejection_ends_no_process_is_named_and_loses_no_due_time(
     assert pids(cluster) == before
     assert all(cluster.process(name).alive() for name in before)
     figure(f"rejections, {change}: named after {named:.1f} s, well after {well:.1f} s")
+
+
+def test_new_passwords_are_taken_by_a_reload(world: World, figure: Callable[[str], None]) -> None:
+    cluster, before = world.cluster, pids(world.cluster)
+    right, new = cluster.password or "", "another"
+    files = [cluster.directory / f"{member}.toml" for member in MEMBERS]
+    old = [file.read_text() for file in files]
+    world.change_passwords(new)
+    world.end_sessions()
+    wait_until(
+        lambda: all("rejects the login" in reason for reason in world.readiness().values()),
+        NAMED_WITHIN,
+        "every member to be rejected",
+    )
+    try:
+        for file, text in zip(files, old, strict=True):
+            assert text.count(right) == 2
+            file.write_text(text.replace(right, new))
+        reloaded = time.monotonic()
+        world.reload()
+        wait_until(lambda: not any(world.readiness().values()), WELL_WITHIN, "all to be ready")
+        well = time.monotonic() - reloaded
+    finally:
+        world.change_passwords(right)
+        for file, text in zip(files, old, strict=True):
+            file.write_text(text)
+    world.end_sessions()
+    world.reload()
+    recovery(world)
+    assert pids(cluster) == before
+    assert "reloaded: etcd.password, postgres.dsn" in cluster.log("m1")
+    figure(f"rejections, new passwords by reload: well after {well:.1f} s")
 
 
 def test_a_full_disk_of_the_wal_ends_postgresql_and_nothing_else(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from grpc import StatusCode
 
+from schedd.etcd.access import Login
 from schedd.etcd.codec import Codec, end_of
 from schedd.etcd.errors import (
     AccessDenied,
@@ -139,16 +140,17 @@ def test_a_rejection_has_a_reason_and_a_remedy(code, details, reason):
 
 def test_a_rejected_login_isnt_sent_again_at_once():
     now = [100.0]
-    login = LoginBackoff(lambda: now[0])
-    login.check()
+    backoff, login = LoginBackoff(lambda: now[0]), Login("schedd", "old")
+    backoff.check(login)
     words = "etcdserver: authentication failed, invalid user ID or password"
-    login.failed(CallFailed(judge(StatusCode.INVALID_ARGUMENT, words, writes=False)))
+    backoff.failed(CallFailed(judge(StatusCode.INVALID_ARGUMENT, words, writes=False)), login)
     with pytest.raises(CallFailed, match="rejects the login"):
-        login.check()
+        backoff.check(login)
+    backoff.check(Login("schedd", "new"))
     now[0] += LoginBackoff.WAIT
-    login.check()
-    login.failed(CallFailed(judge(StatusCode.UNAVAILABLE, "", writes=False)))
-    login.check()
+    backoff.check(login)
+    backoff.failed(CallFailed(judge(StatusCode.UNAVAILABLE, "", writes=False)), login)
+    backoff.check(login)
 
 
 def test_a_round_visits_each_endpoint_once_from_the_current_one():

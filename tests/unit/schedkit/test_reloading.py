@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -33,6 +33,7 @@ def told(
     found: list[Settings | Exception],
     capsys: pytest.CaptureFixture[str],
     running: Settings = Settings(),
+    take: Callable[[Settings], frozenset[str]] = lambda _: frozenset(),
 ) -> list[str]:
     """What it says at each reload, the settings being these then."""
     rest = iter(found)
@@ -44,12 +45,29 @@ def told(
         return now
 
     logs.configure(running.log_level, running.log_format, "schedd")
-    reload = Reload(running, read, "schedd")
+    reload = Reload(running, read, "schedd", take)
     said = []
     for _ in found:
         reload()
         said.append(capsys.readouterr().err)
     return said
+
+
+def test_what_a_daemon_takes_itself_waits_for_no_restart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    renamed = Settings(name="w2")
+    taken: list[Settings] = []
+
+    def take(found: Settings) -> frozenset[str]:
+        taken.append(found)
+        return frozenset({"name"})
+
+    first, second = told([renamed, renamed], capsys, take=take)
+    assert "reloaded: name" in first
+    assert "restart" not in first + second
+    assert "no setting has changed" in second
+    assert taken == [renamed, renamed]
 
 
 def test_how_it_logs_is_taken_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from schedd.store.database import url_of
+from schedd.store.database import Database, url_of
 from schedd.store.dsn import faults
 from support.certs import Authority
 
@@ -251,3 +251,18 @@ def test_a_url_is_read_as_libpq_reads_it(dsn: str, given: dict[str, str]) -> Non
 def test_a_url_of_several_hosts_that_cant_be_read_repeats_no_password() -> None:
     [told] = faults("postgresql://u:s3cret@h1:x,h2/db%zz")
     assert told.startswith("must be a URL such as")
+
+
+@pytest.mark.parametrize(
+    ("dsn", "taken"),
+    [
+        ("postgresql://schedd:new@h/d?sslmode=disable", True),
+        ("postgresql://other@h/d?sslmode=disable", True),
+        ("postgresql://schedd:old@h2/d?sslmode=disable", False),
+        ("postgresql://schedd:old@h/d2?sslmode=disable", False),
+        ("postgresql://schedd:old@h/d", False),
+    ],
+)
+def test_a_running_database_takes_another_login_and_no_other_server(dsn: str, taken: bool) -> None:
+    with closing(Database("postgresql://schedd:old@h/d?sslmode=disable")) as database:
+        assert database.take_login(dsn) is taken
