@@ -81,7 +81,7 @@ class Authentication:
         self._store, self._clock = store, clock
         self._looks = asyncio.Semaphore(LOOKS)
         self._rows = Remembered()
-        self._unknown = TokenLookups(store.find_all, self._rows.keep)
+        self._unknown = TokenLookups(store, self._rows.keep)
         self._looking: dict[AccessTokenId, asyncio.Task[None]] = {}
         self._certificates: OrderedDict[bytes, Identity | Nobody] = OrderedDict()
         self._readers = Readers(self._over, self._refresh)

@@ -10,13 +10,14 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from itertools import islice
 from typing import Final, TypeAlias
 
 from schedd.core.access_tokens import AccessToken
 from schedd.core.ids import AccessTokenId
+from schedd.ports import AccessTokenStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 
@@ -31,12 +32,8 @@ class TokenLookups:
     `keep` stores the rows that were found, with the time at which the lookup began.
     """
 
-    def __init__(
-        self,
-        find_all: Callable[[Collection[AccessTokenId]], Awaitable[Sequence[AccessToken]]],
-        keep: Callable[[float, Rows], None],
-    ) -> None:
-        self._find_all, self._keep = find_all, keep
+    def __init__(self, store: AccessTokenStore, keep: Callable[[float, Rows], None]) -> None:
+        self._store, self._keep = store, keep
         self._waiting: dict[asyncio.Future[AccessToken | None], AccessTokenId] = {}
         self._running: asyncio.Task[None] | None = None
 
@@ -71,7 +68,7 @@ class TokenLookups:
     ) -> None:
         tokens, asked = set(batch.values()), boottime()
         try:
-            rows = {row.id: row for row in await self._find_all(tokens)}
+            rows = {row.id: row for row in await self._store.find_all(tokens)}
             self._keep(asked, {token: rows.get(token) for token in tokens})
             for each, token in batch.items():
                 if not each.done():

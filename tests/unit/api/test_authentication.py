@@ -289,7 +289,7 @@ async def test_verified_tokens_do_not_wait_for_unknown_ones(
     place = Place()
     _, text = place.token()
     await place.known(text)
-    monkeypatch.setattr(place.authentication._unknown, "_find_all", Away.hangs)
+    monkeypatch.setattr(place, "find_all", Away.hangs)
     monkeypatch.setattr(authentication, "FRESH", 0.0)
     unknown = [asyncio.create_task(place.refused(random_text())) for _ in range(1_000)]
     await asyncio.sleep(0)
@@ -310,7 +310,7 @@ async def test_unknown_tokens_share_statements(monkeypatch: pytest.MonkeyPatch) 
         sizes.append(len(tokens))
         return [token] if token.id in tokens else []
 
-    monkeypatch.setattr(place.authentication._unknown, "_find_all", find_all)
+    monkeypatch.setattr(place, "find_all", find_all)
     refused = [place.refused(random_text()) for _ in range(token_lookups.MOST_AT_ONCE)]
     *reasons, who = await asyncio.gather(*refused, place.known(text))
     assert set(reasons) == {"BAD_TOKEN"}
