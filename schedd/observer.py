@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import NoReturn, TypeAlias
 
 from schedd.core.coordination import Followed, LeaseId
+from schedd.core.etcd_values import named
 from schedd.core.ids import Epoch, ShardId, TenureId
 from schedd.core.membership import EMPTY_VIEW, ClusterView, view_of
 from schedd.ports import Coordination
@@ -101,7 +102,7 @@ class Observer:
             log.error("etcd's revisions went back, or it is another etcd: was it restored?")
             self.went_back = utcnow()
         if self._view.unreadable and self._view.unreadable != known.unreadable:
-            log.error("keys in etcd that aren't ours: %s", ", ".join(self._view.unreadable))
+            log.error("invalid etcd keys ignored: %s", named(self._view.unreadable))
         self._news.set()
         self._news = asyncio.Event()
         for told in tuple(self._listeners):

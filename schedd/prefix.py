@@ -11,9 +11,9 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.coordination import Compare, Put
+from schedd.core.etcd_values import Unreadable
 from schedd.core.marks import Lineage
 from schedd.core.prefix_owner import CLUSTER, PrefixOwner, decode, encode, refusal
-from schedd.core.shard_map import Unreadable
 from schedd.ports import Coordination
 from schedkit.errors import Misconfigured
 

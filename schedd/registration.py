@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from schedd.core.coordination import Compare, Entry, LeaseId, Put, Revision
+from schedd.core.coordination import NO_LEASE, Compare, Delete, Entry, LeaseId, Put, Revision
+from schedd.core.etcd_values import Unreadable
 from schedd.core.ids import TenureId
 from schedd.core.membership import (
     MemberView,
@@ -24,7 +25,6 @@ from schedd.core.membership import (
     encode_member,
     member_key,
 )
-from schedd.core.shard_map import Unreadable
 from schedd.observer import Observer
 from schedd.ports import Coordination
 from schedd.tenure import TenureOver
@@ -85,6 +85,10 @@ class Name:
         if entry is None:
             self.taken_by = ""
             return True
+        if entry.lease == NO_LEASE:  # no member wrote it: it would never end
+            await self._coordination.txn([Compare.unchanged(entry)], [Delete(entry.key)])
+            log.error("invalid etcd key deleted: %s has no lease", entry.key)
+            return await self._coordination.get(entry.key) is None
         if _tenure_of(entry) in self._past:
             await self._coordination.revoke(entry.lease)
             return True
@@ -185,6 +189,9 @@ class Registration:
         entry = await self._coordination.get(self._key)
         if entry is None or entry.create_revision != self._life:
             raise TenureOver(f"{self._key} isn't ours any more")
+        if entry.value != encode_member(self._written):
+            log.error("etcd key %s was overwritten; writing it again", self._key)
+            await self._write(self._written)
 
     def _ours(self) -> Compare:
         if self._life is None:

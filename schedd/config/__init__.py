@@ -10,6 +10,7 @@ from typing import Final, Literal
 from schedd.config.listening import Listen, everywhere
 from schedd.config.policies import Ahead, CatchUp, Notifications, Retention
 from schedd.config.servers import Etcd, Postgres, Results, Smtp, Tls
+from schedd.core.membership import MOST_WEIGHT
 from schedd.core.rights import Kind, identity_of, uri_of
 from schedkit import naming
 from schedkit.channel import check_plaintext
@@ -59,8 +60,8 @@ class Config:
                 yield Problem(key, "must be from 3s to 1d")
             if ttl % timedelta(seconds=1):
                 yield Problem(key, "must be whole seconds")
-        if not 0 <= self.weight <= 10_000:
-            yield Problem("weight", "must be from 0 to 10000")
+        if not 0 <= self.weight <= MOST_WEIGHT:
+            yield Problem("weight", f"must be from 0 to {MOST_WEIGHT}")
         if not naming.MEMBER.fullmatch(self.name):
             yield Problem("name", f"{self.name!r} must match {naming.MEMBER.pattern}")
         if not self.postgres.dsn:

@@ -23,12 +23,17 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from schedd.core import etcd_values
+from schedd.core.etcd_values import number, parsed, text
 from schedd.core.ids import Timeline
-from schedd.core.shard_map import NO_TIMELINE, Unreadable
+from schedd.core.shard_map import MOST_TIMELINE, NO_TIMELINE
 from schedkit.records import dataclass
 
 KEY: Final = "mark"
 """In etcd, without a lease."""
+
+MOST_SYSTEM: Final = (1 << 64) - 1
+"""PostgreSQL's own identifiers have 64 bits."""
 
 EVERY: Final = 5.0
 """Seconds between two marks."""
@@ -121,15 +126,21 @@ def decode(value: bytes) -> Mark:
     Raises:
         Unreadable: they hold none.
     """
-    try:
-        parsed = json.loads(value)
-        at = None if parsed["at"] is None else datetime.fromisoformat(parsed["at"])
-        if at is not None and at.tzinfo is None:
-            raise ValueError("an instant without its zone")
-        timeline = Timeline(int(parsed["timeline"]))
-        return Mark(at, str(parsed["database"]), int(parsed["system"]), timeline)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unreadable(f"no mark: {error!r}") from error
+    return etcd_values.read(KEY, value, "mark", _decoded)
+
+
+def _decoded(value: bytes) -> Mark:
+    found = parsed(value)
+    at = None if found["at"] is None else datetime.fromisoformat(text(found["at"]))
+    if at is not None:
+        if at.tzinfo is None:
+            raise ValueError("a time without a zone")
+        at = at.astimezone(UTC)
+        if not 1970 <= at.year < 2200:
+            raise ValueError(f"{at} isn't from 1970 up to 2200")
+    timeline = Timeline(number(found["timeline"], 0, MOST_TIMELINE))
+    system = number(int(text(found["system"])), 0, MOST_SYSTEM)
+    return Mark(at, text(found["database"]), system, timeline)
 
 
 class Lineage:

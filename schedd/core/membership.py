@@ -25,11 +25,13 @@ from dataclasses import field
 from typing import Final, TypeVar
 from uuid import UUID
 
-from schedd.core import prefix_owner
-from schedd.core.coordination import NOTHING_DELETED, Entry, Listing, Revision
+from schedd.core import etcd_values, prefix_owner
+from schedd.core.coordination import NO_LEASE, NOTHING_DELETED, Entry, Listing, Revision
+from schedd.core.etcd_values import Unreadable, flag, number, parsed, shown, text, uuid
 from schedd.core.ids import IncarnationId, ShardId, TenureId, Term, Timeline
 from schedd.core.prefix_owner import CLUSTER, PrefixOwner
-from schedd.core.shard_map import NO_MAP, NO_TIMELINE, ShardMap, Unreadable, decode, newer
+from schedd.core.shard_map import MOST_TERM, NO_MAP, NO_TIMELINE, ShardMap, decode, newer
+from schedkit import naming
 from schedkit.records import dataclass
 
 LEADER: Final = "leader"
@@ -37,6 +39,7 @@ MAP: Final = "map"
 HEIR: Final = "heir"
 MEMBERS: Final = "members/"
 WORKERS: Final = "workers/"
+MOST_WEIGHT: Final = 10_000
 
 T = TypeVar("T")
 
@@ -138,22 +141,26 @@ def decode_member(entry: Entry) -> MemberView:
     Raises:
         Unreadable: the value is none of ours.
     """
-    try:
-        value = json.loads(entry.value)
+    name = entry.key.removeprefix(MEMBERS)
+
+    def decoded(value: bytes) -> MemberView:
+        found = parsed(value)
+        if not naming.MEMBER.fullmatch(name):
+            raise ValueError(f"the name must match {naming.MEMBER.pattern}")
         return MemberView(
-            name=entry.key.removeprefix(MEMBERS),
-            tenure=TenureId(UUID(value["tenure"])),
-            grpc=str(value["grpc"]),
-            http=str(value["http"]),
-            weight=int(value["weight"]),
-            version=str(value["version"]),
-            tzdata=str(value["tzdata"]),
-            draining=bool(value["draining"]),
-            database=bool(value.get("database", True)),
-            attached=bool(value.get("attached", False)),
+            name=name,
+            tenure=TenureId(uuid(found["tenure"])),
+            grpc=text(found["grpc"]),
+            http=text(found["http"]),
+            weight=number(found["weight"], 0, MOST_WEIGHT),
+            version=text(found["version"]),
+            tzdata=text(found["tzdata"]),
+            draining=flag(found["draining"]),
+            database=flag(found.get("database", True)),
+            attached=flag(found.get("attached", False)),
         )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unreadable(f"{entry.key}: no member: {error!r}") from error
+
+    return etcd_values.read(entry.key, entry.value, "member", decoded)
 
 
 def encode_leader(tenure: TenureId) -> bytes:
@@ -167,10 +174,9 @@ def decode_leader(entry: Entry) -> TenureId:
     Raises:
         Unreadable: the value names none.
     """
-    try:
-        return TenureId(UUID(entry.value.decode()))
-    except ValueError as error:
-        raise Unreadable(f"{entry.key}: no tenure: {error!r}") from error
+    return etcd_values.read(
+        entry.key, entry.value, "leader", lambda value: TenureId(uuid(value.decode()))
+    )
 
 
 def encode_heir(heir: Heir) -> bytes:
@@ -185,11 +191,12 @@ def decode_heir(entry: Entry) -> Heir:
     Raises:
         Unreadable: it holds none.
     """
-    try:
-        value = json.loads(entry.value)
-        return Heir(TenureId(UUID(value["tenure"])), Term(int(value["term"])))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unreadable(f"{entry.key}: no heir: {error!r}") from error
+    return etcd_values.read(entry.key, entry.value, "heir", _heir)
+
+
+def _heir(value: bytes) -> Heir:
+    found = parsed(value)
+    return Heir(TenureId(uuid(found["tenure"])), Term(number(found["term"], 0, MOST_TERM)))
 
 
 def members_of(entries: Iterable[Entry]) -> tuple[MemberView, ...]:
@@ -211,7 +218,7 @@ def view_of(
     shard_map = newer(known.map, reader.one(_decode_map, listing.get(MAP)) or NO_MAP)
     return ClusterView(
         members=tuple(reader.all(decode_member, listing.under(MEMBERS))),
-        leader=reader.one(decode_leader, listing.get(LEADER)),
+        leader=reader.one(_leader, listing.get(LEADER)),
         term=shard_map.term,
         assigned=shard_map.assigned,
         workers=frozenset(reader.all(_incarnation, listing.under(WORKERS))),
@@ -223,6 +230,12 @@ def view_of(
         owner=owner,
         departed=_departed(deleted),
     )
+
+
+def _leader(entry: Entry) -> TenureId:
+    if entry.lease == NO_LEASE:
+        raise Unreadable(f"{entry.key}: it has no lease, so no member wrote it")
+    return decode_leader(entry)
 
 
 def _decode_map(entry: Entry) -> ShardMap:
@@ -238,7 +251,7 @@ def incarnation_of(key: str) -> IncarnationId:
     try:
         return IncarnationId(UUID(key.rpartition("/")[2]))
     except ValueError as error:
-        raise Unreadable(f"{key}: no incarnation: {error!r}") from error
+        raise Unreadable(f"{shown(key)}: not the key of a worker: {error!r}") from error
 
 
 def _incarnation(entry: Entry) -> IncarnationId:

@@ -12,8 +12,9 @@ import json
 from typing import Final
 from uuid import UUID
 
+from schedd.core import etcd_values
 from schedd.core.coordination import Entry
-from schedd.core.shard_map import Unreadable
+from schedd.core.etcd_values import parsed, text, uuid
 from schedkit.records import dataclass
 
 CLUSTER: Final = "cluster"
@@ -44,12 +45,12 @@ def decode(entry: Entry) -> PrefixOwner:
     Raises:
         Unreadable: the value isn't valid.
     """
-    try:
-        value = json.loads(entry.value)
-        prefix_id = UUID(value["prefix_id"])
-        return PrefixOwner(str(value["cluster_id"]), str(value["database"]), prefix_id)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unreadable(f"{entry.key}: not a valid owner of a prefix: {error!r}") from error
+    return etcd_values.read(entry.key, entry.value, "owner of a prefix", _decoded)
+
+
+def _decoded(value: bytes) -> PrefixOwner:
+    found = parsed(value)
+    return PrefixOwner(text(found["cluster_id"]), text(found["database"]), uuid(found["prefix_id"]))
 
 
 def refusal(owner: PrefixOwner, cluster_id: str, prefix: str) -> str:

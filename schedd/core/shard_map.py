@@ -14,17 +14,18 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Final
-from uuid import UUID
 
+from schedd.core import etcd_values
+from schedd.core.etcd_values import number, parsed, uuid
 from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
 from schedkit.records import dataclass
 
 NO_TIMELINE: Final = Timeline(0)
 """Less than every timeline of a database."""
-
-
-class Unreadable(ValueError):
-    """A value that isn't what its key promises."""
+MOST_TERM: Final = 1 << 53
+"""Terms of real leaders are far below: they count seconds since 2024, or elections."""
+MOST_TIMELINE: Final = (1 << 32) - 1
+"""PostgreSQL's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +68,19 @@ def decode(value: bytes) -> ShardMap:
     Raises:
         Unreadable: they hold none.
     """
-    try:
-        parsed = json.loads(value)
-        assigned = dict(_pairs(parsed["owners"]))
-        return ShardMap(Term(int(parsed["term"])), assigned, Timeline(int(parsed["timeline"])))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Unreadable(f"no shard map: {error!r}") from error
+    return etcd_values.read("map", value, "shard map", _decoded)
 
 
-def _pairs(owners: Mapping[str, Iterable[int]]) -> Iterable[tuple[ShardId, TenureId]]:
+def _decoded(value: bytes) -> ShardMap:
+    found = parsed(value)
+    term = Term(number(found["term"], 0, MOST_TERM))
+    timeline = Timeline(number(found["timeline"], 0, MOST_TIMELINE))
+    return ShardMap(term, dict(_pairs(found["owners"])), timeline)
+
+
+def _pairs(owners: object) -> Iterable[tuple[ShardId, TenureId]]:
+    if not isinstance(owners, dict):
+        raise TypeError("owners isn't an object")
     for tenure, shards in owners.items():
         for shard in shards:
-            if not 0 <= shard < SHARDS:
-                raise ValueError(f"shard {shard} is outside 0..{SHARDS - 1}")
-            yield ShardId(shard), TenureId(UUID(tenure))
+            yield ShardId(number(shard, 0, SHARDS - 1)), TenureId(uuid(tenure))

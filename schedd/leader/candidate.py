@@ -17,13 +17,13 @@ from typing import Final, TypeAlias
 from schedd.core.assignment import assign
 from schedd.core.coordination import LeaseId
 from schedd.core.ids import TenureId, Timeline
-from schedd.core.membership import ClusterView, Heir
+from schedd.core.membership import HEIR, LEADER, ClusterView, Heir
 from schedd.core.shard_map import ShardMap
 from schedd.leader.assign import publish
-from schedd.leader.elect import campaign, withdraw
+from schedd.leader.elect import campaign, delete_invalid, withdraw
 from schedd.leader.fence import Census, fence_departed
 from schedd.leader.recovery import Recovery
-from schedd.leader.succession import PATIENCE, forget
+from schedd.leader.succession import PATIENCE, delete_invalid_heir, forget
 from schedd.leader.term import Duty, Leadership, TermOver, lead, open_term
 from schedd.ports import Coordination, MembershipStore
 from schedkit import failpoints
@@ -94,7 +94,10 @@ class Candidate:
         Raises:
             Unavailable: etcd or the database; nothing was won.
         """
-        leader = self._view().leader
+        view = self._view()
+        leader = view.leader
+        if LEADER in view.unreadable and self._trusted():
+            await delete_invalid(self._coordination)
         if leader == self._tenure:
             # Won without knowing it, or not given back: an honest election is better.
             await withdraw(self._coordination, self._tenure)
@@ -120,7 +123,9 @@ class Candidate:
             return
         await BEFORE_TERM()
         try:
-            leadership = await open_term(self._coordination, self._store, mandate, self._trusted)
+            leadership = await open_term(
+                self._coordination, self._store, mandate, self._trusted, self._view().term
+            )
             await self._recovery.look(leadership)
         except TermOver as over:
             log.warning("elected, but no term began: %s", over)
@@ -143,7 +148,14 @@ class Candidate:
             self.leadership = self._reconciling = None
 
     async def _reconcile(self, leadership: Leadership) -> float | None:
-        """Once; the seconds until the next look if somebody is about to join."""
+        """Once; the seconds until the next look if somebody is about to join.
+
+        Raises:
+            TermOver: another leader's map is of a later term, or a map that no leader wrote is: the
+                next term is above it, so that members follow its map.
+        """
+        if (later := self._view().term) > leadership.term:
+            raise TermOver(f"the map is of term {later}")
         await self._heed_heir(leadership)
         census = await fence_departed(self._coordination, self._store, leadership)
         self._compare_zones(census)
@@ -160,6 +172,8 @@ class Candidate:
         """
         view = self._view()
         heir = view.heir
+        if HEIR in view.unreadable:
+            await delete_invalid_heir(self._coordination, leadership.mandate.guards)
         if heir is None:
             return
         member = view.member(heir.tenure)

@@ -7,18 +7,22 @@
 Invariants
 - A mandate names one life of the key (create revision) and its holder (value); both are compared
   in every transaction under it.
+- A key without a lease isn't a member's (`delete_invalid`).
 - An answer that was lost counts as a defeat: should the key turn out to be ours, it is given back
   (`withdraw`) and the next election is an honest one.
 """
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
-from schedd.core.coordination import Compare, Delete, LeaseId, Put, Revision
+from schedd.core.coordination import NO_LEASE, Compare, Delete, LeaseId, Put, Revision
 from schedd.core.ids import TenureId
 from schedd.core.membership import HEIR, LEADER, encode_leader
 from schedd.ports import Coordination
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,18 @@ async def campaign(coordination: Coordination, tenure: TenureId, lease: LeaseId)
     put = Put(LEADER, encode_leader(tenure), lease)
     made = await coordination.txn([Compare.absent(LEADER)], [put, Delete(HEIR)])
     return Mandate(tenure, made.revision) if made.succeeded else None
+
+
+async def delete_invalid(coordination: Coordination) -> None:
+    """Delete an election key that no member wrote: it has no lease, so it would never end.
+
+    A leader whose key was overwritten has lost its mandate already.
+    """
+    entry = await coordination.get(LEADER)
+    if entry is None or entry.lease != NO_LEASE:
+        return
+    if (await coordination.txn([Compare.unchanged(entry)], [Delete(LEADER)])).succeeded:
+        log.error("invalid etcd key deleted: %s has no lease", LEADER)
 
 
 async def holds(coordination: Coordination, mandate: Mandate) -> bool:

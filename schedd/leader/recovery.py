@@ -31,6 +31,7 @@ from google.protobuf.message import DecodeError
 from schedd.api.definitions import stored_definition
 from schedd.core.coordination import Get, Put
 from schedd.core.definition import Delivery
+from schedd.core.etcd_values import Unreadable
 from schedd.core.ids import JobId, Term
 from schedd.core.lifecycle import Reason
 from schedd.core.marks import EVERY, KEY, Gap, Mark, decode, encode, gap
@@ -38,7 +39,6 @@ from schedd.core.model import AuditEntry, RunKey
 from schedd.core.pauses import Pause, Pauses
 from schedd.core.records import StoredDefinition, WaitingRun
 from schedd.core.retry import fingerprint
-from schedd.core.shard_map import Unreadable
 from schedd.leader.term import Leadership, TermOver
 from schedd.ports import Coordination, RecoveryStore
 from schedkit.backoff import Backoff

@@ -14,13 +14,16 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from schedd.core.coordination import Compare, Delete, LeaseId, Put
 from schedd.core.ids import TenureId, Term
 from schedd.core.membership import HEIR, LEADER, ClusterView, Heir, encode_heir, encode_leader
 from schedd.ports import Coordination
+
+log = logging.getLogger(__name__)
 
 PATIENCE: Final = 1.0
 """Seconds that the others leave to an heir."""
@@ -54,6 +57,12 @@ class Succession:
     async def follows(self, term: Term) -> ClusterView:
         """The first view in which somebody leads whose map is of a later term than this one."""
         return await self._until(lambda view: view.leader is not None and view.term > term)
+
+
+async def delete_invalid_heir(coordination: Coordination, guards: Sequence[Compare]) -> None:
+    """Delete an heir that no member wrote: none could be asked for while it is there."""
+    if (await coordination.txn([*guards, Compare.exists(HEIR)], [Delete(HEIR)])).succeeded:
+        log.error("invalid etcd key deleted: %s", HEIR)
 
 
 async def forget(coordination: Coordination, heir: Heir) -> None:

@@ -58,8 +58,9 @@ async def open_term(
     store: MembershipStore,
     mandate: Mandate,
     trusted: Callable[[], bool],
+    above: int = 0,
 ) -> Leadership:
-    """Raise the term.
+    """Raise the term, to one above that of the map that members follow (`above`).
 
     Raises:
         TermOver: the mandate has gone, or another leader was quicker.
@@ -70,7 +71,7 @@ async def open_term(
         raise TermOver("the election key has gone again")
     if not trusted():
         raise TermOver("the lease isn't trusted any more")
-    term = await store.raise_term(seen, mandate.tenure)
+    term = await store.raise_term(seen, mandate.tenure, above)
     if term is None:
         raise TermOver(f"somebody else ended term {seen}")
     return Leadership(mandate, term, trusted)

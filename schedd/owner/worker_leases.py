@@ -18,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.absence import Absence, Departures, Look, Standing
-from schedd.core.coordination import Compare, Delete, LeaseId, Listing, Put
+from schedd.core.coordination import NO_LEASE, Compare, Delete, LeaseId, Listing, Put
 from schedd.core.ids import IncarnationId
 from schedd.core.model import Incarnation
 from schedd.ports import Coordination, WorkerStore
@@ -198,9 +198,12 @@ class WorkerLeases:
         backoff = Backoff(0.05, 0.5)
         for _ in range(ATTEMPTS):
             there = await self._etcd.get(key)
-            if there is not None:
-                self._held[incarnation.id] = LeaseId(int(there.value))
+            if there is not None and there.lease != NO_LEASE:
+                self._held[incarnation.id] = there.lease
                 return
+            if there is not None:  # no member wrote it: without a lease it would never end
+                await self._etcd.txn([Compare.unchanged(there)], [Delete(key)])
+                log.error("invalid etcd key deleted: %s has no lease", key)
             lease = await self._etcd.grant(round(self.ttl))
             made = await self._etcd.txn(
                 [Compare.absent(key)], [Put(key, str(lease.id).encode(), lease.id)]

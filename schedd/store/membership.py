@@ -169,13 +169,13 @@ def read_term(connection: Connection) -> Term:
     return Term(connection.exec_driver_sql("SELECT term FROM term").scalar_one())
 
 
-def raise_term(connection: Connection, seen: Term, leader: TenureId) -> Term | None:
-    """Compare and set."""
+def raise_term(connection: Connection, seen: Term, leader: TenureId, above: int = 0) -> Term | None:
+    """Compare and set, to more than `above`."""
     before = connection.exec_driver_sql("SELECT leader FROM term").scalar()
     raised = connection.exec_driver_sql(
-        f"UPDATE term SET term = GREATEST(term + 1, {FLOOR}), leader = %s"
+        f"UPDATE term SET term = GREATEST(term + 1, {FLOOR}, %s), leader = %s"
         " WHERE term = %s RETURNING term",
-        (leader, seen),
+        (above + 1, leader, seen),
     ).scalar_one_or_none()
     if raised is None:
         return None

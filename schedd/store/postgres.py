@@ -134,9 +134,9 @@ class PostgresMembershipStore:
         """The present term; 0 before the first."""
         return await self.database.call(membership.read_term)
 
-    async def raise_term(self, seen: Term, leader: TenureId) -> Term | None:
+    async def raise_term(self, seen: Term, leader: TenureId, above: int = 0) -> Term | None:
         """Compare and set."""
-        return await self.database.call(lambda c: membership.raise_term(c, seen, leader))
+        return await self.database.call(lambda c: membership.raise_term(c, seen, leader, above))
 
     async def read_shards(self) -> list[ShardRow]:
         """All of them, ids ascending."""

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from schedd.cluster_clock import DatabaseClock
+from schedd.core.etcd_values import Unreadable
 from schedd.core.ids import ShardId, TenureId
 from schedd.core.membership import LEADER, decode_leader
 from schedd.member import Identity, Member
@@ -109,7 +110,10 @@ class TwinCluster:
     def leader(self) -> str | None:
         """The daemon whose tenure leads."""
         entry = self.etcd.entries.get(LEADER)
-        tenure = decode_leader(entry) if entry else None
+        try:
+            tenure = decode_leader(entry) if entry else None
+        except Unreadable:
+            tenure = None
         return next((name for name, each in self._daemons.items() if each.tenure == tenure), None)
 
     def owners(self) -> Mapping[str, int]:

@@ -354,12 +354,12 @@ class TwinMembershipStore:
         await self._travel()
         return self.rows.term
 
-    async def raise_term(self, seen: Term, leader: TenureId) -> Term | None:
+    async def raise_term(self, seen: Term, leader: TenureId, above: int = 0) -> Term | None:
         """Compare and set."""
         await self._travel()
         if self.rows.term != seen:
             return None
-        self.rows.term = Term(seen + 1)
+        self.rows.term = Term(max(seen, above) + 1)
         return self.rows.term
 
     async def read_shards(self) -> list[ShardRow]:

@@ -6,6 +6,7 @@ from typing import Final
 from schedd.core.assignment import assign
 from schedd.core.checkup.facts import Facts
 from schedd.core.checkup.finding import Check, Finding
+from schedd.core.etcd_values import named
 from schedd.core.ids import SHARDS
 
 AREA: Final = "cluster"
@@ -26,7 +27,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
     check = Check(AREA, "keys")
     if facts.view.unreadable:
         yield check.warn(
-            f"unreadable: {', '.join(facts.view.unreadable)}",
+            f"unreadable: {named(facts.view.unreadable)}",
             "a member or worker may be missing from the view",
             "delete what isn't ours from under the prefix",
         )

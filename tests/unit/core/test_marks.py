@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schedd.core import marks
+from schedd.core.etcd_values import Unreadable
 from schedd.core.ids import Timeline
 from schedd.core.marks import DOUBT, Gap, Lineage, Mark, decode, encode, gap
-from schedd.core.shard_map import Unreadable
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 REMEMBERED = Mark(NOON, "ours", 7, Timeline(2))

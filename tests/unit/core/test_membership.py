@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from schedd.core.coordination import Entry, Listing, Revision
+from schedd.core.coordination import Entry, LeaseId, Listing, Revision
 from schedd.core.ids import IncarnationId, ShardId, TenureId, Term
 from schedd.core.membership import (
     EMPTY_VIEW,
@@ -28,7 +28,7 @@ MEMBER = MemberView("m1", ME, "h:7420", "h:7421", 100, "0.1", "2026a", draining=
 
 def listing(entries: dict[str, bytes], revision: int = 7) -> Listing:
     found = tuple(
-        Entry(key, value, Revision(revision), Revision(revision))
+        Entry(key, value, Revision(revision), Revision(revision), lease=LeaseId(5))
         for key, value in sorted(entries.items())
     )
     return Listing(Revision(revision), 1, found)

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from schedd.core.coordination import NO_LEASE, Entry, Revision
+from schedd.core.etcd_values import Unreadable
 from schedd.core.prefix_owner import PrefixOwner, decode, encode, refusal
-from schedd.core.shard_map import Unreadable
 
 OWNER = PrefixOwner("c1", "db1:5432/schedd", UUID(int=7))
 

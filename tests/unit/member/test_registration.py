@@ -32,7 +32,8 @@ class World:
     async def twin(self) -> None:
         """Another daemon of the name has the key now."""
         await self.etcd.txn((), [Delete(KEY)])
-        await self.etcd.txn((), [Put(KEY, encode_member(TWIN))])
+        lease = await self.etcd.grant(5)
+        await self.etcd.txn((), [Put(KEY, encode_member(TWIN), lease.id)])
 
     async def registered(self) -> TenureId | None:
         entry = await self.etcd.get(KEY)

@@ -1,0 +1,98 @@
+"""Keys that somebody wrote into etcd by hand: the cluster continues, and deletes what blocks it."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from schedd.core.coordination import NO_LEASE, Entry, Put
+from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
+from schedd.core.membership import HEIR, LEADER, MAP, encode_leader, member_key
+from schedd.core.shard_map import ShardMap, decode, encode
+from support import wait
+from support.members import TwinCluster
+from support.wait import wait_until_async
+
+DEEP = b"[" * 100_000
+
+
+async def led(cluster: TwinCluster) -> None:
+    def holds() -> bool:
+        entry = cluster.etcd.entries.get(LEADER)
+        return entry is not None and entry.lease != NO_LEASE and cluster.leader() is not None
+
+    await wait_until_async(holds, wait.PATIENCE, "a member to lead")
+
+
+def stands(cluster: TwinCluster, key: str) -> Entry | None:
+    return cluster.etcd.entries.get(key)
+
+
+@pytest.mark.parametrize(
+    "value", [b"garbage", b"", DEEP, encode_leader(TenureId(uuid4()))], ids=["x", "", "deep", "id"]
+)
+async def test_an_election_key_written_by_hand_is_deleted_and_a_member_leads(
+    value: bytes, caplog: pytest.LogCaptureFixture
+):
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        await cluster["a"].client.txn((), [Put(LEADER, value)])
+        await led(cluster)
+        await cluster.settled()
+    said = [line for line in caplog.messages if "invalid etcd key deleted: leader" in line]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("key", ["members/x", "members/", "workers/y", "heir", "stray/\udcff"])
+async def test_garbage_under_a_key_neither_ends_nor_stalls_a_member(
+    key: str, caplog: pytest.LogCaptureFixture
+):
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        await cluster["a"].client.txn((), [Put(key, DEEP)])
+        cluster.start("c")
+        await cluster.settled()
+        await wait_until_async(
+            lambda: HEIR not in cluster.etcd.entries, wait.PATIENCE, "no heir to be left"
+        )
+    said = [line for line in caplog.messages if "invalid etcd keys ignored" in line]
+    assert len(said) <= len("abc") + 1, "once for each member"
+
+
+async def test_a_map_of_a_far_term_is_replaced_by_a_leader_of_a_later_term():
+    """Members follow no map of a lower term: else all would keep to this one."""
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        strange = ShardMap(
+            Term(1 << 50), {ShardId(at): TenureId(uuid4()) for at in range(SHARDS)}, Timeline(1)
+        )
+        await cluster["a"].client.txn((), [Put(MAP, encode(strange))])
+
+        def replaced() -> bool:
+            entry = stands(cluster, MAP)
+            return entry is not None and decode(entry.value).term > strange.term
+
+        await wait_until_async(replaced, wait.PATIENCE, "a map of a later term")
+        await cluster.settled()
+
+
+async def test_a_member_whose_key_was_overwritten_serves_again():
+    async with TwinCluster("a", "b") as cluster:
+        await cluster.settled()
+        await cluster["a"].client.txn((), [Put(member_key("b"), DEEP)])
+
+        def valid() -> bool:
+            entry = stands(cluster, member_key("b"))
+            return entry is not None and entry.value != DEEP and entry.lease != NO_LEASE
+
+        await wait_until_async(valid, wait.PATIENCE, "b to be registered")
+        await cluster.settled()
+
+
+async def test_a_key_without_a_lease_under_the_name_of_a_member_doesnt_keep_it_out():
+    async with TwinCluster("a") as cluster:
+        await cluster.settled()
+        await cluster["a"].client.txn((), [Put(member_key("b"), b"garbage")])
+        cluster.start("b")
+        await cluster.settled()
