@@ -336,7 +336,7 @@ def cluster_event(event: ClusterEvent) -> ClusterEventMessage:
     """An event of the cluster on the wire."""
     return ClusterEventMessage(
         at=stamp(event.at),
-        kind=event.kind.value,
+        kind=event.kind,
         object=event.object,
         text=text_of(event),
         reason=event.reason,

@@ -43,9 +43,11 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """One event. `detail`: the rest of its sentence, such as the former leader."""
+    """One event. `kind`: a `Kind`, or the text that a newer version wrote. `detail`: the rest of
+    its sentence, such as the former leader.
+    """
 
-    kind: Kind
+    kind: str
     object: str
     actor: str
     reason: str = ""
@@ -59,7 +61,7 @@ class ClusterEvent:
         return self.object.partition("/")[2]
 
 
-_TEXT: Final = {
+_TEXT: Final[dict[str, str]] = {
     Kind.LEADER_CHANGED: "leader changed",
     Kind.MEMBER_LOST: "member {} lost",
     Kind.MEMBER_RETURNED: "member {} returned",
@@ -71,7 +73,8 @@ _TEXT: Final = {
 
 def text_of(event: ClusterEvent) -> str:
     """Return the event as one sentence without a full stop."""
-    text = _TEXT[event.kind].format(event.name)
+    template = _TEXT.get(event.kind, f"{{}}: {event.kind.replace('-', ' ')}")
+    text = template.format(event.name)
     return f"{text}: {event.detail}" if event.detail else text
 
 
@@ -115,8 +118,8 @@ NO_LOSSES: Final = Losses()
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """An incarnation that isn't recorded as lost. `seen`: a member of this version registered it or
-    saw its key; the loss of any other isn't reported, for nobody knows when it happened.
+    """An incarnation that isn't recorded as lost. `seen`: a member of this version saw its key in
+    etcd. The end of any other incarnation isn't reported as a loss.
     """
 
     id: IncarnationId

@@ -1,11 +1,14 @@
 """Who may attach, and how long: the lives of workers at a member (PROTOCOL 6).
 
-    hello → registered → key and lease in etcd → attached → goodbye │ lost
+    hello → registered → key and lease in etcd → seen → attached → goodbye │ lost
 
 One identity is never served twice: a newcomer from the same spool directory (it holds its lock)
 ends the earlier incarnation, once the results that it still has in its spool are settled; one from
 another directory is turned away while the first's lease lives. A lost incarnation is told so and
 comes back as a new one; nothing here brings a lost one back to life.
+
+A worker that is turned away for its name isn't registered. An incarnation without a key was never
+there: its end is no loss.
 """
 
 import asyncio
@@ -48,6 +51,11 @@ class Turned:
     status: str
     message: str
     reason: str
+
+
+WRITTEN_OFF: Final = Turned(
+    "FAILED_PRECONDITION", "this incarnation was written off", "INCARNATION_LOST"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,27 +110,26 @@ class Greeting:
         self, incarnation: Incarnation, spooled: Sequence[tuple[RunKey, Token]]
     ) -> Turned | None:
         """Take a hello; None: welcome. Raises Unavailable."""
+        others = [
+            one
+            for one in await self._store.of_worker(incarnation.worker)
+            if one.id != incarnation.id
+        ]
+        if twin := await self._twin(incarnation, others):
+            return await self._lost_before(incarnation) or await self._turn_away(incarnation, twin)
         stored = await self._store.register(incarnation)
         if stored.worker != incarnation.worker:
             return Turned(
                 "PERMISSION_DENIED", f"this incarnation is of worker {stored.worker}", ANOTHER
             )
         if stored.lost_at is not None:
-            return Turned(
-                "FAILED_PRECONDITION", "this incarnation was written off", "INCARNATION_LOST"
-            )
-        others = [
-            one
-            for one in await self._store.of_worker(incarnation.worker)
-            if one.id != incarnation.id
-        ]
-        turned = await self._second_identity(incarnation, others)
-        if turned is not None:
-            return turned
-        await self._leases.ensure(incarnation)
+            return WRITTEN_OFF
+        created = await self._leases.ensure(incarnation)
         turned = await self._came_second(incarnation)
         if turned is not None:
             return turned
+        if created:
+            await self._store.note_seen([incarnation.id])
         earlier = tuple(one for one in others if one.spool_id == incarnation.spool_id)
         if earlier:
             ending = _Ending(earlier, tuple(spooled), boottime() + SPOOL_WITHIN)
@@ -167,15 +174,19 @@ class Greeting:
         self._lost.discard(incarnation)
         self._leases.forget(incarnation)
 
-    async def _second_identity(
+    async def _lost_before(self, incarnation: Incarnation) -> Turned | None:
+        found = await self._store.incarnations([incarnation.id])
+        return WRITTEN_OFF if found and found[0].lost_at is not None else None
+
+    async def _twin(
         self, incarnation: Incarnation, others: Sequence[Incarnation]
-    ) -> Turned | None:
+    ) -> Incarnation | None:
+        """Return the incarnation of another spool directory that has the name and a key."""
         strangers = [one for one in others if one.spool_id != incarnation.spool_id]
         if not strangers:
             return None
         live = await self._leases.others_live(incarnation)
-        twin = next((one for one in strangers if one.id in live), None)
-        return None if twin is None else await self._turn_away(incarnation, twin)
+        return next((one for one in strangers if one.id in live), None)
 
     async def _came_second(self, incarnation: Incarnation) -> Turned | None:
         """Look again once the key is there: two of one name may have come at the same moment."""

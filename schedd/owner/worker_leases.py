@@ -65,10 +65,12 @@ class WorkerLeases:
         """Where an incarnation stands in etcd."""
         return f"{self._prefix}{worker}/{incarnation}"
 
-    async def ensure(self, incarnation: Incarnation) -> None:
-        """Have the incarnation's key there, under a lease. Raises Unavailable."""
+    async def ensure(self, incarnation: Incarnation) -> bool:
+        """Create the incarnation's key under a lease, unless it exists. Returns whether it was
+        created. Raises Unavailable.
+        """
         async with self._lock(incarnation.id):
-            await self._ensure(incarnation)
+            return await self._ensure(incarnation)
 
     async def standing(self, named: Collection[IncarnationId]) -> Standing:
         """Who has a key, by a linearizable list, and who of those named is gone. Whoever is missing
@@ -193,14 +195,14 @@ class WorkerLeases:
         held = self._held.get(incarnation.id)
         return held is not None and bool(await self._etcd.keepalive_once(held))
 
-    async def _ensure(self, incarnation: Incarnation) -> None:
+    async def _ensure(self, incarnation: Incarnation) -> bool:
         key = self.key(incarnation.worker, incarnation.id)
         backoff = Backoff(0.05, 0.5)
         for _ in range(ATTEMPTS):
             there = await self._etcd.get(key)
             if there is not None and there.lease != NO_LEASE:
                 self._held[incarnation.id] = there.lease
-                return
+                return False
             if there is not None:  # no member wrote it: without a lease it would never end
                 await self._etcd.txn([Compare.unchanged(there)], [Delete(key)])
                 log.error("invalid etcd key deleted: %s has no lease", key)
@@ -210,7 +212,7 @@ class WorkerLeases:
             )
             if made.succeeded:
                 self._held[incarnation.id] = lease.id
-                return
+                return True
             await self._etcd.revoke(lease.id)
             await asyncio.sleep(backoff.next())
         raise Unavailable(f"the key of worker {incarnation.worker} changes too quickly in etcd")

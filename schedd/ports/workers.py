@@ -90,5 +90,5 @@ class WorkerStore(Protocol):
         ...
 
     async def note_seen(self, seen: Collection[IncarnationId]) -> None:
-        """Record that the keys of these exist."""
+        """Record that the keys of these exist in etcd. A worker that was lost returns by it."""
         ...

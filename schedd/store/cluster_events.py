@@ -13,7 +13,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from schedd.core.changes import Cursor
-from schedd.core.cluster_events import MOST_LOST, ClusterEvent, Kind, Losses, LostMember
+from schedd.core.cluster_events import MOST_LOST, ClusterEvent, Losses, LostMember
 from schedd.core.model import AuditEntry
 from schedd.store import arrays, audit
 from schedd.store.rows import INCARNATION_COLUMNS, incarnation
@@ -56,7 +56,8 @@ SELECT {INCARNATION_COLUMNS} FROM (
     ORDER BY worker, lost_at DESC
 ) l
 WHERE NOT EXISTS (
-    SELECT FROM incarnations n WHERE n.worker = l.worker AND n.started_at > l.started_at)
+    SELECT FROM incarnations n WHERE n.worker = l.worker AND n.started_at > l.started_at
+      AND n.seen_at IS NOT NULL)
 ORDER BY l.lost_at DESC LIMIT {MOST_LOST}
 """
 
@@ -68,7 +69,7 @@ def record(connection: Connection, events: Sequence[ClusterEvent]) -> None:
     connection.exec_driver_sql(
         INSERT,
         {
-            "kinds": arrays.texts(event.kind.value for event in events),
+            "kinds": arrays.texts(event.kind for event in events),
             "objects": arrays.texts(event.object for event in events),
             "actors": arrays.texts(event.actor for event in events),
             "reasons": arrays.texts(event.reason for event in events),
@@ -80,7 +81,7 @@ def record(connection: Connection, events: Sequence[ClusterEvent]) -> None:
         [
             AuditEntry(
                 event.actor,
-                event.kind.value,
+                event.kind,
                 event.object,
                 "ok",
                 event.reason,
@@ -127,5 +128,4 @@ def prune(connection: Connection) -> None:
 
 
 def _event(row: Sequence[object]) -> ClusterEvent:
-    kind, *rest = row
-    return ClusterEvent(Kind(str(kind)), *rest)  # type: ignore[arg-type]  # columns in this order
+    return ClusterEvent(*row)  # type: ignore[arg-type]  # columns in this order

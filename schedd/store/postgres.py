@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -372,8 +373,9 @@ class PostgresStore:
             pass
 
     async def _forget_incarnations(self) -> None:
-        while await self.database.call(workers.forget_lost):
-            pass
+        after: str | None = ""
+        while after is not None:
+            after = await self.database.call(partial(workers.forget_lost, after=after))
 
     async def _forget_keys(self) -> None:
         while await self.database.call(idempotency.forget_old):

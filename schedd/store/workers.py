@@ -15,20 +15,34 @@ from schedd.store import arrays, cluster_events
 from schedd.store.rows import INCARNATION_COLUMNS, incarnation
 
 REGISTER = f"""
-INSERT INTO incarnations ({INCARNATION_COLUMNS}, seen_at)
+INSERT INTO incarnations ({INCARNATION_COLUMNS})
 VALUES (%(id)s, %(worker)s, %(spool_id)s, %(host)s, %(version)s, %(slots)s, %(labels)s::jsonb,
-    %(handlers)s::text[], %(actions)s::text[], %(started_at)s, NULL, %(namespaces)s::text[],
-    clock_timestamp())
+    %(handlers)s::text[], %(actions)s::text[], %(started_at)s, NULL, %(namespaces)s::text[])
 ON CONFLICT (id) DO UPDATE SET namespaces = EXCLUDED.namespaces
 WHERE incarnations.namespaces IS DISTINCT FROM EXCLUDED.namespaces
     AND incarnations.worker = EXCLUDED.worker
-RETURNING xmax = 0
 """
 
-BEFORE = """
-SELECT unplanned, lost_at FROM incarnations WHERE worker = %s AND id <> %s
-ORDER BY started_at DESC, id DESC LIMIT 1
+NOTE_SEEN = """
+UPDATE incarnations SET seen_at = clock_timestamp()
+WHERE id IN (SELECT i.id FROM incarnations i WHERE i.id = ANY (%(ids)s::uuid[])
+             AND i.seen_at IS NULL ORDER BY i.id FOR NO KEY UPDATE)
+  AND seen_at IS NULL
+RETURNING id
 """
+
+RETURNED = """
+SELECT n.worker, b.lost_at FROM incarnations n
+CROSS JOIN LATERAL (
+    SELECT unplanned, lost_at FROM incarnations o
+    WHERE o.worker = n.worker AND o.started_at <= n.started_at AND o.id <> n.id
+      AND o.seen_at IS NOT NULL
+    ORDER BY o.started_at DESC, o.id DESC LIMIT 1
+) b
+WHERE n.id = ANY (%(ids)s::uuid[]) AND b.unplanned
+ORDER BY n.worker
+"""
+"""Workers whose last incarnation before these was lost."""
 
 LOSE = """
 UPDATE incarnations SET lost_at = clock_timestamp(),
@@ -36,7 +50,7 @@ UPDATE incarnations SET lost_at = clock_timestamp(),
 WHERE id IN (SELECT i.id FROM incarnations i WHERE i.id = ANY (%(ids)s::uuid[])
              AND i.lost_at IS NULL ORDER BY i.id FOR NO KEY UPDATE)
   AND lost_at IS NULL
-RETURNING worker, host, unplanned
+RETURNING worker, host, seen_at IS NOT NULL
 """
 
 REGISTERED = """
@@ -63,36 +77,62 @@ WHERE worker = ANY (%(workers)s::text[]) ORDER BY worker, started_at DESC, id DE
 
 KEPT_FOR = "interval '90 days'"
 MOST_OF_WORKER = 10_000
-"""Lost incarnations of one worker that are kept; `run attempts` shows the worker by them."""
+"""Incarnations of one worker that are kept; `run attempts` shows the worker by them."""
+
+WORKERS_AT_ONCE = 20
 
 FORGET = f"""
-DELETE FROM incarnations WHERE id IN (
-    SELECT id FROM (
-        SELECT id, lost_at, row_number() OVER (PARTITION BY worker ORDER BY lost_at DESC) AS place
-        FROM incarnations WHERE lost_at IS NOT NULL
-    ) i
-    WHERE place > 1 AND lost_at < clock_timestamp() - interval '1 hour'
-      AND (place > {MOST_OF_WORKER} OR lost_at < clock_timestamp() - {KEPT_FOR})
-      AND id NOT IN (SELECT r.incarnation FROM live l JOIN runs r
-        ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
-        WHERE r.state = 'RUNNING' AND r.incarnation IS NOT NULL)
-    LIMIT %s
+WITH RECURSIVE part AS (
+    (SELECT worker, 1 AS place FROM incarnations WHERE worker > %(after)s ORDER BY worker LIMIT 1)
+    UNION ALL
+    SELECT n.worker, p.place + 1 FROM part p CROSS JOIN LATERAL (
+        SELECT worker FROM incarnations i WHERE i.worker > p.worker ORDER BY i.worker LIMIT 1
+    ) n
+    WHERE p.place < {WORKERS_AT_ONCE}
+), of_worker AS MATERIALIZED (
+    SELECT worker, (SELECT started_at FROM incarnations WHERE worker = p.worker
+            ORDER BY started_at DESC LIMIT 1) AS newest,
+        (SELECT started_at FROM incarnations WHERE worker = p.worker
+         ORDER BY started_at DESC OFFSET {MOST_OF_WORKER - 1} LIMIT 1) AS last_kept
+    FROM part p
+), old AS MATERIALIZED (
+    SELECT o.id FROM of_worker w CROSS JOIN LATERAL (
+        SELECT id, started_at, lost_at FROM incarnations i WHERE i.worker = w.worker
+          AND i.started_at < LEAST(w.newest,
+              GREATEST(w.last_kept, statement_timestamp() - {KEPT_FOR})) OFFSET 0
+    ) o
+    WHERE o.lost_at < statement_timestamp() - interval '1 hour'
+      AND (o.started_at < w.last_kept OR o.lost_at < statement_timestamp() - {KEPT_FOR})
+    LIMIT %(limit)s
+), deleted AS (
+    DELETE FROM incarnations WHERE id IN (
+        SELECT id FROM old WHERE id NOT IN (SELECT r.incarnation FROM live l JOIN runs r
+            ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+            WHERE r.state = 'RUNNING' AND r.incarnation IS NOT NULL)
+    ) RETURNING 1
 )
+SELECT (SELECT max(worker) FROM part),
+    (SELECT count(*) FROM old) = %(limit)s AND EXISTS (SELECT FROM deleted)
+"""
+"""Reads the next workers by the index of worker and start: a part of the table, whatever its size.
+An incarnation is lost after it started.
 """
 
 
-def forget_lost(connection: Connection, limit: int = 5_000) -> int:
-    """Delete incarnations that were lost long ago, at most `limit`; how many. The newest of each
-    worker stays, and one with a run that is RUNNING.
+def forget_lost(connection: Connection, after: str = "", limit: int = 5_000) -> str | None:
+    """Delete incarnations of the next workers after `after` that were lost long ago. Returns where
+    to continue, None at the end. The newest incarnation of each worker stays, and one with a run
+    that is RUNNING.
     """
-    return connection.exec_driver_sql(FORGET, (limit,)).rowcount
+    last, more = connection.exec_driver_sql(FORGET, {"after": after, "limit": limit}).one()
+    return after if more else last
 
 
 def register(connection: Connection, new: Incarnation) -> Incarnation:
     """Insert it if it is new; the stored row wins, but for the namespaces, which go by the
     certificate of its newest stream.
     """
-    registered = connection.exec_driver_sql(
+    connection.exec_driver_sql(
         REGISTER,
         {
             "id": new.id,
@@ -109,9 +149,7 @@ def register(connection: Connection, new: Incarnation) -> Incarnation:
             "started_at": new.started_at,
             "namespaces": None if new.namespaces is None else arrays.texts(sorted(new.namespaces)),
         },
-    ).scalar()
-    if registered:
-        _note_return(connection, new)
+    )
     [stored] = incarnations(connection, [new.id])
     return stored
 
@@ -141,7 +179,8 @@ def newest_of(connection: Connection, workers: Collection[str]) -> list[Incarnat
 
 def lose(connection: Connection, lost: Collection[IncarnationId], kind: Kind | None) -> None:
     """Record these as lost; the first record stays. `kind`: WORKER_LOST, or WORKER_RESTARTED where
-    a newer incarnation of its spool directory ends it. None: a goodbye.
+    a newer incarnation of its spool directory ends it. None: a goodbye. An incarnation that never
+    had a key in etcd ends without an event.
     """
     unplanned = kind is Kind.WORKER_LOST
     rows = connection.exec_driver_sql(LOSE, {"ids": arrays.ids(lost), "unplanned": unplanned}).all()
@@ -152,8 +191,8 @@ def lose(connection: Connection, lost: Collection[IncarnationId], kind: Kind | N
         connection,
         [
             ClusterEvent(kind, f"worker/{worker}", f"worker/{worker}", reason, f"host {host}")
-            for worker, host, counts in rows
-            if counts or not unplanned
+            for worker, host, seen in rows
+            if seen
         ],
     )
 
@@ -164,19 +203,20 @@ def registered(connection: Connection) -> list[Registered]:
 
 
 def note_seen(connection: Connection, seen: Collection[IncarnationId]) -> None:
-    """Record that the keys of these exist; registrations by an older version don't say."""
-    connection.exec_driver_sql(
-        "UPDATE incarnations SET seen_at = clock_timestamp()"
-        " WHERE id = ANY (%s::uuid[]) AND seen_at IS NULL",
-        (arrays.ids(seen),),
-    )
-
-
-def _note_return(connection: Connection, new: Incarnation) -> None:
-    worker = arrays.clean(new.worker)
-    before = connection.exec_driver_sql(BEFORE, (worker, new.id)).first()
-    if before is None or not before.unplanned:
+    """Record that the keys of these exist in etcd. A worker that was lost returns by it."""
+    noted = connection.exec_driver_sql(NOTE_SEEN, {"ids": arrays.ids(seen)}).scalars().all()
+    if not noted:
         return
-    since = f"lost since {before.lost_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    event = ClusterEvent(Kind.WORKER_RETURNED, f"worker/{worker}", f"worker/{worker}", detail=since)
-    cluster_events.record(connection, [event])
+    returned = connection.exec_driver_sql(RETURNED, {"ids": arrays.ids(noted)}).all()
+    cluster_events.record(
+        connection,
+        [
+            ClusterEvent(
+                Kind.WORKER_RETURNED,
+                f"worker/{worker}",
+                f"worker/{worker}",
+                detail=f"lost since {lost_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            )
+            for worker, lost_at in returned
+        ],
+    )

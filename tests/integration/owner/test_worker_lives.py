@@ -11,15 +11,17 @@ from uuid import uuid4
 import pytest
 
 from schedd.core.absence import Departures
+from schedd.core.cluster_events import Kind
 from schedd.core.ids import IncarnationId
 from schedd.core.model import AuditEntry, Incarnation
 from schedd.core.records import Drain
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
+from schedd.leader.losses import LossRecorder
 from schedd.owner.greeting import Greeting, Turned
 from schedd.owner.worker_leases import WorkerLeases
 from schedd.owner.workers import Workers
-from schedkit.clock import utcnow
+from schedkit.clock import boottime, utcnow
 from support.etcd import EtcdCluster
 from support.runs import RecordingLine, SetClock, worker
 from support.store import World, draft, firing, report
@@ -156,6 +158,48 @@ async def test_a_newcomer_from_another_spool_is_turned_away_while_the_first_live
     assert await place.refusals() == 1, "once is enough"
     await place.leases.end("w", first.id)
     assert await place.greeting.greet(newcomer(twin), []) is None
+
+
+async def test_a_worker_that_is_turned_away_for_its_name_is_never_a_loss(hasty: Place):
+    """It has no key. A row would end each TTL as a loss of the worker that lives."""
+    store = hasty.world.store
+    losses = LossRecorder(hasty.leases, store.workers, store.membership)
+    first = someone()
+    await hasty.greeting.greet(first, [])
+    twin = newcomer(first, spool_id="elsewhere")
+    until = boottime() + 2.5 * SHORT
+    while boottime() < until:
+        assert await hasty.leases.heard([first])
+        turned = await hasty.greeting.greet(twin, [])
+        assert turned is not None
+        assert turned.reason == "SECOND_IDENTITY"
+        await losses.step()
+        assert [one.id for one in await store.workers.registered()] == [first.id]
+        await asyncio.sleep(SHORT / 10)
+    assert await store.membership.events_after(0) == []
+
+
+async def test_a_lost_worker_whose_name_was_taken_meanwhile_hears_of_its_loss_first(place: Place):
+    """It ends its runs by that."""
+    first = someone()
+    await place.greeting.greet(first, [])
+    await place.world.store.workers.lose([first.id], Kind.WORKER_LOST)
+    await place.leases.end("w", first.id)
+    assert await place.greeting.greet(newcomer(first, spool_id="elsewhere"), []) is None
+    turned = await place.greeting.greet(first, [])
+    assert turned is not None
+    assert turned.reason == "INCARNATION_LOST"
+
+
+async def test_a_worker_that_returns_is_recorded_once_its_key_exists(place: Place):
+    first = someone()
+    await place.greeting.greet(first, [])
+    await place.world.store.workers.lose([first.id], Kind.WORKER_LOST)
+    second = newcomer(first)
+    for _ in range(2):
+        await place.greeting.greet(second, [])
+    events = await place.world.store.membership.events_after(0)
+    assert [event.kind for event in events] == [Kind.WORKER_LOST, Kind.WORKER_RETURNED]
 
 
 async def test_an_earlier_incarnation_lives_on_until_its_spooled_results_are_settled(place: Place):

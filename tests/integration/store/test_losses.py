@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
+from itertools import pairwise
 from uuid import uuid4
 
 import pytest
 
-from schedd.core.cluster_events import ClusterEvent, Kind
+from schedd.api.views import cluster_event
+from schedd.core.cluster_events import ClusterEvent, Kind, text_of
 from schedd.core.ids import IncarnationId, TenureId, Term
-from schedd.core.model import Tenure
+from schedd.core.model import Incarnation, Tenure
+from schedd.store.workers import forget_lost
 from support.store import MINUTE, START, World, incarnation, job_record
 
 DAY = timedelta(hours=24)
@@ -19,6 +23,13 @@ DAY = timedelta(hours=24)
 @pytest.fixture(autouse=True)
 async def _of_a_member(world: World) -> None:
     await world.member(take=False)
+
+
+async def seen(world: World, one: Incarnation) -> Incarnation:
+    """Register it, with a key in etcd."""
+    stored = await world.store.workers.register(one)
+    await world.store.workers.note_seen([one.id])
+    return stored
 
 
 async def events(world: World) -> list[ClusterEvent]:
@@ -102,9 +113,9 @@ async def test_a_goodbye_is_no_loss_and_a_tenure_that_ends_for_a_reason_is_one(
     assert (event.reason, event.detail) == ("TENURE_ENDED", "the lease is lost")
 
 
-async def test_a_lost_worker_is_listed_until_a_later_incarnation_registers(world: World) -> None:
+async def test_a_lost_worker_is_listed_until_a_later_incarnation_has_a_key(world: World) -> None:
     workers = world.store.workers
-    one = await workers.register(incarnation(worker="w1", host="h1"))
+    one = await seen(world, incarnation(worker="w1", host="h1"))
 
     await workers.lose([one.id], Kind.WORKER_LOST)
     await workers.lose([one.id], Kind.WORKER_LOST)
@@ -112,13 +123,16 @@ async def test_a_lost_worker_is_listed_until_a_later_incarnation_registers(world
     assert await names(world) == ([], ["w1"])
     later = replace(one, id=IncarnationId(uuid4()), started_at=one.started_at + MINUTE)
     await workers.register(later)
+    assert await names(world) == ([], ["w1"]), "it can't serve yet"
+    await workers.note_seen([later.id])
+    await workers.note_seen([later.id])
     assert await names(world) == ([], [])
     kinds = [event.kind for event in await events(world)]
     assert kinds == [Kind.WORKER_LOST, Kind.WORKER_RETURNED]
 
 
 async def test_a_worker_that_says_goodbye_is_not_lost(world: World) -> None:
-    one = await world.store.workers.register(incarnation(worker="w1"))
+    one = await seen(world, incarnation(worker="w1"))
 
     await world.store.workers.lose([one.id], None)
 
@@ -126,19 +140,45 @@ async def test_a_worker_that_says_goodbye_is_not_lost(world: World) -> None:
     assert await events(world) == []
 
 
-async def test_an_incarnation_that_no_member_of_this_version_saw_ends_without_an_event(
-    world: World,
+@pytest.mark.parametrize("kind", [Kind.WORKER_LOST, Kind.WORKER_RESTARTED])
+async def test_an_incarnation_that_never_had_a_key_ends_without_an_event(
+    world: World, kind: Kind
 ) -> None:
-    """An older version left rows of workers that ended long ago."""
+    """Etcd took no writes, the worker was turned away, or an older version left the row."""
     one = await world.store.workers.register(incarnation(worker="w1"))
-    await world.sql("UPDATE incarnations SET seen_at = NULL")
     assert [each.seen for each in await world.store.workers.registered()] == [False]
 
-    await world.store.workers.lose([one.id], Kind.WORKER_LOST)
+    await world.store.workers.lose([one.id], kind)
 
     assert await names(world) == ([], [])
     assert await world.store.workers.registered() == []
     assert await events(world) == []
+
+
+async def test_a_loss_stays_listed_while_later_incarnations_get_no_key(world: World) -> None:
+    one = await seen(world, incarnation(worker="w1"))
+    await world.store.workers.lose([one.id], Kind.WORKER_LOST)
+    for number in (1, 2):
+        later = replace(one, id=IncarnationId(uuid4()), started_at=one.started_at + number * MINUTE)
+        await world.store.workers.register(later)
+        await world.store.workers.lose([later.id], Kind.WORKER_LOST)
+
+    assert await names(world) == ([], ["w1"])
+    assert [event.kind for event in await events(world)] == [Kind.WORKER_LOST]
+
+
+async def test_events_of_a_kind_that_a_newer_version_wrote_are_read_as_text(world: World) -> None:
+    before = await world.store.changes.now()
+    await world.sql(
+        "INSERT INTO cluster_events (kind, object, actor, reason, detail)"
+        " VALUES ('member-promoted', 'member/m7', 'member/m1', '', 'by hand')"
+    )
+
+    [event] = await events(world)
+    [streamed] = (await world.store.changes.since(before, None)).events
+
+    assert text_of(event) == text_of(streamed) == "m7: member promoted: by hand"
+    assert cluster_event(event).kind == "member-promoted"
 
 
 async def test_a_stream_finds_the_events_of_transactions_after_its_cursor(world: World) -> None:
@@ -153,6 +193,34 @@ async def test_a_stream_finds_the_events_of_transactions_after_its_cursor(world:
 
     assert [event.kind for event in first.events] == [Kind.LEADER_CHANGED, Kind.MEMBER_LOST]
     assert [event.kind for event in second.events] == [Kind.MEMBER_LOST]
+
+
+async def test_old_incarnations_are_deleted_in_parts_and_the_newest_of_each_worker_stays(
+    world: World,
+) -> None:
+    """Each part reads some workers, and not the whole table."""
+    lost = {"often": (10_003, "2 hours"), **{f"w{n:03}": (3, "91 days") for n in range(50)}}
+    for worker, (count, ago) in lost.items():
+        await world.sql(
+            "INSERT INTO incarnations (id, worker, spool_id, host, version, slots, labels,"
+            " handlers, actions, started_at, lost_at) SELECT gen_random_uuid(), %s, '', '', '', 1,"
+            " '{}', '{}', '{}', now() - %s::interval - n * interval '1 s',"
+            " now() - %s::interval FROM generate_series(1, %s) n",
+            worker,
+            ago,
+            ago,
+            count,
+        )
+    parts: list[int] = []
+    after: str | None = ""
+    while after is not None:
+        after = await world.store.database.call(partial(forget_lost, after=after, limit=50))
+        [(left,)] = await world.sql("SELECT count(*) FROM incarnations")
+        parts.append(left)
+
+    assert max(a - b for a, b in pairwise(parts)) <= 50
+    rows = await world.sql("SELECT worker, count(*) FROM incarnations GROUP BY 1")
+    assert dict(map(tuple, rows)) == {"often": 10_000, **{f"w{n:03}": 1 for n in range(50)}}
 
 
 async def test_jobs_that_failed_three_times_in_a_row_are_found_and_others_are_not(

@@ -114,6 +114,9 @@ class Registered(Rows):
 
     looked: int = 0
 
+    async def of_worker(self, worker: str) -> list[Incarnation]:
+        return [one for one in self.stored if one.worker == worker]
+
     async def register(self, incarnation: Incarnation) -> Incarnation:
         return next((one for one in self.stored if one.id == incarnation.id), incarnation)
 
