@@ -387,4 +387,9 @@ audit = Table(
     Column("after", Text, nullable=False),
 )
 
-write_probes = Table("write_probes", metadata, Column("padding", LargeBinary, nullable=False))
+write_probes = Table(
+    "write_probes",
+    metadata,
+    Column("padding", LargeBinary, nullable=False),
+    prefixes=["UNLOGGED"],
+)
