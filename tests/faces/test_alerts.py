@@ -110,6 +110,23 @@ def test_that_postgresql_is_away_is_told_of_and_that_it_is_there_again(
     ends(prometheus, "ScheddNotReady", "ScheddDatabaseAway")
 
 
+def test_a_rejected_login_fires_with_its_reason_until_it_is_corrected(
+    cluster: DevCluster, prometheus: Prometheus, figure: Callable[[str], None]
+) -> None:
+    cluster.admin("ALTER ROLE schedd PASSWORD 'other'")
+    cluster.admin("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'schedd'")
+    try:
+        fires(prometheus, "ScheddDependencyFailing", "the role's password was changed", figure)
+        reasons = 'ALERTS{alertname="ScheddDependencyFailing",reason="login_rejected"}'
+        wait_until(lambda: prometheus.answers(reasons) == 2, WITHIN, "the reason of both members")
+    finally:
+        cluster.admin(f"ALTER ROLE schedd PASSWORD '{cluster.password}'")
+    mended = time.monotonic()
+    ends(prometheus, "ScheddDependencyFailing")
+    figure(f"ScheddDependencyFailing ended {time.monotonic() - mended:.1f} s after its correction")
+    ends(prometheus, "ScheddNotReady", "ScheddDatabaseAway")
+
+
 def fires(prometheus: Prometheus, alert: str, fault: str, figure: Callable[[str], None]) -> None:
     began = time.monotonic()
     wait_until(lambda: alert in prometheus.firing(), WITHIN, alert)
