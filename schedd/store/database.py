@@ -30,7 +30,7 @@ from urllib.parse import unquote
 import psycopg2
 from psycopg2 import ProgrammingError
 from psycopg2.extensions import parse_dsn
-from sqlalchemy import URL, Connection, create_engine, event, make_url
+from sqlalchemy import URL, Connection, RootTransaction, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -273,7 +273,7 @@ class Database:
                         transaction.rollback()
                         return cast("T", refused.answer)
                     committing = True
-                    transaction.commit()
+                    _commit(connection, transaction)
                     return answer
         except StartOver as moved:
             raise _Failed(Unavailable(f"PostgreSQL: {moved}"), Remedy.AT_ONCE) from moved
@@ -304,6 +304,17 @@ class Database:
         """Its pool was disposed of meanwhile, and would hold it until the collector comes."""
         if raw is not None and record.info.get(POOL) is not self._engine.pool:
             record.invalidate()
+
+
+def _commit(connection: Connection, transaction: RootTransaction) -> None:
+    """Commit. Where that fails, give the connection up: the server may reject a COMMIT and leave
+    the transaction open as failed (a statement timeout), and psycopg2 takes it for ended.
+    """
+    try:
+        transaction.commit()
+    except DRIVER_ERRORS:
+        connection.invalidate()
+        raise
 
 
 def _mark_unsent(context: ExceptionContext) -> None:

@@ -58,6 +58,7 @@ def admit(connection: Connection, lineage: Lineage) -> None:
     except DBAPIError as error:
         if sqlstate(error) in _NOT_MIGRATED:
             return  # whoever starts on it is told what to do
+        connection.invalidate()  # its COMMIT may have failed: see `database`
         raise
     try:
         compare(lineage, probe, known)
