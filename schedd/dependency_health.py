@@ -72,22 +72,24 @@ class DependencyHealth:
 
     def rejected(self, dependency: Dependency, error: Rejected) -> None:
         """A call of this member was rejected."""
-        self._failed(dependency, error, rejected_at=self._clock())
+        self._failed(dependency, error, self._clock(), rejected_at=self._clock())
 
     def probe(self, dependency: Dependency, write: Callable[[], Awaitable[object]]) -> Loop:
         """The loop that writes to it."""
 
         async def step() -> float | None:
+            began = self._clock()
             try:
                 async with asyncio.timeout(PROBE_WITHIN):
                     await write()
             except Unavailable as error:
-                self._failed(dependency, error)
+                self._failed(dependency, error, began)
             except TimeoutError:
                 name = NAMES[dependency]
                 self._failed(
                     dependency,
                     Unavailable(f"{name} didn't answer a write within {PROBE_WITHIN:g} s"),
+                    began,
                 )
             else:
                 self._succeeded(dependency)
@@ -97,7 +99,12 @@ class DependencyHealth:
         return Loop(f"{dependency.value} write probe", step, interval=PROBE_EVERY)
 
     def _failed(
-        self, dependency: Dependency, error: Unavailable, *, rejected_at: float = 0.0
+        self,
+        dependency: Dependency,
+        error: Unavailable,
+        began: float,
+        *,
+        rejected_at: float = 0.0,
     ) -> None:
         before = self._troubles.get(dependency)
         if before is not None and before.rejected and not isinstance(error, Rejected):
@@ -106,7 +113,7 @@ class DependencyHealth:
         self._troubles[dependency] = _Trouble(
             failure,
             isinstance(error, Rejected),
-            before.began if before else self._clock(),
+            before.began if before else began,
             rejected_at or (before.rejected_at if before else 0.0),
         )
         if before is None or before.failure.reason != failure.reason:
@@ -128,13 +135,6 @@ class DependencyHealth:
 
 
 def _failure(dependency: Dependency, error: Unavailable, since: datetime) -> DependencyFailure:
-    if isinstance(error, Rejected):
-        return DependencyFailure(dependency, error.reason, error.cause, error.remedy, since)
-    name = NAMES[dependency]
-    return DependencyFailure(
-        dependency,
-        "unavailable",
-        str(error),
-        f"Start {name}, or repair the network between it and this member",
-        since,
-    )
+    cause = error.cause if isinstance(error, Rejected) else str(error)
+    usual = f"Start {NAMES[dependency]}, or repair the network between it and this member"
+    return DependencyFailure(dependency, error.reason, cause, error.remedy or usual, since)

@@ -29,7 +29,17 @@ class Unavailable(ScheddError):
     """Something outside this process is away, or may be: the outcome of the call is unknown.
 
     Trying again later is right; acting as if nothing had happened is not.
+
+    `reason` is a snake_case word for metrics; `remedy` says what a person can change, if it lasts.
     """
+
+    reason = "unavailable"
+    remedy = ""
+
+    def __init__(self, *what: object, reason: str = "", remedy: str = "") -> None:
+        super().__init__(*what)
+        self.reason = reason or self.reason
+        self.remedy = remedy or self.remedy
 
 
 class OutcomeUnknown(Unavailable):
@@ -63,15 +73,12 @@ class Rejected(Unavailable):
     A person has to change something there, and a running process waits for that: it retries with
     backoff like any `Unavailable`. It may end a start (`NotNow`), never a process that has served.
 
-    `reason` is a snake_case word for metrics, `cause` a sentence with what was rejected, `remedy`
-    a sentence with what to change.
+    `cause` is a sentence with what was rejected.
     """
 
     def __init__(self, reason: str, cause: str, remedy: str) -> None:
-        super().__init__(f"{cause}. {remedy}")
-        self.reason = reason
+        super().__init__(f"{cause}. {remedy}", reason=reason, remedy=remedy)
         self.cause = cause
-        self.remedy = remedy
 
 
 class Misconfigured(ScheddError):

@@ -124,6 +124,18 @@ _READ_ONLY_REMEDY: Final = (
     " at the primary"
 )
 _DISK_REMEDY: Final = "Make room on PostgreSQL's disk"
+_RLS_REMEDY: Final = (
+    "Disable row-level security of schedd's tables, or give the role BYPASSRLS: schedd must see"
+    " every row"
+)
+_WAITED_REMEDY: Final = (
+    "Find what delays statements (pg_stat_activity: locks, disk, processor), and check"
+    " statement_timeout and lock_timeout of the role and the database (docs/operations.md)"
+)
+_FULL: Final = re.compile(r"too many (?:connections|clients)|connection slots are reserved")
+_FULL_REMEDY: Final = (
+    "Raise CONNECTION LIMIT of the role or the database, or max_connections; or end other sessions"
+)
 
 
 def judge(error: BaseException, *, committing: bool) -> tuple[Exception, Remedy]:
@@ -151,12 +163,19 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, Remedy]
         return Fault(text), Remedy.NONE
     if code in _WAITED:
         kind = TookTooLong if code == _TOO_LONG else Unavailable
-        return kind(text), Remedy.ONCE_MORE
+        return kind(text, reason="timed_out", remedy=_WAITED_REMEDY), Remedy.ONCE_MORE
     if lost:
-        return DatabaseUnavailable(text), Remedy.AT_ONCE
+        return _lost(words), Remedy.AT_ONCE
     if code.startswith(_BROKEN):
         return BrokenData(text), Remedy.NONE
     return Unavailable(f"{text} (SQLSTATE {code})"), Remedy.NONE
+
+
+def _lost(words: str) -> DatabaseUnavailable:
+    if _FULL.search(words):
+        told = f"PostgreSQL has no connection left: {words}"
+        return DatabaseUnavailable(told, reason="no_connection", remedy=_FULL_REMEDY)
+    return DatabaseUnavailable(f"PostgreSQL: {words}")
 
 
 def sqlstate(error: DBAPIError) -> str:
@@ -202,6 +221,10 @@ def _rejected(code: str, words: str, error: DBAPIError) -> Rejected | None:
         return _login(words)
     if code == "3D000":
         return _no_database(words)
+    if code == "42501" and "row-level security" in words:
+        return Rejected(
+            "permission_denied", f"PostgreSQL hides rows from schedd: {words}", _RLS_REMEDY
+        )
     if code == "42501":
         return Rejected(
             "permission_denied", f"PostgreSQL denies a privilege: {words}", _GRANT_REMEDY

@@ -247,6 +247,39 @@ def grants_revoked(world: World) -> Iterator[None]:
 
 
 @contextmanager
+def rows_hidden(world: World) -> Iterator[None]:
+    for switch in ("ENABLE", "FORCE"):
+        world.admin(f"ALTER TABLE runs {switch} ROW LEVEL SECURITY", database="schedd")
+    try:
+        yield
+    finally:
+        for switch in ("NO FORCE", "DISABLE"):
+            world.admin(f"ALTER TABLE runs {switch} ROW LEVEL SECURITY", database="schedd")
+
+
+@contextmanager
+def no_connection_left(world: World) -> Iterator[None]:
+    world.admin("ALTER ROLE schedd CONNECTION LIMIT 0")
+    world.end_sessions()
+    try:
+        yield
+    finally:
+        world.admin("ALTER ROLE schedd CONNECTION LIMIT -1")
+
+
+@contextmanager
+def no_time_for_statements(world: World) -> Iterator[None]:
+    world.admin("ALTER ROLE schedd SET statement_timeout = '1ms'")
+    world.end_sessions()
+    try:
+        yield
+    finally:
+        limit = postgres.ROLE_LIMITS["statement_timeout"]
+        world.admin(f"ALTER ROLE schedd SET statement_timeout = '{limit}'")
+        world.end_sessions()
+
+
+@contextmanager
 def read_only(world: World) -> Iterator[None]:
     world.admin("ALTER DATABASE schedd SET default_transaction_read_only = on")
     world.end_sessions()
@@ -320,6 +353,9 @@ CHANGES: Mapping[str, tuple[Callable[[World], object], str]] = {
     "database renamed": (database_renamed, "PostgreSQL doesn't serve the database"),
     "grants revoked": (grants_revoked, "PostgreSQL denies a privilege"),
     "tables dropped": (tables_dropped, "The database's schema isn't the one"),
+    "rows hidden": (rows_hidden, "PostgreSQL hides rows from schedd"),
+    "no connection left": (no_connection_left, "PostgreSQL has no connection left"),
+    "no time for statements": (no_time_for_statements, "due to statement timeout"),
     "read-only": (read_only, "PostgreSQL is read-only"),
     "disk full": (disk_full, "PostgreSQL's disk is full"),
     "etcd full": (etcd_full, "etcd's database is full"),

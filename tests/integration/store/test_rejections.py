@@ -13,7 +13,7 @@ from schedd.core.model import Verdict
 from schedd.store import migrate, session
 from schedd.store.database import Database
 from schedd.store.errors import SchemaMismatch
-from schedkit.errors import BrokenData, Misconfigured, Rejected
+from schedkit.errors import BrokenData, Misconfigured, Rejected, Unavailable
 from support.postgres import ScratchServer, private_postgres
 from support.store import World, draft, firing, job_record, ok, report
 
@@ -122,6 +122,17 @@ BREAKS = {
         ["GRANT ALL ON ALL TABLES IN SCHEMA public TO schedd"],
         "permission_denied",
     ),
+    "rows hidden by row-level security": (
+        [
+            "ALTER TABLE jobs ENABLE ROW LEVEL SECURITY",
+            "ALTER TABLE jobs FORCE ROW LEVEL SECURITY",
+        ],
+        [
+            "ALTER TABLE jobs NO FORCE ROW LEVEL SECURITY",
+            "ALTER TABLE jobs DISABLE ROW LEVEL SECURITY",
+        ],
+        "permission_denied",
+    ),
     "a table renamed": (
         ["ALTER TABLE jobs RENAME TO jobs_away"],
         ["ALTER TABLE jobs_away RENAME TO jobs"],
@@ -180,6 +191,40 @@ async def test_a_rejection_is_retried_and_names_what_to_do(
 
     assert rejected.value.reason == reason
     assert rejected.value.remedy
+
+
+REJECTED_COMMIT = """
+CREATE TABLE refused (x int);
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE 'rejected at COMMIT'; END $$;
+CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON refused DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION refuse();
+"""
+
+
+async def test_a_connection_whose_commit_failed_isnt_used_again(private: ScratchServer) -> None:
+    """A COMMIT that times out as it arrives leaves the transaction open, as failed, and psycopg2
+    takes it for ended: every later statement would fail.
+    """
+    dsn = private.create_database()
+    migrate.upgrade(dsn)
+    private.execute(REJECTED_COMMIT, dsn)
+    used: list[int] = []
+
+    def insert(connection: Connection) -> None:
+        used.append(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+        connection.exec_driver_sql("INSERT INTO refused SELECT 1")
+
+    store = Database(dsn, lanes=1)
+    try:
+        with pytest.raises(Unavailable, match="rejected at COMMIT"):
+            await store.on_lane([0], insert)
+        [last] = await store.on_lane(
+            [0], lambda c: c.exec_driver_sql("SELECT pg_backend_pid()").scalars().all()
+        )
+    finally:
+        store.close()
+    assert last not in used
 
 
 async def test_a_dropped_schema_is_a_mismatch_and_not_the_end(private: ScratchServer) -> None:

@@ -124,6 +124,29 @@ def test_a_rejected_connection_has_its_cause_and_a_remedy(
     assert error.remedy in str(error)
 
 
+@pytest.mark.parametrize(
+    ("code", "words", "reason", "remedy"),
+    [
+        (
+            None,
+            'FATAL:  too many connections for role "schedd"',
+            "no_connection",
+            "CONNECTION LIMIT",
+        ),
+        (None, "FATAL:  sorry, too many clients already", "no_connection", "max_connections"),
+        ("53300", "remaining connection slots are reserved", "no_connection", "end other sessions"),
+        ("57014", "canceling statement due to statement timeout", "timed_out", "statement_timeout"),
+        ("55P03", "canceling statement due to lock timeout", "timed_out", "lock_timeout"),
+    ],
+)
+def test_an_outage_that_a_setting_causes_has_a_reason_and_a_remedy(
+    code: str | None, words: str, reason: str, remedy: str
+) -> None:
+    error, _ = judge(failed(code, words), committing=False)
+    assert isinstance(error, Unavailable)
+    assert (error.reason, remedy in error.remedy) == (reason, True)
+
+
 CODES = sorted(
     code
     for name, code in vars(errorcodes).items()
