@@ -6,15 +6,15 @@
 
     ends = each("deadline", runs, end_of)                    what is made of each
 
-    await in_parts("result", results, store)                 a batch: halved until the item is alone
-
 A loop handles values that others made: workers, callers, other members, rows of the database. One
 value that raises must not end the loop, and with it the process, for all others. So whatever an
 item raises is logged with its traceback, counted (`counts`, a metric of each daemon), and the loop
 continues. The broad `except` of the daemons is here.
 
 Invariants
-- `Unavailable` isn't about the item: it passes, and the loop retries. A cancellation passes, too.
+- `Unavailable` isn't about the item: it passes, and the loop retries. `Fault` is a bug of ours, by
+  its author's word: it passes, and ends the process. A cancellation passes, too.
+- Batches that a transaction writes are halved in the store (`schedd.store.halving`).
 - An exception outside of these blocks is a bug of the loop itself: it ends the process, as before.
 - Log lines of one kind come once a second at most, with how many there were.
 """
@@ -23,11 +23,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, TypeVar
 
-from schedkit.errors import Unavailable
+from schedkit.errors import BrokenData, Fault, Unavailable
 from schedkit.log_rate_limit import LimitedLine
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,11 @@ def note(kind: str, item: object, why: object, *, error: BaseException | None = 
             why,
             exc_info=error,
         )
+
+
+def about_item(error: Exception) -> bool:
+    """Whether an exception says something of the item that was handled, and not of the world."""
+    return isinstance(error, BrokenData) or not isinstance(error, (Unavailable, Fault))
 
 
 class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` is
@@ -97,7 +102,9 @@ class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` i
         trace: TracebackType | None,
     ) -> bool:
         """True: it was set aside."""
-        if not isinstance(error, Exception) or isinstance(error, (Unavailable, *self._passes)):
+        if not isinstance(error, Exception) or not about_item(error):
+            return False
+        if isinstance(error, self._passes):
             return False
         if self._logged:
             note(self._kind, self._item, f"{type(error).__name__}: {error}", error=error)
@@ -115,35 +122,3 @@ def each(kind: str, items: Iterable[T], handle: Callable[[T], R]) -> list[R]:
         with set_aside(kind, item):
             found.append(handle(item))
     return found
-
-
-async def in_parts(
-    kind: str,
-    items: Sequence[T],
-    handle: Callable[[Sequence[T]], Awaitable[None]],
-    *,
-    then: Callable[[T, Exception], None] | None = None,
-) -> None:
-    """Handle these as one batch. If that raises, handle each half, until the item that raises is
-    alone: it is noted, and `then` is called with it.
-
-    `handle` may be called again with items whose handling had begun: its effects must be the same
-    when they are repeated.
-
-    Raises:
-        Unavailable: the handling needs something that is unavailable.
-    """
-    try:
-        await handle(items)
-    except Exception as error:
-        if isinstance(error, Unavailable):
-            raise
-        if len(items) > 1:
-            middle = len(items) // 2
-            await in_parts(kind, items[:middle], handle, then=then)
-            await in_parts(kind, items[middle:], handle, then=then)
-            return
-        for item in items:
-            note(kind, item, f"{type(error).__name__}: {error}", error=error)
-            if then is not None:
-                then(item, error)

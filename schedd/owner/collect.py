@@ -10,9 +10,9 @@ and one whose end was accepted is over for all: rows are read of the others alon
 afterwards. While the database is away nothing is acknowledged and the worker keeps the result. What
 this member can't judge (`reports`) it doesn't answer either.
 
-Invariant: one result, refusal or start that raises is set aside (`set_aside`); the others of its
-batch are stored. A result that was set aside isn't acknowledged: its worker keeps it, and sends it
-to another member.
+Invariant: one result, refusal or start that can't be handled is set aside; the others of its batch
+are stored. A result that was set aside isn't acknowledged: its worker keeps it, and sends it to
+another member.
 """
 
 import math
@@ -43,7 +43,7 @@ from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.records import dataclass, replace
-from schedkit.set_aside import in_parts
+from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop, in_turns
 
 BATCH: Final = 500
@@ -234,13 +234,7 @@ class Collect:
         return max(0.0, self._since + GATHER - self._boot())
 
     async def _store_results(self) -> None:
-        def drop(one: tuple[_At, _Kept], _error: Exception) -> None:
-            self._results.pop(one[0], None)
-
         batch = list(self._results.items())[:BATCH]
-        await in_parts("result", batch, self._store_some_results, then=drop)
-
-    async def _store_some_results(self, batch: Sequence[tuple[_At, _Kept]]) -> None:
         runs = await self._runs_of([reported for _, (reported, _) in batch])
         decided = await self._decide([reported for _, (reported, _) in batch], runs)
         told: dict[_At, Report] = {}
@@ -252,9 +246,9 @@ class Collect:
         verdicts = await self._store.accept([*told.values()]) if told else []
         await AFTER_COMMIT()
         async for (at, report), verdict in in_turns(zip(told.items(), verdicts, strict=True)):
-            if at not in self._results:  # a batch that is stored in parts: answered already
-                continue
             reported, line = self._results.pop(at)  # it may have come again, by another stream
+            if verdict is None:
+                continue
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
             run = runs.get(report.key)
             if verdict is Verdict.STALE:
@@ -294,32 +288,33 @@ class Collect:
         running = [run for run in runs.values() if run.state is State.RUNNING]
         known = await self._catalogue.of_runs(running)
         now = self._clock.now()
-        return [report_of(one, runs.get(one.key), known, now) async for one in in_turns(reported)]
+        decided: list[Report | None] = []
+        async for one in in_turns(reported):
+            decided.append(None)
+            with set_aside("result", f"run {one.key.run_id}"):
+                decided[-1] = report_of(one, runs.get(one.key), known, now)
+        return decided
 
     async def _store_starts(self) -> None:
         batch = dict(list(self._starts.items())[:BATCH])
-        await in_parts("start", [*batch.values()], self._store.started)
+        await self._store.started([*batch.values()])
         self._nudges.runs_changed([(key.run_id, None) for key, _, _ in batch.values()])
         for at in batch:
             self._starts.pop(at, None)
 
     async def _store_refusals(self) -> None:
         batch = dict(list(self._refusals.items())[:BATCH])
-        await in_parts("refusal", [*batch.values()], self._store_some_refusals)
+        runs = await self._store.reported_runs([one.key for one in batch.values()])
+        refused = [one for one in batch.values() if one.key in runs]
+        for one in refused:
+            with set_aside("refusal", f"run {one.key.run_id}"):
+                await self._look_for_alarm(one, runs[one.key])
+        unstarted = [
+            Unstarted(one.key, runs[one.key].shard, one.token, one.sender) for one in refused
+        ]
+        await self._hand_on(await self._store.refuse(unstarted))
         for at in batch:
             self._refusals.pop(at, None)
-
-    async def _store_some_refusals(self, batch: Sequence[Refusal]) -> None:
-        runs = await self._store.reported_runs([one.key for one in batch])
-        unstarted = [
-            Unstarted(one.key, runs[one.key].shard, one.token, one.sender)
-            for one in batch
-            if one.key in runs
-        ]
-        for one in batch:
-            if one.key in runs:
-                await self._look_for_alarm(one, runs[one.key])
-        await self._hand_on(await self._store.refuse(unstarted))
 
     async def _look_for_alarm(self, refusal: Refusal, run: LiveRun) -> None:
         """Somebody gave out a token greater than the row has ever had. The shard's epoch is raised

@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from schedd.core.ids import SEQUENCES, Epoch, ShardId, TenureId, Timeline, Token, token_of
 from schedd.core.model import Claim
+from schedkit.errors import Unavailable
 
 
 class Ownership:
@@ -113,8 +114,8 @@ class Ownership:
             await self._ended.wait()
 
 
-class ExhaustedEpoch(Exception):
-    """The shard's epoch has no sequence numbers left: take it anew."""
+class ExhaustedEpoch(Unavailable):
+    """The shard's epoch has no sequence numbers left: the shard has to be taken again."""
 
     def __init__(self, shard: ShardId) -> None:
         super().__init__(f"shard {shard} has used all sequence numbers of its epoch")

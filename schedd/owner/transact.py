@@ -18,7 +18,6 @@ from schedd.core.model import Claim
 from schedd.owner.ownership import ExhaustedEpoch, Ownership
 from schedkit.errors import Unavailable
 from schedkit.records import dataclass
-from schedkit.set_aside import in_parts
 
 
 class OfShard(Protocol):
@@ -56,8 +55,7 @@ class Transactor:
         """Write the items of each lane in one transaction, all lanes at once.
 
         Items of shards that are no longer owned are left out. A lane whose database is unavailable
-        gives `Failed` with its items; the others are written. An item that raises is set aside, and
-        has no answer: the batch of its lane is written in several transactions then.
+        gives `Failed` with its items; the others are written.
         """
         lanes: dict[int, list[T]] = defaultdict(list)
         for item in items:
@@ -65,10 +63,10 @@ class Transactor:
                 lanes[self.ownership.lane_of(item.shard)].append(item)
         async with asyncio.TaskGroup() as group:
             started = [
-                group.create_task(self._in_parts(lane, batch, write), name=f"lane {lane}")
+                group.create_task(self._write(lane, batch, write), name=f"lane {lane}")
                 for lane, batch in lanes.items()
             ]
-        return [answer for task in started for answer in task.result()]
+        return [task.result() for task in started]
 
     async def rows(
         self,
@@ -90,20 +88,6 @@ class Transactor:
             self._emit(ShardsLost(shards, step))
             self.ownership.drop(shards)
 
-    async def _in_parts(
-        self,
-        lane: int,
-        batch: list[T],
-        write: Callable[[Claim, Sequence[T]], Awaitable[A]],
-    ) -> list[A | Failed[T]]:
-        answers: list[A | Failed[T]] = []
-
-        async def write_part(part: Sequence[T]) -> None:
-            answers.append(await self._write(lane, [*part], write))
-
-        await in_parts("row", batch, write_part)
-        return answers
-
     async def _write(
         self,
         lane: int,
@@ -115,8 +99,8 @@ class Transactor:
         with self.ownership.in_flight(lane):
             try:
                 return await write(self.ownership.claim(item.shard for item in batch), batch)
-            except Unavailable as error:
-                return Failed(batch, error)
             except ExhaustedEpoch as exhausted:
                 self.lost(frozenset({exhausted.shard}), "sequence numbers")
-                return Failed(batch, Unavailable(str(exhausted)))
+                return Failed(batch, exhausted)
+            except Unavailable as error:
+                return Failed(batch, error)

@@ -24,7 +24,7 @@ class ResultStore(Protocol):
         """The runs as they stand, whatever their state, for deciding what a report means."""
         ...
 
-    async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
+    async def accept(self, reports: Sequence[Report]) -> list[Verdict | None]:
         """One transaction for all; a verdict each, in order. STALE ones are in the audit."""
         ...
 

@@ -12,7 +12,10 @@ Invariants
 - Every field is checked against the table of its bounds before it is used. A hello, heartbeat or
   grant out of bounds ends the stream (INVALID_ARGUMENT, with the field). An item out of bounds (a
   result, refusal, answer, log chunk, progress) is set aside and audited; the others are handled.
-- A result that is set aside is answered STALE, so that its worker doesn't send it again for good.
+- A result whose key can be read is never set aside: what is out of bounds in it is left out, and
+  the run ends (`frames.readable`). Only one that names no run is answered STALE, so that its worker
+  doesn't send it again for good. One that this member fails at isn't answered: its worker keeps it,
+  and sends it to another member.
 """
 
 import asyncio
@@ -229,7 +232,8 @@ class WorkerService:
         """Take in one frame; True when it says goodbye."""
         who = attached.incarnation
         async for result in in_turns(frame.results):
-            with self._aside("result", who, then=partial(outbox.dismiss, result.key)):
+            with self._aside("result", who, unread=partial(outbox.dismiss, result.key)):
+                self._left_out("result", who, frames.readable(result, who.id))
                 reported = frames.reported(result, who.worker)
                 if await self._may_report(who, reported.sender):
                     self._collect.reported(reported, outbox)
@@ -262,23 +266,28 @@ class WorkerService:
 
     @contextmanager
     def _aside(
-        self, kind: str, who: Incarnation, then: Callable[[], object] | None = None
+        self, kind: str, who: Incarnation, unread: Callable[[], object] | None = None
     ) -> Iterator[None]:
-        """Handle one item of a worker's frame; one that can't be handled is audited, and `then`
-        follows.
+        """Handle one item of a worker's frame; one that can't be handled is audited. `unread` is
+        called if that is because it is out of bounds.
         """
 
         def noted(error: Exception) -> None:
             self._audit.rejected(who, kind, str(error))
-            if then is not None:
-                then()
 
         try:
             with set_aside(kind, f"worker/{who.worker}", passes=PASSES, then=noted):
                 yield
         except frames.BadFrame as bad:
-            note(kind, f"worker/{who.worker}", bad)
-            noted(bad)
+            self._left_out(kind, who, str(bad))
+            if unread is not None:
+                unread()
+
+    def _left_out(self, kind: str, who: Incarnation, why: str) -> None:
+        """Tell operators what of a worker's item, or that all of it, was left out."""
+        if why:
+            note(kind, f"worker/{who.worker}", why)
+            self._audit.rejected(who, kind, why)
 
     def _revoked(self, answer: wire.RevokeAnswer, who: Incarnation) -> None:
         frames.check(answer, "revoke_answers")

@@ -7,6 +7,7 @@ of it is translated; what is inside them is translated without an exception.
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
+from hashlib import sha256
 from math import inf
 from typing import Final
 from uuid import UUID
@@ -42,6 +43,8 @@ _DAY: Final = 86_400
 _SHA256: Final = 32
 """Bytes."""
 _LONGEST_PROBLEM: Final = 300
+MOST_ERROR: Final = 2_000
+"""Characters of an error that a member writes in place of a worker's."""
 
 
 _END_OF_TIME: Final = (TIME.end - _EPOCH) // _MICROSECOND
@@ -51,10 +54,15 @@ class BadFrame(ValueError):
     """A frame, or an item of one, that is out of its bounds: the message names the field."""
 
 
-def check(message: Message, path: str = "") -> None:
-    """Check a message against the table of its bounds. Raises BadFrame."""
-    if found := FRAME.violations(message, path):
+def check(message: Message, path: str = "") -> str:
+    """Check a message against the table of its bounds. Raises BadFrame.
+
+    Returns what was wrong with fields of information, which are cleared; empty: nothing.
+    """
+    found, cleared = FRAME.tidy(message, path)
+    if found:
         raise BadFrame(problem(found))
+    return problem(cleared) if cleared else ""
 
 
 # Every run has a dozen instants on the wire: protobuf's own conversions, by way of calendars and
@@ -191,9 +199,37 @@ def traceparent(run: RunId, token: Token) -> str:
     return f"00-{run.hex}-{token & (2**64 - 1):016x}-01"
 
 
+def readable(result: worker_service_pb2.Result, sender: IncarnationId) -> str:
+    """Make a result that is out of bounds one that can be taken: the end of a run is never lost.
+
+    Fields of information are cleared. If a field that decides is wrong, the attempt failed, as far
+    as anybody can know: what the result says is replaced. `sender`: whose stream brought it.
+
+    Returns what was wrong; empty: nothing.
+
+    Raises:
+        BadFrame: its key names no run.
+    """
+    found, cleared = FRAME.tidy(result, "results")
+    if not found:
+        return problem(cleared) if cleared else ""
+    check(result.key, "results.key")
+    why = problem([*found, *cleared])
+    digest = sha256(result.SerializeToString(deterministic=True)).digest()
+    fields = {path.split(".")[1] for path, _ in found}
+    for name in ("result", "kept_result", "outcome", "reason"):
+        result.ClearField(name)
+    result.outcome = worker_service_pb2.Result.OUTCOME_FAILED
+    result.error = f"the worker's result is out of bounds: {why}"[:MOST_ERROR]
+    if "digest" in fields:
+        result.digest = digest
+    if "incarnation" in fields:
+        result.incarnation = str(sender)
+    return why
+
+
 def reported(result: worker_service_pb2.Result, worker: str) -> Reported:
-    """A result of the worker of this name. Raises BadFrame."""
-    check(result, "results")
+    """Return a result that is `readable`, of the worker of this name."""
     key, token = key_of(result.key)
     return Reported(
         key=key,

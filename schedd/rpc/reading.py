@@ -30,6 +30,7 @@ from schedd.rpc.in_hand import InHand
 from schedd.rpc.status import abort
 from schedkit.bounds import Bounds, problem
 from schedkit.records import dataclass
+from schedkit.set_aside import note
 
 M = TypeVar("M", bound=Message)
 
@@ -82,7 +83,12 @@ def reader(
             if len(content) > 2 * most:  # no part has fewer bytes than two
                 _count(content, 0, len(content), cls.DESCRIPTOR, most, 0)
             message = cls.FromString(content)
-            if bounds is not None and (found := bounds.violations(message)):
+            if bounds is None:
+                return message
+            found, cleared = bounds.tidy(message)
+            if cleared:
+                note("field", cls.DESCRIPTOR.name, problem(cleared))
+            if found:
                 return Unread("INVALID_ARGUMENT", problem(found), OUT_OF_BOUNDS)
             return message
         except _TooMany:

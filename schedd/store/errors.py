@@ -25,9 +25,10 @@ import psycopg2
 from sqlalchemy.exc import (
     DBAPIError,
     DisconnectionError,
-    InvalidRequestError,
     MultipleResultsFound,
     NoResultFound,
+    PendingRollbackError,
+    ResourceClosedError,
     SQLAlchemyError,
     StatementError,
 )
@@ -189,17 +190,28 @@ def _judge_library(error: BaseException) -> Exception:
     text = f"{type(error).__name__}: {_line(error)}"
     match error:
         case Unsent() | StatementError() if (cause := getattr(error, "orig", None)) is not None:
-            text = f"{type(cause).__name__}: {_line(cause)}"
-            return BrokenData(f"the PostgreSQL driver rejects a value: {text}")
+            return _judge_unsent(cause)
         case NoResultFound() | MultipleResultsFound():
             return SchemaMismatch(
                 f"A row that every database of schedd has is missing: {text}", _SCHEMA_REMEDY
             )
         case PoolTimeout():
             return DatabaseUnavailable(f"PostgreSQL: no connection of the pool is free: {text}")
-        case DisconnectionError() | InvalidRequestError():
+        case DisconnectionError() | ResourceClosedError() | PendingRollbackError():
             return DatabaseUnavailable(f"PostgreSQL: the connection was closed: {text}")
     return Fault(f"the database library failed: {text}")
+
+
+def _judge_unsent(cause: BaseException) -> Exception:
+    """What the driver raised in Python. Values differ from row to row, and what isn't about them is
+    the statement, or this process.
+    """
+    text = f"{type(cause).__name__}: {_line(cause)}"
+    if isinstance(cause, MemoryError):
+        return Unavailable("no memory is left to send a statement to PostgreSQL")
+    if isinstance(cause, LookupError | NameError) or "arguments" in text:
+        return Fault(f"a statement and its parameters differ: {text}")
+    return BrokenData(f"the PostgreSQL driver rejects a value: {text}")
 
 
 def _by_the_driver(original: BaseException | None) -> bool:

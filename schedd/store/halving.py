@@ -1,20 +1,19 @@
-"""A batch that fails for its data is halved until the one item is found and set aside.
+"""Halve a batch that fails for one of its items until that item is alone, and set it aside.
 
-One value that the database refuses must not hold up the hundreds that came with it.
+One value that PostgreSQL rejects, or that a transaction raises for, must not stop the hundreds that
+came with it. Every batch that loops write goes through here.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from schedkit.errors import BrokenData
+from schedkit.set_aside import about_item, note
 
 Item = TypeVar("Item")
 A = TypeVar("A")
-
-log = logging.getLogger(__name__)
 
 
 async def halved(
@@ -22,15 +21,26 @@ async def halved(
 ) -> tuple[list[tuple[Sequence[Item], A]], list[Item]]:
     """Write the items in one transaction, or in several where some are broken.
 
-    Gives the answers with the items each is for, in order, and the broken items; each of those
-    is told in the log.
+    An item is broken if PostgreSQL or its driver rejects a value of it, or if the transaction
+    raises for it. `write` is called again with the others: a transaction that raised wrote nothing.
+
+    Returns:
+        The answers with the items each is for, in order, and the broken items. Those are logged.
+
+    Raises:
+        Unavailable: PostgreSQL can't write any of them now.
+        Fault: a bug that isn't about an item.
     """
     try:
         return [(items, await write(items))], []
-    except BrokenData as broken:
+    except Exception as broken:
+        if not about_item(broken):
+            raise
         error = broken
     if len(items) == 1:
-        log.error("set aside, the database refuses it: %s: %r", error, items[0])
+        kind = type(items[0]).__name__.lower()
+        trace = None if isinstance(error, BrokenData) else error
+        note(kind, items[0], f"{type(error).__name__}: {error}", error=trace)
         return [], [items[0]]
     middle = len(items) // 2
     first, first_broken = await halved(items[:middle], write)

@@ -175,8 +175,11 @@ class PostgresResultStore:
             return {}
         return await self.database.call(lambda c: reported.reported_runs(c, keys))
 
-    async def accept(self, reports: Sequence[Report]) -> list[Verdict]:
-        """A verdict each, in order. What the database can't hold of a report is left out of it."""
+    async def accept(self, reports: Sequence[Report]) -> list[Verdict | None]:
+        """Return a verdict for each, in order. None: this report can't be stored.
+
+        What people and workers wrote into a report is left out where PostgreSQL rejects it.
+        """
 
         def body(connection: Connection, batch: Sequence[Report]) -> list[Verdict]:
             verdicts = results.accept(connection, batch)
@@ -193,8 +196,10 @@ class PostgresResultStore:
             for report, verdict in zip(batch, told, strict=True)
         }
         for report in broken:
-            [verdicts[id(report)]] = await write([_bare(report)])
-        return [verdicts[id(report)] for report in reports]
+            found, _ = await halved([_bare(report)], write)
+            for _, [verdict] in found:
+                verdicts[id(report)] = verdict
+        return [verdicts.get(id(report)) for report in reports]
 
     async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
         """Assignments that their worker didn't take go whence they came; the token is the guard."""
@@ -211,8 +216,12 @@ class PostgresResultStore:
 
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
         """Write down starts, where the token still runs."""
+
+        async def write(batch: Sequence[tuple[RunKey, Token, datetime]]) -> None:
+            await self.database.call(lambda c: reported.started(c, batch))
+
         if starts:
-            await self.database.call(lambda c: reported.started(c, starts))
+            await halved(starts, write)
 
 
 @operations("workers")

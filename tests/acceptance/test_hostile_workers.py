@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from uuid import uuid4
 
@@ -10,10 +13,11 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from acceptance.conftest import pids
+from schedclient import SyncClient
 from schedkit.clock import utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.cluster import DevCluster
-from support.raw_worker import RawWorker, hello
+from support.raw_worker import RawWorker, first_assigned, hello
 from support.wait import PATIENCE, wait_until
 
 LAST_DAY = Timestamp(seconds=int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()))
@@ -72,6 +76,40 @@ async def test_a_result_of_an_impossible_time_is_set_aside_and_the_others_are_an
     wait_until(lambda: audited() == ["result"], PATIENCE, "one row of the audit log")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "state"),
+    [
+        ({"retry_after": {"seconds": 4_000 * 86_400}}, "SUCCEEDED"),
+        ({"outcome": 99}, "FAILED"),
+        ({"incarnation": "unknown", "digest": bytes(65)}, "FAILED"),
+    ],
+)
+async def test_a_run_whose_result_is_out_of_bounds_ends_and_never_starts_again(
+    calm: DevCluster, calm_client: SyncClient, wrong: dict[str, object], state: str
+) -> None:
+    """Were its result dropped, the run would be taken for one that never started."""
+    name = f"raw-{uuid4().hex[:8]}"
+    action = {"actions": ["python"], "handlers": [name]}
+    first = hello(name, **action)
+    async with AsyncExitStack() as stack:
+        streams = [RawWorker(endpoint, first) for endpoint in calm.endpoints]
+        for each in streams:
+            await stack.enter_async_context(each)
+            await each.welcomed()
+        run = await asyncio.to_thread(
+            calm_client.submit, python={"handler": name}, delivery="at_most_once"
+        )
+        worker, assigned = await first_assigned(streams)
+        await worker.send(pb.WorkerFrame(results=[result(worker, assigned.key, **wrong)]))
+        answer = await worker.answered(assigned.key)
+        assert answer.verdict == pb.Acknowledgement.VERDICT_ACCEPTED
+        await worker.beat(1_000, free=1)
+        found = await asyncio.to_thread(calm.json, "run", "get", run.run_id)
+        assert (found["state"], found["attempt"]) == (state, 1)
+        audit = ("audit", "list", "--object", f"worker/{name}")
+        assert "results." in json.dumps(await asyncio.to_thread(calm.json, *audit))
+
+
 async def test_a_refusal_with_the_greatest_token_there_is_is_set_aside(calm: DevCluster) -> None:
     async with RawWorker(calm.endpoints[0]) as worker:
         await worker.welcomed()
@@ -100,7 +138,7 @@ async def test_a_refusal_with_the_greatest_token_there_is_is_set_aside(calm: Dev
         ({"running": [key(LAST_DAY)]}, "hello.running.scheduled_at"),
         ({"started_at": YEAR_ONE}, "hello.started_at"),
         ({"slots": -1}, "hello.slots"),
-        ({"host": "a\0b"}, "hello.host"),
+        ({"spool_id": "a\0b"}, "hello.spool_id"),
     ],
 )
 async def test_a_hello_out_of_its_bounds_is_refused_with_the_field_named(

@@ -8,6 +8,9 @@ status, message = await worker.ended()
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self, cast
 from uuid import uuid4
@@ -20,6 +23,9 @@ from schedkit.clock import utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from support.wait import PATIENCE, wait_until_async
+
+BEAT = 0.5
+"""Seconds between two heartbeats."""
 
 
 def hello(name: str, **changes: Any) -> pb.Hello:
@@ -76,6 +82,15 @@ class RawWorker:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
 
+    async def beat(self, number: int, free: int) -> None:
+        """Send a heartbeat that holds nothing, and grant so many slots."""
+        beat = pb.Heartbeat(sequence=number, free=free)
+        beat.judged_time.FromDatetime(utcnow())
+        beat.since_refresh.FromTimedelta(timedelta(seconds=0 if number == 1 else 1))
+        received = sum(len(frame.assignments) for frame in self.frames)
+        granted = pb.Granted(slots=free, received=received, serial=number)
+        await self.send(pb.WorkerFrame(heartbeat=beat, granted=granted))
+
     async def welcomed(self) -> pb.Welcome:
         """Return the member's first frame."""
         await wait_until_async(lambda: self.frames or self.status, PATIENCE, "a welcome")
@@ -109,3 +124,18 @@ class RawWorker:
             self.status = error.code().name, str(error.details())
         except asyncio.CancelledError:
             self.status = "CANCELLED", ""
+
+
+async def first_assigned(streams: Sequence[RawWorker]) -> tuple[RawWorker, pb.Assignment]:
+    """Have a slot free at each member until one assigns a run; give its stream, too."""
+    deadline, number = monotonic() + PATIENCE, 0
+    while monotonic() < deadline:
+        number += 1
+        for stream in streams:
+            assert stream.status is None, f"the stream ended: {stream.status}"
+            for frame in stream.frames:
+                for assignment in frame.assignments:
+                    return stream, assignment
+            await stream.beat(number, free=1)
+        await asyncio.sleep(BEAT)
+    raise AssertionError("no assignment came")

@@ -42,6 +42,5 @@ TOKEN: Final = Number(0, INT64 - (1 << 32))
 """A fencing token (`epoch << 32 | sequence`): the next epoch exists, too."""
 COUNT: Final = Number(0, INT32)
 COUNT64: Final = Number(0, INT64)
-BYTES: Final = Number(0, 1 << 60)
 SLOTS: Final = Number(0, 20_000)
 SERIAL: Final = Number(0, INT64 - 1)

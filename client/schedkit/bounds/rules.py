@@ -11,6 +11,8 @@ Invariants
   a timestamp is inside the window of its rule, a duration fits, texts, bytes, lists and maps have
   at most their size, no text holds a NUL character.
 - A check costs time by the fields that are set. Rules are resolved once for each type of message.
+- A field of information (`Informative`) decides nothing: out of its bounds it is cleared (`tidy`),
+  and the rest of its message counts.
 """
 
 from __future__ import annotations
@@ -146,7 +148,14 @@ class Needed:
     rule: Single | Many
 
 
-Rule: TypeAlias = Single | Many | Pairs | Needed
+@dataclass(frozen=True, slots=True)
+class Informative:
+    """A field that only people read: nothing is decided by it."""
+
+    rule: Single | Many
+
+
+Rule: TypeAlias = Single | Many | Pairs | Needed | Informative
 Table: TypeAlias = Mapping[str, Mapping[str, Rule]]
 """Full name of a message, to field, to rule."""
 
@@ -169,6 +178,32 @@ class Bounds:
         found: Found = []
         self._check(message, f"{path}." if path else "", found)
         return found
+
+    def tidy(self, message: Message, path: str = "") -> tuple[Found, Found]:
+        """Clear fields of information that are out of their bounds.
+
+        Returns:
+            What is wrong with the others, and what was wrong with those that were cleared.
+        """
+        left: Found = []
+        cleared: Found = []
+        for found in self.violations(message, path):
+            names = found[0].removeprefix(f"{path}.").split(".")
+            (cleared if self._clear(message, names) else left).append(found)
+        return left, cleared
+
+    def _clear(self, message: Message, names: list[str]) -> bool:
+        """Clear the field of information on this path; False if there is none."""
+        for name in names:
+            descriptor = message.DESCRIPTOR
+            if isinstance(self.table[descriptor.full_name][name], Informative):
+                message.ClearField(name)
+                return True
+            inner = getattr(message, name)
+            if not isinstance(inner, Message):
+                return False
+            message = inner
+        return False
 
     def _check(self, message: Message, prefix: str, found: Found) -> None:
         descriptor: Any = message.DESCRIPTOR
@@ -193,6 +228,8 @@ class Bounds:
             if isinstance(rule, Needed):
                 needed[field.number] = field.name
                 rule = rule.rule
+            if isinstance(rule, Informative):
+                rule = rule.rule
             if (check := self._check_of(rule, field)) is not None:
                 checks[field.number] = check
         self._checks[descriptor.full_name] = checks, needed
@@ -209,7 +246,7 @@ class Bounds:
                 return _map(
                     self._single(key, inner["key"]), self._single(value, inner["value"]), most
                 )
-            case Needed():
+            case Needed() | Informative():
                 raise AssertionError("resolved before")
             case _:
                 return self._single(rule, field)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from schedd.core.ids import IncarnationId
+from schedd.core.retry import Outcome
 from schedd.rpc import frames
 from schedproto.v1 import common_pb2, worker_service_pb2
 
@@ -57,28 +60,48 @@ def test_a_timestamp_that_no_calendar_has_is_a_bad_frame(stamped: Timestamp) -> 
         frames.check(key, "key")
 
 
+SENDER = IncarnationId(UUID("1" * 32))
+
+
+def said(**changes: object) -> worker_service_pb2.Result:
+    fields: dict[str, object] = {
+        "key": worker_service_pb2.AssignmentKey(run_id="0" * 32, fencing_token=1),
+        "incarnation": "1" * 32,
+        "outcome": worker_service_pb2.Result.OUTCOME_SUCCEEDED,
+        "reason": common_pb2.REASON_UNSPECIFIED,
+        "digest": bytes(32),
+    }
+    return worker_service_pb2.Result(**{**fields, **changes})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         {"outcome": worker_service_pb2.Result.OUTCOME_UNSPECIFIED},
         {"outcome": 999},
-        {"incarnation": "nobody"},
+        {"incarnation": "unknown"},
+        {"digest": bytes(65)},
+        {"result": {"json": "a\0b"}},
     ],
 )
-def test_a_result_that_says_nothing_known_is_a_bad_frame_each_time(
-    wrong: dict[str, object],
-) -> None:
-    key = worker_service_pb2.AssignmentKey(run_id="0" * 32, fencing_token=1)
-    said: dict[str, object] = {
-        "key": key,
-        "incarnation": "1" * 32,
-        "outcome": worker_service_pb2.Result.OUTCOME_SUCCEEDED,
-        "reason": common_pb2.REASON_UNSPECIFIED,
-    }
-    assert frames.reported(worker_service_pb2.Result(**said), "w1").reason is None  # type: ignore[arg-type]
-    for _ in range(2):
-        with pytest.raises(frames.BadFrame):
-            frames.reported(worker_service_pb2.Result(**said | wrong), "w1")  # type: ignore[arg-type]
+def test_a_result_that_says_nothing_known_is_a_failed_attempt(wrong: dict[str, object]) -> None:
+    """Dropped, its run would be taken for one that never started, and start once more."""
+    result, again = said(**wrong), said(**wrong)
+    [field] = wrong
+    assert frames.readable(result, SENDER).startswith(f"results.{field}")
+    found = frames.reported(result, "w1")
+    assert (found.outcome, found.sender, found.result) == (Outcome.FAILED, SENDER, None)
+    assert f"out of bounds: results.{field}" in found.error
+    frames.readable(again, SENDER)
+    assert frames.reported(again, "w1") == found  # sent again, it is the same one
+
+
+def test_what_only_people_read_of_a_result_is_left_out_and_it_counts() -> None:
+    """As a Retry-After of the year 9999, by a worker of the version before."""
+    result = said(retry_after={"seconds": 4_000 * 86_400}, started_at={"seconds": -1})
+    assert "and 1 more" in frames.readable(result, SENDER)
+    found = frames.reported(result, "w1")
+    assert (found.outcome, found.retry_after, found.started_at) == (Outcome.SUCCEEDED, None, None)
 
 
 def test_a_reason_of_a_newer_worker_is_read_as_none() -> None:

@@ -19,6 +19,7 @@ from support.messages import messages
 
 LAST_DAY = Timestamp(seconds=int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()))
 YEAR_ONE = Timestamp(seconds=int(datetime(1, 1, 1, tzinfo=UTC).timestamp()))
+LAST_DAY_OFF = Duration(seconds=4_000 * 86_400)
 KEY = wire.AssignmentKey(run_id=str(uuid4()), fencing_token=7)
 
 
@@ -110,6 +111,21 @@ def far(key: wire.AssignmentKey = KEY) -> wire.AssignmentKey:
 )
 def test_a_value_out_of_its_bounds_is_named_by_its_path(message: Message, path: str) -> None:
     assert [at for at, _ in FRAME.violations(message)] == [path]
+
+
+def test_a_field_that_only_people_read_is_cleared_and_its_message_counts() -> None:
+    said = result(retry_after=LAST_DAY_OFF, output=[{"at": YEAR_ONE}], error="x" * 5_000)
+    left, cleared = FRAME.tidy(said, "results")
+    assert (left, {path for path, _ in cleared}) == (
+        [],
+        {"results.retry_after", "results.output.at", "results.error"},
+    )
+    assert FRAME.violations(said) == []
+    assert said.outcome == wire.Result.OUTCOME_SUCCEEDED
+
+    frame = wire.WorkerFrame(heartbeat={"free": 3, "disk_free_bytes": -1}, granted={"slots": -1})
+    assert [path for path, _ in FRAME.tidy(frame)[0]] == ["granted.slots"]
+    assert (frame.heartbeat.free, frame.heartbeat.disk_free_bytes) == (3, 0)
 
 
 def test_an_item_of_a_frame_is_left_to_its_reader_who_sets_it_aside_alone() -> None:

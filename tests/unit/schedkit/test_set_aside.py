@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
-from schedkit.errors import Unavailable
-from schedkit.set_aside import counts, each, in_parts, set_aside
+from schedkit.errors import BrokenData, Fault, Unavailable
+from schedkit.set_aside import counts, each, set_aside
 
 
 def test_the_item_that_raises_is_counted_and_the_others_are_handled() -> None:
@@ -17,9 +16,15 @@ def test_the_item_that_raises_is_counted_and_the_others_are_handled() -> None:
     assert counts()["probe"] == before + 1
 
 
-def test_what_is_unavailable_isnt_about_the_item() -> None:
-    with pytest.raises(Unavailable), set_aside("probe", "x"):
-        raise Unavailable("PostgreSQL")
+@pytest.mark.parametrize("error", [Unavailable("PostgreSQL"), Fault("a wrong statement")])
+def test_what_isnt_about_the_item_is_raised(error: Exception) -> None:
+    with pytest.raises(type(error)), set_aside("probe", "x"):
+        raise error
+
+
+def test_a_value_that_postgresql_rejects_is_about_the_item() -> None:
+    with set_aside("probe", "x"):
+        raise BrokenData("out of range")
 
 
 def test_what_passes_is_raised() -> None:
@@ -30,16 +35,3 @@ def test_what_passes_is_raised() -> None:
 async def test_a_cancellation_passes() -> None:
     with pytest.raises(asyncio.CancelledError), set_aside("probe", "x"):
         raise asyncio.CancelledError
-
-
-async def test_a_batch_is_halved_until_the_bad_item_is_alone() -> None:
-    done: list[int] = []
-    bad: list[int] = []
-
-    async def handle(some: Sequence[int]) -> None:
-        if 7 in some:
-            raise OverflowError("7")
-        done.extend(some)
-
-    await in_parts("probe", range(20), handle, then=lambda item, _: bad.append(item))
-    assert (sorted(done), bad) == ([n for n in range(20) if n != 7], [7])

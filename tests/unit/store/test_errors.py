@@ -221,11 +221,15 @@ VALUES = [
     UnicodeEncodeError("latin-1", "é€", 1, 2, "ordinal not in range"),
     UnicodeDecodeError("utf-8", b"\xe9", 0, 1, "invalid"),
     ValueError("A string literal cannot contain NUL (0x00) characters."),
-    TypeError("not all arguments converted"),
+    TypeError("can't be compared"),
     OverflowError("int too big to convert"),
     RecursionError("maximum recursion depth exceeded"),
-    KeyError("missing"),
-    MemoryError(),
+]
+NOT_OF_A_VALUE = [
+    (KeyError("missing"), Fault),
+    (IndexError("tuple index out of range"), Fault),
+    (TypeError("not all arguments converted during string formatting"), Fault),
+    (MemoryError(), Unavailable),
 ]
 
 
@@ -237,13 +241,20 @@ def test_a_value_that_the_driver_cant_send_is_a_bad_row(value: Exception) -> Non
         assert type(value).__name__ in str(error)
 
 
+@pytest.mark.parametrize(("raised", "kind"), NOT_OF_A_VALUE)
+def test_what_isnt_about_a_value_is_no_bad_row(raised: Exception, kind: type[Exception]) -> None:
+    """Results that their row can't take lose what the worker wrote: never for one of these."""
+    assert type(judge(Unsent(raised), committing=False)[0]) is kind
+
+
 @pytest.mark.parametrize(
     ("raised", "kind"),
     [
         (exc.TimeoutError("QueuePool limit of size 10 overflow 0 reached"), DatabaseUnavailable),
         (exc.DisconnectionError("gone"), DatabaseUnavailable),
         (exc.InvalidatePoolError("gone"), DatabaseUnavailable),
-        (exc.InvalidRequestError("closed"), DatabaseUnavailable),
+        (exc.InvalidRequestError("bug"), Fault),
+        (exc.NoSuchColumnError("bug"), Fault),
         (exc.PendingRollbackError("invalid transaction"), DatabaseUnavailable),
         (exc.ResourceClosedError("This Connection is closed"), DatabaseUnavailable),
         (exc.NoResultFound("No row was found"), SchemaMismatch),

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from schedd.store.halving import halved
-from schedkit.errors import BrokenData
+from schedkit.errors import BrokenData, Fault, Unavailable
+from schedkit.set_aside import counts
 
 
 class Table:
@@ -46,14 +47,28 @@ async def test_the_broken_items_are_found_and_the_others_written_in_order(
     assert table.tries <= 2 * len(places) * 8
 
 
-async def test_each_broken_item_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_broken_item_is_counted() -> None:
+    before = counts().get("int", 0)
     await halved([1, 2], Table(2).write)
-    assert "the database refuses it: out of range: 2" in caplog.text
+    assert counts()["int"] == before + 1
 
 
-async def test_another_failure_isnt_halved() -> None:
+async def test_an_item_for_which_the_transaction_raises_is_broken() -> None:
     async def write(batch: Sequence[int]) -> int:
-        raise RuntimeError("a bug")
+        return sum(2 // n for n in batch)
 
-    with pytest.raises(RuntimeError):
+    answers, broken = await halved([2, 0, 1], write)
+    assert (sum(answer for _, answer in answers), broken) == (3, [0])
+
+
+@pytest.mark.parametrize("error", [Unavailable("stopped"), Fault("a wrong statement")])
+async def test_what_isnt_about_an_item_is_raised_at_once(error: Exception) -> None:
+    tries: list[int] = []
+
+    async def write(batch: Sequence[int]) -> int:
+        tries.append(len(batch))
+        raise error
+
+    with pytest.raises(type(error)):
         await halved([1, 2], write)
+    assert tries == [2]
