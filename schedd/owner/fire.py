@@ -66,6 +66,8 @@ log = logging.getLogger(__name__)
 
 SET_ASIDE_FOR: Final = timedelta(minutes=1)
 """Until a timer comes up again whose step can't be computed."""
+TOO_MUCH_FOR: Final = timedelta(hours=1)
+"""The same of one that needs too much work: a try takes the owner's only thread for a minute."""
 
 BATCH: Final = 500
 ROWS: Final = 2_000
@@ -134,6 +136,7 @@ class Fire:
         self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
         self.plans = Plans()
         self.plans.on_computed(self._computed)
+        self.plans.on_failed(self._put_off_if_here)
         near.on_load(self.loop.wake)
         board.ownership.listen(self._shards_changed)
         board.timers.has_begun = self._has_begun
@@ -278,9 +281,15 @@ class Fire:
                     shares.took(len(firing.runs))
         return firings
 
-    def _put_off(self, timer: Timer, now: datetime, _error: Exception) -> None:
+    def _put_off(self, timer: Timer, now: datetime, error: Exception) -> None:
         """Its step can't be computed: it comes up again later, and holds no other up."""
-        self._board.timers.put_off(timer, now + SET_ASIDE_FOR)
+        later = TOO_MUCH_FOR if isinstance(error, TooMuchWork) else SET_ASIDE_FOR
+        self._board.timers.put_off(timer, now + later)
+
+    def _put_off_if_here(self, timer: Timer, error: Exception) -> None:
+        """As `_put_off`, of a step that was computed beside the loop."""
+        if self._free(timer):
+            self._put_off(timer, self._clock.now(), error)
 
     def behind(self) -> Behind:
         """With what this owner is, as far as memory knows."""
@@ -313,11 +322,15 @@ class Fire:
 
     def _computed(self, timer: Timer) -> None:
         """The step of this timer was computed: let the timer come up again, if it is still here."""
+        if self._free(timer):
+            self._board.timers.come_up([timer], now=self._clock.now())
+            self.loop.wake()
+
+    def _free(self, timer: Timer) -> bool:
+        """Whether it is owned here, and neither on the board nor being written."""
         job = timer.job_id
-        if self._epoch(timer.shard) is None or job in self._open or job in self._board.timers:
-            return
-        self._board.timers.come_up([timer], now=self._clock.now())
-        self.loop.wake()
+        owned = self._epoch(timer.shard) is not None
+        return owned and job not in self._open and job not in self._board.timers
 
     def _firing_of(
         self, timer: Timer, known: Known, now: datetime, reckoned: Pauses, most: int

@@ -1,6 +1,7 @@
 """Steps of timers that need more work than a turn of the event loop may spend.
 
     fire ──too much work──▶ add ──thread──▶ prepared ──the timer comes up again──▶ take
+                                       └──failed──▶ the timer is put off
 
 A step is computed here beside the loop, and used by the fire loop when the timer comes up again, if
 nothing that it was computed from has changed. Meanwhile other timers fire on time.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
 from schedd.core.ids import JobId
@@ -47,11 +49,16 @@ class Plans:
         self._waiting: OrderedDict[JobId, tuple[_Basis, Callable[[], Firing]]] = OrderedDict()
         self._prepared: OrderedDict[JobId, tuple[_Basis, Firing]] = OrderedDict()
         self._computed: Callable[[Timer], None] = lambda _: None
+        self._failed: Callable[[Timer, Exception], None] = lambda _timer, _error: None
         self.loop = Loop("plans", self.step, interval=EVERY)
 
     def on_computed(self, told: Callable[[Timer], None]) -> None:
         """Have `told(timer)` called when the step of a timer can be taken."""
         self._computed = told
+
+    def on_failed(self, put_off: Callable[[Timer, Exception], None]) -> None:
+        """Have `put_off(timer, error)` called when the step of a timer can't be computed."""
+        self._failed = put_off
 
     @property
     def timers(self) -> Collection[Timer]:
@@ -86,7 +93,7 @@ class Plans:
             return EVERY
         job, (basis, computation) = next(iter(self._waiting.items()))
         firing: Firing | None = None
-        with set_aside("timer", basis.timer):
+        with set_aside("timer", basis.timer, then=partial(self._failed, basis.timer)):
             firing = await THREAD.run(OF_OWNER, computation)
         self._drop(job, basis)
         if firing is None:

@@ -15,8 +15,10 @@ from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.early import Ahead
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import State
+from schedd.core.model import Timer
 from schedd.core.pauses import Pause, Pauses
 from schedd.core.survey import LATE, Behind
+from schedd.core.work import OF_OWNER, spend
 from schedd.owner.fire import BATCH, ENOUGH, RESTS
 from schedd.owner.wordings import Known
 from schedkit.errors import OutcomeUnknown, Unavailable
@@ -161,6 +163,36 @@ async def test_nothing_is_written_once_trust_has_passed() -> None:
         await World(rows, trusted=False).step()
 
     assert "fire" not in rows.calls
+
+
+async def test_a_step_that_needs_too_much_work_is_tried_once_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A try takes the owner's only thread for a minute of work."""
+    tries: list[object] = []
+
+    def endless(timer: Timer, *_: object) -> None:
+        tries.append(timer)
+        spend(OF_OWNER + 1)
+
+    monkeypatch.setattr("schedd.owner.fire.firing_of", endless)
+    rows = Rows()
+    world = World(rows)
+
+    async def both() -> None:
+        await world.step()
+        await world.fire.plans.step()
+
+    await both()
+    assert len(tries) == 2, "on the loop, then in the thread"
+    for _ in range(10):
+        world.clock.time += timedelta(minutes=5)
+        await both()
+    assert len(tries) == 2
+    world.clock.time += timedelta(minutes=10)
+    await both()
+    assert len(tries) == 4
+    assert rows.fired == []
 
 
 async def test_while_the_cluster_is_paused_nothing_is_asked_of_the_database() -> None:
