@@ -239,6 +239,10 @@ class Crowd:
     """Runs that are ready then wait, whatever the database's clock says."""
     counted: bool = False
     """The schedule has `max_runs`: what never had its chance gives its turn back."""
+    ending: tuple[RunId, ...] | None = None
+    """Waiting runs that end in a moment by their definition: no run is skipped behind them. None: a
+    scan didn't look at the line, and no run is skipped behind another.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from heapq import nsmallest
+from itertools import takewhile
 from typing import Final
 
 from schedd.core.definition import Overlap
 from schedd.core.events import Emit, EndedUnreported
-from schedd.core.ids import NO_TOKEN, JobId
+from schedd.core.ids import NO_TOKEN, JobId, RunId
 from schedd.core.lifecycle import Reason, State
 from schedd.core.model import Crowd, LiveRun
 from schedd.core.overlap import LINED_UP, WAITS_LONG, policy_of
@@ -31,6 +33,11 @@ from schedd.ports import ClusterClock, Nudges, OwnerStore
 
 MOST_LOOKED_AT: Final = 500
 """Jobs that a scan looks at; the others have their turn in the next ones."""
+MOST_OF_LINE: Final = 100
+"""The oldest waiting runs of a job of which it is asked whether they end by their definition."""
+
+Piled = Mapping[JobId, Sequence[LiveRun]]
+NONE_PILED: Final[Piled] = {}
 
 
 class Crowds:
@@ -57,7 +64,7 @@ class Crowds:
         self._emit = emit
         self._last = 0
 
-    async def look(self, runs: Sequence[LiveRun], piled: frozenset[JobId] = frozenset()) -> bool:
+    async def look(self, runs: Sequence[LiveRun], piled: Piled = NONE_PILED) -> bool:
         """Judge jobs that a scan found `crowded`, or `piled_up`; whether runs became ready."""
         turn = self._turn({run.job_id for run in runs})
         mine = [run for run in runs if run.job_id in turn]
@@ -68,7 +75,7 @@ class Crowds:
         self,
         runs: Iterable[LiveRun],
         known: Mapping[JobId, Known],
-        piled: frozenset[JobId] = frozenset(),
+        piled: Piled = NONE_PILED,
     ) -> bool:
         """Judge the jobs of these runs, as far as they are lined up; whether runs became ready.
 
@@ -79,7 +86,8 @@ class Crowds:
         for run in runs:
             definition = known[run.job_id].definition
             policy = policy_of(run, definition)
-            judged = policy in LINED_UP or (policy is Overlap.SKIP and run.job_id in piled)
+            ending = _ending(piled.get(run.job_id), known[run.job_id], now)
+            judged = policy in LINED_UP or (policy is Overlap.SKIP and ending is not None)
             if run.job_id not in crowds and judged:
                 crowds[run.job_id] = Crowd(
                     run.job_id,
@@ -88,6 +96,7 @@ class Crowds:
                     definition.overlap,
                     now,
                     counted=definition.max_runs > 0,
+                    ending=ending,
                 )
         answers = await self._transactor.by_lane(crowds.values(), self._store.part)
         released = sum(self._told(each, crowds) for each in answers if isinstance(each, Parted))
@@ -127,19 +136,36 @@ class Crowds:
         return set(turn)
 
 
-def piled_up(runs: Sequence[LiveRun], now: datetime) -> frozenset[JobId]:
-    """Return jobs of which several runs wait that no worker ever had, one of them for long."""
+def piled_up(runs: Sequence[LiveRun], now: datetime) -> Piled:
+    """Return jobs of which several runs wait that no worker ever had, one of them for long; of each
+    job the oldest of those runs.
+    """
     long_ago = now - timedelta(seconds=WAITS_LONG)
-    waiting: set[JobId] = set()
-    several: set[JobId] = set()
-    long: set[JobId] = set()
+    waiting: dict[JobId, list[LiveRun]] = {}
     for run in runs:
-        if run.token != NO_TOKEN or run.parent is not None or run.ready_at > now:
-            continue
-        (several if run.job_id in waiting else waiting).add(run.job_id)
-        if run.ready_at <= long_ago:
-            long.add(run.job_id)
-    return frozenset(several & long)
+        if run.token == NO_TOKEN and run.parent is None and run.ready_at <= now:
+            waiting.setdefault(run.job_id, []).append(run)
+    return {
+        job: nsmallest(MOST_OF_LINE, its, key=_age)
+        for job, its in waiting.items()
+        if len(its) > 1 and any(run.ready_at <= long_ago for run in its)
+    }
+
+
+def _age(run: LiveRun) -> tuple[datetime, datetime, RunId]:
+    return run.due_at, run.key.scheduled_at, run.key.run_id
+
+
+def _ending(
+    line: Sequence[LiveRun] | None, known: Known, now: datetime
+) -> tuple[RunId, ...] | None:
+    """Return the runs at the head of the line that end by their definition; None: there is no line,
+    or its head must end first.
+    """
+    if line is None:
+        return None
+    found = tuple(run.key.run_id for run in takewhile(lambda run: known.ends(run, now), line))
+    return found if len(found) < MOST_OF_LINE else None
 
 
 def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:

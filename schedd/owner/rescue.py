@@ -201,7 +201,7 @@ class Rescue:
     async def _scan(self, shards: Sequence[ShardId]) -> None:
         running: list[LiveRun] = []
         crowds: list[LiveRun] = []
-        piled: frozenset[JobId] = frozenset()
+        piled: dict[JobId, Sequence[LiveRun]] = {}
         at = self._clock.now()
         until, now = self._until(), boottime()
         since, self._since = self._since, None

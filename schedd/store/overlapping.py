@@ -100,31 +100,41 @@ WITH q AS MATERIALIZED (
         %(as_of)s::timestamptz[]) b(job_id, shard, generation, job_policy, as_of)
     JOIN timers t ON t.job_id = b.job_id AND t.shard = b.shard AND t.generation = b.generation
     WHERE NOT (SELECT paused FROM cluster WHERE one)
-), w AS MATERIALIZED ({STANDING}), newest AS (
+), w AS MATERIALIZED (
+    SELECT s.*, s.in_line AND s.job_id = ANY (%(piled)s::uuid[])
+        AND s.run_id <> ALL (%(ending)s::uuid[]) AS may_queue
+    FROM ({STANDING}) s
+), newest AS (
     SELECT DISTINCT ON (job_id) job_id, due_at, scheduled_at, run_id, admitted,
         policy = 'TERMINATE_OTHER' AS kills
     FROM w WHERE policy IN {REPLACING} AND (admitted OR asked)
     ORDER BY job_id, due_at DESC, scheduled_at DESC, run_id DESC
+), ranked AS (
+    SELECT w.*, newest.admitted AS taken, newest.kills, newest.run_id AS by, older.older,
+        w.may_queue AND NOT older.older AS queued
+    FROM w LEFT JOIN newest USING (job_id)
+    CROSS JOIN LATERAL (
+        SELECT COALESCE((w.due_at, w.scheduled_at, w.run_id)
+          < (newest.due_at, newest.scheduled_at, newest.run_id), false) AS older
+    ) older
 ), placed AS (
-    SELECT w.*, newest.admitted AS taken, newest.kills, newest.run_id AS by,
+    SELECT w.*,
         first_value(w.run_id) OVER (PARTITION BY w.job_id
             ORDER BY w.admitted DESC, w.due_at, w.scheduled_at, w.run_id) AS first,
-        COALESCE((w.due_at, w.scheduled_at, w.run_id)
-          < (newest.due_at, newest.scheduled_at, newest.run_id), false) AS older,
         bool_or(w.admitted) OVER (PARTITION BY w.job_id)::int
           + row_number() OVER (PARTITION BY w.job_id, w.policy IN {BUFFERED} AND NOT w.admitted
               ORDER BY w.due_at, w.scheduled_at, w.run_id) - 1 AS place,
         first_value(w.run_id) OVER line AS ahead,
         min(w.ready_at) OVER line
           <= statement_timestamp() - interval '{WAITS_LONG} s' AS waits_long
-    FROM w LEFT JOIN newest USING (job_id)
-    WINDOW line AS (PARTITION BY w.job_id, w.in_line
+    FROM ranked w
+    WINDOW line AS (PARTITION BY w.job_id, w.queued
         ORDER BY w.due_at, w.scheduled_at, w.run_id
         ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
 ), decided AS (
     SELECT *, CASE
         WHEN NOT admitted AND older THEN 'CANCELLED'
-        WHEN in_line AND waits_long AND run_id <> ahead THEN 'SKIPPED'
+        WHEN queued AND waits_long AND run_id <> ahead THEN 'SKIPPED'
         WHEN NOT admitted AND policy IN {BUFFERED}
           AND place > (%(rooms)s::jsonb ->> policy)::int THEN 'SKIPPED'
         WHEN admitted AND older AND NOT taken AND state <> 'RUNNING' THEN 'CANCELLED'
@@ -134,13 +144,14 @@ WITH q AS MATERIALIZED (
     FROM placed
 )
 SELECT scheduled_at, run_id, token, state, fate,
-    CASE WHEN fate <> 'SKIPPED' THEN 'BY_OVERLAP' WHEN in_line THEN 'OVERLAP'
+    CASE WHEN fate <> 'SKIPPED' THEN 'BY_OVERLAP' WHEN queued THEN 'OVERLAP'
       ELSE 'BUFFER_FULL' END, fate = 'RUNNING' AND kills,
-    'run ' || CASE WHEN fate <> 'SKIPPED' THEN by WHEN in_line THEN ahead ELSE first END
+    'run ' || CASE WHEN fate <> 'SKIPPED' THEN by WHEN queued THEN ahead ELSE first END
 FROM decided WHERE fate IS NOT NULL ORDER BY scheduled_at, run_id LIMIT {MOST}
 """
-"""`taken`: the newest runs already, so that whom it replaced is on its way out, or was let be when
-its policy was another one.
+"""`queued`: it waits under SKIP, and neither its definition nor a newer run is about to end it.
+`taken`: the newest runs already, so that whom it replaced is on its way out, or was let be when its
+policy was another one.
 """
 
 PART = f"""
@@ -181,6 +192,8 @@ def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> P
         "policies": arrays.texts(crowd.overlap.value for crowd in crowds),
         "as_of": arrays.instants(crowd.as_of for crowd in crowds),
         "rooms": ROOMS,
+        "piled": arrays.ids(crowd.job_id for crowd in crowds if crowd.ending is not None),
+        "ending": arrays.ids(run for crowd in crowds for run in crowd.ending or ()),
     }
     decided = connection.exec_driver_sql(DECIDE, arguments).all()
     if not decided:

@@ -313,6 +313,49 @@ async def test_a_trigger_that_replaces_ends_the_runs_of_a_job_that_skips(world: 
     assert (told.key, told.killing) == (first.key, True)
 
 
+async def lined_up(me: Member, *runs: LiveRun, ending: tuple[LiveRun, ...] | None = ()) -> Parted:
+    """Judge a job that skips, of which these runs wait for long."""
+    ends = None if ending is None else tuple(run.key.run_id for run in ending)
+    run = runs[0]
+    crowd = Crowd(run.job_id, run.shard, 1, Overlap.SKIP, datetime.now(UTC), ending=ends)
+    return await me.store.owner.part(me.claim(run.shard), [crowd])
+
+
+async def test_behind_the_oldest_run_that_waits_long_newer_ones_are_skipped(world: World) -> None:
+    me = await world.member()
+    runs = await fired(me, await world.job(), 3)
+
+    await lined_up(me, *runs, ending=None)
+    assert await states(world, *runs) == ["PENDING"] * 3, "no scan looked at the line"
+    await lined_up(me, *runs)
+    assert await states(world, *runs) == ["PENDING", "SKIPPED (OVERLAP)", "SKIPPED (OVERLAP)"]
+
+
+async def test_no_run_is_skipped_behind_one_that_ends_by_its_definition(world: World) -> None:
+    """It was edited away, or is overdue: the next one is what runs."""
+    me = await world.member()
+    runs = await fired(me, await world.job(), 3)
+
+    await lined_up(me, *runs, ending=(runs[0],))
+
+    assert await states(world, *runs) == ["PENDING", "PENDING", "SKIPPED (OVERLAP)"]
+
+
+async def test_no_run_is_skipped_behind_one_that_a_trigger_replaces(world: World) -> None:
+    me = await world.member()
+    job = await world.job()
+    first, second = await fired(me, job, 2)
+    between = await triggered(me, job, Overlap.CANCEL_OTHER, at=START + MINUTE / 2)
+
+    await lined_up(me, first, second)
+
+    assert await states(world, first, between, second) == [
+        "CANCELLED (BY_OVERLAP)",
+        "PENDING",
+        "PENDING",
+    ]
+
+
 async def test_a_trigger_with_a_delay_neither_waits_nor_replaces_before_its_time(
     world: World,
 ) -> None:

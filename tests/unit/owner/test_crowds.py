@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -10,10 +12,10 @@ from schedd.core.definition import Overlap
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import Token
 from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun
+from schedd.core.model import Claim, Crowd, LiveRun
 from schedd.core.overlap import LINED_UP
 from schedd.core.records import Parted
-from schedd.owner.crowds import crowded
+from schedd.owner.crowds import MOST_OF_LINE, crowded, piled_up
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, running, worker
 
@@ -97,6 +99,37 @@ async def test_what_is_skipped_for_overlap_when_its_turn_comes_is_counted_as_end
     assert [one for one in world.events if isinstance(one, EndedUnreported)] == [
         EndedUnreported(State.SKIPPED, Reason.OVERLAP, 1)
     ]
+
+
+async def test_runs_that_end_by_their_deadline_are_left_out_of_a_line_that_skips() -> None:
+    world = busy(Overlap.SKIP)
+    deadline = replace(SHELL, overlap=Overlap.SKIP, start_deadline=timedelta(seconds=7))
+    world.definitions.default = deadline
+    line = [replace(of(1, n), due_at=NOW - timedelta(seconds=9 - n)) for n in (1, 2, 3)]
+    asked: list[Crowd] = []
+
+    async def part(_claim: Claim, crowds: Sequence[Crowd]) -> Parted:
+        asked.extend(crowds)
+        return Parted([], [])
+
+    world.rows.part = part  # type: ignore[method-assign]
+    late = [replace(run, ready_at=run.due_at) for run in line]
+    await world.crowds.look(late[:1], piled_up(late, NOW))
+
+    assert [crowd.ending for crowd in asked] == [(late[0].key.run_id, late[1].key.run_id)]
+
+
+async def test_a_line_whose_head_must_end_first_isnt_judged_yet() -> None:
+    world = busy(Overlap.SKIP)
+    world.definitions.default = replace(
+        SHELL, overlap=Overlap.SKIP, start_deadline=timedelta(seconds=1)
+    )
+    due = NOW - timedelta(seconds=9)
+    late = [replace(of(1, n, waited=9), due_at=due) for n in range(1, MOST_OF_LINE + 3)]
+
+    await world.crowds.look(late[:1], piled_up(late, NOW))
+
+    assert world.rows.crowds == []
 
 
 def test_crowded_is_a_job_with_a_run_that_never_had_a_token_and_another_one() -> None:
