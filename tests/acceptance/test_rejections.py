@@ -1,6 +1,8 @@
 """PostgreSQL and etcd reject a running cluster: members wait, name the cause, and lose nothing.
 
 REJECTED_FOR=30 REJECTED_JOBS=100 are the full figures; the default is shorter, for CI.
+REJECTED_EVIDENCE=FILE adds them to a file: docs/evidence/rejections.jsonl is what
+docs/reliability.md shows.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psycopg2
@@ -394,6 +397,7 @@ def test_a_rejection_ends_no_process_is_named_and_loses_no_due_time(
     well = recovery(world)
     assert pids(cluster) == before
     assert all(cluster.process(name).alive() for name in before)
+    record(change, cause, named, well)
     figure(f"rejections, {change}: named after {named:.1f} s, well after {well:.1f} s")
 
 
@@ -461,9 +465,27 @@ def test_a_full_disk_of_the_wal_ends_postgresql_and_nothing_else(
     well = time.monotonic() - mended
     after = pids(cluster)
     assert {**after, "postgres": 0} == {**before, "postgres": 0}
+    record("WAL disk full", "Connection refused", named, well)
     figure(
         f"rejections, disk of the WAL full: {said!r} after {named:.1f} s, well after {well:.1f} s"
     )
+
+
+def record(change: str, cause: str, named: float, well: float) -> None:
+    """Add the figures to the file that the environment names."""
+    if not (file := os.environ.get("REJECTED_EVIDENCE")):
+        return
+    line = {
+        "change": change,
+        "cause": cause,
+        "named_s": round(named, 1),
+        "well_s": round(well, 1),
+        "lasted_s": SECONDS,
+        "jobs": JOBS,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    }
+    with Path(file).open("a", encoding="utf-8") as evidence:
+        evidence.write(json.dumps(line) + "\n")
 
 
 def recovery(world: World) -> float:

@@ -22,6 +22,8 @@ from faults.history import History, Meta
 FILE = Path(__file__).parents[2] / "docs" / "evidence" / "faults.jsonl"
 TRIALS = FILE.with_name("mutants.jsonl")
 """Where `EVIDENCE=1 make mutants` tells what became of each."""
+REJECTIONS = FILE.with_name("rejections.jsonl")
+"""What `tests/acceptance/test_rejections.py` measured."""
 FIGURES = "figures.json"
 """In a history's directory: what its run measured itself."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from faults.evidence import FILE, TRIALS
+from faults.evidence import FILE, REJECTIONS, TRIALS
 from faults.proof import proof
 from faults.rows import ROWS, Row
 
@@ -85,6 +85,19 @@ The table has five violations of each kind, and how many more there are; `--json
 |---|---|--:|--:|--:|--:|--:|--:|--:|
 """
 
+REJECTIONS_HEAD = """
+## Rejections by PostgreSQL and etcd
+
+By `tests/acceptance/test_rejections.py`, on three members and two workers. In each row no process
+of schedd ended, and each due time was accounted for once. *Named*: every `/readyz` says the cause.
+So do the overview, the doctor, the log and `schedd_dependency_failure`. *Well*: every member is
+ready again after the correction. A full disk of the WAL ends PostgreSQL itself: *well* includes its
+start.
+
+| change | cause, in the words of `/readyz` | named after | well after | lasted | load | measured |
+|---|---|--:|--:|--:|--:|---|
+"""
+
 LACKING = """
 ## Not shown here
 
@@ -124,9 +137,10 @@ def page(
     merge_set: Iterable[str],
     cases: Mapping[str, Sequence[str]],
     trials: Iterable[Mapping[str, Any]] = (),
+    rejections: Iterable[Mapping[str, Any]] = (),
 ) -> str:
     """The page; of several measurements of one test, or of one of its `cases`, the last counts, and
-    of one mutant's trials.
+    of one mutant's trials, and of one rejection's.
     """
     latest: dict[str, Mapping[str, Any]] = {}
     for line in evidence:
@@ -145,9 +159,26 @@ def page(
         for name, line in sorted(latest.items())
         if name in known
     ]
-    parts = (HEAD, _text(shown), ELSEWHERE, _text(elsewhere), LACKING, _text(lacking))
+    rejected = _text([*map(_rejection, {line["change"]: line for line in rejections}.values())])
+    parts = (
+        HEAD,
+        _text(shown),
+        REJECTIONS_HEAD,
+        rejected,
+        ELSEWHERE,
+        _text(elsewhere),
+        LACKING,
+        _text(lacking),
+    )
     held = [text for _, line in sorted(latest.items()) for text in _held(line)]
     return "".join((*parts, TAIL, _text(took), HELD, _text(held), proof(trials)))
+
+
+def _rejection(line: Mapping[str, Any]) -> str:
+    return (
+        f"| {line['change']} | {line['cause']} | {line['named_s']:.1f} s | {line['well_s']:.1f} s"
+        f" | {line['lasted_s']:.0f} s | {line['jobs']} runs/s | {line['date']} |"
+    )
 
 
 def read_evidence(file: Path = FILE) -> list[Mapping[str, Any]]:
@@ -337,5 +368,6 @@ def _text(lines: Sequence[str]) -> str:
 if __name__ == "__main__":
     from faults.collected import cases
 
-    made = page(read_evidence(), merge_set(), cases(), read_evidence(TRIALS))
+    known = read_evidence(TRIALS), read_evidence(REJECTIONS)
+    made = page(read_evidence(), merge_set(), cases(), *known)
     PAGE.write_text(made, encoding="utf-8")

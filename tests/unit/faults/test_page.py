@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from faults.collected import cases, functions
-from faults.evidence import TRIALS
+from faults.evidence import REJECTIONS, TRIALS
 from faults.page import PAGE, merge_set, page, read_evidence
 from faults.rows import ROWS
 
@@ -31,7 +31,8 @@ def measured(test: str, **figures: Any) -> dict[str, Any]:
 
 
 def test_the_page_is_what_the_evidence_gives() -> None:
-    wanted = page(read_evidence(), merge_set(), cases(), read_evidence(TRIALS))
+    known = read_evidence(TRIALS), read_evidence(REJECTIONS)
+    wanted = page(read_evidence(), merge_set(), cases(), *known)
     assert PAGE.read_text(encoding="utf-8") == wanted, "cd tests && python -m faults.page"
 
 
@@ -114,6 +115,17 @@ def test_what_was_violated_is_named_once_for_each_invariant() -> None:
     failed = measured("test_leader_killed") | {"status": "violated", "violations": [*late, other]}
     wanted = "**violated** (L2: two-1 started late, and 2 more; S1: two results / accepted) |"
     assert wanted in page([failed], [], {})
+
+
+def test_of_a_rejection_the_last_measurement_is_shown() -> None:
+    line = {"change": "read-only", "cause": "PostgreSQL is read-only", "named_s": 9.9}
+    line |= {"well_s": 5.04, "lasted_s": 30.0, "jobs": 100, "date": "2026-11-28"}
+    text = page([], [], {}, rejections=[line, line | {"named_s": 0.3}])
+    wanted = (
+        "| read-only | PostgreSQL is read-only | 0.3 s | 5.0 s | 30 s | 100 runs/s | 2026-11-28 |"
+    )
+    assert text.count("| read-only |") == 1
+    assert wanted in text
 
 
 def test_each_mutant_and_each_ride_of_the_product_says_what_it_broke() -> None:
