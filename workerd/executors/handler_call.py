@@ -12,20 +12,24 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from schedclient import handlers as sdk
 from workerd.core.outcome import Content, Outcome
 from workerd.executors.base import Attempt
 from workerd.executors.calling import decoded, raised, returned, unfit
 from workerd.executors.fitting import Fit, Misfit
-from workerd.executors.large import LARGE, beside, light
+from workerd.executors.large import LARGE, beside, beside_surely, light
 from workerd.executors.running import Running, current
 from workerd.run_output import current_output
 
-T = TypeVar("T")
+CANCELED: Final = (
+    "CancelledError: code on the event loop of handlers canceled the handler's task, or what it "
+    "awaited; no cancel of this run was requested"
+)
 
 
 class HandlerCall:
@@ -52,7 +56,9 @@ class HandlerCall:
         self._most = attempt.most_result
 
     async def awaited(self) -> Outcome:
-        """Call it, and await what it returns."""
+        """Call it, and await what it returns. It has a task of its own."""
+        current.set(self.run)
+        current_output.set(self.run.output)
         try:
             large = any(content and len(content.data) > LARGE for _, content in self._given)
             values = await beside(self._values) if large else self._values()
@@ -62,9 +68,13 @@ class HandlerCall:
             answer = await self._function(*values, self.context)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
             return self._raised(error)
-        if light(answer):
+        try:
+            small = light(answer)
+        except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
+            return self._raised(error)
+        if small:
             return self._returned(answer)
-        return await _undisturbed(beside(partial(self._returned, answer)))
+        return await beside_surely(partial(self._returned, answer))
 
     def called(self) -> Outcome:
         """Call it in this thread."""
@@ -88,6 +98,8 @@ class HandlerCall:
 
     def _raised(self, error: BaseException) -> Outcome:
         outcome = raised(error)
+        if isinstance(error, asyncio.CancelledError) and not error.args:
+            outcome = replace(outcome, error=CANCELED)
         for piece in outcome.output:
             self.run.output.write(piece.stderr, piece.data)
         return outcome
@@ -113,17 +125,6 @@ class HandlerCall:
             return returned(answer, self._most)
         except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
             return self._raised(error)
-
-
-async def _undisturbed(work: Coroutine[Any, Any, T]) -> T:
-    """Its result, whatever cancels this task: what a handler left in its task does."""
-    doing = asyncio.ensure_future(work)
-    while not doing.done():
-        try:
-            await asyncio.wait([doing])
-        except asyncio.CancelledError:
-            continue
-    return doing.result()
 
 
 def _context(attempt: Attempt, on_log: Callable[[str], object]) -> sdk.Context:

@@ -5,9 +5,18 @@
                        → name the handler that blocks it (log, heartbeat, metrics)
                        → new runs, and runs that haven't begun, use another loop
 
+    a call:  waiting, in the inbox of one loop ──taken──→ begun, on that loop ──→ ended
+                  └──withdrawn──→ ended (canceled), or waiting in the inbox of another loop
+
 Invariants
 - No coroutine of a handler runs on the worker's loop: heartbeats, the lease, timeouts, results and
   every other kind of run don't depend on what a handler does to its loop.
+- A call is in one inbox, or it has begun, or it has ended. Whoever removes it from the inbox
+  decides about it; the coroutine that removes it begins it in the same step. Thus a call begins on
+  one loop at most, and a cancel always reaches it there.
+- A task that a handler cancels before its first step has removed nothing: its call still waits, and
+  the next look takes it. A call that has begun always ends, whatever its coroutine raises.
+- A handler can't stop or close its loop, as other runs use it, too.
 - All coroutines share the first loop as long as it answers, so that objects which belong to a loop
   can be shared. After a block the first loop is used again.
 - A coroutine that has begun can't move: it waits until its loop is free again. Its silence isn't
@@ -25,8 +34,9 @@ import logging
 import sys
 import sysconfig
 import threading
+import time
 import traceback
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -40,7 +50,6 @@ from workerd.executors.running import Running, current
 from workerd.metrics import Metrics
 from workerd.nursery import cancel
 from workerd.process_guard import restore
-from workerd.run_output import current_output
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +64,8 @@ STOOD_STILL: Final = 1.0
 """Seconds by which a look may be late. If it is later, this process was stopped: probes restart."""
 MOST_PLACE: Final = 200
 """Characters of the place at which a handler blocks."""
+AFTER_ERROR: Final = 0.01
+"""Seconds until a loop runs again that an error has ended."""
 _LIBRARIES: Final = (
     "<frozen",
     *{sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")},
@@ -84,47 +95,77 @@ class Block:
 
 
 class Call(Generic[T]):
-    """One coroutine that was submitted. Belongs to the worker's loop, but for `claim`."""
+    """One coroutine that was submitted. Belongs to the worker's loop."""
 
-    __slots__ = ("_unclaimed", "done", "home", "run", "task", "work")
+    __slots__ = ("done", "error", "home", "run", "task", "work")
 
-    def __init__(self, run: Running | None, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(
+        self, run: Running | None, work: Callable[[], Coroutine[Any, Any, T]], home: _Loop
+    ) -> None:
         self.run = run
         self.work = work
-        self.done: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
-        """Its result; None: it was canceled before it began."""
-        self.task: asyncio.Task[None] | None = None
-        self.home: _Loop | None = None
-        self._unclaimed: list[None] = []
-
-    def claim(self) -> bool:
-        """Whether the caller alone may decide about it from now on. Callable from any thread."""
-        try:
-            self._unclaimed.pop()
-        except IndexError:
-            return False
-        return True
-
-    def move(self, home: _Loop) -> None:
-        """Have it begin there; the caller has claimed it."""
         self.home = home
-        self._unclaimed.append(None)
+        self.done: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+        """Its result; None: it was canceled before it began, or it raised `error`."""
+        self.error: BaseException | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Set by the loop on which it begins."""
 
     def cancel(self) -> None:
         """Cancel it: at once if it hasn't begun, else as a task is canceled."""
         if self.done.done():
             return
-        if self.claim():
-            self.settle(None)
-        elif self.home is not None and self.task is not None:
-            self.home.call(cancel, self.task)
+        if self.home.withdraw(self):
+            self.settle(None, None)
+        else:
+            self.home.call(self._cancel_task)
 
-    def settle(self, result: T | None) -> None:
-        """It has ended."""
-        if self.home is not None:
-            self.home.calls.pop(self, None)
+    def settle(self, result: T | None, error: BaseException | None) -> None:
+        """Record that it has ended."""
+        self.home.calls.pop(self, None)
         if not self.done.done():
+            self.error = error
             self.done.set_result(result)
+
+    def _cancel_task(self) -> None:
+        if self.task is not None:
+            cancel(self.task)
+
+
+class _SharedLoop(asyncio.SelectorEventLoop):
+    """An event loop that no handler can end."""
+
+    ending = False
+    """Whether the worker ends it."""
+
+    def stop(self) -> None:
+        """Stop for the worker; refuse for a handler."""
+        if self.ending:
+            super().stop()
+            return
+        run = current.get()
+        log.warning(
+            "a handler tried to stop the event loop that it shares with other runs",
+            extra=run.said if run is not None else None,
+        )
+
+    def close(self) -> None:
+        """Close for the worker; refuse for a handler, as a running loop does."""
+        if self.ending:
+            super().close()
+            return
+        raise RuntimeError("this event loop is shared with other runs: it can't be closed")
+
+    async def shutdown_default_executor(self, *_given: Any) -> None:
+        """Do nothing: other runs use it."""
+
+    async def shutdown_asyncgens(self) -> None:
+        """Do nothing: other runs use them."""
+
+    def end(self) -> None:
+        """Stop for the worker."""
+        self.ending = True
+        self.stop()
 
 
 class _Loop:
@@ -138,12 +179,13 @@ class _Loop:
         self.probed = utcnow()
         self.block: Block | None = None
         self._worker = asyncio.get_running_loop()
-        self._aio = asyncio.SelectorEventLoop()
+        self._aio = _SharedLoop()
         self._aio.set_exception_handler(_report)
-        self._inbox: deque[Call[Any]] = deque()
-        self._outbox: deque[tuple[Call[Any], Any]] = deque()
-        self._closing = False
-        self._taking = self._telling = False
+        self._inbox: OrderedDict[Call[Any], None] = OrderedDict()
+        self._lock = threading.Lock()
+        """Held for a moment to add to the inbox, or to remove from it."""
+        self._outbox: deque[tuple[Call[Any], Any, BaseException | None]] = deque()
+        self._waking = self._reporting = False
         """Whether the other thread was woken and hasn't looked yet."""
         name = f"handler loop {number}"
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -151,11 +193,12 @@ class _Loop:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._aio)
-        while not self._closing:
+        while not self._aio.ending:
             try:
-                self._aio.run_forever()  # it returns when a handler stops the loop
+                self._aio.run_forever()
             except BaseException:  # a SystemExit in a task that a handler has created
                 log.exception("a task of a handler tried to end the worker")
+                time.sleep(AFTER_ERROR)
 
     def call(self, function: Callable[..., object], *given: object) -> None:
         """Call it on the loop, soon."""
@@ -164,19 +207,41 @@ class _Loop:
 
     def submit(self, call: Call[Any]) -> None:
         """Begin it here."""
-        call.move(self)
+        call.home = self
         self.calls[call] = None
-        self._inbox.append(call)
-        if not self._taking:  # one wake for all that this turn of the worker's loop submits
-            self._taking = True
+        with self._lock:
+            self._inbox[call] = None
+        if not self._waking:  # one wake for all that this turn of the worker's loop submits
+            self._waking = True
             self._worker.call_soon(self.call, self._take)
 
-    def unbegun(self) -> list[Call[Any]]:
-        """Those that haven't begun, taken back."""
-        taken = [call for call in self.calls if call.claim()]
-        for call in taken:
-            del self.calls[call]
-        return taken
+    @property
+    def waiting(self) -> bool:
+        """Whether some haven't begun."""
+        return bool(self._inbox)
+
+    def withdraw(self, call: Call[Any]) -> bool:
+        """Take it back if it hasn't begun. False: it has."""
+        with self._lock:
+            if call not in self._inbox:
+                return False
+            del self._inbox[call]
+        self.calls.pop(call, None)
+        return True
+
+    def withdraw_all(self) -> Sequence[Call[Any]]:
+        """Take back those that haven't begun."""
+        with self._lock:
+            calls = [*self._inbox]
+            self._inbox.clear()
+        for call in calls:
+            self.calls.pop(call, None)
+        return calls
+
+    def take_again(self) -> None:
+        """Begin what still waits: a handler may have canceled the tasks that would have."""
+        if self.waiting:
+            self.call(self._take)
 
     def probe(self, now: float) -> None:
         """Ask for an answer, unless one is awaited already."""
@@ -202,40 +267,46 @@ class _Loop:
             for task in asyncio.all_tasks(self._aio):
                 cancel(task)
 
+        for call in self.withdraw_all():
+            call.settle(None, asyncio.CancelledError("the worker ends"))
         self.call(cancel_all)
         if ends := [call.done for call in self.calls]:
             await asyncio.wait(ends, timeout=within)
-        self._closing = True
-        self.call(self._aio.stop)
+        self.call(self._aio.end)
+
+    def settle_ended(self) -> None:
+        """Settle the calls that have ended here."""
+        self._reporting = False
+        while self._outbox:
+            call, result, error = self._outbox.popleft()
+            call.settle(result, error)
 
     def _take(self) -> None:
-        self._taking = False
-        while self._inbox:
-            call = self._inbox.popleft()
-            name = f"run {call.run.key.run} {call.run.key.token}" if call.run else None
-            call.task = self._aio.create_task(self._run(call), name=name)
+        self._waking = False
+        for _ in range(len(self._inbox)):  # not by the loop's task factory: handlers may set it
+            asyncio.Task(self._run_next(), loop=self._aio)
 
-    async def _run(self, call: Call[Any]) -> None:
-        if call.home is not self or not call.claim():
-            return  # another loop has it, or it was canceled
-        current.set(call.run)
-        if call.run is not None:
-            current_output.set(call.run.output)
-        result = await call.work()
-        self._outbox.append((call, result))
-        if not self._telling:
-            self._telling = True
+    async def _run_next(self) -> None:
+        with self._lock:
+            if not self._inbox:
+                return
+            call, _ = self._inbox.popitem(last=False)
+        task = call.task = asyncio.current_task()
+        if call.run is not None and task is not None:
+            task.set_name(f"run {call.run.key.run} {call.run.key.token}")
+        result = error = None
+        try:
+            result = await call.work()
+        except BaseException as raised:  # noqa: BLE001 - the caller is given it
+            error = raised
+        self._outbox.append((call, result, error))
+        if not self._reporting:
+            self._reporting = True
             self._aio.call_soon(self._wake_worker)
 
     def _wake_worker(self) -> None:
         with contextlib.suppress(RuntimeError):  # the worker has ended
-            self._worker.call_soon_threadsafe(self._tell)
-
-    def _tell(self) -> None:
-        self._telling = False
-        while self._outbox:
-            call, result = self._outbox.popleft()
-            call.settle(result)
+            self._worker.call_soon_threadsafe(self.settle_ended)
 
     def _answer(self, probe: float) -> None:
         with contextlib.suppress(RuntimeError):
@@ -255,9 +326,10 @@ class HandlerLoops:
         self._loops: list[_Loop] = []
 
     def submit(self, run: Running | None, work: Callable[[], Coroutine[Any, Any, T]]) -> Call[T]:
-        """Run the coroutine that `work` makes. It must not raise."""
-        call = Call(run, work)
-        self._free().submit(call)
+        """Run the coroutine that `work` makes."""
+        loop = self._free()
+        call = Call(run, work, loop)
+        loop.submit(call)
         return call
 
     @property
@@ -321,11 +393,13 @@ class HandlerLoops:
             if loop.block is not None:
                 self._unblocked(loop, loop.block)
             if loop.calls:
+                loop.take_again()
                 loop.probe(now)
             return
         seconds = now - loop.probed_at
         if seconds < self._block_after:
             return
+        loop.settle_ended()  # it can't wake the worker
         before = loop.block
         loop.block = block = _block(loop, seconds)
         if before is None or before.run is not block.run:
@@ -336,6 +410,9 @@ class HandlerLoops:
         for call in loop.calls:
             if call.run is not None and call.run is not block.run:
                 call.run.beat()  # it can't send one itself
+        if loop.waiting and (free := self._free()).block is None:
+            for call in loop.withdraw_all():
+                free.submit(call)
 
     def _blocked(self, loop: _Loop, block: Block) -> None:
         self._metrics.blocks.labels(block.handler).inc()
@@ -351,8 +428,6 @@ class HandlerLoops:
                 "stack": stack,
             },
         )
-        for call in loop.unbegun():
-            self._free().submit(call)
 
     def _unblocked(self, loop: _Loop, block: Block) -> None:
         loop.block = None

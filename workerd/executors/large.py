@@ -10,6 +10,8 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -42,6 +44,18 @@ async def beside(call: Callable[[], T]) -> T:
     except OSError:
         return call()
     return await future
+
+
+async def beside_surely(call: Callable[[], T]) -> T:
+    """The same, whatever cancels this task meanwhile. It creates no task that could be canceled."""
+    try:
+        future = _threads.submit(call)
+    except OSError:
+        return call()
+    while not future.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([future])
+    return future.result()
 
 
 def is_json(data: bytes) -> bool:

@@ -26,7 +26,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Cause, Outcome, Verdict, stopped
 from workerd.executors.apart import Apart
 from workerd.executors.base import Attempt, Stop, bounds_of
-from workerd.executors.calling import class_of, words_of
+from workerd.executors.calling import class_of, raised, words_of
 from workerd.executors.fitting import Fit, fit_of
 from workerd.executors.handler_call import HandlerCall
 from workerd.executors.handler_loops import HandlerLoops
@@ -52,6 +52,7 @@ class Caller:
         """`loop`: the function returns an awaitable; else it runs in a thread."""
         if stop.cause is not None:
             return stopped(stop.cause)
+        call = None
         try:
             if loop:
                 call = self._loops.submit(work.run, work.awaited)
@@ -68,27 +69,24 @@ class Caller:
             output = work.run.output.finish()
         if stop.cause is not None:
             return stopped(stop.cause, work.run.blocked, output)
+        if call is not None and call.error is not None:
+            outcome = raised(call.error)
         assert outcome is not None, "it is canceled by a stop alone"
         return replace(outcome, output=output) if output else outcome
 
     async def await_there(self, work: Callable[[], Awaitable[T]]) -> T:
         """Await it where coroutines of handlers run."""
 
-        async def done() -> tuple[T | None, BaseException | None]:
-            try:
-                return await work(), None
-            except BaseException as error:  # noqa: BLE001 - it is raised over there
-                return None, error
+        async def awaited() -> T:
+            return await work()
 
-        call = self._loops.submit(None, done)
+        call = self._loops.submit(None, awaited)
         try:
-            ended = await call.done
+            answer = await call.done
         finally:
             call.cancel()
-        assert ended is not None, "it isn't canceled before it begins"
-        answer, error = ended
-        if error is not None:
-            raise error
+        if call.error is not None:
+            raise call.error
         return cast("T", answer)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
 import threading
 import time
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import pytest
 
@@ -63,22 +67,26 @@ async def test_a_handler_that_blocks_its_loop_is_named_with_its_place_and_stack(
 
 
 async def test_a_block_by_a_task_or_a_callback_of_a_handler_names_that_handler() -> None:
+    go = threading.Event()
+
     async def by_a_task(_payload: Any, _ctx: Any) -> None:
         async def block() -> None:
-            time.sleep(0.5)  # noqa: ASYNC251 - it blocks
+            go.wait(PATIENCE)
 
         await asyncio.create_task(block())
 
     async def by_a_callback(_payload: Any, _ctx: Any) -> None:
-        asyncio.get_running_loop().call_later(0.01, time.sleep, 0.5)
-        await asyncio.sleep(0.3)
+        asyncio.get_running_loop().call_soon(go.wait, PATIENCE)
+        await asyncio.sleep(0)
 
     async with handler_loops(BLOCK_AFTER) as loops:
         for each in (by_a_task, by_a_callback):
+            go.clear()
             call = asyncio.create_task(called(each, loops=loops))
             (block,) = await wait_until_async(lambda: loops.blocks, PATIENCE, "the block")
             assert block.run is not None
             assert block.run.handler == "h"
+            go.set()
             await call
             await wait_until_async(lambda: not loops.blocks, PATIENCE, "its end")
 
@@ -155,3 +163,284 @@ async def test_when_all_loops_are_blocked_the_worker_says_why_it_takes_no_work(
             each.go.set()
         await asyncio.gather(*calls)
         await wait_until_async(lambda: not loops.refuses, PATIENCE, "no refusal")
+
+
+class Long:
+    """A handler that ends when it is canceled alone."""
+
+    def __init__(self) -> None:
+        self.began, self.canceled = threading.Event(), threading.Event()
+
+    async def handle(self, _payload: Any, _ctx: Any) -> None:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.canceled.set()
+            raise
+
+
+@pytest.mark.parametrize(
+    ("cause", "verdict"),
+    [
+        (Cause.CANCEL, Verdict.CANCELLED),
+        (Cause.TIMEOUT, Verdict.FAILED),
+        (Cause.DRAIN, Verdict.RETURNED),
+        (Cause.LEASE_LOST, Verdict.RETURNED),
+    ],
+)
+@pytest.mark.parametrize("most_loops", [1, 8])
+async def test_a_stop_reaches_a_run_that_was_submitted_to_a_blocked_loop(
+    cause: Cause, verdict: Verdict, most_loops: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one loop the run waits for that loop, else it begins on the second."""
+    monkeypatch.setattr("workerd.executors.handler_loops.MOST_LOOPS", most_loops)
+    blocking, long, stop = Blocking(), Long(), Stop()
+    async with handler_loops(BLOCK_AFTER) as loops:
+        first = asyncio.create_task(called(blocking.handle, loops=loops))
+        await wait_until_async(blocking.began.is_set, PATIENCE, "the blocking handler's start")
+        second = asyncio.create_task(called(long.handle, stop, loops=loops))
+        await wait_until_async(lambda: loops.blocks, PATIENCE, "the block")
+        if most_loops > 1:
+            await wait_until_async(long.began.is_set, PATIENCE, "the start on the second loop")
+        blocking.go.set()
+        assert (await first).verdict is Verdict.SUCCEEDED
+        await wait_until_async(lambda: not loops.blocks, PATIENCE, "the end of the block")
+        await wait_until_async(long.began.is_set, PATIENCE, "the start")
+        stop.ask(cause)
+        assert (await second).verdict is verdict
+        assert long.canceled.is_set()
+
+
+async def test_runs_of_a_blocked_loop_move_to_a_loop_that_is_free_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workerd.executors.handler_loops.MOST_LOOPS", 2)
+    handlers = [Blocking(), Blocking()]
+    async with handler_loops(BLOCK_AFTER) as loops:
+        calls = [asyncio.create_task(called(each.handle, loops=loops)) for each in handlers]
+        await wait_until_async(lambda: loops.refuses, PATIENCE, "blocks of all loops")
+        waits = asyncio.create_task(called(nothing, loops=loops))
+        handlers[0].go.set()
+        assert (await waits).verdict is Verdict.SUCCEEDED
+        assert not calls[1].done()
+        handlers[1].go.set()
+        await asyncio.gather(*calls)
+
+
+async def test_a_run_that_ended_just_before_its_loop_was_blocked_reports_at_once() -> None:
+    handler = Blocking()
+    async with handler_loops(BLOCK_AFTER) as loops:
+        calls = [
+            asyncio.create_task(called(each, loops=loops)) for each in (nothing, handler.handle)
+        ]
+        assert (await calls[0]).verdict is Verdict.SUCCEEDED
+        assert not calls[1].done()
+        handler.go.set()
+        await calls[1]
+
+
+async def cancels_all_tasks() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel()
+
+
+async def cancels_all_tasks_and_awaits_them() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others, timeout=0.1)
+
+
+async def closes_all_coroutines() -> None:
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        with contextlib.suppress(RuntimeError, ValueError):
+            task.get_coro().close()  # type: ignore[union-attr]
+
+
+async def stops_its_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0)
+
+
+async def closes_its_loop() -> None:
+    asyncio.get_running_loop().close()
+
+
+async def stops_its_loop_and_closes_it_from_a_thread() -> None:
+    loop = asyncio.get_running_loop()
+    loop.stop()
+    await asyncio.to_thread(loop.close)
+
+
+async def shuts_its_loop_down() -> None:
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
+
+
+async def runs_its_loop_again() -> None:
+    asyncio.get_running_loop().run_until_complete(asyncio.Future())
+
+
+def raises(error: BaseException) -> Callable[[], Any]:
+    """A handler that raises it."""
+
+    async def handler() -> NoReturn:
+        raise error
+
+    handler.__name__ = f"raises_{type(error).__name__}"
+    return handler
+
+
+def has_a_task_that_raises(error: BaseException) -> Callable[[], Any]:
+    """A handler whose task raises it."""
+
+    async def handler() -> None:
+        await asyncio.wait([asyncio.ensure_future(raises(error)())])
+
+    handler.__name__ = f"has_a_task_that_raises_{type(error).__name__}"
+    return handler
+
+
+def fails(*_given: Any, **_named: Any) -> NoReturn:
+    raise SystemExit("not this")
+
+
+async def sets_an_exception_handler_that_exits() -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(fails)
+    loop.call_soon(lambda: 1 / 0)
+    await asyncio.sleep(0)
+
+
+async def sets_a_task_factory_that_exits() -> None:
+    asyncio.get_running_loop().set_task_factory(fails)
+
+
+async def sets_debug_mode() -> None:
+    asyncio.get_running_loop().set_debug(True)
+
+
+async def forgets_its_loop() -> None:
+    asyncio.set_event_loop(None)
+    asyncio.set_event_loop_policy(None)
+
+
+@pytest.mark.parametrize(
+    "conduct",
+    [
+        cancels_all_tasks,
+        cancels_all_tasks_and_awaits_them,
+        closes_all_coroutines,
+        stops_its_loop,
+        closes_its_loop,
+        stops_its_loop_and_closes_it_from_a_thread,
+        shuts_its_loop_down,
+        runs_its_loop_again,
+        *(raises(each) for each in (SystemExit(1), KeyboardInterrupt(), GeneratorExit())),
+        *map(has_a_task_that_raises, (SystemExit(1), KeyboardInterrupt(), GeneratorExit())),
+        sets_an_exception_handler_that_exits,
+        sets_a_task_factory_that_exits,
+        sets_debug_mode,
+        forgets_its_loop,
+    ],
+    ids=lambda conduct: conduct.__name__,
+)
+async def test_whatever_a_handler_does_to_its_loop_other_runs_begin_end_and_report(
+    conduct: Callable[[], Any],
+) -> None:
+    begun = threading.Event()
+
+    async def waits(_payload: Any, _ctx: Any) -> None:
+        begun.set()
+        await asyncio.sleep(0.2)
+
+    async def handler(_payload: Any, _ctx: Any) -> None:
+        await conduct()
+
+    async def returns_much(_payload: Any, _ctx: Any) -> list[str]:
+        return ["x" * 1000] * 1000
+
+    async with handler_loops() as loops:
+        first = asyncio.create_task(called(waits, loops=loops))
+        await wait_until_async(begun.is_set, PATIENCE, "the start of the first run")
+        kinds = (waits, handler, nothing, returns_much, nothing)
+        calls = [asyncio.create_task(called(each, loops=loops)) for each in kinds]
+        outcomes = await asyncio.gather(first, *calls)
+        ended = {Verdict.SUCCEEDED, Verdict.FAILED}
+        assert {each.verdict for each in outcomes} <= ended
+        assert outcomes[3].verdict is outcomes[5].verdict is Verdict.SUCCEEDED
+        for each in (waits, nothing, returns_much):
+            assert (await called(each, loops=loops)).verdict is Verdict.SUCCEEDED
+
+
+async def test_a_run_whose_task_another_handler_cancels_fails_and_says_so() -> None:
+    long = Long()
+
+    async def handler(_payload: Any, _ctx: Any) -> None:
+        await cancels_all_tasks()
+
+    async with handler_loops() as loops:
+        first = asyncio.create_task(called(long.handle, loops=loops))
+        await wait_until_async(long.began.is_set, PATIENCE, "the start")
+        assert (await called(handler, loops=loops)).verdict is Verdict.SUCCEEDED
+        outcome = await first
+        assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
+        assert "no cancel of this run was requested" in outcome.error
+
+
+async def test_a_result_whose_class_raises_when_it_is_looked_at_fails_its_run() -> None:
+    class Hostile:
+        @property
+        def __class__(self) -> Any:
+            raise RuntimeError("no class")
+
+    async def handler(_payload: Any, _ctx: Any) -> Any:
+        return Hostile()
+
+    assert (await called(handler)).verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_each_of_many_runs_begins_once_and_ends_while_loops_block_and_tasks_are_canceled(
+    seed: int,
+) -> None:
+    chance = random.Random(seed)
+    begun: Counter[int] = Counter()
+    beginning = threading.Lock()
+
+    def handler(number: int, kind: int) -> Callable[[Any, Any], Any]:
+        async def handle(_payload: Any, _ctx: Any) -> None:
+            with beginning:
+                begun[number] += 1
+            if kind == 0:
+                time.sleep(0.3)  # noqa: ASYNC251 - it blocks
+            elif kind == 1:
+                await cancels_all_tasks()
+            elif kind < 6:
+                await asyncio.Event().wait()
+            else:
+                await asyncio.sleep(0)
+
+        return handle
+
+    stops = []
+    async with handler_loops(0.05) as loops:
+        calls = []
+        for number in range(200):
+            kind = chance.choice([0, *[1] * 2, *range(2, 40)])
+            stop = Stop()
+            stops += [stop] if 1 < kind < 6 else []
+            work = called(handler(number, kind), stop, loops=loops)
+            calls.append(asyncio.create_task(work))
+            if chance.random() < 0.2:
+                await asyncio.sleep(chance.random() / 50)
+        for stop in stops:
+            await asyncio.sleep(chance.random() / 50)
+            stop.ask(Cause.CANCEL)
+        outcomes = await asyncio.gather(*calls)
+    assert len(outcomes) == 200
+    assert max(begun.values()) == 1
+    never = {number for number in range(200) if not begun[number]}
+    assert all(outcomes[each].verdict is Verdict.CANCELLED for each in never)
