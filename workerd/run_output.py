@@ -83,6 +83,8 @@ class RunOutput:
     def finish(self) -> tuple[Piece, ...]:
         """What is kept of it; nothing is added any more."""
         self._finished = True
+        if not self._due and self._captures is None:
+            return ()  # nothing was written
         if self._resting is not None:
             self._resting.cancel()
         self._feed()

@@ -17,6 +17,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
 from support.wait import PATIENCE, wait_until_async
 from support.worker_process import WorkerProcess, cluster
+from workerd.executors.handler_call import CANCELED
 
 MODULE = """
 import asyncio, threading, time
@@ -192,8 +193,8 @@ async def test_what_python_keeps_for_itself_fails_the_attempt_and_not_the_worker
             ("leaves", "SystemExit: 3"),
             ("leaves_the_loop", "SystemExit: 4"),
             ("stops", "StopIteration: "),
-            ("gives_up", "CancelledError: "),
-            ("gives_up_on_the_loop", "CancelledError: "),
+            ("gives_up", CANCELED),
+            ("gives_up_on_the_loop", CANCELED),
         ):
             result = await call(stream, name)
             assert (result.reason, result.error) == (common_pb2.REASON_EXCEPTION, error)
@@ -283,7 +284,7 @@ async def test_a_coroutine_that_cancels_its_own_task_has_failed(tmp_path: Path) 
     async with shop(tmp_path, slots="1") as (_, _, stream):
         failed = await call(stream, "ends_itself")
         assert failed.reason == common_pb2.REASON_EXCEPTION
-        assert failed.error == "CancelledError: "
+        assert failed.error == CANCELED
         beside = await call(stream, "nothing")
         assert beside.outcome == pb.Result.OUTCOME_SUCCEEDED, "its slot is free"
 

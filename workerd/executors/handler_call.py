@@ -27,8 +27,8 @@ from workerd.executors.running import Running, current
 from workerd.run_output import current_output
 
 CANCELED: Final = (
-    "CancelledError: code on the event loop of handlers canceled the handler's task, or what it "
-    "awaited; no cancel of this run was requested"
+    "CancelledError: the handler raised it, or other code in the worker canceled its task; "
+    "no cancel of this run was requested"
 )
 
 

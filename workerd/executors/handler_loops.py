@@ -113,8 +113,6 @@ class Call(Generic[T]):
 
     def cancel(self) -> None:
         """Cancel it: at once if it hasn't begun, else as a task is canceled."""
-        if self.done.done():
-            return
         if self.home.withdraw(self):
             self.settle(None, None)
         else:
@@ -122,7 +120,7 @@ class Call(Generic[T]):
 
     def settle(self, result: T | None, error: BaseException | None) -> None:
         """Record that it has ended."""
-        self.home.calls.pop(self, None)
+        self.home.remove(self)
         if not self.done.done():
             self.error = error
             self.done.set_result(result)
@@ -185,6 +183,7 @@ class _Loop:
         self._lock = threading.Lock()
         """Held for a moment to add to the inbox, or to remove from it."""
         self._outbox: deque[tuple[Call[Any], Any, BaseException | None]] = deque()
+        self._emptied: asyncio.Future[None] | None = None
         self._waking = self._reporting = False
         """Whether the other thread was woken and hasn't looked yet."""
         name = f"handler loop {number}"
@@ -214,6 +213,12 @@ class _Loop:
         if not self._waking:  # one wake for all that this turn of the worker's loop submits
             self._waking = True
             self._worker.call_soon(self.call, self._take)
+
+    def remove(self, call: Call[Any]) -> None:
+        """Forget it: it has ended."""
+        self.calls.pop(call, None)
+        if self._emptied is not None and not self.calls and not self._emptied.done():
+            self._emptied.set_result(None)
 
     @property
     def waiting(self) -> bool:
@@ -270,8 +275,9 @@ class _Loop:
         for call in self.withdraw_all():
             call.settle(None, asyncio.CancelledError("the worker ends"))
         self.call(cancel_all)
-        if ends := [call.done for call in self.calls]:
-            await asyncio.wait(ends, timeout=within)
+        if self.calls:
+            self._emptied = self._worker.create_future()
+            await asyncio.wait([self._emptied], timeout=within)
         self.call(self._aio.end)
 
     def settle_ended(self) -> None:
@@ -293,7 +299,7 @@ class _Loop:
             call, _ = self._inbox.popitem(last=False)
         task = call.task = asyncio.current_task()
         if call.run is not None and task is not None:
-            task.set_name(f"run {call.run.key.run} {call.run.key.token}")
+            task.set_name(call.run.name)
         result = error = None
         try:
             result = await call.work()
@@ -302,7 +308,8 @@ class _Loop:
         self._outbox.append((call, result, error))
         if not self._reporting:
             self._reporting = True
-            self._aio.call_soon(self._wake_worker)
+            with contextlib.suppress(RuntimeError):  # the loop has ended before its coroutine
+                self._aio.call_soon(self._wake_worker)
 
     def _wake_worker(self) -> None:
         with contextlib.suppress(RuntimeError):  # the worker has ended

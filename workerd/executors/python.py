@@ -202,28 +202,23 @@ async def _ended(
 
     `ask` asks it to end.
     """
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def wake(_: object = None) -> None:
-        if not over.done():
-            over.set_result(None)
+    def leave() -> None:
+        if not future.done():
+            key = attempt.key
+            log.warning("handler of run %s doesn't end; it is left behind", key.run, extra=key.said)
+            future.set_result(None)
 
     def end(kill: bool) -> None:
         ask()
         if stop.cause in _FINAL:
-            over.get_loop().call_later(0.0 if kill else attempt.kill_after, wake)
+            future.get_loop().call_later(0.0 if kill else attempt.kill_after, leave)
 
-    future.add_done_callback(wake)
     stop.listen(end)
     try:
-        await over
+        return await future
     except asyncio.CancelledError:
         ask()
         raise
     finally:
         stop.deafen()
-    if future.done():
-        return future.result()
-    key = attempt.key
-    log.warning("handler of run %s doesn't end; it is left behind", key.run, extra=key.said)
-    return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Final
 
+from workerd.core.ids import Key
 from workerd.executors.base import Attempt
 from workerd.run_output import RunOutput
 
@@ -16,17 +17,31 @@ from workerd.run_output import RunOutput
 class Running:
     """One attempt of a handler."""
 
-    __slots__ = ("assignment", "beat", "blocked", "handler", "job", "key", "output")
+    __slots__ = ("_attempt", "assignment", "beat", "blocked", "handler", "output")
 
     def __init__(self, attempt: Attempt, handler: str) -> None:
-        self.key = attempt.key
+        self._attempt = attempt
         self.assignment = attempt.assignment.key
-        self.job = attempt.assignment.job
         self.handler = handler
         self.beat = attempt.beat
         self.output = RunOutput(attempt.tail)
         self.blocked = ""
         """How long and where it blocked its event loop, in words; empty: it didn't."""
+
+    @property
+    def key(self) -> Key:
+        """Its run and its token."""
+        return self._attempt.key
+
+    @property
+    def job(self) -> str:
+        """The name of its job."""
+        return self._attempt.assignment.job
+
+    @property
+    def name(self) -> str:
+        """The name of its task."""
+        return f"run {self.assignment.run_id} {self.assignment.fencing_token}"
 
     @property
     def said(self) -> dict[str, object]:
