@@ -119,7 +119,10 @@ _LOGIN_REMEDY: Final = (
 )
 _GRANT_REMEDY: Final = "Grant the role its privileges again (docs/operations.md, PostgreSQL)"
 _MISSING_REMEDY: Final = "Create, restore or rename the database, or change postgres.dsn"
-_SCHEMA_REMEDY: Final = "Finish the restore, or run `schedd migrate`"
+_CONNECT_REMEDY: Final = "Grant it: GRANT CONNECT ON DATABASE … TO the role of postgres.dsn"
+_SCHEMA_REMEDY: Final = (
+    "Check search_path of the role and the database, finish the restore, or run `schedd migrate`"
+)
 _READ_ONLY_REMEDY: Final = (
     "Set default_transaction_read_only = off for server, database and role, or point postgres.dsn"
     " at the primary"
@@ -273,9 +276,8 @@ def _rejected_connection(line: str) -> Rejected | None:
 def _login(words: str) -> Rejected:
     role = _ROLE.search(words)
     named = f" of role {role[1]}" if role else ""
-    return Rejected(
-        "login_rejected", f"PostgreSQL rejects the login{named}: {words}", _LOGIN_REMEDY
-    )
+    remedy = _CONNECT_REMEDY if "permission denied for database" in words else _LOGIN_REMEDY
+    return Rejected("login_rejected", f"PostgreSQL rejects the login{named}: {words}", remedy)
 
 
 def _no_database(words: str) -> Rejected:

@@ -2,11 +2,12 @@
 
 Environment variables (PGCLIENTENCODING, PGOPTIONS, PGTZ, PGDATESTYLE) and settings of the server,
 the database or the role can't change them. PgBouncer in transaction mode tracks each of these for
-its client, so no server connection of its pool has others; but for `row_security`, which it sets
-for the server connections that members log in over.
+its client, so no server connection of its pool has others. Exceptions are `row_security` and
+`default_transaction_isolation`: there they are set for the server connection of the login only.
 
 `row_security` off: a policy that would hide rows makes the statement fail. Otherwise a row that is
-hidden counts as one that doesn't exist, and a result for it as STALE.
+hidden counts as one that doesn't exist, and a result for it as STALE. At a higher isolation level
+owners that lock the same rows fail with 40001 instead of waiting for one another.
 
 Not set, because nothing here depends on them: `bytea_output` and `extra_float_digits` (the driver
 reads every form), `lc_messages`. `search_path` is the role's: it says where the schema is.
@@ -24,6 +25,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "TimeZone": "UTC",
     "standard_conforming_strings": "on",
     "row_security": "off",
+    "default_transaction_isolation": "read committed",
 }
 
 _SET: Final = "; ".join(f"SET {name} = '{value}'" for name, value in SETTINGS.items())

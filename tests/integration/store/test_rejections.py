@@ -82,6 +82,8 @@ async def test_no_setting_of_database_role_or_environment_reaches_a_session(
         "timezone = 'America/St_Johns'",
         "standard_conforming_strings = off",
         "bytea_output = 'escape'",
+        "row_security = on",
+        "default_transaction_isolation = 'serializable'",
         "extra_float_digits = -5",
     ):
         server.execute(f'ALTER DATABASE "{name}" SET {setting}')
