@@ -110,6 +110,8 @@ async def test_no_message_ends_a_member_or_a_worker(
     assert asks.bugs == []
     assert place.process("m1") == member, "the member ended"
     assert place.process("w1") == worker, "the worker ended"
+    # Whatever is out of its bounds is set aside by the table of its bounds, without an exception.
+    assert place.log("m1").count("Traceback") == 0, place.log("m1")[-4_000:]
     assert blocks.longest < LONGEST_BLOCK * blocks.crowding
     wait_until(
         lambda: rss(member.pid) < before + MOST_GROWN, 4 * PATIENCE, "the member's memory to return"
