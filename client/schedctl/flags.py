@@ -132,12 +132,26 @@ class Group(click.Group):
                 raise NotBuilt(f"schedctl {' '.join(longest)}")
             known = [*self.list_commands(ctx), *unbuilt.beside(unbuilt.path_of(ctx))]
             where = " ".join(("schedctl", *unbuilt.path_of(ctx)))
+            near = _elsewhere(ctx, word) or did_you_mean(word, known)
             raise Failure(
                 f'{where} has no command "{word}"',
                 reason="UNKNOWN_COMMAND",
-                remedy=f"{did_you_mean(word, known)} {where} --help".strip(),
+                remedy=f"{near} {where} --help".strip(),
             )
         return super().resolve_command(ctx, args)
+
+
+def _elsewhere(ctx: click.Context, word: str) -> str:
+    """The commands of this name in other groups, as a question; empty: there is none."""
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    groups = {name: root.get_command(ctx, name) for name in root.list_commands(ctx)}
+    found = [
+        f"schedctl {name} {word}"
+        for name, group in groups.items()
+        if isinstance(group, click.Group) and word in group.list_commands(ctx)
+    ]
+    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 Group.group_class = Group

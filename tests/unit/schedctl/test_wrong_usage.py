@@ -196,3 +196,16 @@ def test_a_group_without_a_command_prints_its_help(offline):
     assert ended.code == 2
     assert ended.err.startswith("Usage: schedctl cluster")
     assert "\n  pause " in ended.err
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("doctor", "did you mean schedctl cluster doctor?"),
+        ("get", "did you mean schedctl job get or schedctl run get?"),
+        ("wokers", 'did you mean "worker"?'),
+    ],
+)
+def test_a_command_of_another_group_is_named(offline, word, remedy):
+    ended = offline(word)
+    assert (ended.code, remedy in ended.err) == (2, True), ended.err
