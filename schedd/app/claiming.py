@@ -8,10 +8,11 @@ from uuid import uuid4
 from sqlalchemy.engine import make_url
 
 from schedd.config import Config
-from schedd.core.coordination import Delete, Put
+from schedd.core.coordination import Compare, Delete, Put
 from schedd.core.membership import MAP, MEMBERS, members_of
 from schedd.core.prefix_owner import CLUSTER, PrefixOwner, encode
 from schedd.etcd import client as etcd_client
+from schedd.ports import Coordination
 from schedd.store.database import Database
 from schedd.store.postgres import PostgresStore
 from schedkit.errors import Misconfigured
@@ -34,6 +35,29 @@ def claim_prefix(config: Config) -> str:
     return asyncio.run(_claim(config))
 
 
+async def write_claim(etcd: Coordination, owner: PrefixOwner) -> None:
+    """Write the claim if no member runs, and none joins meanwhile.
+
+    Raises:
+        Misconfigured: members run, or another claim was written meanwhile.
+        Unavailable: etcd doesn't answer.
+    """
+    before = await etcd.get(CLUSTER)
+    if members := members_of(await etcd.list(MEMBERS)):
+        names = ", ".join(member.name for member in members)
+        raise Misconfigured(f"members run under this prefix ({names}): stop all of them first")
+    unchanged = Compare.absent(CLUSTER) if before is None else Compare.unchanged(before)
+    written = await etcd.txn(
+        [unchanged, Compare.none_under(MEMBERS)], [Put(CLUSTER, encode(owner)), Delete(MAP)]
+    )
+    if not written.succeeded:
+        found = ", ".join(entry.key for entry in await etcd.list(MEMBERS)) or "none"
+        raise Misconfigured(
+            "a member joined under this prefix, or the claim was changed, while this command ran:"
+            f" nothing was written. Stop all members (their keys now: {found}), then run it again"
+        )
+
+
 async def _claim(config: Config) -> str:
     store = PostgresStore(Database(config.postgres.dsn, lanes=1))
     try:
@@ -45,8 +69,5 @@ async def _claim(config: Config) -> str:
     async with etcd_client.connect(
         config.etcd.access(), deadline=config.call_deadline, root=config.etcd.prefix
     ) as etcd:
-        if members := members_of(await etcd.list(MEMBERS)):
-            names = ", ".join(member.name for member in members)
-            raise Misconfigured(f"members run under this prefix ({names}): stop all of them first")
-        await etcd.txn([], [Put(CLUSTER, encode(owner)), Delete(MAP)])
+        await write_claim(etcd, owner)
     return f"etcd prefix {config.etcd.prefix!r} belongs to cluster {cluster_id} from now on"

@@ -137,6 +137,8 @@ class Compare:
     field: Field
     relation: Relation
     operand: int | bytes
+    of_prefix: bool = False
+    """It holds for every key that starts with `key`; of no such key for one that doesn't exist."""
 
     def __post_init__(self) -> None:
         if isinstance(self.operand, bytes) is not (self.field is Field.VALUE):
@@ -146,6 +148,11 @@ class Compare:
     def absent(cls, key: str) -> Compare:
         """The key doesn't exist."""
         return cls(key, Field.CREATE_REVISION, Relation.EQUAL, 0)
+
+    @classmethod
+    def none_under(cls, prefix: str) -> Compare:
+        """No key starts with the prefix."""
+        return cls(prefix, Field.CREATE_REVISION, Relation.EQUAL, 0, of_prefix=True)
 
     @classmethod
     def exists(cls, key: str) -> Compare:

@@ -105,8 +105,10 @@ class Codec:
         return tuple(self.entry(kvs[0]) if kvs else None for kvs in found)
 
     def _compare(self, compare: Compare) -> wire.Compare:
+        key, end = self.span(compare.key) if compare.of_prefix else (self.key(compare.key), b"")
         message = wire.Compare(
-            key=self.key(compare.key),
+            key=key,
+            range_end=end,
             target=_TARGETS[compare.field],
             result=_RESULTS[compare.relation],
         )

@@ -317,6 +317,7 @@ class Compare(google.protobuf.message.Message):
     MOD_REVISION_FIELD_NUMBER: builtins.int
     VALUE_FIELD_NUMBER: builtins.int
     LEASE_FIELD_NUMBER: builtins.int
+    RANGE_END_FIELD_NUMBER: builtins.int
     result: global___Compare.Result.ValueType
     target: global___Compare.Target.ValueType
     key: builtins.bytes
@@ -325,6 +326,7 @@ class Compare(google.protobuf.message.Message):
     mod_revision: builtins.int
     value: builtins.bytes
     lease: builtins.int
+    range_end: builtins.bytes
     def __init__(
         self,
         *,
@@ -336,9 +338,10 @@ class Compare(google.protobuf.message.Message):
         mod_revision: builtins.int = ...,
         value: builtins.bytes = ...,
         lease: builtins.int = ...,
+        range_end: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["create_revision", b"create_revision", "lease", b"lease", "mod_revision", b"mod_revision", "target_union", b"target_union", "value", b"value", "version", b"version"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["create_revision", b"create_revision", "key", b"key", "lease", b"lease", "mod_revision", b"mod_revision", "result", b"result", "target", b"target", "target_union", b"target_union", "value", b"value", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["create_revision", b"create_revision", "key", b"key", "lease", b"lease", "mod_revision", b"mod_revision", "range_end", b"range_end", "result", b"result", "target", b"target", "target_union", b"target_union", "value", b"value", "version", b"version"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["target_union", b"target_union"]) -> typing.Literal["version", "create_revision", "mod_revision", "value", "lease"] | None: ...
 
 global___Compare = Compare

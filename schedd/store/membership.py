@@ -64,9 +64,17 @@ ORDER BY opened_at DESC LIMIT 1
 """
 
 FOREIGN = """
-SELECT DISTINCT member FROM tenures
-WHERE prefix <> %s AND (fenced_at IS NULL OR fenced_at > clock_timestamp() - interval '15 min')
-ORDER BY member LIMIT 20
+SELECT DISTINCT t.member FROM tenures t
+WHERE t.prefix <> %(own)s
+  AND t.opened_at > (SELECT min(opened_at) FROM tenures WHERE prefix = %(own)s)
+  AND (t.fenced_at IS NULL OR t.fenced_at > clock_timestamp() - interval '15 min' AND NOT EXISTS (
+      SELECT FROM tenures n
+      WHERE n.member = t.member AND n.opened_at > t.opened_at AND n.prefix = %(own)s))
+ORDER BY t.member LIMIT 20
+"""
+"""A prefix whose claim was written again has a new id, and its members open new tenures under it.
+Tenures from before that are the cluster's own. A running member of another prefix that is fenced
+opens another tenure at once, later than those.
 """
 
 NAME_OF = "SELECT member FROM tenures WHERE id = %s"
@@ -101,8 +109,10 @@ def _instant(at: datetime) -> str:
 
 
 def foreign_members(connection: Connection, prefix: UUID) -> list[str]:
-    """Return members with another etcd prefix whose tenures ran within the last 15 minutes."""
-    return [str(name) for (name,) in connection.exec_driver_sql(FOREIGN, (prefix,))]
+    """Return members that joined under another etcd prefix while this one was used, and whose
+    tenures ran within the last 15 minutes.
+    """
+    return [str(name) for (name,) in connection.exec_driver_sql(FOREIGN, {"own": prefix})]
 
 
 def unfenced_tenures(connection: Connection) -> list[Tenure]:

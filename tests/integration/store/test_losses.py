@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -111,6 +111,46 @@ async def test_a_goodbye_is_no_loss_and_a_tenure_that_ends_for_a_reason_is_one(
     assert await names(world) == (["two"], [])
     [event] = await events(world)
     assert (event.reason, event.detail) == ("TENURE_ENDED", "the lease is lost")
+
+
+async def joined(
+    world: World, name: str, minute: int, prefix: UUID, *, fenced: bool = False
+) -> None:
+    tenure = Tenure(TenureId(uuid4()), name, START + minute * MINUTE, prefix=prefix)
+    await world.store.membership.open_tenure(tenure)
+    if fenced:
+        await world.store.membership.fence_own(tenure.id, "its lease ended")
+
+
+async def test_members_from_before_a_new_claim_of_the_prefix_arent_of_another_cluster(
+    world: World,
+) -> None:
+    """Etcd lost its data, or `claim-prefix` was run: the prefix has a new id."""
+    before, own = uuid4(), uuid4()
+    await joined(world, "m1", 0, before, fenced=True)
+    await joined(world, "m2", 0, before, fenced=True)
+    await joined(world, "m3", 0, before)
+    await joined(world, "m1", 1, own)
+    assert await world.store.membership.foreign_members(own) == []
+
+
+async def test_members_from_before_a_restore_of_etcd_arent_of_another_cluster(world: World) -> None:
+    own, meanwhile = uuid4(), uuid4()
+    await joined(world, "m1", 0, own, fenced=True)
+    await joined(world, "m1", 1, meanwhile, fenced=True)
+    await joined(world, "m1", 2, own)
+    assert await world.store.membership.foreign_members(own) == []
+
+
+async def test_members_that_join_under_another_prefix_are_found_from_both(world: World) -> None:
+    """Each cluster fences the members of the other one, and these join again."""
+    one, other = uuid4(), uuid4()
+    await joined(world, "m1", 0, one, fenced=True)
+    await joined(world, "m1", 1, other)
+    await joined(world, "m7", 2, other, fenced=True)
+    await joined(world, "m2", 3, one)
+    assert await world.store.membership.foreign_members(one) == ["m1", "m7"]
+    assert await world.store.membership.foreign_members(other) == ["m2"]
 
 
 async def test_a_lost_worker_is_listed_until_a_later_incarnation_has_a_key(world: World) -> None:
