@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from schedctl.dev.ports import address, reserve
+from schedd.core.coordination import DeletePrefix
+from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
 from support.wait import PATIENCE, wait_until
 
@@ -137,17 +141,40 @@ def test_a_running_member_whose_database_is_created_again_is_not_ready_and_recov
     wait_until(lambda: ready()[0] == 200, PATIENCE, "the member to be ready again")
 
 
-def test_the_doctor_says_that_another_prefix_uses_the_database(home: DevCluster) -> None:
-    home.sql(
-        "INSERT INTO tenures (id, member, opened_at, prefix)"
-        " VALUES (gen_random_uuid(), 'm7', now(), gen_random_uuid())"
-    )
+def database_finding(home: DevCluster) -> dict[str, Any]:
     answer = home.schedctl("cluster", "doctor", "-o", "json")
     [found] = [
         one
         for one in json.loads(answer.stdout)
         if (one["area"], one["check"]) == ("cluster", "database")
     ]
+    return found
+
+
+def test_after_etcd_lost_its_keys_the_doctor_finds_no_other_cluster(home: DevCluster) -> None:
+    def prefixes() -> list[Any]:
+        return home.sql("SELECT prefix FROM tenures ORDER BY opened_at DESC, id LIMIT 1")
+
+    before = prefixes()
+
+    async def lose_keys() -> None:
+        async with connect(home.etcd, deadline=PATIENCE, root="") as etcd:
+            await etcd.txn([], [DeletePrefix("schedd/")])
+
+    home.kill("m1")
+    asyncio.run(lose_keys())
+    home.up()
+    wait_until(lambda: prefixes() != before, PATIENCE, "the member to join under a new claim")
+    wait_until(lambda: home.leader() is not None, PATIENCE, "a leader")
+    assert database_finding(home)["severity"] == "OK"
+
+
+def test_the_doctor_says_that_another_prefix_uses_the_database(home: DevCluster) -> None:
+    home.sql(
+        "INSERT INTO tenures (id, member, opened_at, prefix)"
+        " VALUES (gen_random_uuid(), 'm7', now(), gen_random_uuid())"
+    )
+    found = database_finding(home)
     assert found["severity"] == "BAD"
     assert "m7" in found["what"]
     assert found["remedy"]
