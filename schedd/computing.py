@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from schedd.core.work import MUCH, Budget, limited
 
@@ -26,6 +26,21 @@ async def on_loop(units: int, computation: Callable[[], T]) -> T:
     if units - budget.left > MUCH:
         await asyncio.sleep(0)
     return answer
+
+
+LARGE: Final = 64 * 1024
+"""Bytes of a message whose conversion takes some milliseconds."""
+
+_CONVERTING: Final = ThreadPoolExecutor(1, thread_name_prefix="conversion")
+
+
+async def converted(size: int, conversion: Callable[[], T]) -> T:
+    """Return what a conversion of so many bytes returns: computed here if they are few, else in the
+    one thread for conversions.
+    """
+    if size <= LARGE:
+        return conversion()
+    return await asyncio.get_running_loop().run_in_executor(_CONVERTING, conversion)
 
 
 class ComputingThread:

@@ -80,7 +80,7 @@ async def list_jobs(
     for _ in range(LOOKS):
         rows, end = await services.store.list_jobs(namespace, after, size + 1, wanted.stored)
         with limited(PAGE):
-            async for row in in_turns(rows):
+            async for row in in_turns(rows, every=10):
                 job = views.job_message(row)
                 if wanted.holds(job):
                     if len(page) == size:

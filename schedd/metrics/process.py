@@ -23,6 +23,10 @@ class Process(Collector):
             "The longest that the event loop stood still in the last minute or two.",
         ).set_function(lambda: self.pulse.longest)
         make.gauge(
+            "schedd_event_loop_longest_own_block_seconds",
+            "The processor time of the member in such a block, at most the block: its own work.",
+        ).set_function(lambda: self.pulse.longest_by_own_work)
+        make.gauge(
             "schedd_lease_ttl_seconds", "That the member's lease is granted for; 0: none yet."
         ).set_function(lambda: self.slack.ttl)
 

@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from email.message import Message
+from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
 
 from schedd.api.errors import Violation, cut
+from schedd.computing import converted
 from schedd.web import problems
 from schedd.web.problems import Refusal
 from schedkit.jsonform import standard
@@ -59,7 +61,8 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
             )
         )
     _check_charset(request.headers["content-type"])
-    return parsed(content)
+    request.state.body_size = len(content)
+    return await converted(len(content), partial(parsed, content))
 
 
 def _check_coding(told: Iterable[str]) -> None:

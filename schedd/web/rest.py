@@ -29,6 +29,7 @@ from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
 from schedd.api.places import Places
 from schedd.api.positions import BEGINNING
 from schedd.api.services import DEFAULT_NAMESPACE, Services
+from schedd.computing import converted
 from schedd.web import (
     bodies,
     documents,
@@ -127,7 +128,8 @@ class Rest:
             message = requests.read(request, found, documents.as_job(body, callback))
             job = await documents.create(self._services, caller_of(request), message, callback)
             return _told(documents.made(job), 201, _headers(job, 201))
-        message = requests.read(request, found, body)
+        size = getattr(request.state, "body_size", 0)
+        message = await converted(size, partial(requests.read, request, found, body))
         if name in STREAMING:
             return await self._stream(request, name, message)
         answer = await UNARY[name](self._services, caller_of(request), message)
@@ -135,7 +137,8 @@ class Rest:
             for error in field_names.errors_of(answer):
                 field_names.rename_outcome(error)
         status = STATUSES.get(name, 200)
-        return _told(to_json(answer), status, _headers(answer, status))
+        content = await converted(answer.ByteSize(), lambda: _json(to_json(answer)))
+        return _json_response(content, status, _headers(answer, status))
 
     async def _stream(self, request: Request, name: str, message: Message) -> ASGIApp:
         """A stream that has a place until it ends; where it was told to its end before, that there
@@ -258,7 +261,11 @@ def _headers(answer: Message, status: int) -> dict[str, str]:
 
 
 def _told(value: object, status: int, headers: Mapping[str, str] = NO_HEADERS) -> Response:
-    return Response(_json(value), status, {**headers, **NOT_KEPT}, "application/json")
+    return _json_response(_json(value), status, headers)
+
+
+def _json_response(content: str, status: int, headers: Mapping[str, str]) -> Response:
+    return Response(content, status, {**headers, **NOT_KEPT}, "application/json")
 
 
 async def _streamed(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
+import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cache
@@ -34,10 +36,27 @@ _environment: Final = Environment(
     lstrip_blocks=True,
 )
 
+_COMPILING: Final = threading.Lock()
+_COMPILED: Final = threading.Event()
+
 
 def render(template: str, **values: Any) -> str:
     """A template of `templates/` with these values."""
     return _environment.get_template(template).render(**values)
+
+
+async def compiled() -> None:
+    """Compile all templates before the first page: in a thread, as it takes half a second."""
+    if not _COMPILED.is_set():
+        await asyncio.to_thread(_compile)
+
+
+def _compile() -> None:
+    with _COMPILING:
+        if not _COMPILED.is_set():
+            for name in _environment.list_templates(extensions=["html"]):
+                _environment.get_template(name)
+            _COMPILED.set()
 
 
 def stamped(html: str) -> str:

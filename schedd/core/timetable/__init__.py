@@ -15,7 +15,7 @@ Pure, like `cron`: zones come from tzdata, and time is an argument.
 
 from schedd.core.timetable.crontab import Crontab, Line, Trap, Unread, read
 from schedd.core.timetable.difference import Difference, differ
-from schedd.core.timetable.entries import Entry, Row, Wrong, rows_of
+from schedd.core.timetable.entries import Entry, Row, Wrong, row_of, rows_of
 from schedd.core.timetable.flatten import Flattened, Move, flatten
 from schedd.core.timetable.lint import Finding, Level, lint, never_finishes
 from schedd.core.timetable.load import (
@@ -57,6 +57,7 @@ __all__ = [
     "lint",
     "never_finishes",
     "read",
+    "row_of",
     "rows_of",
     "spread",
 ]

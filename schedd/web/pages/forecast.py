@@ -23,8 +23,10 @@ from typing import Final
 
 from schedd.api import definitions
 from schedd.api.jobs import newest_definitions
+from schedd.core.cron import ScheduleError
 from schedd.core.records import StoredDefinition
-from schedd.core.timetable import Entry, Forecast, Grid, Hot, forecast, grid_over, rows_of
+from schedd.core.timetable import Entry, Forecast, Grid, Hot, Row, forecast, grid_over, row_of
+from schedd.core.work import TooMuchWork, limited
 from schedd.web.pages.page import Asked, Page, Shown
 from schedkit.clock import utcnow
 from schedproto.v1 import job_pb2
@@ -38,6 +40,8 @@ MILD: Final = 0.25
 HOTTEST: Final = 5
 NAMED: Final = 6
 """Jobs of a hot minute that are named."""
+BUDGET: Final = 2_000_000
+"""Units of work (`core/work`): some 4,000 expressions that weren't read before."""
 KEPT: Final = 16
 """Forecasts, each of a namespace, some tens of KB."""
 
@@ -136,12 +140,13 @@ def foreseen(
     grid = grid_over(start, timedelta(days=DAYS))
     unpaused = [job for job in jobs if not job.paused]
     going = [job for job in unpaused if job.on_demand or job.name not in idle]
-    rows, wrong = rows_of((entry_of(job) for job in going), grid)
+    rows, wrong, uncounted = _rows_within(BUDGET, going, grid)
     found = forecast(rows, grid, HOTTEST)
     left_out = [
         (len(jobs) - len(unpaused), "paused"),
         (len(unpaused) - len(going), "done"),
-        (len(wrong), "whose schedule can't be read"),
+        (wrong, "whose schedule can't be read"),
+        (uncounted, "past the CPU budget of a forecast"),
         (sum(bool(job.max_runs) for job in going), "with max_runs, counted as if they had no end"),
         (sum(job.HasField("exclude") for job in going), "counted as if they excluded nothing"),
     ]
@@ -154,6 +159,25 @@ def foreseen(
         counted=len(rows),
         left_out=(*told, *([f"all but the newest {len(jobs):,}"] if more else [])),
     )
+
+
+def _rows_within(
+    budget: int, jobs: Sequence[job_pb2.Job], grid: Grid
+) -> tuple[list[Row], int, int]:
+    """Return the rows of the first of these jobs, as many as the budget allows; how many can't be
+    read; how many are left.
+    """
+    rows: list[Row] = []
+    wrong = 0
+    with limited(budget):
+        for number, job in enumerate(jobs):
+            try:
+                rows.append(row_of(entry_of(job), grid))
+            except ScheduleError:
+                wrong += 1
+            except TooMuchWork:
+                return rows, wrong, len(jobs) - number
+    return rows, wrong, 0
 
 
 def job_of(stored: StoredDefinition) -> job_pb2.Job:

@@ -39,7 +39,7 @@ from schedd.web.pages.recent import Recent
 from schedd.web.pages.told import Lately, Told
 from schedd.web.problems import Refusal
 from schedd.web.streams import BEAT, BEAT_EVERY, Event, EventStream
-from schedd.web.templating import render, stamped
+from schedd.web.templating import compiled, render, stamped
 from schedd.web.ways import local, referred
 from schedkit.errors import Unavailable
 
@@ -129,6 +129,7 @@ class Site:
             return await self._page(page, request)
 
         async def live(request: Request) -> Response | EventStream:
+            await compiled()
             try:
                 page.check(_names(request))
             except CallError as error:
@@ -169,6 +170,7 @@ class Site:
         return Route(action.path, sent, methods=["POST"])
 
     async def _page(self, page: Page, request: Request) -> Response:
+        await compiled()
         try:
             page.check(_names(request))
         except CallError as error:
@@ -191,6 +193,7 @@ class Site:
         return response
 
     async def _act(self, action: Action, request: Request) -> Response:
+        await compiled()
         asked = self._asked(request)
         back = referred(request.scope)
         try:

@@ -546,3 +546,16 @@ def test_of_a_long_log_the_newest_is_kept_and_the_rest_told_of() -> None:
     assert [part.text for part in found.told[1:]] == ["fourth\n"]
     found.add([LogPart("fifth of many\n", False)])
     assert [part.text for part in found.told[1:]] == ["fifth of many\n"], "it begins a line"
+
+
+def test_a_forecast_counts_as_many_jobs_as_its_budget_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("schedd.web.pages.forecast.BUDGET", 5_000)
+    jobs = [
+        job_pb2.Job(name=f"j{number}", cron=[f"{number} 3,{number % 24} * * *"])
+        for number in range(60)
+    ]
+    seen = foreseen(jobs, datetime(2026, 11, 28, 19, tzinfo=UTC), more=False)
+    assert 0 < seen.counted < 60
+    assert seen.left_out == (f"{60 - seen.counted} past the CPU budget of a forecast",)
