@@ -32,7 +32,7 @@ BAD: Final = frozenset({Kind.MEMBER_LOST, Kind.WORKER_LOST, Kind.WORKER_RESTARTE
 
 
 class LossRecorder:
-    """The duty of one term. `since`: id of the newest event when the term began."""
+    """The duty of one term. Events of the term are logged, also those before the first step."""
 
     def __init__(
         self, leases: WorkerLeases, workers: WorkerStore, membership: MembershipStore
@@ -56,7 +56,7 @@ class LossRecorder:
             await self._workers.note_seen(part)
         self._live = standing.live
         if self._since is None:
-            self._since = await self._membership.newest_event()
+            self._since = await self._membership.event_before_term()
         for event in await self._membership.events_after(self._since):
             self._since = event.id
             _log(event)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from sqlalchemy import Connection
 
 from schedd.core.changes import Cursor
-from schedd.core.cluster_events import MOST_LOST, ClusterEvent, Losses, LostMember
+from schedd.core.cluster_events import MOST_LOST, ClusterEvent, Kind, Losses, LostMember
 from schedd.core.model import AuditEntry
 from schedd.store import arrays, audit
 from schedd.store.rows import INCARNATION_COLUMNS, incarnation
@@ -106,11 +106,12 @@ def after(connection: Connection, id_: int) -> list[ClusterEvent]:
     return [_event(row) for row in connection.exec_driver_sql(AFTER, (id_,))]
 
 
-def newest(connection: Connection) -> int:
-    """Return the id of the newest event; 0 if there is none."""
-    return int(
-        connection.exec_driver_sql("SELECT COALESCE(max(id), 0) FROM cluster_events").scalar_one()
-    )
+def before_term(connection: Connection) -> int:
+    """Return the id before that of the newest change of leader; 0 if there is none."""
+    newest = connection.exec_driver_sql(
+        "SELECT max(id) FROM cluster_events WHERE kind = %s", (Kind.LEADER_CHANGED.value,)
+    ).scalar()
+    return 0 if newest is None else int(newest) - 1
 
 
 def losses(connection: Connection, kept: timedelta) -> Losses:

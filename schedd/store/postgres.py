@@ -123,9 +123,9 @@ class PostgresMembershipStore:
         """Return members with another etcd prefix that used this database of late."""
         return await self.database.call(lambda c: membership.foreign_members(c, prefix))
 
-    async def newest_event(self) -> int:
-        """Return the id of the newest cluster event."""
-        return await self.database.call(cluster_events.newest)
+    async def event_before_term(self) -> int:
+        """Return the id before that of the newest change of leader."""
+        return await self.database.call(cluster_events.before_term)
 
     async def events_after(self, id_: int) -> list[ClusterEvent]:
         """Return the cluster events with greater ids, oldest first."""

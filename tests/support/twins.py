@@ -332,7 +332,7 @@ class TwinMembershipStore:
         del kept
         return Losses()
 
-    async def newest_event(self) -> int:
+    async def event_before_term(self) -> int:
         """There is none."""
         return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ import pytest
 
 from schedd.core.absence import Departures
 from schedd.core.cluster_events import Kind
-from schedd.core.ids import IncarnationId
-from schedd.core.model import AuditEntry, Incarnation
+from schedd.core.ids import IncarnationId, TenureId
+from schedd.core.model import AuditEntry, Incarnation, Tenure
 from schedd.core.records import Drain
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
@@ -177,6 +178,23 @@ async def test_a_worker_that_is_turned_away_for_its_name_is_never_a_loss(hasty: 
         assert [one.id for one in await store.workers.registered()] == [first.id]
         await asyncio.sleep(SHORT / 10)
     assert await store.membership.events_after(0) == []
+
+
+async def test_what_the_leader_records_before_its_first_look_at_losses_is_logged(
+    place: Place, caplog: pytest.LogCaptureFixture
+):
+    """It fences the leader before it as soon as its term begins."""
+    membership, [me] = place.world.store.membership, place.world.members
+    term = await membership.raise_term(await membership.read_term(), me.tenure)
+    assert term is not None
+    before = Tenure(TenureId(uuid4()), "m0", utcnow())
+    await membership.open_tenure(before)
+    assert await membership.fence([before.id], term)
+
+    with caplog.at_level(logging.INFO, "schedd.leader.losses"):
+        await LossRecorder(place.leases, place.world.store.workers, membership).step()
+
+    assert [record.message for record in caplog.records] == ["leader changed", "member lost"]
 
 
 async def test_a_lost_worker_whose_name_was_taken_meanwhile_hears_of_its_loss_first(place: Place):
