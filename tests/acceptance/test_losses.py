@@ -6,8 +6,12 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from acceptance.conftest import TTL
 from support.cluster import DevCluster
@@ -38,64 +42,73 @@ def metric(rough: DevCluster, name: str) -> float | None:
     return float(found[1]) if found else None
 
 
+@contextmanager
+def stream_of(rough: DevCluster, told: Path) -> Iterator[None]:
+    """Write the events to the file; it is attached, as it shows a job of each second."""
+    words = ["--endpoints", ",".join(rough.endpoints), "-o", "jsonl", "events"]
+    rough.schedctl("job", "create", "seen", "--every", "1s", "--", "true").check_returncode()
+    with (
+        told.open("w") as out,
+        subprocess.Popen([sys.executable, "-m", "schedctl", *words], stdout=out) as stream,
+    ):
+        try:
+            wait_until(told.read_text, PATIENCE, "the stream to be attached")
+            yield
+        finally:
+            stream.kill()
+            rough.schedctl("job", "delete", "seen", "--yes")
+
+
+def state_is(rough: DevCluster, name: str, state: str, *listing: str) -> None:
+    wait_until(
+        lambda: state_of(rough, name, *listing)["state"] == state,
+        SEEN + PATIENCE,
+        f"{name} to be listed as {state}",
+    )
+
+
+def assert_lost_everywhere(rough: DevCluster, member: str, worker: str) -> None:
+    state_is(rough, worker, "LOST", "worker", "list")
+    state_is(rough, member, "LOST", "cluster", "members")
+    assert state_of(rough, worker, "worker", "list")["lostAt"]
+    assert state_of(rough, member, "cluster", "members")["lostAt"]
+    status = rough.json("cluster", "status")
+    assert (status["lostMembers"], status["lostWorkers"]) == ([member], [worker])
+    assert findings(rough, "lost members") == {member: "BAD"}
+    assert findings(rough, "lost workers") == {worker: "BAD"}
+    wait_until(lambda: metric(rough, "schedd_lost_members") == 1, PATIENCE * 2, "the metric")
+    assert metric(rough, "schedd_lost_workers") == 1
+    other = next(one["name"] for one in rough.record["members"] if one["name"] != member)
+    for page in ("/", "/workers"):
+        shown = rough.get(other, page)
+        assert shown is not None, page
+        assert "lost" in shown.body.decode(), page
+
+
+@pytest.mark.timeout(300)
 def test_a_killed_member_and_a_killed_worker_are_listed_as_lost_everywhere_until_they_return(
     rough: DevCluster, tmp_path: Path
 ) -> None:
     leader = wait_until(rough.leader, PATIENCE, "a leader")
     told = tmp_path / "events"
-    with told.open("w") as out:
-        words = ["--endpoints", ",".join(rough.endpoints), "-o", "jsonl", "events"]
-        stream = subprocess.Popen([sys.executable, "-m", "schedctl", *words], stdout=out)
-    try:
+    wanted = {
+        "leader-changed",
+        "member-lost",
+        "member-returned",
+        "worker-lost",
+        "worker-returned",
+    }
+    with stream_of(rough, told):
         rough.kill(leader)
         rough.kill("w3")
-        wait_until(
-            lambda: state_of(rough, "w3", "worker", "list")["state"] == "LOST",
-            SEEN + PATIENCE,
-            "the worker to be listed as LOST",
-        )
-        wait_until(
-            lambda: state_of(rough, leader, "cluster", "members")["state"] == "LOST",
-            SEEN + PATIENCE,
-            "the member to be listed as LOST",
-        )
-        assert state_of(rough, "w3", "worker", "list")["lostAt"]
-        assert state_of(rough, leader, "cluster", "members")["lostAt"]
-        status = rough.json("cluster", "status")
-        assert (status["lostMembers"], status["lostWorkers"]) == ([leader], ["w3"])
-        assert findings(rough, "lost members") == {leader: "BAD"}
-        assert findings(rough, "lost workers") == {"w3": "BAD"}
-        wait_until(lambda: metric(rough, "schedd_lost_members") == 1, PATIENCE * 2, "the metric")
-        assert metric(rough, "schedd_lost_workers") == 1
-        other = next(one["name"] for one in rough.record["members"] if one["name"] != leader)
-        for page in ("/", "/workers"):
-            shown = rough.get(other, page)
-            assert shown is not None, page
-            assert "lost" in shown.body.decode(), page
-
+        assert_lost_everywhere(rough, leader, "w3")
         rough.up()
-        wait_until(
-            lambda: state_of(rough, "w3", "worker", "list")["state"] == "LIVE", PATIENCE, "w3"
-        )
-        wait_until(
-            lambda: state_of(rough, leader, "cluster", "members")["state"] == "LIVE",
-            PATIENCE,
-            leader,
-        )
+        state_is(rough, "w3", "LIVE", "worker", "list")
+        state_is(rough, leader, "LIVE", "cluster", "members")
         assert findings(rough, "lost members") == findings(rough, "lost workers") == {}
-        wanted = {
-            "leader-changed",
-            "member-lost",
-            "member-returned",
-            "worker-lost",
-            "worker-returned",
-        }
         wait_until(lambda: wanted <= kinds(told), PATIENCE, "the stream to have each event")
-    finally:
-        stream.kill()
-        stream.wait()
-    actions = {line["action"] for line in rough.json("audit", "list", "--limit", "50")}
-    assert wanted <= actions
+    lines = rough.json("audit", "list", "--limit", "200")
+    assert wanted <= {line["action"] for line in lines}
     logs = "".join(rough.log(one["name"]) for one in rough.record["members"])
     assert f"member lost member={leader}" in logs
     assert "worker lost worker=w3" in logs
