@@ -6,6 +6,8 @@
 
     ends = each("deadline", runs, end_of)                    what is made of each
 
+    runs = each("run", rows, live_run, name=run_of)          rows: each is logged once by its name
+
 A loop handles values that others made: workers, callers, other members, rows of the database. One
 value that raises must not end the loop, and with it the process, for all others. So whatever an
 item raises is logged with its traceback, counted (`counts`, a metric of each daemon), and the loop
@@ -38,7 +40,11 @@ T = TypeVar("T")
 LONGEST_NAME: Final = 200
 """Characters of an item in a line of log."""
 
+MOST_NAMED: Final = 10_000
+"""Names of items that were logged, and aren't logged again. Past it all are forgotten."""
+
 _counted: Final = Counter[str]()
+_named: Final = set[tuple[str, str]]()
 _lines: Final[dict[str, LimitedLine]] = {}
 
 
@@ -50,6 +56,11 @@ def counts() -> Mapping[str, int]:
 def note(kind: str, item: object, why: object, *, error: BaseException | None = None) -> None:
     """Count an item that was set aside, and log it. `kind`: one of few words, a metric's label."""
     _counted[kind] += 1
+    _log(kind, item, why, error)
+
+
+def _log(kind: str, item: object, why: object, error: BaseException | None) -> bool:
+    """Return whether it was logged: lines of one kind come once a second at most."""
     if count := _lines.setdefault(kind, LimitedLine()).due():
         log.log(
             logging.ERROR if error is not None else logging.WARNING,
@@ -60,6 +71,18 @@ def note(kind: str, item: object, why: object, *, error: BaseException | None = 
             why,
             exc_info=error,
         )
+    return bool(count)
+
+
+def note_once(kind: str, name: str, error: Exception, *, trace: bool = True) -> None:
+    """Count an item that is met again and again, and log it once by its name."""
+    _counted[kind] += 1
+    if (kind, name) in _named:
+        return
+    if _log(kind, name, f"{type(error).__name__}: {error}", error if trace else None):
+        if len(_named) >= MOST_NAMED:
+            _named.clear()
+        _named.add((kind, name))
 
 
 def about_item(error: Exception) -> bool:
@@ -76,9 +99,11 @@ class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` i
         passes: Exceptions that aren't about the item alone.
         then: What follows for the item.
         logged: False where `then` writes the line of the log.
+        once: The item is met again and again, as a row that is read each second: it is logged once
+            by its name, and counted each time.
     """
 
-    __slots__ = ("_item", "_kind", "_logged", "_passes", "_then")
+    __slots__ = ("_item", "_kind", "_logged", "_once", "_passes", "_then")
 
     def __init__(
         self,
@@ -88,8 +113,9 @@ class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` i
         passes: tuple[type[Exception], ...] = (),
         then: Callable[[Exception], object] | None = None,
         logged: bool = True,
+        once: bool = False,
     ) -> None:
-        self._kind, self._item, self._logged = kind, item, logged
+        self._kind, self._item, self._logged, self._once = kind, item, logged, once
         self._passes, self._then = passes, then
 
     def __enter__(self) -> None:
@@ -106,7 +132,9 @@ class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` i
             return False
         if isinstance(error, self._passes):
             return False
-        if self._logged:
+        if self._once:
+            note_once(self._kind, str(self._item), error)
+        elif self._logged:
             note(self._kind, self._item, f"{type(error).__name__}: {error}", error=error)
         else:
             _counted[self._kind] += 1
@@ -115,10 +143,20 @@ class set_aside:  # noqa: N801 - read as a statement, as `contextlib.suppress` i
         return True
 
 
-def each(kind: str, items: Iterable[T], handle: Callable[[T], R]) -> list[R]:
-    """Return what `handle` gives for each item, without those for which it raises."""
+def each(
+    kind: str,
+    items: Iterable[T],
+    handle: Callable[[T], R],
+    *,
+    name: Callable[[T], object] | None = None,
+) -> list[R]:
+    """Return what `handle` gives for each item, without those for which it raises.
+
+    `name`: names an item that is met again and again (`once` of `set_aside`).
+    """
     found: list[R] = []
     for item in items:
-        with set_aside(kind, item):
+        named = item if name is None else name(item)
+        with set_aside(kind, named, once=name is not None):
             found.append(handle(item))
     return found

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core import local_times, schedule
@@ -209,10 +209,25 @@ def check_dialect(spec: job_pb2.Job) -> None:
         raise CronError("cron", problem, f"this version knows {LEVEL}: upgrade it")
 
 
+class InvalidSpec(ValueError):
+    """The bytes that are stored of a job aren't a definition."""
+
+
+def stored_spec(spec: bytes) -> job_pb2.Job:
+    """Return the message that is stored of a job. Raises InvalidSpec."""
+    try:
+        return job_pb2.Job.FromString(spec)
+    except DecodeError as error:
+        raise InvalidSpec(
+            f"the stored definition ({len(spec)} bytes in jobs.spec) can't be read: {error};"
+            " delete the job, or restore its row from a backup"
+        ) from None
+
+
 def stored_definition(stored: StoredDefinition, spec: job_pb2.Job | None = None) -> Definition:
     """Read what is stored of a job; `spec`: its message, if the caller has read that already."""
     return definition_of(
-        spec or job_pb2.Job.FromString(stored.spec),
+        spec or stored_spec(stored.spec),
         stored.job_id,
         stored.generation,
         stored.namespace,

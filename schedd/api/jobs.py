@@ -43,6 +43,7 @@ from schedd.core.records import ChainRefused, Conflict, JobRecord, PinnedCalenda
 from schedd.core.schedule import Occurrence
 from schedd.core.work import TooMuchWork, limited, spend
 from schedkit.clock import boottime
+from schedkit.set_aside import set_aside
 from schedkit.tasks import in_turns
 from schedproto.v1 import job_pb2, job_service_pb2
 
@@ -81,17 +82,22 @@ async def list_jobs(
         rows, end = await services.store.list_jobs(namespace, after, size + 1, wanted.stored)
         with limited(PAGE):
             async for row in in_turns(rows, every=10):
-                job = views.job_message(row)
-                if wanted.holds(job):
-                    if len(page) == size:
-                        return _page(page, listing, after)
-                    page.append(job)
+                with set_aside("definition", _name_of(row), passes=(TooMuchWork,), once=True):
+                    job = views.job_message(row)
+                    if wanted.holds(job):
+                        if len(page) == size:
+                            return _page(page, listing, after)
+                        page.append(job)
                 after = row.created_at, row.definition.job_id
         if len(rows) <= size:
             after = end
         if after is None or boottime() - began > LOOKED_FOR:
             break
     return _page(page, listing, after)
+
+
+def _name_of(record: JobRecord) -> str:
+    return f"job/{record.definition.namespace}/{record.definition.name}"
 
 
 async def newest_definitions(
@@ -118,7 +124,7 @@ async def update_job(
     refuse_unbuilt(request)
     record = await _seen(services, request)
     stored = record.definition
-    old = job_pb2.Job.FromString(stored.spec)
+    old = definitions.stored_spec(stored.spec)
     spec, calendars = await _edited_spec(services, caller, request, stored, old, now)
     if spec == old:
         if not request.validate_only:  # an edit whose answer was "unknown" may be asked again
@@ -257,7 +263,7 @@ def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:
     """The row for what was due of a job that is deleted now; none if it can't be read."""
     stored = record.definition
     try:
-        definitions.check_dialect(job_pb2.Job.FromString(stored.spec))
+        definitions.check_dialect(definitions.stored_spec(stored.spec))
         return reckoning.never_fired(record, now, because.deletion(actor), Reason.DELETED)
     except (ValueError, ScheduleError, TooMuchWork) as wrong:  # it must be deleted all the same
         log.warning("job %s is deleted, and what was due of it isn't known: %s", stored.name, wrong)

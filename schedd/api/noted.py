@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import Message
 
-from schedd.api.definitions import SET_BY_CLUSTER
+from schedd.api.definitions import SET_BY_CLUSTER, stored_spec
 from schedd.core.records import JobRecord
 from schedkit.jsonform import fields_to_json
 from schedproto.v1 import calendar_service_pb2, job_pb2
@@ -38,7 +38,7 @@ def definition(record: JobRecord) -> str:
     """All that is set."""
     if record.definition.ephemeral:
         return _work(record)
-    return whole(job_pb2.Job.FromString(record.definition.spec))
+    return whole(stored_spec(record.definition.spec))
 
 
 def _work(record: JobRecord) -> str:
@@ -46,7 +46,7 @@ def _work(record: JobRecord) -> str:
     that differ in that alone it is written once.
     """
     stored = record.definition
-    spec = job_pb2.Job.FromString(stored.spec)
+    spec = stored_spec(stored.spec)
     for field in ("payload", "on_demand"):
         spec.ClearField(field)
     own = {"namespace": stored.namespace} | ({"name": stored.name} if stored.name else {})
@@ -69,7 +69,7 @@ def differences(old: Spec, new: Spec) -> tuple[str, str]:
 @lru_cache(maxsize=256)
 def _rest(spec: bytes) -> str:
     """All that is set, to be put among others."""
-    return whole(job_pb2.Job.FromString(spec))[1:-1]
+    return whole(stored_spec(spec))[1:-1]
 
 
 def _set(spec: Spec) -> dict[str, Any]:

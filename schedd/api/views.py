@@ -47,7 +47,7 @@ def etag(job_id: UUID, generation: int) -> str:
 def job_message(record: JobRecord, *, exact: bool = False) -> job_pb2.Job:
     """A job as people see it."""
     stored = record.definition
-    job = job_pb2.Job.FromString(stored.spec)
+    job = definitions.stored_spec(stored.spec)
     job.job_id = str(stored.job_id)
     job.namespace = stored.namespace
     job.name = stored.name

@@ -26,8 +26,6 @@ import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from google.protobuf.message import DecodeError
-
 from schedd.api.definitions import stored_definition
 from schedd.core.coordination import Get, Put
 from schedd.core.definition import Delivery
@@ -212,7 +210,7 @@ def _at_most_once(stored: StoredDefinition) -> bool:
     """Whether the job says so; one that can't be read isn't handed out by anybody."""
     try:
         definition = stored_definition(stored)
-    except (ValueError, DecodeError, OverflowError):
+    except (ValueError, OverflowError):
         return False
     return definition.delivery is Delivery.AT_MOST_ONCE
 

@@ -82,6 +82,10 @@ WAITING: Final = (State.PENDING, State.RETRYING)
 ALL: Final = (*WAITING, State.RUNNING)
 
 
+def _run_id(run: LiveRun) -> RunId:
+    return run.key.run_id
+
+
 class Rescue:
     """The loop that scans the live runs of the owned shards."""
 
@@ -304,7 +308,7 @@ class Rescue:
     async def _put(self, runs: Sequence[LiveRun]) -> None:
         fresh, now = 0, self._clock.now()
         async for run in in_turns(runs, SORTED_AT_ONCE):
-            with set_aside("run", run):
+            with set_aside("run", run.key.run_id, once=True):
                 fresh += self._board.put_runs([run], now)
         if fresh:
             self._ready()
@@ -317,7 +321,9 @@ class Rescue:
         try:
             known = await self._catalogue.of_runs(lost)
             readable = [run for run in lost if run.job_id in known]
-            losses = each("lost run", readable, lambda run: _loss(run, known[run.job_id]))
+            losses = each(
+                "lost run", readable, lambda run: _loss(run, known[run.job_id]), name=_run_id
+            )
             answers = await self._transactor.by_lane(losses, self._store.rescue)
             moved = [each for each in answers if isinstance(each, list)]
             doubted -= self._rescued(lost, losses, moved)

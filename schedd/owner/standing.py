@@ -6,7 +6,7 @@
 
 The rows of both are read each second (`schedd/store/standing.py`), so that what a member leaves
 undone its successor finds. Nothing here is believed: both are written at the generation that they
-were reckoned from, or not at all.
+were reckoned from, or not at all. A job that can't be read is set aside: a newer member may own it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from functools import partial
 from typing import Final
 
 from schedd.api import pausing, reckoning, stored_jobs
-from schedd.core.cron import ScheduleError
 from schedd.core.ids import JobId, ShardId
 from schedd.core.model import AuditEntry
 from schedd.core.records import FailedTooOften, JobRecord, Resumption
@@ -28,6 +27,7 @@ from schedd.owner.computation import computed
 from schedd.owner.transact import Transactor
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedkit.clock import boottime
+from schedkit.set_aside import each, set_aside
 from schedkit.tasks import Loop, in_turns
 
 log = logging.getLogger(__name__)
@@ -75,12 +75,11 @@ class Standing:
         if self._brake.on or not shards:
             return EVERY
         over, often = await self._store.unsettled(shards, self._clock.now(), BATCH)
-        ended = [
-            one
-            async for record in in_turns(over, every=10)
-            for one in await computed(partial(_ended, record))
-        ]
-        failed = [_failed(record, failures) for record, failures in often]
+        ended: list[Resumption] = []
+        async for record in in_turns(over, every=10):
+            with set_aside("paused job", _name(record), once=True):
+                ended += await computed(partial(_ended, record))
+        failed = each("failing job", often, lambda one: _failed(*one), name=_name_of_failing)
         resumed = await self._transactor.rows(ended, self._store.resume)
         paused = await self._transactor.rows(failed, self._store.pause_failing)
         shards_of = {one.job_id: one.shard for one in ended}
@@ -99,16 +98,20 @@ class Standing:
             self._nudges.runs_ready(sorted({shards[job] for job in resumed}))
 
 
+def _name(record: JobRecord) -> str:
+    return f"job/{record.definition.namespace}/{record.definition.name}"
+
+
+def _name_of_failing(one: tuple[JobRecord, int]) -> str:
+    return _name(one[0])
+
+
 def _ended(record: JobRecord) -> Sequence[Resumption]:
-    """How a job whose pause has ended goes on; nothing, if it was resumed or can't be read."""
+    """How a job whose pause has ended goes on; nothing, if it was resumed."""
     stored = record.definition
     if record.paused_until is None or not stored.paused:
         return ()
-    try:
-        timer, skipped = reckoning.after_pause(record, record.paused_until)
-    except (ValueError, ScheduleError) as wrong:  # a newer member's: its own owner resumes it
-        log.warning("job %s can't be resumed: %s", stored.name, wrong)
-        return ()
+    timer, skipped = reckoning.after_pause(record, record.paused_until)
     was = pausing.standing(True, record.paused_by, record.pause_note, record.paused_until)
     entry = _entry(record, "resume", was, {"paused": False}, "its pause has ended")
     resumption = Resumption(

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
-from schedd.api.definitions import check_dialect, compiled, definition_of
+from schedd.api.definitions import check_dialect, compiled, definition_of, stored_spec
 from schedd.core.deadlines import overdue
 from schedd.core.definition import Definition
 from schedd.core.early import edited_away
@@ -82,7 +82,7 @@ class Wordings:
         self._read: OrderedDict[Words, tuple[job_pb2.Job, Definition]] = OrderedDict()
 
     def known(self, row: StoredDefinition) -> Known:
-        """The definition of a job. Raises ValueError or DecodeError when it can't be read."""
+        """The definition of a job. Raises ValueError when it can't be read."""
         words = (row.spec, row.namespace, row.calendars)
         spec, alike = self._read.get(words) or _read(words)
         self._keep(words, (spec, alike))
@@ -104,6 +104,6 @@ class Wordings:
 def _read(words: Words) -> tuple[job_pb2.Job, Definition]:
     """All but whose it is."""
     spec, namespace, calendars = words
-    message = job_pb2.Job.FromString(spec)
+    message = stored_spec(spec)
     check_dialect(message)
     return message, definition_of(message, _NOBODY, 0, namespace, "", calendars)

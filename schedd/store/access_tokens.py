@@ -47,6 +47,7 @@ from schedd.ports.access_tokens import MOST_MARKED, Noted, Revoked
 from schedd.store import audit
 from schedd.store.arrays import clean, ids
 from schedd.store.database import Database
+from schedd.store.rows import decoded
 from schedd.store.schema import access_tokens as tokens
 from schedkit.records import dataclass, replace
 
@@ -127,7 +128,8 @@ def find_all(connection: Connection, wanted: Collection[AccessTokenId]) -> list[
     """Those of these that there are."""
     connection.exec_driver_sql(_NO_JIT)
     these = any_(literal(ids(wanted)).cast(ARRAY(Uuid)))
-    return [_token_of(row) for row in connection.execute(_ALL.where(tokens.c.token_id == these))]
+    found = connection.execute(_ALL.where(tokens.c.token_id == these))
+    return decoded("access_tokens", found, _token_of)
 
 
 def list_tokens(
@@ -139,7 +141,7 @@ def list_tokens(
     query = _ALL.where(tokens.c.parent.is_(None)).order_by(at.desc()).limit(limit)
     if after is not None:
         query = query.where(at < after)
-    return [_token_of(row) for row in connection.execute(query)]
+    return decoded("access_tokens", connection.execute(query), _token_of)
 
 
 def revoke(

@@ -18,6 +18,7 @@ from schedd.core.ids import JobId, RunId, ShardId, chained_run_id
 from schedd.core.lifecycle import State
 from schedd.store import arrays
 from schedd.store.fence import BY_INDEX
+from schedd.store.rows import decoded
 
 AT_ONCE: Final = 200
 """Arrivals of one look: whoever judges them holds locks."""
@@ -97,8 +98,9 @@ def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]])
     arrived: dict[int, dict[JobId, Ended]] = {}
     first: dict[int, datetime] = {}
     columns = keys([(child, cycle) for child, _, cycle in found])
-    for n, parent, name, run_id, state, at in connection.exec_driver_sql(ARRIVED, columns):
-        arrived.setdefault(n, {})[JobId(parent)] = Ended(name, RunId(run_id), State(state))
+    rows = connection.exec_driver_sql(ARRIVED, columns)
+    for n, parent, ended, at in decoded("chain_arrivals", rows, _arrived, _run_of):
+        arrived.setdefault(n, {})[parent] = ended
         first[n] = min(at, first.get(n, at))
     told = _skipped_by(connection, [(child, cycle) for child, _, cycle in found])
     return [
@@ -106,6 +108,15 @@ def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]])
         for n, (child, shard, cycle) in enumerate(found, 1)
         if n in arrived
     ]
+
+
+def _arrived(row: Sequence[Any]) -> tuple[int, JobId, Ended, datetime]:
+    n, parent, name, run_id, state, at = row
+    return n, JobId(parent), Ended(name, RunId(run_id), State(state)), at
+
+
+def _run_of(row: Sequence[Any]) -> object:
+    return row[3]
 
 
 def _skipped_by(
@@ -119,7 +130,7 @@ def _skipped_by(
             "runs": arrays.ids(_first_run(child, cycle) for child, cycle in joins),
         },
     )
-    return {RunId(run_id): told_in(parents) for run_id, parents in rows}
+    return dict(decoded("runs", rows, lambda row: (RunId(row[0]), told_in(row[1]))))
 
 
 def _first_run(child: JobId, cycle: Cycle) -> RunId:

@@ -26,7 +26,7 @@ from schedd.core.model import AuditEntry, LiveRun
 from schedd.core.records import Conflict, Idempotency
 from schedd.store import arrays, audit, idempotency
 from schedd.store.arrays import clean
-from schedd.store.rows import RUN_COLUMNS, live_run
+from schedd.store.rows import RUN_COLUMNS, decoded, live_run, run_id_of
 from schedd.store.schema import backfills, jobs, runs, timers
 from schedkit.records import replace
 
@@ -145,7 +145,7 @@ def newest(
     if after is not None:
         query = query.where(tuple_(backfills.c.created_at, backfills.c.backfill_id) < after)
     query = query.order_by(backfills.c.created_at.desc(), backfills.c.backfill_id.desc())
-    return [_record(row) for row in connection.execute(query.limit(limit))]
+    return decoded("backfills", connection.execute(query.limit(limit)), _record)
 
 
 def cancel(
@@ -166,7 +166,8 @@ def cancel(
     if row is None or was is None:
         return None
     arguments = {"job": row.job_id, "backfill": backfill_id}
-    changed = [live_run(each) for each in connection.exec_driver_sql(CANCELLED, arguments)]
+    found = connection.exec_driver_sql(CANCELLED, arguments)
+    changed = decoded("runs", found, live_run, run_id_of)
     if row.cancelled_at is None and (row.open or changed):
         connection.execute(
             backfills.update()

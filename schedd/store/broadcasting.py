@@ -29,7 +29,15 @@ from schedd.core.retry import fingerprint
 from schedd.store import arrays, noticing, standing
 from schedd.store.fence import BY_INDEX
 from schedd.store.keys import key_arguments, lock_runs
-from schedd.store.rows import INCARNATION_COLUMNS, RUN_COLUMNS, RUN_WIDTH, incarnation, live_run
+from schedd.store.rows import (
+    INCARNATION_COLUMNS,
+    RUN_COLUMNS,
+    RUN_WIDTH,
+    decoded,
+    incarnation,
+    live_run,
+    run_id_of,
+)
 
 THERE = f"""
 SELECT {INCARNATION_COLUMNS} FROM incarnations i
@@ -167,7 +175,7 @@ FINGERPRINT = fingerprint(Reason.CHILDREN_FAILED, None, "")
 def there(connection: Connection, ids: Collection[IncarnationId]) -> list[Incarnation]:
     """Those of these that aren't written off, and whose workers aren't drained."""
     rows = connection.exec_driver_sql(THERE, {"ids": arrays.ids(ids)})
-    return [incarnation(row) for row in rows]
+    return decoded("incarnations", rows, incarnation)
 
 
 def done(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
@@ -199,7 +207,7 @@ def begin(
             "tenure": tenure,
         },
     )
-    return [live_run(row) for row in rows]
+    return decoded("runs", rows, live_run, run_id_of)
 
 
 def over(connection: Connection, keys: Sequence[RunKey]) -> list[RunKey]:

@@ -29,6 +29,7 @@ from schedd.store.arrays import clean
 from schedd.store.calendar_schema import calendar_versions, calendars, job_calendars
 from schedd.store.database import Database
 from schedd.store.operations import operations
+from schedd.store.rows import decoded
 from schedd.store.schema import jobs
 from schedkit.records import dataclass, replace
 
@@ -207,7 +208,7 @@ def list_calendars(
         .order_by(calendars.c.name)
         .limit(limit)
     )
-    return [_record(row) for row in rows]
+    return decoded("calendars", rows, _record)
 
 
 def behind(

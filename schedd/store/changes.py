@@ -29,7 +29,8 @@ from schedd.store import cluster_events
 from schedd.store.arrays import ids
 from schedd.store.database import Database
 from schedd.store.fence import BY_INDEX
-from schedd.store.run_records import record, records
+from schedd.store.rows import decoded
+from schedd.store.run_records import record, record_name, records
 from schedd.store.schema import runs
 from schedd.store.servers import TIMELINE
 from schedkit.records import dataclass
@@ -215,7 +216,10 @@ def read(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
     written: Label[int] = literal_column("runs.xmin::text::bigint", BigInteger).label("written")
     these = any_(literal(ids(run_ids)).cast(ARRAY(Uuid)))
     query = records().add_columns(written).where(runs.c.run_id == these)
-    found = {row.run_id: _change(row, following) for row in connection.execute(query)}
+    changes = decoded(
+        "runs", connection.execute(query), lambda row: _change(row, following), record_name
+    )
+    found = {change.run_id: change for change in changes}
     return [found[run_id] for run_id in run_ids if run_id in found]
 
 

@@ -16,7 +16,7 @@ from schedd.core.changes import Cursor
 from schedd.core.cluster_events import MOST_LOST, ClusterEvent, Kind, Losses, LostMember
 from schedd.core.model import AuditEntry
 from schedd.store import arrays, audit
-from schedd.store.rows import INCARNATION_COLUMNS, incarnation
+from schedd.store.rows import INCARNATION_COLUMNS, decoded, incarnation
 
 KEPT = "interval '30 days'"
 
@@ -98,12 +98,12 @@ def between(connection: Connection, since: Cursor, until: Cursor) -> list[Cluste
     if since.timeline != until.timeline:
         return []
     asked = {"from": since.transaction, "to": until.transaction}
-    return [_event(row) for row in connection.exec_driver_sql(BETWEEN, asked)]
+    return decoded("cluster_events", connection.exec_driver_sql(BETWEEN, asked), _event)
 
 
 def after(connection: Connection, id_: int) -> list[ClusterEvent]:
     """Return the events with greater ids, oldest first."""
-    return [_event(row) for row in connection.exec_driver_sql(AFTER, (id_,))]
+    return decoded("cluster_events", connection.exec_driver_sql(AFTER, (id_,)), _event)
 
 
 def before_term(connection: Connection) -> int:

@@ -33,7 +33,8 @@ from schedd.store import audit
 from schedd.store.arrays import clean
 from schedd.store.database import Refused
 from schedd.store.fence import BY_INDEX
-from schedd.store.run_records import newest_first, of_job, record, records
+from schedd.store.rows import decoded
+from schedd.store.run_records import newest_first, of_job, record, record_name, records
 from schedd.store.schema import dead_letters, jobs, redrives, runs
 from schedkit.records import replace
 
@@ -64,7 +65,7 @@ def listed(
         query = query.where(dead_letters.c.redrive == redrive)
     if after is not None:
         query = query.where(tuple_(runs.c.scheduled_at, runs.c.run_id) < after)
-    return [_letter(row) for row in connection.execute(query)]
+    return decoded("dead_letters", connection.execute(query), _letter, record_name)
 
 
 def get(connection: Connection, run_id: RunId) -> DeadLetterRecord | None:

@@ -29,7 +29,7 @@ from schedd.core.records import StoredDefinition, Unstarted
 from schedd.store import arrays, noticing, pauses, standing, workers
 from schedd.store.calendars import PINNED, pinned
 from schedd.store.keys import key_arguments, lock_runs
-from schedd.store.rows import RUN_COLUMNS, live_run
+from schedd.store.rows import RUN_COLUMNS, decoded, live_run, run_id_of
 from schedkit import failpoints
 
 BEFORE_GIVE_BACK = failpoints.blocking("give_back.before_commit")
@@ -153,7 +153,7 @@ def give_back(
         "senders": arrays.ids(each.sender for each in unstarted),
         "shards": None if shards is None else arrays.numbers(shards),
     }
-    back = [live_run(row) for row in connection.exec_driver_sql(GIVE_BACK, arguments)]
+    back = decoded("runs", connection.exec_driver_sql(GIVE_BACK, arguments), live_run, run_id_of)
     BEFORE_GIVE_BACK()
     return back
 

@@ -21,7 +21,7 @@ from schedd.core.ids import ShardId, TenureId, backfilled_run_id
 from schedd.core.model import LiveRun
 from schedd.store import arrays
 from schedd.store.fence import BY_INDEX
-from schedd.store.rows import RUN_COLUMNS, live_run
+from schedd.store.rows import RUN_COLUMNS, decoded, live_run, run_id_of
 
 AT_ONCE: Final = 200
 """Runs that one transaction makes, and backfills that it looks at: it holds locks."""
@@ -120,4 +120,4 @@ def feed(
             "tenure": tenure,
         },
     )
-    return [live_run(row) for row in made]
+    return decoded("runs", made, live_run, run_id_of)

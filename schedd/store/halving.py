@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from schedkit.errors import BrokenData
-from schedkit.set_aside import about_item, note
+from schedkit.set_aside import LONGEST_NAME, about_item, note_once
 
 Item = TypeVar("Item")
 A = TypeVar("A")
@@ -39,8 +39,8 @@ async def halved(
         error = broken
     if len(items) == 1:
         kind = type(items[0]).__name__.lower()
-        trace = None if isinstance(error, BrokenData) else error
-        note(kind, items[0], f"{type(error).__name__}: {error}", error=trace)
+        trace = not isinstance(error, BrokenData)
+        note_once(kind, repr(items[0])[:LONGEST_NAME], error, trace=trace)
         return [], [items[0]]
     middle = len(items) // 2
     first, first_broken = await halved(items[:middle], write)

@@ -65,6 +65,7 @@ from schedd.store.arrays import clean
 from schedd.store.database import Refused, StartOver
 from schedd.store.job_rows import account, change, lock_job, record_of, records, set_timer, stored
 from schedd.store.moving import move
+from schedd.store.rows import decoded
 from schedd.store.schema import jobs, timers
 from schedd.store.waiting import cancel_waiting
 
@@ -111,7 +112,7 @@ def get_job(connection: Connection, namespace: str, job: str) -> JobRecord | Non
 def records_of(connection: Connection, wanted: Collection[JobId]) -> list[JobRecord]:
     """Those of these that aren't deleted."""
     where = (jobs.c.job_id.in_(wanted), jobs.c.deleted_at.is_(None))
-    return [record_of(row) for row in connection.execute(records().where(*where))]
+    return decoded("jobs", connection.execute(records().where(*where)), record_of)
 
 
 def list_jobs(

@@ -29,7 +29,7 @@ from schedd.core.ids import JobId, RunId, ShardId, TenureId, chained_run_id, red
 from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
 from schedd.store import arrays, arrivals, pauses
-from schedd.store.rows import RUN_COLUMNS, live_run
+from schedd.store.rows import RUN_COLUMNS, decoded, live_run, run_id_of
 from schedkit.records import dataclass
 
 AGAIN_AFTER: Final = timedelta(milliseconds=200)
@@ -335,7 +335,7 @@ def _make(connection: Connection, tenure: TenureId, new: Sequence[_New]) -> list
         ),
         "tenure": tenure,
     }
-    return [live_run(row) for row in connection.exec_driver_sql(MAKE, arguments)]
+    return decoded("runs", connection.exec_driver_sql(MAKE, arguments), live_run, run_id_of)
 
 
 def _retell(connection: Connection, rows: Sequence[_New]) -> None:

@@ -18,7 +18,8 @@ from schedd.core.lifecycle import Reason, State
 from schedd.core.model import AuditEntry, Trigger
 from schedd.core.run_records import RunRecord
 from schedd.store import arrays
-from schedd.store.run_records import record, records
+from schedd.store.rows import decoded
+from schedd.store.run_records import record, record_name, records
 from schedd.store.schema import audit, runs
 
 
@@ -46,7 +47,8 @@ def backfilled(connection: Connection, job_id: JobId, at: datetime) -> list[RunR
     query = records().where(
         runs.c.job_id == job_id, runs.c.scheduled_at == at, runs.c.backfill.is_not(None)
     )
-    return [record(row) for row in connection.execute(query.order_by(runs.c.created_at))]
+    found = connection.execute(query.order_by(runs.c.created_at))
+    return decoded("runs", found, record, record_name)
 
 
 def last_pause(

@@ -24,7 +24,7 @@ from schedd.core.model import LiveRun
 from schedd.store import arrays
 from schedd.store.changes import CHANGED, span_since
 from schedd.store.fence import BY_INDEX
-from schedd.store.rows import RUN_COLUMNS, RUN_WIDTH, live_run
+from schedd.store.rows import RUN_COLUMNS, RUN_WIDTH, decoded, live_run, run_id_of
 
 LIVE: Final = """
 FROM live l CROSS JOIN LATERAL (
@@ -74,7 +74,12 @@ def live_runs(
         asked["of"] = arrays.ids(of)
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     rows = connection.exec_driver_sql(IN_FULL if of is None else SOME_IN_FULL, asked)
-    return [live_run(row, line=line_of(row[RUN_WIDTH]), of=row[RUN_WIDTH + 1]) for row in rows]
+    return decoded(
+        "runs",
+        rows,
+        lambda row: live_run(row, line=line_of(row[RUN_WIDTH]), of=row[RUN_WIDTH + 1]),
+        run_id_of,
+    )
 
 
 def changed_runs(

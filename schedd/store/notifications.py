@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
@@ -33,6 +33,7 @@ from schedd.core.notifications import (
     Way,
 )
 from schedd.store import arrays, audit, redirecting
+from schedd.store.rows import decoded
 
 OF_EACH: Final = 4
 """Rows of one job and way that are looked at."""
@@ -140,10 +141,12 @@ def waiting(
         "busy": arrays.ids(job for job, _ in busy),
         "busy_ways": arrays.texts(way.value for _, way in busy),
     }
-    return [
-        Waits(identity, Way(way), JobId(job), ShardId(shard), Kind(kind))
-        for identity, way, job, shard, kind in connection.exec_driver_sql(WAITING, arguments)
-    ]
+    return decoded("notifications", connection.exec_driver_sql(WAITING, arguments), _waits)
+
+
+def _waits(row: Sequence[Any]) -> Waits:
+    identity, way, job, shard, kind = row
+    return Waits(identity, Way(way), JobId(job), ShardId(shard), Kind(kind))
 
 
 def counted(connection: Connection, shards: Collection[ShardId]) -> int:

@@ -30,7 +30,7 @@ from schedd.core.rank import CLASS_STEP
 from schedd.core.records import Parted
 from schedd.store import arrays, turns
 from schedd.store.keys import key_arguments, lock_runs
-from schedd.store.rows import RUN_COLUMNS, live_run
+from schedd.store.rows import RUN_COLUMNS, decoded, live_run, run_id_of
 
 MOST: Final = 500
 
@@ -209,7 +209,8 @@ def part(connection: Connection, tenure: TenureId, crowds: Sequence[Crowd]) -> P
         "excluded": arrays.texts(row[7] for row in decided),
         "tenure": tenure,
     }
-    parted = [live_run(row) for row in connection.exec_driver_sql(PART, keys | fates)]
+    found = connection.exec_driver_sql(PART, keys | fates)
+    parted = decoded("runs", found, live_run, run_id_of)
     ended = [(run.key, run.job_id) for run in parted if run.state is not State.RUNNING]
     counted = {crowd.job_id for crowd in crowds if crowd.counted}
     turns.give_back(connection, [key for key, job in ended if job in counted])

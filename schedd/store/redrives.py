@@ -26,6 +26,7 @@ from schedd.store.arrays import clean
 from schedd.store.database import Refused
 from schedd.store.dead_letters import alone, locked, oldest
 from schedd.store.fence import BY_INDEX
+from schedd.store.rows import decoded
 from schedd.store.schema import dead_letters, redrives
 from schedkit.records import replace
 
@@ -127,7 +128,7 @@ def newest(
     if after is not None:
         query = query.where(tuple_(redrives.c.created_at, redrives.c.redrive_id) < after)
     query = query.order_by(redrives.c.created_at.desc(), redrives.c.redrive_id.desc())
-    return [_record(row) for row in connection.execute(query.limit(limit))]
+    return decoded("redrives", connection.execute(query.limit(limit)), _record)
 
 
 def switch(

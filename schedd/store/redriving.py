@@ -32,7 +32,7 @@ from schedd.core.run_records import RunRecord
 from schedd.store import arrays, audit, pools
 from schedd.store.arrays import clean
 from schedd.store.inserting import insert_run_row
-from schedd.store.rows import RUN_COLUMNS, live_run
+from schedd.store.rows import RUN_COLUMNS, decoded, live_run, run_id_of
 from schedd.store.run_records import record, records
 from schedd.store.schema import dead_letters, live, runs, timers
 
@@ -261,7 +261,7 @@ def _made(
             "redrive": redrive,
         },
     )
-    return [live_run(each) for each in made]
+    return decoded("runs", made, live_run, run_id_of)
 
 
 def once_more(

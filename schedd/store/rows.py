@@ -2,19 +2,45 @@
 
 Each `…_COLUMNS` is a select list over fixed aliases (`r` runs, `l` live, `t` timers), and the
 function below it reads that list from `start` on.
+
+Rows are written by other versions, too, and by people with SQL. A column may hold a word that no
+value has, or JSON of another form. So whatever reads several rows reads them by `decoded`: a row
+that can't be decoded is set aside with its name, and the others are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from schedd.core.definition import Overlap, Priority
 from schedd.core.lifecycle import State
 from schedd.core.line_ids import LineId
 from schedd.core.model import Incarnation, LiveRun, RunKey, Timer
+from schedkit.set_aside import each
+
+Row = TypeVar("Row")
+T = TypeVar("T")
 
 TIMER_COLUMNS = "t.job_id, t.shard, t.generation, t.due_at, t.nominal, t.paused, t.fired"
+
+
+def decoded(
+    kind: str,
+    rows: Iterable[Row],
+    decode: Callable[[Row], T],
+    name: Callable[[Any], object] = itemgetter(0),
+) -> list[T]:
+    """Return the values of these rows, without those that can't be decoded: each of them is logged
+    once. `name` names a row: its first column, if nothing else is said.
+    """
+    return each(f"row of {kind}", rows, decode, name=name)
+
+
+def run_id_of(row: Any) -> object:
+    """Return what names a row of `RUN_COLUMNS`."""
+    return row[1]
 
 
 def timer(row: Sequence[Any]) -> Timer:
@@ -47,6 +73,9 @@ INCARNATION_COLUMNS = """id, worker, spool_id, host, version, slots, labels, han
 def incarnation(row: Sequence[Any]) -> Incarnation:
     """From `INCARNATION_COLUMNS`."""
     id_, worker, spool_id, host, version, slots, labels, handlers, actions, *rest = row
+    for text in (*labels.items(), (*handlers, *actions, *(rest[-1] or ()))):
+        if not all(isinstance(part, str) for part in text):
+            raise TypeError(f"{text!r:.100} aren't texts")
     started_at, lost_at, namespaces = rest
     return Incarnation(
         id_,

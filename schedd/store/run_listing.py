@@ -39,7 +39,8 @@ from schedd.core.run_filter import RunFilter
 from schedd.core.run_records import RunRecord
 from schedd.store.arrays import clean
 from schedd.store.fence import BY_INDEX
-from schedd.store.run_records import Columns, in_states, record, records
+from schedd.store.rows import decoded
+from schedd.store.run_records import Columns, in_states, record, record_name, records
 from schedd.store.schema import backfills, dead_letters, jobs, live, runs
 
 LOOKED_AT = 25_000
@@ -78,8 +79,13 @@ def list_runs(
         jobs.c.namespace == clean(namespace), *_conditions(looked.c, wanted)
     )
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-    found = [record(row) for row in connection.execute(query.limit(limit))]
-    return found, _end(connection, reached) if len(found) < limit else None
+    rows = connection.execute(query.limit(limit)).all()
+    found = decoded("runs", rows, record, record_name)
+    if (
+        len(found) < len(rows) == limit
+    ):  # shorter than the limit by what is set aside: there is more
+        return found, (rows[-1].scheduled_at, RunId(rows[-1].run_id))
+    return found, _end(connection, reached) if len(rows) < limit else None
 
 
 def _source(wanted: RunFilter) -> FromClause:

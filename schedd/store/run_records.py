@@ -132,6 +132,11 @@ def record(row: Row[Any]) -> RunRecord:
     )
 
 
+def record_name(row: Row[Any]) -> object:
+    """Return what names a row of `records`."""
+    return row.run_id
+
+
 def _trigger(row: Row[Any]) -> Trigger:
     if row.backfill is not None:
         return Trigger.BACKFILL
@@ -145,7 +150,9 @@ def _reason(row: Row[Any]) -> str | None:
     before know no word for it.
     """
     by_parents = row.reason is None and row.parents is not None and row.state == State.SKIPPED
-    return Reason.AFTER.value if by_parents else row.reason
+    if by_parents:
+        return Reason.AFTER.value
+    return None if row.reason is None else Reason(row.reason).value
 
 
 def _parents(rows: Any) -> tuple[Ended, ...]:

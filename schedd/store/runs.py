@@ -22,7 +22,8 @@ from schedd.store import audit, idempotency, pools
 from schedd.store.database import Refused
 from schedd.store.inserting import insert_run_row
 from schedd.store.jobs import insert_job
-from schedd.store.run_records import record, records
+from schedd.store.rows import decoded
+from schedd.store.run_records import record, record_name, records
 from schedd.store.schema import (
     attempts,
     jobs,
@@ -116,7 +117,7 @@ def get_run(connection: Connection, run_id: RunId) -> RunRecord | None:
 def get_runs(connection: Connection, run_ids: Collection[RunId]) -> list[RunRecord]:
     """Those that exist."""
     query = records().where(runs.c.run_id.in_(run_ids))
-    return [record(row) for row in connection.execute(query)]
+    return decoded("runs", connection.execute(query), record, record_name)
 
 
 def newest_states(
@@ -196,7 +197,7 @@ def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:
         runs.c.run_id == run_id, runs.c.token > 0, runs.c.children.is_(None)
     )
     rows = connection.execute(earlier.union_all(latest).order_by("token"))
-    return [_attempt(row) for row in rows]
+    return decoded("attempts", rows, _attempt)
 
 
 def output(
@@ -228,7 +229,7 @@ def _attempt(row: Any) -> AttemptRecord:
         row.started_at,
         row.finished_at,
         State.FAILED if failed else State(row.state),
-        row.reason,
+        None if row.reason is None else Reason(row.reason).value,
         row.exit_code,
         row.error,
     )

@@ -61,13 +61,20 @@ def settle(
 
 def _settled(report: Report, row: Standing, deleted: set[object], doubtful: set[RunKey]) -> Report:
     if row.cancelling:
-        return _cancelled(report, Reason(row.reason or Reason.BY_USER))
+        return _cancelled(report, _reason_of(row.reason))
     if row.job_id in deleted and report.state in (State.PENDING, State.RETRYING):
         return _cancelled(report, Reason.DELETED)
     if report.key in doubtful:
         return _ended(report, row)
     lifecycle.check(State.RUNNING, report.state)
     return report
+
+
+def _reason_of(text: str | None) -> Reason:
+    """Return why a run is cancelled. A word of another version, or written by hand, counts as the
+    user's: its result must be accepted all the same.
+    """
+    return Reason(text) if text and text in Reason.__members__ else Reason.BY_USER
 
 
 def _cancelled(report: Report, reason: Reason) -> Report:

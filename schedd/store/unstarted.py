@@ -21,7 +21,8 @@ from schedd.core.lifecycle import State
 from schedd.core.model import LiveRun
 from schedd.core.pools import PoolKey, pool_key
 from schedd.store.pool_schema import pool_turns
-from schedd.store.run_records import record, records
+from schedd.store.rows import decoded
+from schedd.store.run_records import record, record_name, records
 from schedd.store.schema import jobs, live, lost_assignments, runs
 from schedkit.records import replace
 
@@ -69,7 +70,7 @@ def _running(
         query = query.where(
             jobs.c.job_id == job_id, live.c.job_id == job_id, live.c.shard == jobs.c.shard
         )
-    return [record(row).run for row in connection.execute(query)]
+    return [one.run for one in decoded("runs", connection.execute(query), record, record_name)]
 
 
 def _lost(
@@ -93,7 +94,7 @@ def _lost(
     )
     if job_id is not None:
         query = query.where(lost.job_id == job_id)
-    return [_as_it_was(row) for row in connection.execute(query)]
+    return decoded("runs", connection.execute(query), _as_it_was, record_name)
 
 
 def _in_pool(key: PoolKey | None, run: Any, token: Any) -> ColumnElement[bool]:

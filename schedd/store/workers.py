@@ -12,7 +12,7 @@ from schedd.core.cluster_events import ClusterEvent, Kind, Registered, Why
 from schedd.core.ids import IncarnationId
 from schedd.core.model import Incarnation
 from schedd.store import arrays, cluster_events
-from schedd.store.rows import INCARNATION_COLUMNS, incarnation
+from schedd.store.rows import INCARNATION_COLUMNS, decoded, incarnation
 
 REGISTER = f"""
 INSERT INTO incarnations ({INCARNATION_COLUMNS})
@@ -156,7 +156,8 @@ def register(connection: Connection, new: Incarnation) -> Incarnation:
 
 def incarnations(connection: Connection, ids: Collection[IncarnationId]) -> list[Incarnation]:
     """Those that are known, lost ones too."""
-    return [incarnation(row) for row in connection.exec_driver_sql(BY_ID, {"ids": arrays.ids(ids)})]
+    found = connection.exec_driver_sql(BY_ID, {"ids": arrays.ids(ids)})
+    return decoded("incarnations", found, incarnation)
 
 
 def not_living(connection: Connection, ids: Collection[IncarnationId]) -> frozenset[IncarnationId]:
@@ -168,13 +169,13 @@ def not_living(connection: Connection, ids: Collection[IncarnationId]) -> frozen
 def of_worker(connection: Connection, worker: str) -> list[Incarnation]:
     """Those of this worker that aren't lost, newest first."""
     rows = connection.exec_driver_sql(OF_WORKER, {"worker": arrays.clean(worker)})
-    return [incarnation(row) for row in rows]
+    return decoded("incarnations", rows, incarnation)
 
 
 def newest_of(connection: Connection, workers: Collection[str]) -> list[Incarnation]:
     """The newest one of each of these workers, lost or not."""
     rows = connection.exec_driver_sql(NEWEST_OF, {"workers": arrays.texts(workers)})
-    return [incarnation(row) for row in rows]
+    return decoded("incarnations", rows, incarnation)
 
 
 def lose(connection: Connection, lost: Collection[IncarnationId], kind: Kind | None) -> None:

@@ -182,7 +182,7 @@ def _rows_within(
 
 def job_of(stored: StoredDefinition) -> job_pb2.Job:
     """What is counted of a definition: what was written, and whether it is paused. Pure."""
-    job = job_pb2.Job.FromString(stored.spec)
+    job = definitions.stored_spec(stored.spec)
     job.namespace, job.name, job.paused = stored.namespace, stored.name, stored.paused
     return job
 

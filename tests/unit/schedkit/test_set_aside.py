@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from schedkit.errors import BrokenData, Fault, Unavailable
+from schedkit.log_rate_limit import LimitedLine
 from schedkit.set_aside import counts, each, set_aside
 
 
@@ -35,3 +36,28 @@ def test_what_passes_is_raised() -> None:
 async def test_a_cancellation_passes() -> None:
     with pytest.raises(asyncio.CancelledError), set_aside("probe", "x"):
         raise asyncio.CancelledError
+
+
+def test_an_item_with_a_name_is_logged_once_and_counted_each_time(
+    caplog: pytest.LogCaptureFixture,
+):
+    kind = "row of a test"
+    before = counts()[kind]
+    for _ in range(5):
+        assert each(kind, ["7", "x", "8"], int, name=lambda text: f"row {text}") == [7, 8]
+    assert counts()[kind] == before + 5
+    [line] = [line for line in caplog.messages if "row_of_a_test" in line]
+    assert "item=row x" in line
+
+
+def test_a_second_name_of_the_same_second_is_logged_later(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    kind = "row of another test"
+    lines: list[int] = []
+    monkeypatch.setattr(LimitedLine, "due", lambda _: lines.pop(0) if lines else 0)
+    for due in ([1], [], [1], [1]):
+        lines[:] = due
+        each(kind, ["x", "y"], int, name=str)
+    named = [line.partition("item=")[2][0] for line in caplog.messages if "item=" in line]
+    assert named == ["x", "y"]

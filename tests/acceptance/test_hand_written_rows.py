@@ -1,0 +1,184 @@
+"""Rows that somebody wrote by hand with SQL: each is set aside, and the others are handled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from acceptance.conftest import pids
+from schedclient import SyncClient
+from support.cluster import DevCluster
+from support.wait import PATIENCE, wait_until
+
+INCARNATION = """
+INSERT INTO incarnations (id, worker, spool_id, host, version, slots, labels, handlers, actions,
+    started_at, unplanned)
+VALUES (%s, 'by-hand', 's', 'h', 'v', 1, %s, %s, '{}', clock_timestamp(), false)
+"""
+NOTIFICATION = """
+INSERT INTO notifications (notification_id, way, shard, job_id, kind, run_id, scheduled_at,
+    failures, held_back, occurred_at, ready_at, next_at, tries, error)
+SELECT %s, %s, shard, job_id, %s, job_id, clock_timestamp(), 1, 0, clock_timestamp(),
+    clock_timestamp(), clock_timestamp(), 0, '' FROM jobs WHERE name = %s
+"""
+ARRIVAL = """
+INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)
+SELECT job_id, clock_timestamp(), job_id, job_id, %s, 'LIMBO' FROM jobs WHERE name = %s
+"""
+EVENT = """
+INSERT INTO cluster_events (kind, object, actor, reason, detail) VALUES (%s, 'x', 'y', '', '')
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_ends(calm: DevCluster, calm_client: SyncClient) -> Iterator[None]:
+    """Whatever a row holds, every member and worker runs on, takes work and answers lists."""
+    before = pids(calm)
+    yield
+    run = calm_client.submit(shell={"argv": ["true"]})
+    assert calm_client.runs.wait(run, timeout=PATIENCE).succeeded
+    for rows in (
+        calm_client.runs.list(),
+        calm_client.jobs.list(),
+        calm_client.workers.list(),
+        calm_client.dead_letters.list(),
+        calm_client.jobs.backfills(),
+    ):
+        list(rows)
+    assert pids(calm) == before
+    for name in before:
+        assert calm.process(name).alive(), name
+
+
+@pytest.fixture
+def job(calm: DevCluster) -> Iterator[str]:
+    """A job whose runs wait for a worker that there isn't."""
+    name = f"by-hand-{uuid4().hex[:8]}"
+    needs = ["--require", "no=where", "--overlap", "allow"]
+    done = calm.schedctl("job", "create", name, "--on-demand", *needs, "--", "true")
+    assert done.returncode == 0, done.stderr
+    yield name
+    for table in ("runs", "live", "notifications", "failing", "resumptions", "chain_arrivals"):
+        column = "child" if table == "chain_arrivals" else "job_id"
+        calm.sql(
+            f"DELETE FROM {table} WHERE {column} IN (SELECT job_id FROM jobs WHERE name = %s)", name
+        )
+    calm.sql("UPDATE jobs SET spec = %s WHERE name = %s", b"", name)
+    assert calm.schedctl("job", "delete", name, "--yes").returncode == 0
+
+
+def members(calm: DevCluster) -> list[str]:
+    return [each["name"] for each in calm.record["members"]]
+
+
+def set_aside(calm: DevCluster, kind: str) -> float:
+    """How many items of this kind all members have set aside."""
+    found = 0.0
+    for name in members(calm):
+        answer = calm.get(name, "/metrics")
+        assert answer is not None
+        pattern = rf'^schedd_items_set_aside_total{{.*kind="{kind}".*}} (\S+)$'
+        found += sum(
+            float(number) for number in re.findall(pattern, answer.body.decode(), re.MULTILINE)
+        )
+    return found
+
+
+def named_once(calm: DevCluster, kind: str, item: str, damage: Callable[[], object]) -> None:
+    """The item is met again and again, and each member's log names it once at most."""
+    before = set_aside(calm, kind)
+    damage()
+    wait_until(lambda: set_aside(calm, kind) >= before + 3, PATIENCE, f"{kind} to be set aside")
+    said = [calm.log(name).count(f"item={item} ") for name in members(calm)]
+    assert max(said) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["priority = 99", "overlap = 'SOMETIMES'"],
+)
+def test_a_run_that_cant_be_read_leaves_the_others_of_its_job_as_they_are(
+    calm: DevCluster, calm_client: SyncClient, job: str, change: str
+) -> None:
+    bad, good = (calm_client.jobs.trigger(job).run_id for _ in range(2))
+    named_once(
+        calm,
+        "row of runs",
+        bad,
+        lambda: calm.sql(f"UPDATE runs SET {change} WHERE run_id = %s", bad),
+    )
+    assert {run.run_id for run in calm_client.runs.list(job=job)} == {good}
+    assert calm_client.runs.cancel(good).state == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["state = 'LIMBO'", "reason = 'WHY'", "trigger = 'WISH'", "parents = '[7]'", "parents = '{}'"],
+)
+def test_a_run_that_no_list_can_show_is_left_out(
+    calm: DevCluster, calm_client: SyncClient, job: str, change: str
+) -> None:
+    runs = [calm_client.jobs.trigger(job).run_id for _ in range(3)]
+    calm.sql(f"UPDATE runs SET {change} WHERE run_id = %s", runs[1])
+    shown = {run.run_id for run in calm_client.runs.list(job=job)}
+    assert shown >= {runs[0], runs[2]}
+    assert (runs[1] in shown) == (change == "parents = '{}'")
+
+
+@pytest.mark.parametrize(("labels", "handlers"), [("[]", []), ('{"a": [1]}', []), ("{}", [None])])
+def test_an_incarnation_that_cant_be_read_leaves_the_other_workers_in_their_list(
+    calm: DevCluster, calm_client: SyncClient, labels: str, handlers: list[None]
+) -> None:
+    number = str(uuid4())
+    calm.sql(INCARNATION, number, labels, handlers)
+    try:
+        names = {worker.name for worker in calm_client.workers.list()}
+        assert names >= {each["name"] for each in calm.record["workers"]}
+    finally:
+        calm.sql("DELETE FROM incarnations WHERE id = %s", number)
+
+
+@pytest.mark.parametrize(("way", "kind"), [("PIGEON", "FAILURE"), ("WEBHOOK", "WHAT")])
+def test_a_notification_of_an_unknown_kind_is_set_aside(
+    calm: DevCluster, job: str, way: str, kind: str
+) -> None:
+    number = str(uuid4())
+    named_once(
+        calm,
+        "row of notifications",
+        number,
+        lambda: calm.sql(NOTIFICATION, number, way, kind, job),
+    )
+
+
+@pytest.mark.parametrize("table", ["resumptions", "failing"])
+def test_a_job_whose_definition_cant_be_read_isnt_resumed_or_paused(
+    calm: DevCluster, job: str, table: str
+) -> None:
+    kind = {"resumptions": "paused job", "failing": "failing job"}[table]
+    row = {"resumptions": "clock_timestamp()", "failing": "9, 3"}[table]
+
+    def damage() -> None:
+        calm.sql("UPDATE jobs SET spec = %s WHERE name = %s", b"\xff\x00", job)
+        if table == "resumptions":
+            calm.sql(
+                "UPDATE timers SET paused = true"
+                " WHERE job_id = (SELECT job_id FROM jobs WHERE name = %s)",
+                job,
+            )
+        calm.sql(f"INSERT INTO {table} SELECT job_id, shard, {row} FROM jobs WHERE name = %s", job)
+
+    named_once(calm, kind, f"job/default/{job}", damage)
+
+
+def test_an_arrival_of_an_unknown_state_is_set_aside(calm: DevCluster, job: str) -> None:
+    run = str(uuid4())
+    named_once(calm, "row of chain_arrivals", run, lambda: calm.sql(ARRIVAL, run, job))
+
+
+def test_an_event_of_the_cluster_of_an_unknown_kind_is_set_aside(calm: DevCluster) -> None:
+    named_once(calm, "row of cluster_events", "what-is-it", lambda: calm.sql(EVENT, "what-is-it"))
+    calm.sql("DELETE FROM cluster_events WHERE kind = 'what-is-it'")
