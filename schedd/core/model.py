@@ -295,6 +295,8 @@ class Report:
     """Serialised `Output`."""
     stored: bool = False
     """The result store may have something of it."""
+    audited: bool = True
+    """False: if it is stale, it has a row of the audit log only if its token was assigned once."""
 
 
 class Verdict(StrEnum):

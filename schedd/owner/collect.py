@@ -92,17 +92,25 @@ TOO_MANY_STRAYS: Final = (
     f"more than {STRAYS_A_MINUTE:,} results a minute were stale:"
     " results of this worker aren't taken until the minute is over"
 )
+AUDITED_A_MINUTE: Final = 60
+"""Stale results of one worker, of runs that exist, that have a row of the audit log each, whatever
+their tokens. Beyond that only those under tokens that were assigned have one.
+"""
+NEVER_ASSIGNED: Final = (
+    f"more than {AUDITED_A_MINUTE} results a minute were stale: those under tokens that were never"
+    " assigned have no row of their own"
+)
 MOST_STRAYING: Final = 1_000
 """Workers that are counted so."""
 
 
 class Allowance:
-    """So many stale results in each minute."""
+    """So many in each minute."""
 
-    __slots__ = ("_since", "_taken")
+    __slots__ = ("_most", "_since", "_taken")
 
-    def __init__(self, now: float) -> None:
-        self._since, self._taken = now, 0
+    def __init__(self, now: float, most: int) -> None:
+        self._most, self._since, self._taken = most, now, 0
 
     def take(self, now: float) -> None:
         """There was one more."""
@@ -112,7 +120,7 @@ class Allowance:
 
     def left(self, now: float) -> bool:
         """Whether there may be more in this minute."""
-        return now - self._since >= 60 or self._taken < STRAYS_A_MINUTE
+        return now - self._since >= 60 or self._taken < self._most
 
 
 class Collect:
@@ -143,6 +151,8 @@ class Collect:
         self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
         self._strays: dict[str, Allowance] = {}
         """Of workers whose results were refused as stale."""
+        self._audited: dict[str, Allowance] = {}
+        """Of workers whose results are about to be."""
         self._results: dict[_At, _Kept] = {}
         self._refusals: dict[tuple[RunId, Token], Refusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
@@ -242,7 +252,7 @@ class Collect:
             if report is None:  # not answered, so its worker brings it to another member
                 del self._results[at]
             else:
-                told[at] = report
+                told[at] = self._with_audit(report, runs.get(report.key))
         verdicts = await self._store.accept([*told.values()]) if told else []
         await AFTER_COMMIT()
         async for (at, report), verdict in in_turns(zip(told.items(), verdicts, strict=True)):
@@ -255,7 +265,9 @@ class Collect:
                 self._stray(report, exists=run is not None)
             self._tell(report, verdict, run)
         answers = zip(told.values(), verdicts, strict=True)
-        changed = [report for report, verdict in answers if verdict in TAKEN]
+        changed = [
+            report for report, verdict in answers if verdict in TAKEN and report.key in runs
+        ]  # the others' rows can't be read: the next scan finds that they have ended
         self._over([runs[report.key] for report in changed if report.state not in LIVE])
         await self._hand_on([report.key for report in changed if report.state in LIVE])
         failed = {
@@ -373,10 +385,27 @@ class Collect:
         """
         if not exists:
             self._audit.note(report.worker, str(report.sender), "result", NO_SUCH_RUN)
-        allowance = self._strays.setdefault(report.worker, Allowance(self._boot()))
+        elif not report.audited:
+            self._audit.note(report.worker, str(report.sender), "result", NEVER_ASSIGNED)
+        self._allowance(self._strays, report.worker, STRAYS_A_MINUTE).take(self._boot())
+
+    def _with_audit(self, report: Report, run: LiveRun | None) -> Report:
+        """The report, with whether it has a row of the audit log if it is stale under a token that
+        was never assigned. A worker can make up any number of those.
+        """
+        if run is None or run.token == report.token:
+            return report
+        allowance = self._allowance(self._audited, report.worker, AUDITED_A_MINUTE)
+        if not allowance.left(self._boot()):
+            return replace(report, audited=False)
         allowance.take(self._boot())
-        while len(self._strays) > MOST_STRAYING:
-            del self._strays[next(iter(self._strays))]
+        return report
+
+    def _allowance(self, of: dict[str, Allowance], worker: str, most: int) -> Allowance:
+        found = of.setdefault(worker, Allowance(self._boot(), most))
+        while len(of) > MOST_STRAYING:
+            del of[next(iter(of))]
+        return found
 
     def _tell(self, report: Report, verdict: Verdict, run: LiveRun | None) -> None:
         if verdict is Verdict.STALE:

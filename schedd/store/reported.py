@@ -11,7 +11,7 @@ from schedd.core.ids import Token
 from schedd.core.model import LiveRun, RunKey
 from schedd.store import arrays
 from schedd.store.keys import key_arguments, lock_runs
-from schedd.store.rows import RUN_COLUMNS, live_run
+from schedd.store.rows import RUN_COLUMNS, decoded, live_run, run_id_of
 
 REPORTED = f"""
 SELECT {RUN_COLUMNS} FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[])
@@ -35,9 +35,9 @@ WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
 
 
 def reported_runs(connection: Connection, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
-    """The runs as they stand."""
-    found = map(live_run, connection.exec_driver_sql(REPORTED, key_arguments(keys)))
-    return {run.key: run for run in found}
+    """The runs as they stand, without those whose rows can't be read: they end as reported."""
+    found = connection.exec_driver_sql(REPORTED, key_arguments(keys))
+    return {run.key: run for run in decoded("runs", found, live_run, run_id_of)}
 
 
 def started(connection: Connection, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from schedd.core.ids import RunId
+from schedd.core.ids import RunId, Token
 from schedd.core.lifecycle import State
 from schedd.core.model import AuditEntry, Report, RunKey, Verdict
 from schedd.core.notifications import Happened
@@ -83,6 +83,12 @@ JOIN attempts a ON a.run_id = b.run_id AND a.token = b.token
 WHERE a.digest = b.digest AND a.incarnation = b.sender
 """
 
+ASSIGNED = """
+SELECT b.n FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[]) WITH ORDINALITY b(run_id, token, n)
+WHERE EXISTS (SELECT FROM attempts a WHERE a.run_id = b.run_id AND a.token = b.token)
+   OR EXISTS (SELECT FROM lost_assignments l WHERE l.run_id = b.run_id AND l.token = b.token)
+"""
+
 OUTPUTS = """
 INSERT INTO outputs (run_id, token, scheduled_at, pieces, stored)
 SELECT * FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(scheduled)s::timestamptz[],
@@ -139,8 +145,31 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     told = [verdict or Verdict.STALE for verdict in verdicts]
     stale = [report for report, each in zip(reports, told, strict=True) if each is Verdict.STALE]
     # Of runs that don't exist any number can be made up: they are counted (`owner.worker_audit`).
-    write_once(connection, [_refusal(report) for report in stale if report.key in standing])
+    # So can tokens: those that were assigned are told apart (`Report.audited`).
+    stale = [report for report in stale if report.key in standing]
+    unsure = [report for report in stale if not report.audited]
+    assigned = _assigned(connection, unsure, standing) if unsure else set()
+    write_once(
+        connection,
+        [_refusal(each) for each in stale if each.audited or (each.key, each.token) in assigned],
+    )
     return told
+
+
+def _assigned(
+    connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, Standing]
+) -> set[tuple[RunKey, Token]]:
+    """Of these those under tokens that were assigned to some worker: real fencing rejections."""
+    arguments = {
+        "runs": arrays.ids(report.key.run_id for report in reports),
+        "tokens": arrays.numbers(report.token for report in reports),
+    }
+    known = {row[0] - 1 for row in connection.exec_driver_sql(ASSIGNED, arguments)}
+    return {
+        (report.key, report.token)
+        for place, report in enumerate(reports)
+        if place in known or standing[report.key].token == report.token
+    }
 
 
 def results_of(connection: Connection, runs: Collection[RunId]) -> dict[RunId, bytes]:

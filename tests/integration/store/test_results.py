@@ -94,6 +94,44 @@ async def test_a_stale_token_is_refused_and_audited(world: World) -> None:
     assert await me.store.results.accept([report(second)]) == [ACCEPTED]
 
 
+async def test_of_stale_results_that_arent_audited_those_under_assigned_tokens_are(
+    world: World,
+) -> None:
+    """A worker makes up any number of tokens; a fencing rejection keeps its row."""
+    me = await world.member()
+    first = await running(world, me)
+    await me.store.results.accept([report(first, state=State.RETRYING, retry_at=START)])
+    [waiting] = await me.store.owner.live_runs([first.shard], [State.RETRYING])
+    [second] = await me.assigned(draft(waiting, worker="worker-2"))
+    made_up = [report(second, token=Token(second.token + n), audited=False) for n in range(1, 200)]
+    late = report(first, digest=b"another outcome", audited=False)
+    forged = report(second, sender=IncarnationId(uuid4()), audited=False)
+
+    assert set(await me.store.results.accept([*made_up, late, forged])) == {STALE}
+
+    lines = await me.store.users.list_audit("result", None, first.key.run_id, None, 500)
+    assert {line.token for _, line in lines} == {first.token, second.token}
+
+
+async def test_a_run_that_cant_be_read_leaves_the_others_that_are_reported(world: World) -> None:
+    me = await world.member()
+    bad, good = [await running(world, me) for _ in range(2)]
+    await world.sql("UPDATE runs SET priority = 99 WHERE run_id = %s", bad.key.run_id)
+    assert [*await me.store.results.reported_runs([bad.key, good.key])] == [good.key]
+    assert await me.store.results.accept([report(bad), report(good)]) == [ACCEPTED, ACCEPTED]
+
+
+async def test_a_result_is_accepted_whose_run_is_cancelled_for_an_unknown_reason(
+    world: World,
+) -> None:
+    me = await world.member()
+    run = await running(world, me)
+    await world.sql(
+        "UPDATE runs SET cancelling = true, reason = 'WHY' WHERE run_id = %s", run.key.run_id
+    )
+    assert await me.store.results.accept([report(run)]) == [Verdict.CANCELLED]
+
+
 async def test_a_late_result_that_comes_by_every_member_is_one_line_of_the_audit(
     world: World,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from schedd.core.records import Unstarted
 from schedd.core.retry import Outcome
 from schedd.owner.board import Board
 from schedd.owner.catalogue import Catalogue
-from schedd.owner.collect import GATHER, Collect, Refusal
+from schedd.owner.collect import AUDITED_A_MINUTE, GATHER, NEVER_ASSIGNED, Collect, Refusal
 from schedd.owner.reports import Reported
 from schedd.owner.wordings import Known
 from schedd.owner.worker_audit import WorkerAudit
@@ -43,6 +44,8 @@ class Rows:
     refused: list[Unstarted] = field(default_factory=list)
     begun: list[list[RunKey]] = field(default_factory=list)
     outdone: list[tuple[ShardId, Epoch]] = field(default_factory=list)
+    stale: bool = False
+    """All results are."""
     cancelled: bool = False
     """Somebody has cancelled the runs, as their rows say."""
     meanwhile: Callable[[], None] = lambda: None
@@ -59,6 +62,8 @@ class Rows:
         self.accepted += reports
         if self.fails:
             raise self.fails.pop()
+        if self.stale:
+            return [Verdict.STALE] * len(reports)
         fresh = Verdict.CANCELLED if self.cancelled else Verdict.ACCEPTED
         return [Verdict.REPEATED if each else fresh for each in again]
 
@@ -134,13 +139,13 @@ class World:
         """The worker reports, and reports again if it isn't answered."""
         self.ends(Outcome.SUCCEEDED)
 
-    def ends(self, outcome: Outcome) -> None:
+    def ends(self, outcome: Outcome, name: str = "w1", token: Token | None = None) -> None:
         """The worker reports this end."""
         assert self.run.incarnation is not None
         reported = Reported(
             key=self.run.key,
-            token=self.run.token,
-            worker="w1",
+            token=self.run.token if token is None else token,
+            worker=name,
             sender=self.run.incarnation,
             digest=b"d",
             outcome=outcome,
@@ -566,3 +571,35 @@ async def test_a_failure_is_counted_as_it_was_stored_and_what_was_cancelled_is_n
     dead = [event.runs for event in world.events if isinstance(event, DeadLettered)]
     assert dead == [(dead_run(world.run, ended.reason),)] * letters
     assert len(world.line.acknowledged) == 1
+
+
+async def test_stale_results_under_made_up_tokens_have_a_bounded_number_of_audit_rows() -> None:
+    """One worker can make up any number of tokens; the others keep a row for each result."""
+    world = World()
+    world.rows.stale = True
+
+    async def made_up(worker: str, count: int) -> list[bool]:
+        before = len(world.rows.accepted)
+        for n in range(1, count + 1):
+            world.ends(Outcome.SUCCEEDED, worker, Token(world.run.token + n))
+        while len(world.rows.accepted) < before + count:
+            await world.collect.step()
+        return [report.audited for report in world.rows.accepted[before:]]
+
+    assert sum(await made_up("w1", 1_000)) == AUDITED_A_MINUTE
+    assert sum(await made_up("w1", 50)) == 0
+    assert all(await made_up("w2", 50))
+    await world.collect._audit.step()
+    [row] = world.audit.rows
+    assert row.object == "worker/w1"
+    assert json.loads(row.after) == {"count": 1_050 - AUDITED_A_MINUTE, "problem": NEVER_ASSIGNED}
+    world.now += 60
+    assert all(await made_up("w1", 50))
+
+
+async def test_a_result_of_a_run_whose_row_cant_be_read_is_acknowledged() -> None:
+    world = World()
+    world.rows.runs.clear()
+    world.succeeds()
+    await world.collect.step()
+    assert world.line.acknowledged == [(world.run.key.run_id, world.run.token, False)]
