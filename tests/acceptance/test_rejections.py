@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -69,7 +68,6 @@ class World:
     """A cluster under load, and what an operator may do to its PostgreSQL and etcd."""
 
     cluster: DevCluster
-    folder: Path
 
     @property
     def data(self) -> Path:
@@ -128,9 +126,11 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     """Its data lies on a small disk, its WAL on another one, where disks can be mounted."""
-    folder = Path(tempfile.mkdtemp(prefix="schedd-rejected-"))
+    folder = tmp_path_factory.mktemp("handlers")
     (folder / "rejected_handlers.py").write_text(HANDLERS)
     with (
         ExitStack() as disks,
@@ -149,7 +149,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
             ],
         ) as cluster,
     ):
-        world = World(cluster, folder)
+        world = World(cluster)
         cluster.up()
         if disks.enter_context(small_disk(world.data_disk, world)):
             world.admin(
