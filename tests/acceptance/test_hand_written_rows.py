@@ -28,9 +28,6 @@ ARRIVAL = """
 INSERT INTO chain_arrivals (child, scheduled_at, root, parent, run_id, state)
 SELECT job_id, clock_timestamp(), job_id, job_id, %s, 'LIMBO' FROM jobs WHERE name = %s
 """
-EVENT = """
-INSERT INTO cluster_events (kind, object, actor, reason, detail) VALUES (%s, 'x', 'y', '', '')
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -177,8 +174,3 @@ def test_a_job_whose_definition_cant_be_read_isnt_resumed_or_paused(
 def test_an_arrival_of_an_unknown_state_is_set_aside(calm: DevCluster, job: str) -> None:
     run = str(uuid4())
     named_once(calm, "row of chain_arrivals", run, lambda: calm.sql(ARRIVAL, run, job))
-
-
-def test_an_event_of_the_cluster_of_an_unknown_kind_is_set_aside(calm: DevCluster) -> None:
-    named_once(calm, "row of cluster_events", "what-is-it", lambda: calm.sql(EVENT, "what-is-it"))
-    calm.sql("DELETE FROM cluster_events WHERE kind = 'what-is-it'")
