@@ -16,6 +16,7 @@ from schedd.core.marks import Lineage
 from schedd.core.prefix_owner import CLUSTER, PrefixOwner, decode, encode, refusal
 from schedd.ports import Coordination
 from schedkit.errors import Misconfigured
+from schedkit.records import replace
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ class PrefixClaim:
             refused = f"{error}. Delete the key, or run `schedd claim-prefix`"
         else:
             self.take(owner)
-            refused = refusal(owner, cluster_id, self._root)
+            mine = replace(self._own, cluster_id=cluster_id)
+            refused = refusal(owner, mine, self._root)
         if refused and refused != self.refused:
             log.error("etcd prefix refused: %s", refused)
         self.refused = refused

@@ -53,13 +53,14 @@ def _decoded(value: bytes) -> PrefixOwner:
     return PrefixOwner(text(found["cluster_id"]), text(found["database"]), uuid(found["prefix_id"]))
 
 
-def refusal(owner: PrefixOwner, cluster_id: str, prefix: str) -> str:
-    """Return why a member of the cluster `cluster_id` can't use the prefix; empty: it can."""
-    if owner.cluster_id == cluster_id:
+def refusal(owner: PrefixOwner, mine: PrefixOwner, prefix: str) -> str:
+    """Return why a member with the claim `mine` can't use the prefix; empty: it can."""
+    if owner.cluster_id == mine.cluster_id:
         return ""
     return (
         f"etcd prefix {prefix!r} belongs to cluster {owner.cluster_id} (database"
-        f" {owner.database}), and this member's database is of cluster {cluster_id}. Set"
-        " etcd.prefix to a prefix of its own; if this database replaces the other one for good:"
-        " stop the members of that cluster, then `schedd claim-prefix`"
+        f" {owner.database}), and this member's postgres.dsn names {mine.database}, which is of"
+        f" cluster {mine.cluster_id}. To join that cluster: set postgres.dsn to its database. To"
+        " run a cluster of its own: set etcd.prefix to another prefix. If this database replaces"
+        " the other one for good: stop the members of that cluster, then `schedd claim-prefix`"
     )

@@ -117,7 +117,9 @@ _LOGIN_REMEDY: Final = (
     "Make postgres.dsn and the role agree (ALTER ROLE … LOGIN PASSWORD …), and check pg_hba.conf; a"
     " reload (SIGHUP) takes a changed user or password"
 )
-_GRANT_REMEDY: Final = "Grant the role its privileges again (docs/operations.md, PostgreSQL)"
+_GRANT_REMEDY: Final = (
+    "`schedd migrate` prints the GRANT statements that are missing (docs/databases.md, Roles)"
+)
 _MISSING_REMEDY: Final = "Create, restore or rename the database, or change postgres.dsn"
 _CONNECT_REMEDY: Final = "Grant it: GRANT CONNECT ON DATABASE … TO the role of postgres.dsn"
 _SCHEMA_REMEDY: Final = (

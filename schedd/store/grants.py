@@ -1,6 +1,7 @@
 """The privileges that a role needs: the SQL to give them, for whoever may run it.
 
-    migrate's role   USAGE and CREATE on the schema; a member of the role that owns the tables
+    migrate's role   USAGE and CREATE on the schema; a member of the role that owns the tables;
+                     SELECT, INSERT, UPDATE and DELETE on each table, which an owner has at first
     daemons' role    the same, for the leader makes and drops daily partitions
 
 A daemons' role of its own is a member of the owning role, and owns nothing itself: partitions that
@@ -24,6 +25,16 @@ _PRIVILEGES = """
 SELECT has_schema_privilege(%(schema)s, 'USAGE'), has_schema_privilege(%(schema)s, 'CREATE')
 """
 _MEMBER = "SELECT pg_has_role(%(owner)s, 'USAGE')"
+_TABLES = """
+SELECT privileges, array_agg(name ORDER BY name) FROM (
+    SELECT c.relname AS name, string_agg(p.name, ', ' ORDER BY p.n) AS privileges
+    FROM pg_class c, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE'])
+        WITH ORDINALITY p(name, n)
+    WHERE c.relnamespace = %(schema)s::regnamespace AND c.relkind IN ('r', 'p')
+        AND NOT c.relispartition AND NOT has_table_privilege(c.oid, p.name)
+    GROUP BY c.relname
+) t GROUP BY privileges ORDER BY privileges
+"""
 
 
 def missing(connection: Connection) -> str:
@@ -56,7 +67,19 @@ def missing(connection: Connection) -> str:
             f"role {role} can't create tables in schema {schema} of database {database}",
             f"GRANT USAGE, CREATE ON SCHEMA {_quoted(schema)} TO {role_};",
         )
-    return ""
+    if not owner:
+        return ""
+    lacks = connection.exec_driver_sql(_TABLES, {"schema": _quoted(schema)}).all()
+    if not lacks:
+        return ""
+    return _told(
+        f"role {role} lacks "
+        + "; ".join(f"{privileges} on {', '.join(names)}" for privileges, names in lacks),
+        *(
+            f"GRANT {privileges} ON TABLE {', '.join(map(_quoted, names))} TO {role_};"
+            for privileges, names in lacks
+        ),
+    )
 
 
 def for_daemons(connection: Connection) -> str:

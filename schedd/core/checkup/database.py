@@ -129,12 +129,12 @@ def _role(found: DatabaseFacts, facts: Facts) -> Finding:
 def _privileges(found: DatabaseFacts) -> Finding:
     check = Check(AREA, "privileges")
     if not found.lacks:
-        return check.ok("the role can make partitions of the tables")
+        return check.ok("the role can use all tables, and make partitions of them")
     why, _, statements = found.lacks.partition("\n")
-    return check.warn(
+    return check.bad(
         why.partition(". Run ")[0],
-        "the leader can't make or drop daily partitions, and `schedd migrate` is refused",
-        "run as the owner: " + " ".join(statements.split()),
+        "members can't read or write, or the leader can't make and drop daily partitions",
+        "run as the owner of the tables: " + " ".join(statements.split()),
     )
 
 

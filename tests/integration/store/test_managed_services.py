@@ -135,6 +135,34 @@ def test_a_schema_without_usage_gets_the_grant_and_goes_on_with_it(server: Scrat
     server.drop_database(owned)
 
 
+async def test_a_privilege_that_was_revoked_is_named_by_migrate_and_doctor_and_given_again(
+    server: ScratchServer,
+) -> None:
+    dsn = server.create_database()
+    migrate.upgrade(dsn)
+    as_admin(
+        server,
+        dsn,
+        "REVOKE INSERT ON runs FROM schedd",
+        "REVOKE UPDATE, DELETE ON jobs, timers FROM schedd",
+    )
+    database = Database(dsn, lanes=1, readers=1)
+    try:
+        told = (await database.call(facts)).lacks
+        assert refused(dsn) == told
+        assert "role schedd lacks INSERT on runs; UPDATE, DELETE on jobs, timers." in told
+        assert statements_in(told) == [
+            "GRANT INSERT ON TABLE runs TO schedd;",
+            "GRANT UPDATE, DELETE ON TABLE jobs, timers TO schedd;",
+        ]
+        as_admin(server, dsn, *statements_in(told))
+        assert (await database.call(facts)).lacks == ""
+        assert migrate.upgrade(dsn) == revisions.head()
+    finally:
+        database.close()
+    server.drop_database(dsn)
+
+
 async def test_a_daemons_role_of_its_own_works_by_the_grants_that_migrate_prints(
     server: ScratchServer,
 ) -> None:

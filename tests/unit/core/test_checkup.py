@@ -317,6 +317,6 @@ def test_the_doctor_prints_what_the_role_lacks() -> None:
     lacks = "role a lacks b. Run in this database, as its owner or a superuser:\n    GRANT b TO a;"
     found = stored(timeline_given=False, ends_sessions=False, lacks=lacks)
     findings = {each.check: each for each in examine(healthy(database=found))}
-    assert findings["privileges"].remedy == "run as the owner: GRANT b TO a;"
+    assert findings["privileges"].remedy == "run as the owner of the tables: GRANT b TO a;"
     assert "marks" in findings["timeline"].why
     assert "pg_terminate_backend" in findings["sessions"].what

@@ -9,6 +9,7 @@ import pytest
 from schedd.core.coordination import NO_LEASE, Entry, Revision
 from schedd.core.etcd_values import Unreadable
 from schedd.core.prefix_owner import PrefixOwner, decode, encode, refusal
+from schedkit.records import replace
 
 OWNER = PrefixOwner("c1", "db1:5432/schedd", UUID(int=7))
 
@@ -28,10 +29,11 @@ def test_what_names_no_owner_is_unreadable(value: bytes) -> None:
 
 
 def test_the_own_cluster_is_accepted_and_another_is_refused_with_name_and_remedy() -> None:
-    assert refusal(OWNER, "c1", "schedd/") == ""
+    assert refusal(OWNER, replace(OWNER, prefix_id=UUID(int=8)), "schedd/") == ""
 
-    refused = refusal(OWNER, "c2", "schedd/")
+    refused = refusal(OWNER, PrefixOwner("c2", "db1:5432/other", UUID(int=8)), "schedd/")
 
     assert "'schedd/' belongs to cluster c1 (database db1:5432/schedd)" in refused
-    assert "cluster c2" in refused
+    assert "postgres.dsn names db1:5432/other, which is of cluster c2" in refused
+    assert "To join that cluster: set postgres.dsn to its database" in refused
     assert "`schedd claim-prefix`" in refused
