@@ -124,7 +124,7 @@ def _ended(record: RunRecord) -> run_service_pb2.ExplainRunResponse:
 
 def _blocks(services: Services, run: LiveRun) -> Iterator[Check]:
     """Handlers that block event loops of its worker: its own, or one for which it may wait."""
-    for block in services.advances.blocks(run):
+    for block in services.advances.blocks(run.incarnation):
         seconds = block.blocked_for.ToTimedelta().total_seconds()
         what = (
             f"for {seconds:.1f} s, at {block.place}; {block.waiting} other coroutines wait for it"

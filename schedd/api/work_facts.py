@@ -41,7 +41,8 @@ async def stuck_now(services: Services) -> Sequence[StuckJob]:
     """Return the jobs whose runs wait although no worker can run them. Raises Unavailable."""
     waits = await services.store.waits()
     stored = await services.store.definitions({wait.job_id for wait in waits})
-    return stuck(waits, stored, await _takers(services), await lost_now(services))
+    takers, draining = await _takers(services)
+    return stuck(waits, stored, takers, await lost_now(services), draining)
 
 
 async def _read(services: Services) -> WorkFacts:
@@ -51,7 +52,7 @@ async def _read(services: Services) -> WorkFacts:
     jobs = {wait.job_id for wait in waits}
     jobs |= {one.job_id for one in failing} | {one.job_id for one in growing}
     stored = await services.store.definitions(jobs)
-    takers, losses = await _takers(services), await lost_now(services)
+    (takers, draining), losses = await _takers(services), await lost_now(services)
     ready = [
         wait.since
         for wait in waits
@@ -62,7 +63,7 @@ async def _read(services: Services) -> WorkFacts:
     return WorkFacts(
         losses=losses,
         kept=services.lost_for,
-        stuck=tuple(stuck(waits, stored, takers, losses)),
+        stuck=tuple(stuck(waits, stored, takers, losses, draining)),
         oldest=min(ready, default=None),
         failing=tuple(
             FailingJob(_name(stored[one.job_id]), one.times, one.more)
@@ -77,14 +78,15 @@ async def _read(services: Services) -> WorkFacts:
     )
 
 
-async def _takers(services: Services) -> list[Incarnation]:
-    """The workers that may take work, those that are full just now too."""
+async def _takers(services: Services) -> tuple[list[Incarnation], list[Incarnation]]:
+    """The workers that may take work, those that are full just now too; and those that drain."""
     drained = {drain.worker for drain in await services.worker_store.drains()}
-    return [
-        view.incarnation
-        for view in await living(services)
-        if not view.draining and view.incarnation.worker not in drained
-    ]
+    takers: list[Incarnation] = []
+    draining: list[Incarnation] = []
+    for view in await living(services):
+        drains = view.draining or view.incarnation.worker in drained
+        (draining if drains else takers).append(view.incarnation)
+    return takers, draining
 
 
 def stuck(
@@ -92,6 +94,7 @@ def stuck(
     stored: Mapping[JobId, StoredDefinition],
     takers: Collection[Incarnation],
     losses: Losses,
+    draining: Collection[Incarnation] = (),
 ) -> list[StuckJob]:
     """Return the jobs of these that no taker can run, one entry each. Pure."""
     found: dict[JobId, StuckJob] = {}
@@ -109,6 +112,7 @@ def stuck(
             min(wait.since, before.since) if before else wait.since,
             _need(definition, wait),
             tuple(lost.worker for lost in losses.workers if able(lost, need)),
+            tuple(one.worker for one in draining if able(one, need)),
         )
     return [*found.values()]
 

@@ -14,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.cluster_clock import DatabaseClock
 from schedd.core.checkup.facts import (
+    BlockedLoop,
     DatabaseFacts,
     EtcdEndpoint,
     EtcdFacts,
@@ -23,6 +24,7 @@ from schedd.core.checkup.facts import (
     WorkerFacts,
 )
 from schedd.core.dependency import DependencyFailure
+from schedd.core.ids import IncarnationId
 from schedd.core.membership import ClusterView, MemberView
 from schedd.core.model import AuditEntry, ShardRow
 from schedd.core.pauses import Pause
@@ -30,6 +32,7 @@ from schedd.core.records import WorkerView
 from schedd.dependency_health import DependencyHealth
 from schedd.etcd.client import EndpointStatus, EtcdClient
 from schedd.member import Member
+from schedd.owner.advances import Advances
 from schedd.owner.workers import Workers
 from schedd.result_objects import StoredObjects
 from schedd.rpc.peers import Peers
@@ -38,6 +41,7 @@ from schedkit.certificates import not_after
 from schedkit.channel import TLS
 from schedkit.clock import boottime, utcnow
 from schedkit.errors import Misconfigured, Unavailable
+from schedkit.records import replace
 from schedproto.v1 import peer_service_pb2 as wire
 
 TWINS_SEEN: Final = timedelta(minutes=15)
@@ -68,6 +72,7 @@ class Checkup:
     clock: DatabaseClock
     member: Member
     workers: Workers
+    advances: Advances
     peers: Peers
     tls: TLS | None
     objects: StoredObjects
@@ -98,7 +103,10 @@ class Checkup:
             twins=read.twins,
             foreign=read.foreign,
             members=tuple(task.result() for task in members),
-            workers=tuple(_worker(one) for one in self.workers.workers()),
+            workers=tuple(
+                replace(_worker(one), blocked=self._blocked(one.incarnation.id))
+                for one in self.workers.workers()
+            ),
             elsewhere=tuple(_worker(one) for one in others.result() if not one.unheard),
             unheard=tuple(sorted(one.incarnation.worker for one in others.result() if one.unheard)),
             failures=tuple(
@@ -106,6 +114,17 @@ class Checkup:
                 for one in self.health.failures()
             ),
             trusted=self.member.cluster.trusted(),
+        )
+
+    def _blocked(self, worker: IncarnationId) -> tuple[BlockedLoop, ...]:
+        return tuple(
+            BlockedLoop(
+                one.handler,
+                one.key.run_id,
+                one.blocked_for.ToTimedelta().total_seconds(),
+                one.place,
+            )
+            for one in self.advances.blocks(worker)
         )
 
     def stands(self) -> wire.ExamineResponse:

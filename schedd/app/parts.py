@@ -119,11 +119,20 @@ def build(ground: Ground) -> Parts:
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
     tls = config.tls.files()
+    tails, advances = Tails(workers), Advances()
     checkup = Checkup(
-        store, ground.etcd, clock, member, workers, peers, tls, ground.objects, ground.health
+        store,
+        ground.etcd,
+        clock,
+        member,
+        workers,
+        advances,
+        peers,
+        tls,
+        ground.objects,
+        ground.health,
     )
     ground.objects.on_away = lambda: emit(ResultStoreAway())
-    tails, advances = Tails(workers), Advances()
     feed = Feed(store.changes, watchers.ears)
     services = _services(
         ground, member, nudges, workers, peers, watchers, feed, tails, advances, checkup

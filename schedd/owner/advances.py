@@ -72,8 +72,6 @@ class Advances:
             return None
         return self._told.get(run.incarnation, {}).get((run.key.run_id, run.token))
 
-    def blocks(self, run: LiveRun) -> Sequence[worker_service_pb2.Blocking]:
-        """Handlers that block event loops of the worker on which it runs."""
-        if run.state is not State.RUNNING or run.incarnation is None:
-            return ()
-        return self._blocking.get(run.incarnation, ())
+    def blocks(self, worker: IncarnationId | None) -> Sequence[worker_service_pb2.Blocking]:
+        """Handlers that block event loops of this worker, by its last heartbeat."""
+        return () if worker is None else self._blocking.get(worker, ())

@@ -103,8 +103,8 @@ class Advances(Protocol):
         """How far it is; None when it doesn't run, or nothing was told here."""
         ...
 
-    def blocks(self, run: LiveRun) -> Sequence[worker_service_pb2.Blocking]:
-        """Handlers that block event loops of the worker on which it runs."""
+    def blocks(self, worker: IncarnationId | None) -> Sequence[worker_service_pb2.Blocking]:
+        """Handlers that block event loops of this worker."""
         ...
 
 

@@ -78,6 +78,8 @@ def test_nine_good_runs_beside_a_blocking_handler_are_untouched_and_the_handler_
         why = wait_until(named, PATIENCE, "the handler's name in `run why`")
         assert "Does its handler block the event loop?" in why
         assert re.search(r"blocking_handlers\.py:\d+ in blocks", why)
+        doctor = cluster.schedctl("cluster", "doctor").stdout
+        assert f"handler 'blocks' of run {blocking.run_id} has blocked an event loop" in doctor
         log = cluster.log("w1")
         assert "handler blocks its event loop" in log
         assert "handler=blocks" in log

@@ -122,6 +122,16 @@ class MemberFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockedLoop:
+    """An event loop of a worker that a handler has blocked for so many seconds, at this place."""
+
+    handler: str
+    run: str
+    seconds: float
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFacts:
     """A worker, as it was heard last."""
 
@@ -133,12 +143,13 @@ class WorkerFacts:
     """0: it didn't say, or none are."""
     refuses: str = ""
     """Why it asks for no new work though it isn't draining, in words."""
+    blocked: tuple[BlockedLoop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StuckJob:
     """A job whose runs wait although no worker can run them. `need`: what a worker must have.
-    `could`: lost workers that have it.
+    `could`: lost workers that have it; `draining`: live ones that have it and take no new work.
     """
 
     name: str
@@ -146,6 +157,7 @@ class StuckJob:
     since: datetime
     need: str
     could: tuple[str, ...] = ()
+    draining: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,12 +75,12 @@ def _stuck(stuck: Sequence[StuckJob]) -> Iterator[Finding]:
     for one in stuck[:NAMED]:
         runs = "1 run waits" if one.runs == 1 else f"{one.runs} runs or more wait"
         could = f"; {', '.join(one.could)} could, but it is lost" if one.could else ""
+        if one.draining:
+            could = f"; {', '.join(one.draining)} could, but it is draining"
         yield Check(AREA, check, one.name).bad(
             f"{runs} since {_at(one.since)}; no live worker takes {one.need}{could}",
             "these runs never start",
-            f"start worker {one.could[0]} again"
-            if one.could
-            else "start a worker with it (`schedctl worker list -o wide`), or edit the job",
+            _remedy(one),
         )
     if len(stuck) > NAMED:
         yield Check(AREA, check).bad(
@@ -88,6 +88,14 @@ def _stuck(stuck: Sequence[StuckJob]) -> Iterator[Finding]:
             "their runs never start",
             "see `schedctl run list --state PENDING` and `schedctl run why RUN`",
         )
+
+
+def _remedy(one: StuckJob) -> str:
+    if one.draining:
+        return f"`schedctl worker undrain {one.draining[0]}`, or start another worker with it"
+    if one.could:
+        return f"start worker {one.could[0]} again"
+    return "start a worker with it (`schedctl worker list -o wide`), or edit the job"
 
 
 def _oldest(facts: Facts, oldest: datetime | None) -> Finding:

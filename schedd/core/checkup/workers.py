@@ -1,6 +1,6 @@
 """Workers: is there one, are they of this version, have their spools room."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from schedd.core.checkup.facts import Facts, WorkerFacts
@@ -41,6 +41,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
         yield versions.ok(facts.version)
     for one in heard:
         yield _disk(one)
+    yield from _blocked(facts.workers)
     if facts.unheard:
         named = sorted(facts.unheard)
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
@@ -50,6 +51,22 @@ def examine(facts: Facts) -> Iterator[Finding]:
             " elsewhere",
             "see whether they run, and reach a member (one of an earlier version doesn't say)",
         )
+
+
+def _blocked(workers: Sequence[WorkerFacts]) -> Iterator[Finding]:
+    check = "handlers"
+    if workers and not any(one.blocked for one in workers):
+        yield Check(AREA, check).ok("none blocks an event loop")
+    for one in workers:
+        for block in one.blocked:
+            yield Check(AREA, check, one.name).warn(
+                f"handler {block.handler!r} of run {block.run} has blocked an event loop for"
+                f" {block.seconds:.0f} s, at {block.place}",
+                "coroutines that began on this loop wait; a cancel reaches the handler only once it"
+                " returns",
+                "let the handler await, or make it a plain `def`; to free the loop now: `schedctl"
+                f" worker drain {one.name}`, then restart this worker",
+            )
 
 
 def _disk(one: WorkerFacts) -> Finding:

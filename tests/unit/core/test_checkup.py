@@ -12,14 +12,17 @@ import pytest
 from schedd.core.assignment import assign
 from schedd.core.checkup import examine
 from schedd.core.checkup.facts import (
+    BlockedLoop,
     DatabaseFacts,
     EtcdEndpoint,
     EtcdFacts,
     Facts,
     MemberFacts,
     Replica,
+    StuckJob,
     TableFacts,
     WorkerFacts,
+    WorkFacts,
 )
 from schedd.core.checkup.finding import Finding, Severity
 from schedd.core.ids import Epoch, IncarnationId, TenureId, Term, Timeline
@@ -95,6 +98,9 @@ def stored(**changes: Any) -> DatabaseFacts:
         copies=("public",),
     )
     return replace(plain, **changes)
+
+
+BLOCKED = BlockedLoop("export", "r1", 41.0, "night.py:11 in export")
 
 
 def healthy(view: ClusterView | None = None, **changes: Any) -> Facts:
@@ -258,6 +264,9 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("a spool that takes nothing, on a disk without a free byte",
      healthy(workers=(WorkerFacts("w1", "1.0", refuses="its spool takes nothing: full"),)), BAD,
      "workers: spool"),
+    ("a handler that blocks its event loop",
+     healthy(workers=(WorkerFacts("w1", "1.0", disk_free=9000 * MIB, blocked=(BLOCKED,)),)), WARN,
+     "workers: handlers"),
     ("a spool's disk is nearly full",
      healthy(workers=(WorkerFacts("w1", "1.0", disk_free=500 * MIB),)), WARN,
      "workers: spool"),
@@ -320,3 +329,28 @@ def test_the_doctor_prints_what_the_role_lacks() -> None:
     assert findings["privileges"].remedy == "run as the owner of the tables: GRANT b TO a;"
     assert "marks" in findings["timeline"].why
     assert "pg_terminate_backend" in findings["sessions"].what
+
+
+@pytest.mark.parametrize(
+    ("job", "what", "remedy"),
+    [
+        (StuckJob("train", 1, NOW, "shell jobs with gpu=yes"), "1 run waits", "start a worker"),
+        (
+            StuckJob("train", 3, NOW, "shell jobs with gpu=yes", could=("w3",)),
+            "w3 could, but it is lost",
+            "start worker w3 again",
+        ),
+        (
+            StuckJob("train", 3, NOW, "shell jobs with gpu=yes", ("w2",), draining=("w3",)),
+            "w3 could, but it is draining",
+            "`schedctl worker undrain w3`",
+        ),
+    ],
+)
+def test_a_job_that_no_worker_runs_has_the_remedy_that_fits(
+    job: StuckJob, what: str, remedy: str
+) -> None:
+    [finding] = [each for each in wrong(healthy(work=WorkFacts(stuck=(job,)))) if each.subject]
+    assert (finding.area, finding.subject) == ("work", "train")
+    assert what in finding.what
+    assert remedy in finding.remedy
