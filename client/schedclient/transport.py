@@ -67,8 +67,8 @@ NOBODY: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
 """Why a call was never sent: in all its time none of the endpoints spoke with us."""
 SILENT: Final = "DATABASE_SILENT"
 """Reason of a read that PostgreSQL didn't answer."""
-NO_DATABASE: Final = frozenset({SILENT, "DATABASE_UNAVAILABLE"})
-"""Reasons of a member that can't reach PostgreSQL, or gets no answer from it."""
+NO_DATABASE: Final = frozenset({SILENT, "DATABASE_UNAVAILABLE", "DEPENDENCY_REJECTED"})
+"""Reasons of a member that can't reach PostgreSQL, gets no answer from it, or is rejected by it."""
 DATABASE_TRIES: Final = 1.5
 """Seconds after which such a call isn't tried again, unless its caller chose a timeout: callers get
 an answer within 3 s.

@@ -180,7 +180,7 @@ def of_world(away: Unavailable) -> CallError:
             remedy="change the value that it names; nothing was stored",
         )
     if isinstance(away, Rejected):
-        return OutOfTouch(away.cause, reason="UNAVAILABLE", remedy=away.remedy)
+        return OutOfTouch(away.cause, reason="DEPENDENCY_REJECTED", remedy=away.remedy)
     if isinstance(away, DatabaseUnavailable):
         return OutOfTouch(
             "PostgreSQL is unavailable: this member can't reach it; nothing was changed",

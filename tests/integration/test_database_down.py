@@ -82,6 +82,21 @@ def test_a_frozen_postgresql_ends_every_read_within_3_s(cluster: DevCluster) -> 
     assert wrong == {}
 
 
+def test_a_postgresql_that_denies_its_tables_ends_every_call_within_3_s(
+    cluster: DevCluster,
+) -> None:
+    dsn = postgres.dsn(
+        cluster.sql_port, database="schedd", role=postgres.ADMIN, password=cluster.password
+    )
+    with postgres.connect(dsn) as session, session.cursor() as cursor:
+        cursor.execute("REVOKE ALL ON ALL TABLES IN SCHEMA public FROM schedd")
+        try:
+            wrong = asyncio.run(_answers(cluster, READS | CHANGES))
+        finally:
+            cursor.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO schedd")
+    assert wrong == {}
+
+
 def test_a_stopped_postgresql_ends_every_call_within_3_s(cluster: DevCluster) -> None:
     server = cluster.process("postgres")
     server.send(signal.SIGINT)  # PostgreSQL's fast shutdown

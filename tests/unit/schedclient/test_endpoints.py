@@ -102,7 +102,9 @@ async def test_unavailable_for_ever_ends_at_the_deadline_as_what_it_is(member: S
         assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("reason", ["DATABASE_UNAVAILABLE", "DATABASE_SILENT"])
+@pytest.mark.parametrize(
+    "reason", ["DATABASE_UNAVAILABLE", "DATABASE_SILENT", "DEPENDENCY_REJECTED"]
+)
 async def test_a_call_ends_within_3_s_when_members_cant_reach_postgresql(
     member: Scripted, reason: str
 ):
