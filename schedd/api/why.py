@@ -6,7 +6,7 @@ from typing import Final
 
 from schedd.api import broadcasts, definitions, standing, views
 from schedd.api.broadcasts import CHANGE, REFUSED
-from schedd.api.cluster import living
+from schedd.api.cluster import living, lost_now
 from schedd.api.services import Services
 from schedd.core import labels
 from schedd.core.checkup.workers import MAKE_ROOM
@@ -227,28 +227,8 @@ async def _needs(
         need = replace(need, each=False)
         workers = [one for one in workers if not one.draining]
     fit = [one for one in workers if able(one.incarnation, need)]
-    what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
-    if not fit and any(able(one.incarnation, replace(need, require=())) for one in workers):
-        what += f" and has {labels.told(need.require)}"
-    elif not fit and any(able(one.incarnation, replace(need, slots=1)) for one in workers):
-        most = max(one.incarnation.slots for one in workers)
-        what = f"jobs of {need.slots} slots: the largest has {most}"
     if not fit:
-        anywhere = [replace(one.incarnation, namespaces=None) for one in workers]
-        if any(able(one, need) for one in anywhere):
-            what += f" of namespace {need.namespace!r}: that is in no certificate of theirs"
-        gone = await _gone(services, need, workers)
-        isnt = "is drained and isn't there" if len(gone) == 1 else "are drained and aren't there"
-        but = f"; {', '.join(gone)} could, but {isnt}" if gone else ""
-        return [
-            Check(
-                question="Is there a worker for it?",
-                answer=f"no worker attached takes {what}{but}",
-                remedy=f"start it, and schedctl worker undrain {gone[0]}"
-                if len(gone) == 1
-                else "schedctl worker list",
-            )
-        ]
+        return [await _no_worker(services, need, definition, workers)]
     if need_of(definition, run).each:
         answer = f"{len(fit)} can run it, and each is to have a run of its own"
         return [Check(question="Is there a worker for it?", answer=answer)]
@@ -264,6 +244,35 @@ async def _needs(
     if not any(one.free >= definition.slots for one in takers):
         checks.append(_taken(fit, takers))
     return checks
+
+
+async def _no_worker(
+    services: Services, need: Need, definition: Definition, workers: Sequence[WorkerView]
+) -> Check:
+    """What a worker must have that none of these has, and which other one has it."""
+    what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
+    if any(able(one.incarnation, replace(need, require=())) for one in workers):
+        what += f" and has {labels.told(need.require)}"
+    elif any(able(one.incarnation, replace(need, slots=1)) for one in workers):
+        most = max(one.incarnation.slots for one in workers)
+        what = f"jobs of {need.slots} slots: the largest has {most}"
+    anywhere = [replace(one.incarnation, namespaces=None) for one in workers]
+    if any(able(one, need) for one in anywhere):
+        what += f" of namespace {need.namespace!r}: that is in no certificate of theirs"
+    but, remedy = "", "schedctl worker list"
+    if gone := await _gone(services, need, workers):
+        isnt = "is drained and isn't there" if len(gone) == 1 else "are drained and aren't there"
+        but = f"; {', '.join(gone)} could, but {isnt}"
+        if len(gone) == 1:
+            remedy = f"start it, and schedctl worker undrain {gone[0]}"
+    elif lost := [one.worker for one in (await lost_now(services)).workers if able(one, need)]:
+        but = f"; {', '.join(_few(lost))} could, but {'is' if len(lost) == 1 else 'are'} lost"
+        remedy = f"start worker {lost[0]} again"
+    return Check(
+        question="Is there a worker for it?",
+        answer=f"no worker attached takes {what}{but}",
+        remedy=remedy,
+    )
 
 
 async def _gone(services: Services, need: Need, there: Sequence[WorkerView]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Warn of jobs whose runs no running worker can take: no handler, executor, labels or slots.
+"""Warn of jobs whose runs no running worker can take, or whose late instants would be skipped.
 
 Invariant: a warning never fails the call, because the job is stored already.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from schedd.api import stored_jobs, views
 from schedd.api.services import Services
 from schedd.core import labels
-from schedd.core.definition import Definition
+from schedd.core.definition import CatchUpPolicy, Definition, Overlap
 from schedd.core.model import Incarnation
 from schedd.core.placement import able, asked_of_worker
 from schedd.core.records import JobRecord
@@ -24,6 +24,12 @@ WITHIN: Final = 1.0
 """Seconds that reading the workers may take; after that there is no warning."""
 
 
+SKIPS_LATE: Final = (
+    "catch_up all with overlap skip: late instants become ready together, and all but one at a time"
+    " are skipped; give it overlap buffer_all or allow"
+)
+
+
 async def answer(services: Services, record: JobRecord) -> job_pb2.Job:
     """Return the job as people see it, with its warnings."""
     job = views.job_message(record)
@@ -32,9 +38,12 @@ async def answer(services: Services, record: JobRecord) -> job_pb2.Job:
 
 
 async def add(services: Services, jobs: Sequence[tuple[job_pb2.Job, JobRecord]]) -> None:
-    """Add to each message the warning of its job, if there is one."""
+    """Add to each message the warnings of its job."""
     if not jobs:
         return
+    for job, record in jobs:
+        if skips_late(stored_jobs.definition(record.definition)):
+            job.warnings.append(SKIPS_LATE)
     try:
         async with asyncio.timeout(WITHIN):
             workers = await _running(services)
@@ -43,6 +52,12 @@ async def add(services: Services, jobs: Sequence[tuple[job_pb2.Job, JobRecord]])
     for job, record in jobs:
         if text := warning(stored_jobs.definition(record.definition), workers):
             job.warnings.append(text)
+
+
+def skips_late(definition: Definition) -> bool:
+    """Whether each late instant would get a run, and nearly all of them would be skipped."""
+    every = definition.catch_up.policy is CatchUpPolicy.ALL
+    return every and definition.overlap is Overlap.SKIP
 
 
 def warning(definition: Definition, workers: Sequence[Incarnation]) -> str:

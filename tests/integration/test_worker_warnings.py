@@ -38,6 +38,13 @@ def test_a_handler_that_no_running_worker_has_is_named(client: SyncClient) -> No
     assert client.jobs.get("mail").name == "mail", "the job was created"
 
 
+def test_late_instants_that_would_be_skipped_are_warned_of(client: SyncClient) -> None:
+    every = {"every": "1h", "shell": {"script": "true"}, "catch_up": {"policy": "all"}}
+    [warning] = client.jobs.create("orders", **every).warnings
+    assert "all but one at a time are skipped" in warning
+    assert client.jobs.create("queued", overlap="buffer_all", **every).warnings == ()
+
+
 def test_labels_that_no_running_worker_has_are_named_on_create_and_on_edit(
     client: SyncClient,
 ) -> None:

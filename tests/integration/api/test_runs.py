@@ -22,6 +22,7 @@ from schedd.api.errors import (
     NotFound,
 )
 from schedd.api.services import Caller
+from schedd.core.cluster_events import Kind
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import JobId
 from schedd.core.lifecycle import LIVE, Reason, State
@@ -309,7 +310,7 @@ async def test_why_a_run_waits_whose_worker_no_member_hears(api):
     assert (await why()).answer == "no, worker-1 has said nothing for 40 s"
 
 
-async def test_why_a_run_waits_whose_only_worker_is_drained_and_not_there(api):
+async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_there(api):
     """It stands in the list of the workers, by name, and is forgotten nowhere."""
     spec = job_pb2.Job(shell=SPEC.shell, require=[common_pb2.LabelMatch(key="k", any_of=["nine"])])
     run = await api("SubmitRun", wire.SubmitRunRequest(spec=spec))
@@ -322,7 +323,8 @@ async def test_why_a_run_waits_whose_only_worker_is_drained_and_not_there(api):
         incarnation(worker="w7", labels={"k": "nine"}),
     ):
         await store.register(each)
-    await store.lose([had.id], None)
+    await store.note_seen([had.id])
+    await store.lose([had.id], Kind.WORKER_LOST)
     api.lines.attached = [WorkerView(incarnation(), True, False, 1, running=0, lease_age=0.0)]
 
     async def why() -> wire.ExplainRunResponse.Check:
@@ -330,7 +332,9 @@ async def test_why_a_run_waits_whose_only_worker_is_drained_and_not_there(api):
         return answer.checks[-1]
 
     nobody = "no worker attached takes shell jobs and has k=nine"
-    assert (await why()).answer == nobody
+    lost = await why()
+    assert lost.answer == f"{nobody}; w9 could, but is lost"
+    assert lost.remedy == "start worker w9 again"
     entry = AuditEntry("ops", "drain", "worker", "ok")
     for name in ("w8", "w9"):
         await store.drain(name, "ops", "", lambda *_: entry)
