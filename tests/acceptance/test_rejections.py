@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -57,6 +58,11 @@ SELECT count(*) FROM (
 ) r WHERE after <> scheduled_at + count * interval '1 s'
 """
 """Due times that no row accounts for, or two do."""
+UNENDED = """
+SELECT count(*) FROM runs
+WHERE state IN ('PENDING', 'RUNNING', 'RETRYING') AND scheduled_at < to_timestamp(%s)
+"""
+FAILED = "SELECT count(*) FROM runs WHERE state IN ('FAILED', 'CANCELLED')"
 NEWEST = """
 SELECT count(*), extract(epoch FROM min(newest))
 FROM (SELECT max(scheduled_at) AS newest FROM runs GROUP BY job_id) r
@@ -389,7 +395,9 @@ def test_a_rejection_ends_no_process_is_named_and_loses_no_due_time(
         named = time.monotonic() - began
         metrics = cluster.get("m1", "/metrics")
         assert metrics is not None
-        assert "schedd_dependency_failure{" in metrics.body.decode()
+        dependency = "etcd" if cause.startswith("etcd") else "postgresql"
+        series = rf'^schedd_dependency_failure{{dependency="{dependency}",reason="\w+"}} 1'
+        assert re.search(series, metrics.body.decode(), re.MULTILINE), dependency
         wait_until(lambda: shown(cluster, cause), NAMED_WITHIN, "the overview to name the cause")
         doctor = cluster.schedctl("cluster", "doctor")
         assert cause in " ".join(doctor.stdout.split()), doctor.stdout + doctor.stderr
@@ -500,4 +508,8 @@ def recovery(world: World) -> float:
 
     wait_until(caught_up, PATIENCE, "every job to have caught up")
     assert world.cluster.sql(GAPS) == [(0,)]
+    wait_until(
+        lambda: world.cluster.sql(UNENDED, now) == [(0,)], PATIENCE, "every run of before to end"
+    )
+    assert world.cluster.sql(FAILED) == [(0,)]
     return well
