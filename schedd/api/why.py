@@ -148,7 +148,7 @@ def _lost(run: LiveRun) -> Iterator[Check]:
     if run.losses:
         yield Check(
             question="Was its worker lost while it ran?",
-            answer=f"yes, {run.losses} times; at {MAX_LOSSES} it fails (TOO_MANY_LOSSES)",
+            answer=f"yes, {run.losses} {'time' if run.losses == 1 else 'times'}; at {MAX_LOSSES} it fails (TOO_MANY_LOSSES)",
         )
 
 

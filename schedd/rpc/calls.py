@@ -126,6 +126,6 @@ def caller_of(context: Context) -> Caller:
 async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
     """Answer a call with what went wrong."""
     if isinstance(error, Unavailable):
-        log.warning("a call found the world away: %s", error)
+        log.warning("call rejected, a dependency is unavailable: %s", error)
         error = of_world(error)
     await abort_with(context, error)

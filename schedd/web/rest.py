@@ -94,7 +94,7 @@ class Rest:
         except CallError as error:
             response = problems.refused(_problem(error, request))
         except Unavailable as error:
-            log.warning("a call found the world away: %s", error)
+            log.warning("call rejected, a dependency is unavailable: %s", error)
             response = problems.answer(problems.of(error))
         await response(scope, receive, send)
 

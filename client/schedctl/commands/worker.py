@@ -155,5 +155,5 @@ def _left(found: Worker) -> str:
         why = f": {found.refuses}" if found.refuses else ""
         told += [f"{found.unstored} {what} stored yet{why}"]
     if not told and found.state != "DRAINING":  # its figures are of before it heard of the drain
-        return "it hasn't said yet what runs on it"
+        return "the worker hasn't reported its runs yet"
     return "; ".join(told) or "nothing runs on it"

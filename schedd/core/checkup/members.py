@@ -64,7 +64,7 @@ def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator
     for failed in failures:
         yield Check(AREA, failed.dependency, member).bad(
             f"{failed.cause}, since {failed.since:%Y-%m-%dT%H:%M:%SZ}",
-            "the member isn't ready: it may fire, dispatch and accept nothing",
+            "the member isn't ready: it can't fire, dispatch or accept results until then",
             failed.remedy,
         )
 

@@ -154,7 +154,7 @@ async def test_a_drain_is_waited_for_until_the_worker_says_so_and_runs_nothing(c
     ended = await ctl("worker", "drain", "w1", "--reason", "disks", "--wait")
     assert (ended.code, ended.out) == (0, "")
     assert ended.err.splitlines() == [
-        "it hasn't said yet what runs on it",
+        "the worker hasn't reported its runs yet",
         "2 still running",
         "nothing runs on it",
         "drained w1: nothing runs on it; schedctl worker undrain w1",
