@@ -233,10 +233,18 @@ PROCESS = Row(
     [
         lines(
             "Event loop",
-            "The longest that it stood still in the last minute or two.",
+            "Its longest block of the last minute or two; own: the member's CPU within it.",
             "s",
             Query(f"schedd_event_loop_longest_block_seconds{{{MEMBER}}}", "{{instance}}"),
+            Query(f"schedd_event_loop_longest_own_block_seconds{{{MEMBER}}}", "{{instance}} own"),
             steps=((None, GREEN), (1, RED)),
+        ),
+        lines(
+            "Items set aside",
+            "Values of workers, callers and rows that can't be handled, a second.",
+            "ops",
+            rate("schedd_items_set_aside_total", MEMBER, "kind"),
+            rate("workerd_items_set_aside_total", WORKER, "kind"),
         ),
         lines(
             "Processor",

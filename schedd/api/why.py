@@ -146,9 +146,10 @@ def _blocks(services: Services, run: LiveRun) -> Iterator[Check]:
 
 def _lost(run: LiveRun) -> Iterator[Check]:
     if run.losses:
+        times = "once" if run.losses == 1 else f"{run.losses} times"
         yield Check(
             question="Was its worker lost while it ran?",
-            answer=f"yes, {run.losses} {'time' if run.losses == 1 else 'times'}; at {MAX_LOSSES} it fails (TOO_MANY_LOSSES)",
+            answer=f"yes, {times}; at {MAX_LOSSES} losses it fails (TOO_MANY_LOSSES)",
         )
 
 

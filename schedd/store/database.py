@@ -44,7 +44,7 @@ from schedd.store.operations import PRESENT
 from schedd.store.patience import Call, Patience
 from schedd.store.servers import Servers
 from schedkit.clock import boottime
-from schedkit.errors import Misconfigured, Rejected, Unavailable
+from schedkit.errors import Fault, Misconfigured, Rejected, Unavailable
 
 T = TypeVar("T")
 Body = Callable[[Connection], T]
@@ -212,7 +212,8 @@ class Database:
     async def on_lane(self, shards: Iterable[int], body: Body[T]) -> T:
         """Run an owner's transaction on the one lane of these shards."""
         lanes = {shard % self.lanes for shard in shards} or {0}
-        assert len(lanes) == 1, f"a transaction of an owner keeps to one lane, not {sorted(lanes)}"
+        if len(lanes) != 1:
+            raise Fault(f"a transaction of an owner keeps to one lane, not {sorted(lanes)}")
         return await self._run(self._lanes[lanes.pop()], body)
 
     async def call(self, body: Body[T]) -> T:

@@ -9,8 +9,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import psycopg2
 import pytest
 
 from schedctl.dev.ports import address, reserve
@@ -114,15 +117,23 @@ def test_a_running_member_whose_database_is_created_again_is_not_ready_and_recov
     name = database[1]
     pid = home.entry("m1")["pid"]
 
+    def renamed(old: str, new: str) -> bool:
+        home.admin(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            f" WHERE datname = '{old}' AND pid <> pg_backend_pid()"
+        )
+        with suppress(psycopg2.errors.ObjectInUse):  # sessions that end are there for a moment
+            home.admin(f"ALTER DATABASE {old} RENAME TO {new}")
+            return True
+        return False
+
     def rename(*pairs: tuple[str, str]) -> None:
         home.pause("m1")  # no database of its name is there in between
-        for old, new in pairs:
-            home.admin(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                f" WHERE datname = '{old}' AND pid <> pg_backend_pid()"
-            )
-            home.admin(f"ALTER DATABASE {old} RENAME TO {new}")
-        home.resume("m1")
+        try:
+            for old, new in pairs:
+                wait_until(partial(renamed, old, new), PATIENCE, f"{old} to be renamed")
+        finally:
+            home.resume("m1")
 
     def ready() -> tuple[int, str]:
         answer = home.get("m1", "/readyz")

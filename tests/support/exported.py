@@ -21,6 +21,7 @@ from schedd.core.survey import PoolSurvey
 from schedd.core.vitals import DatabaseVitals
 from schedd.telemetry import Telemetry
 from schedkit.clock import boottime
+from schedkit.set_aside import note
 from support.web import ToldCluster
 from workerd.metrics import Metrics
 
@@ -33,6 +34,7 @@ Exported = dict[str, set[str]]
 
 def exported() -> Exported:
     """Each series of a member and of a worker with its labels, also where it has no value yet."""
+    note("item", "one", "for a sample")
     telemetry = Telemetry()
     telemetry.observe(ToldCluster(), "0.1")
     failure = DependencyFailure(Dependency.ETCD, "no_space", "", "", datetime.now(UTC))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -339,7 +340,8 @@ async def test_old_incarnations_of_a_worker_are_forgotten_but_for_the_newest(
     place: Place,
 ):
     name, store = "many", place.world.store
-    made = [someone(name) for _ in range(4)]
+    now = utcnow()
+    made = [replace(someone(name), started_at=now - timedelta(days=100 + n)) for n in range(4)]
     for one in made:
         await store.workers.register(one)
     await place.world.sql(
