@@ -21,6 +21,8 @@ from faults.history import Definition
 NEVER = float("inf")
 EDIT_SLACK = 1.5
 """Seconds before an edit or pause asked for within which an instant may fall to it unfired."""
+WAITS_LONG = 3.0
+"""Seconds for which a run waits before newer ones of its job are skipped, under overlap SKIP."""
 SEEN_AFTER = 0.1
 """Seconds from a commit's record to its being seen, at most. PostgreSQL writes and flushes a commit
 before it shows it, so of two close together, without a lock in common, the later may be seen first.
@@ -296,7 +298,25 @@ def _by_overlap(world: World, standing: Standing, definition: Definition | None)
         ]
         if any(run is not None and run.admitted for run in states):
             return None
-    return "SKIPPED (OVERLAP), and no other run of the job was under way"
+    if _waited_long(world, standing):
+        return None
+    return "SKIPPED (OVERLAP), and no other run of the job was under way or waited for long"
+
+
+def _waited_long(world: World, standing: Standing) -> bool:
+    """Whether an older run of the job had waited for long when this one was skipped, and was
+    assigned afterwards.
+    """
+    row, settled = standing.row, standing.settled
+    for held in world.assignments_by_job.get(row.job_id, ()):
+        if held.run_id == row.run_id or held.begun.commit <= settled.commit:
+            continue
+        run = world.runs.before(settled.commit, held.run_id)
+        if run is None or run.admitted or run.ready_at is None or run.due_at > row.due_at:
+            continue
+        if run.ready_at <= settled.at - WAITS_LONG + CLOCK_BOUND:
+            return True
+    return False
 
 
 def _into(world: World, due: Due, standing: Standing) -> str | None:
