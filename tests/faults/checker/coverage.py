@@ -314,7 +314,7 @@ def _waited_long(world: World, standing: Standing) -> bool:
         run = world.runs.before(settled.commit, held.run_id)
         if run is None or run.admitted or run.ready_at is None or run.due_at > row.due_at:
             continue
-        if run.ready_at <= settled.at - WAITS_LONG + CLOCK_BOUND:
+        if run.ready_at <= settled.at - WAITS_LONG + SEEN_AFTER:
             return True
     return False
 

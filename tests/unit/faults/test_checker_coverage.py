@@ -144,6 +144,19 @@ def test_a_skip_for_a_run_that_had_ended_before_breaks_l1() -> None:
     assert broken(story) == {"L1"}
 
 
+@pytest.mark.parametrize(("waited", "breaks"), [(3.2, set()), (2.5, {"L1"})])
+def test_a_skip_behind_an_older_run_that_waits_is_for_one_that_waited_long(
+    waited: float, breaks: set[str]
+) -> None:
+    due = range(150, 150 + int(waited) + 1)
+    story = leader_killed(without=set(due))
+    older, *newer = [story.fire(at) for at in due]
+    for number, run in enumerate(newer):
+        story.settle(run, 150 + waited + number / 1000, state="SKIPPED", reason="OVERLAP")
+    story.play(older, 150 + waited + 0.1, lasts=0.3)
+    assert {one for one in broken(story) if one == "L1"} == breaks
+
+
 def test_a_run_cancelled_by_nobody_breaks_l1() -> None:
     for reason in ("BY_USER", "DELETED", None):
         story = leader_killed(without={150})
