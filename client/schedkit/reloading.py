@@ -38,7 +38,7 @@ C = TypeVar("C", bound=Settings)
 
 
 class Reload(Generic[C]):
-    """Of one daemon, which was started with `running`; `read` reads and checks anew. `take` puts
+    """Of one daemon, which was started with `running`; `read` reads and checks again. `take` puts
     further settings into force, and returns the keys of all that it put there, now or before.
     """
 

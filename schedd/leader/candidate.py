@@ -148,7 +148,7 @@ class Candidate:
             self.leadership = self._reconciling = None
 
     async def _reconcile(self, leadership: Leadership) -> float | None:
-        """Once; the seconds until the next look if somebody is about to join.
+        """Once; the seconds until the next look if a member is about to join.
 
         Raises:
             TermOver: another leader's map is of a later term, or a map that no leader wrote is: the

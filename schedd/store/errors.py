@@ -179,8 +179,8 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, Remedy]
 
 def _lost(words: str) -> DatabaseUnavailable:
     if _FULL.search(words):
-        told = f"PostgreSQL has no connection left: {words}"
-        return DatabaseUnavailable(told, reason="no_connection", remedy=_FULL_REMEDY)
+        message = f"PostgreSQL has no connection left: {words}"
+        return DatabaseUnavailable(message, reason="no_connection", remedy=_FULL_REMEDY)
     return DatabaseUnavailable(f"PostgreSQL: {words}")
 
 

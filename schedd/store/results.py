@@ -145,7 +145,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     told = [verdict or Verdict.STALE for verdict in verdicts]
     stale = [report for report, each in zip(reports, told, strict=True) if each is Verdict.STALE]
     # Of runs that don't exist any number can be made up: they are counted (`owner.worker_audit`).
-    # So can tokens: those that were assigned are told apart (`Report.audited`).
+    # So can tokens: those that were assigned are known (`Report.audited`).
     stale = [report for report in stale if report.key in standing]
     unsure = [report for report in stale if not report.audited]
     assigned = _assigned(connection, unsure, standing) if unsure else set()

@@ -1,4 +1,4 @@
-"""Rows that somebody wrote by hand with SQL: each is set aside, and the others are handled."""
+"""Rows written by hand with SQL: each is set aside, and the others are handled."""
 
 from __future__ import annotations
 

@@ -467,10 +467,10 @@ def test_a_full_disk_of_the_wal_ends_postgresql_and_nothing_else(
     named, said = time.monotonic() - down, world.readiness()["m1"]
     wait_until(lambda: time.monotonic() > began + SECONDS, SECONDS + 1, "the outage's end")
     filler.unlink()
-    mended = time.monotonic()
+    corrected = time.monotonic()
     cluster.up()
     recovery(world)
-    well = time.monotonic() - mended
+    well = time.monotonic() - corrected
     after = pids(cluster)
     assert {**after, "postgres": 0} == {**before, "postgres": 0}
     record("WAL disk full", "Connection refused", named, well)
@@ -498,9 +498,9 @@ def record(change: str, cause: str, named: float, well: float) -> None:
 
 def recovery(world: World) -> float:
     """Seconds until every member is ready; then each due time must be accounted for, once."""
-    mended = time.monotonic()
+    corrected = time.monotonic()
     wait_until(lambda: not any(world.readiness().values()), WELL_WITHIN, "all to be ready")
-    well, now = time.monotonic() - mended, time.time()
+    well, now = time.monotonic() - corrected, time.time()
 
     def caught_up() -> bool:
         [(jobs, newest)] = world.cluster.sql(NEWEST)

@@ -121,9 +121,11 @@ def test_a_rejected_login_fires_with_its_reason_until_it_is_corrected(
         wait_until(lambda: prometheus.answers(reasons) == 2, WITHIN, "the reason of both members")
     finally:
         cluster.admin(f"ALTER ROLE schedd PASSWORD '{cluster.password}'")
-    mended = time.monotonic()
+    corrected = time.monotonic()
     ends(prometheus, "ScheddDependencyFailing")
-    figure(f"ScheddDependencyFailing ended {time.monotonic() - mended:.1f} s after its correction")
+    figure(
+        f"ScheddDependencyFailing ended {time.monotonic() - corrected:.1f} s after its correction"
+    )
     ends(prometheus, "ScheddNotReady", "ScheddDatabaseAway")
 
 

@@ -11,7 +11,7 @@
 Invariants
 - No coroutine of a handler runs on the worker's loop: heartbeats, the lease, timeouts, results and
   every other kind of run don't depend on what a handler does to its loop.
-- A call is in one inbox, or it has begun, or it has ended. Whoever removes it from the inbox
+- A call is in one inbox, or it has begun, or it has ended. The thread that removes it from there
   decides about it; the coroutine that removes it begins it in the same step. Thus a call begins on
   one loop at most, and a cancel always reaches it there.
 - A task that a handler cancels before its first step has removed nothing: its call still waits, and

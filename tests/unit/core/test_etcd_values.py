@@ -1,4 +1,4 @@
-"""Keys in etcd that somebody wrote by hand: each is named and taken as absent."""
+"""Keys in etcd written by hand: each is named and taken as absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that somebody wrote into etcd by hand: the cluster continues, and deletes what blocks it."""
+"""Keys written into etcd by hand: the cluster continues, and deletes what blocks it."""
 
 from __future__ import annotations
 

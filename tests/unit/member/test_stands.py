@@ -39,10 +39,19 @@ class Clock:
 def checkup(tls: TLS | None) -> Checkup:
     identity = Identity("m1", "m1:7420", "m1:7421", version="1.0", tzdata="2026a")
     member = SimpleNamespace(identity=identity, cluster=SimpleNamespace(trusted=lambda: True))
-    nobody = cast("Any", None)
+    unused = cast("Any", None)
     clock, health = cast("Any", Clock()), DependencyHealth()
     return Checkup(
-        nobody, nobody, clock, cast("Any", member), nobody, nobody, tls, nobody, health=health
+        unused,
+        unused,
+        clock,
+        cast("Any", member),
+        unused,
+        unused,
+        unused,
+        tls,
+        unused,
+        health=health,
     )
 
 
