@@ -149,6 +149,7 @@ def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_instead(
     assert len(held.probe.starts()) == 2
 
 
+@pytest.mark.alone
 def test_a_drain_that_is_waited_for_says_so_when_the_worker_is_killed_and_back_at_once(
     rough: DevCluster, client: SyncClient, tmp_path: Path
 ) -> None:

@@ -13,6 +13,8 @@ from itertools import pairwise
 from random import Random, SystemRandom
 from uuid import UUID
 
+import pytest
+
 from almanac.closing import Case, Drawn, Ground, draw_calendar, draw_expression
 from almanac.trials import ZONES
 from almanac.walker import changes
@@ -34,6 +36,7 @@ FIRST, LAST = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (20
 TICK = timedelta(microseconds=1)
 
 
+@pytest.mark.timeout(600)
 def test_what_runs_and_what_is_excluded_is_what_a_walk_finds(figure) -> None:
     tried = moved = excluded = 0
     grounds = max(1, TRIALS // PER_GROUND)
