@@ -97,6 +97,7 @@ def test_a_postgresql_that_denies_its_tables_ends_every_call_within_3_s(
     assert wrong == {}
 
 
+@pytest.mark.alone
 def test_a_stopped_postgresql_ends_every_call_within_3_s(cluster: DevCluster) -> None:
     server = cluster.process("postgres")
     server.send(signal.SIGINT)  # PostgreSQL's fast shutdown

@@ -42,6 +42,7 @@ async def test_the_tables_of_the_builders_are_those_of_the_migrations(world: Wor
     await world.member(take=False)
 
     def differences(connection: Connection) -> list[object]:
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "include_object": seen}
         )
