@@ -36,9 +36,10 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     """
     options = _parser().parse_args(argv)
     from schedd import config as settings
-    from schedkit import config, failpoints, logs
+    from schedkit import config, failpoints
+    from schedkit.daemon import logs
     from schedkit.errors import NotNow, ScheddError
-    from schedkit.streams import put_out
+    from schedkit.text.streams import put_out
 
     file = options.config or (settings.DEFAULT_FILE if settings.DEFAULT_FILE.exists() else None)
     flags = {
@@ -62,14 +63,16 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     try:
         found = read()
         if not options.check_config or os.environ.get(failpoints.VARIABLE):
-            import_module("schedd.app")  # with it all the places that may be named
+            import_module("schedd.app.daemon")  # with it all the places that may be named
         failpoints.check(lambda name: not name.startswith("worker."))
         if options.check_config:
             put_out(json.dumps(config.masked(found), indent=2, default=str))
             return 0
-        from schedd.app import Daemon, claim_prefix, migrate, recover
-        from schedkit.reloading import Reload
-        from schedkit.service import run_daemon
+        from schedd.app.claim_prefix import claim_prefix
+        from schedd.app.daemon import Daemon, migrate
+        from schedd.app.recover import recover
+        from schedkit.daemon.reload import Reload
+        from schedkit.daemon.service import run_daemon
 
         logs.configure(found.log_level, found.log_format, "schedd")
         if options.command == "migrate":

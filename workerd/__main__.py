@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schedkit import config as settings
-from schedkit import failpoints, logs
+from schedkit import failpoints
+from schedkit.daemon import logs
+from schedkit.daemon.reload import Reload
+from schedkit.daemon.service import MISCONFIGURED, OK, Daemon, run_daemon
 from schedkit.errors import Misconfigured, NotNow
-from schedkit.reloading import Reload
-from schedkit.service import MISCONFIGURED, OK, Daemon, run_daemon
-from schedkit.streams import put_out
+from schedkit.text.streams import put_out
 
 if TYPE_CHECKING:
     from workerd.config import Config
@@ -73,8 +74,9 @@ def _run(given: argparse.Namespace) -> int:
     if given.check_config:
         put_out("\n".join(f"{key} = {value}" for key, value in settings.masked(config).items()))
         return OK
-    from workerd import process_guard, run_output
-    from workerd.app import serve  # not for a check, which comes at once
+    from workerd.app.daemon import serve  # not for a check, which comes at once
+    from workerd.logs import run_output
+    from workerd.process import process_guard
 
     run_output.install()
     logs.configure(config.log_level, config.log_format, "workerd")

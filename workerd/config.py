@@ -13,19 +13,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from schedkit import naming
-from schedkit.channel import TLS, against_each, check_plaintext, split_address
 from schedkit.clock import utcnow
 from schedkit.config import Problem, Untimely, hidden
-from schedkit.credentials import Bearer, problems
+from schedkit.egress.policy import Egress
 from schedkit.errors import Misconfigured
+from schedkit.net.channel import TLS, against_each, check_plaintext, split_address
+from schedkit.net.credentials import Bearer, problems
 from schedkit.objects import DEFAULT_URL, open_objects
-from schedkit.outward.policy import Egress
 from schedkit.records import dataclass
+from schedkit.text import naming
 
 MOST_SLOTS: Final = 20_000
 """Each heartbeat tells all that is in hand. A member that doesn't read `held` is told by eleven
-parts a run, and reads no more than `schedd.rpc.reading.MOST_PARTS_OF_FRAME`.
+parts a run, and reads no more than `schedd.rpc.request_decoding.MOST_PARTS_OF_FRAME`.
 """
 
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from workerd.spool import write_file
+from workerd.delivery.spool import write_file
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from schedkit.lease_margin import Slack
 from schedkit.set_aside import counts
-from schedkit.slack import Slack
 
 
 class Metrics:

@@ -14,23 +14,9 @@ starts in a third of the time without.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from schedclient.access_values import AccessToken, Grant, Identity, NewToken
-    from schedclient.backfill_values import Backfill, BackfillPlan, LeftOut
-    from schedclient.calendar_values import Calendar, DateRange
-    from schedclient.calendars import CalendarSpec
+    from schedclient.calls.calendars import CalendarSpec
+    from schedclient.calls.specs import Http, JobSpec, Retry, Shell, Work
     from schedclient.client import Client
-    from schedclient.cluster_values import (
-        AuditEntry,
-        Checkup,
-        Cluster,
-        Finding,
-        LeaderTransfer,
-        Member,
-        Shard,
-        ShardMove,
-        Worker,
-    )
-    from schedclient.dead_letter_values import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
     from schedclient.errors import (
         AlreadyExists,
         ApiError,
@@ -52,12 +38,30 @@ if TYPE_CHECKING:
         Unauthenticated,
         Violation,
     )
-    from schedclient.event_values import ClusterEvent, Gap, RunEvent
-    from schedclient.file_guard import FileGuard
+    from schedclient.guards.file_guard import FileGuard
+    from schedclient.guards.table_guard import TableGuard
     from schedclient.handlers import Context, DontRetry, RetryAfter, handler
-    from schedclient.job_values import After, Instant, InstantExplanation, Job
-    from schedclient.pool_values import Pool
-    from schedclient.run_values import (
+    from schedclient.sync import SyncClient
+    from schedclient.values.access import AccessToken, Grant, Identity, NewToken
+    from schedclient.values.backfills import Backfill, BackfillPlan, LeftOut
+    from schedclient.values.base import Value
+    from schedclient.values.calendars import Calendar, DateRange
+    from schedclient.values.cluster import (
+        AuditEntry,
+        Checkup,
+        Cluster,
+        Finding,
+        LeaderTransfer,
+        Member,
+        Shard,
+        ShardMove,
+        Worker,
+    )
+    from schedclient.values.dead_letters import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
+    from schedclient.values.events import ClusterEvent, Gap, RunEvent
+    from schedclient.values.jobs import After, Instant, InstantExplanation, Job
+    from schedclient.values.pools import Pool
+    from schedclient.values.runs import (
         Attempt,
         Check,
         Explanation,
@@ -68,44 +72,40 @@ if TYPE_CHECKING:
         RunProgress,
         RunState,
     )
-    from schedclient.specs import Http, JobSpec, Retry, Shell, Work
-    from schedclient.sync import SyncClient
-    from schedclient.table_guard import TableGuard
-    from schedclient.values import Value
-    from schedkit.channel import TLS
     from schedkit.errors import Misconfigured, ScheddError
+    from schedkit.net.channel import TLS
 else:  # a type checker that saw this would take any name for there
     from importlib import import_module
 
     _NAMES = {
-        "schedclient.access_values": "AccessToken Grant Identity NewToken",
-        "schedclient.backfill_values": "Backfill BackfillPlan LeftOut",
-        "schedclient.calendar_values": "Calendar DateRange",
-        "schedclient.calendars": "CalendarSpec",
+        "schedclient.values.access": "AccessToken Grant Identity NewToken",
+        "schedclient.values.backfills": "Backfill BackfillPlan LeftOut",
+        "schedclient.values.calendars": "Calendar DateRange",
+        "schedclient.calls.calendars": "CalendarSpec",
         "schedclient.client": "Client",
-        "schedclient.cluster_values": (
+        "schedclient.values.cluster": (
             "AuditEntry Checkup Cluster Finding LeaderTransfer Member Shard ShardMove Worker"
         ),
-        "schedclient.dead_letter_values": "DeadLetter DeadLetterGroup Redrive RedrivePlan",
+        "schedclient.values.dead_letters": "DeadLetter DeadLetterGroup Redrive RedrivePlan",
         "schedclient.errors": (
             "AlreadyExists ApiError ClusterError ClusterUnavailable Conflict DeadlineExceeded "
             "FailedPrecondition GuardBusy GuardError InternalError InvalidArgument NotBuilt "
             "NotFound Overloaded PermissionDenied RequestError StaleToken Unauthenticated "
             "Violation"
         ),
-        "schedclient.event_values": "ClusterEvent Gap RunEvent",
-        "schedclient.file_guard": "FileGuard",
+        "schedclient.values.events": "ClusterEvent Gap RunEvent",
+        "schedclient.guards.file_guard": "FileGuard",
         "schedclient.handlers": "Context DontRetry RetryAfter handler",
-        "schedclient.job_values": "After Instant InstantExplanation Job",
-        "schedclient.pool_values": "Pool",
-        "schedclient.run_values": (
+        "schedclient.values.jobs": "After Instant InstantExplanation Job",
+        "schedclient.values.pools": "Pool",
+        "schedclient.values.runs": (
             "Attempt Check Explanation LogPiece Parent Result Run RunProgress RunState"
         ),
-        "schedclient.specs": "Http JobSpec Retry Shell Work",
+        "schedclient.calls.specs": "Http JobSpec Retry Shell Work",
         "schedclient.sync": "SyncClient",
-        "schedclient.table_guard": "TableGuard",
-        "schedclient.values": "Value",
-        "schedkit.channel": "TLS",
+        "schedclient.guards.table_guard": "TableGuard",
+        "schedclient.values.base": "Value",
+        "schedkit.net.channel": "TLS",
         "schedkit.errors": "Misconfigured ScheddError",
     }
     _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}

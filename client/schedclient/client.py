@@ -13,21 +13,21 @@ from types import TracebackType
 from typing import Self, Unpack
 from uuid import uuid4
 
-from schedclient import methods
-from schedclient.access import Access
-from schedclient.batches import Batches
-from schedclient.calendars import Calendars
-from schedclient.cluster import Audit, ClusterCalls, Workers
-from schedclient.dead_letters import DeadLetters, Redrives
+from schedclient.calls.access import Access
+from schedclient.calls.batches import Batches
+from schedclient.calls.calendars import Calendars
+from schedclient.calls.cluster import Audit, ClusterCalls, Workers
+from schedclient.calls.dead_letters import DeadLetters, Redrives
+from schedclient.calls.jobs import Jobs
+from schedclient.calls.pools import Pools
+from schedclient.calls.runs import Runs
+from schedclient.calls.specs import Form, Length, Work, job_message, length_message
 from schedclient.errors import ApiError
-from schedclient.jobs import Jobs
-from schedclient.pools import Pools
-from schedclient.reading import value_of
-from schedclient.run_values import Run
-from schedclient.runs import Runs
-from schedclient.specs import Form, Length, Work, job_message, length_message
-from schedclient.transport import Settings, Transport, split_endpoints
-from schedkit.channel import TLS
+from schedclient.transport import methods
+from schedclient.transport.transport import Settings, Transport, split_endpoints
+from schedclient.values.reading import value_of
+from schedclient.values.runs import Run
+from schedkit.net.channel import TLS
 from schedproto.v1 import job_pb2
 from schedproto.v1 import run_service_pb2 as wire
 

@@ -37,7 +37,7 @@ from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
 from schedkit.errors import ScheddError
-from schedkit.jsonform import FormErrors
+from schedkit.protojson import FormErrors
 from schedproto.v1 import common_pb2
 
 DETAILS: Final = "grpc-status-details-bin"

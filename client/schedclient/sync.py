@@ -17,19 +17,19 @@ from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar, cast
 
-from schedclient import forking
-from schedclient.access import Access
-from schedclient.calendars import Calendars
+from schedclient.calls.access import Access
+from schedclient.calls.calendars import Calendars
+from schedclient.calls.cluster import Audit, ClusterCalls, Workers
+from schedclient.calls.dead_letters import DeadLetters, Redrives
+from schedclient.calls.jobs import Jobs
+from schedclient.calls.pools import Pools
+from schedclient.calls.runs import Runs
 from schedclient.client import Client
-from schedclient.cluster import Audit, ClusterCalls, Workers
-from schedclient.dead_letters import DeadLetters, Redrives
 from schedclient.errors import NO_ANSWER, DeadlineExceeded
-from schedclient.jobs import Jobs
-from schedclient.pools import Pools
-from schedclient.runs import Runs
-from schedclient.transport import refuse_pickle
-from schedkit.channel import TLS
+from schedclient.transport import fork
+from schedclient.transport.transport import refuse_pickle
 from schedkit.errors import Misconfigured
+from schedkit.net.channel import TLS
 
 A = TypeVar("A")
 P = ParamSpec("P")
@@ -82,7 +82,7 @@ class _Loop:
 
     def _begin(self, work: Awaitable[T]) -> Future[T]:
         try:
-            forking.check()
+            fork.check()
             loop = self._running()
             return asyncio.run_coroutine_threadsafe(_awaited(work), loop)
         except BaseException:

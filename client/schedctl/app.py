@@ -13,9 +13,9 @@ import click
 from schedclient import ApiError, Misconfigured, NotFound
 from schedctl import failure
 from schedctl.failure import Failure, Trouble, Unfit, untold
-from schedctl.flags import Group, with_globals
+from schedctl.options.global_options import Group, with_globals
 from schedctl.session import Session
-from schedkit.jsonform.problems import did_you_mean
+from schedkit.protojson.problems import did_you_mean
 
 COMMANDS: Final = {
     "apply": "schedctl.commands.apply:apply",
@@ -24,9 +24,9 @@ COMMANDS: Final = {
     "calendar": "schedctl.commands.calendar:calendar",
     "cluster": "schedctl.commands.cluster:cluster",
     "config": "schedctl.commands.config:config",
-    "cron": "schedctl.commands.cron:cron",
+    "cron": "schedctl.commands.cron.cron:cron",
     "dev": "schedctl.dev.commands:group",
-    "dlq": "schedctl.commands.dlq:dlq",
+    "dlq": "schedctl.commands.dead_letters.dlq:dlq",
     "events": "schedctl.commands.run:events",
     "job": "schedctl.commands.job:job",
     "pool": "schedctl.commands.pool:pool",

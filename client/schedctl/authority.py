@@ -31,9 +31,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from schedctl.failure import Unfit
 from schedctl.files import SECRET, File, within, write
-from schedd.core.rights import identity_of
-from schedkit.channel import TLS
+from schedd.core.jobs.rights import identity_of
 from schedkit.clock import utcnow
+from schedkit.net.channel import TLS
 
 OF_AUTHORITY: Final = timedelta(days=3650)
 SKEW: Final = timedelta(minutes=5)

@@ -27,8 +27,8 @@ from schedclient import (
     Worker,
 )
 from schedctl.output import Column
-from schedkit import duration
 from schedkit.sources import actor_told
+from schedkit.text import duration
 from schedproto.v1 import job_pb2
 
 

@@ -24,9 +24,9 @@ from typing import Any, Final
 
 from schedctl.failure import Unfit
 from schedctl.files import File, write
-from schedkit.channel import TLS
 from schedkit.errors import Misconfigured
-from schedkit.jsonform.problems import did_you_mean
+from schedkit.net.channel import TLS
+from schedkit.protojson.problems import did_you_mean
 
 KEYS: Final = frozenset({"endpoints", "namespace", "tls", "token_file", "protected"})
 

@@ -18,7 +18,7 @@ from typing import Final
 import click
 
 from schedclient import ApiError, Misconfigured
-from schedkit.streams import swallow
+from schedkit.text.streams import swallow
 
 EXIT_CODES: Final = {
     "OK": 0,

@@ -14,12 +14,12 @@ from typing import Any, Final, TypeVar, cast
 import click
 
 from schedclient import ApiError, Client, ClusterUnavailable, InvalidArgument, Misconfigured
-from schedclient.specs import when_message
-from schedclient.transport import split_endpoints
+from schedclient.calls.specs import when_message
+from schedclient.transport.transport import split_endpoints
 from schedctl import contexts
 from schedctl.contexts import Context
-from schedkit import duration
 from schedkit.clock import utcnow
+from schedkit.text import duration
 
 T = TypeVar("T")
 

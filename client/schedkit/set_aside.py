@@ -16,7 +16,7 @@ continues. The broad `except` of the daemons is here.
 Invariants
 - `Unavailable` isn't about the item: it passes, and the loop retries. `Fault` is a bug of ours, by
   its author's word: it passes, and ends the process. A cancellation passes, too.
-- Batches that a transaction writes are halved in the store (`schedd.store.halving`).
+- Batches that a transaction writes are halved in the store (`schedd.store.statements.bisect`).
 - An exception outside of these blocks is a bug of the loop itself: it ends the process, as before.
 - Log lines of one kind come once a second at most, with how many there were.
 """
@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Final, TypeVar
 
+from schedkit.daemon.log_rate_limit import LimitedLine
 from schedkit.errors import BrokenData, Fault, Unavailable
-from schedkit.log_rate_limit import LimitedLine
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
-"""The picture of a run's life, drawn from the table in `schedd/core/lifecycle.py`.
+"""The picture of a run's life, drawn from the table in `schedd/core/runs/lifecycle.py`.
 
 Where things stand is written here by hand, what leads where is not: a transition without a line
 here, or a line without a transition, is an error. `docs/generate.py` writes lifecycle.svg from it.
 """
 
-from schedd.core.lifecycle import TERMINAL, TRANSITIONS, State
+from schedd.core.runs.lifecycle import TERMINAL, TRANSITIONS, State
 
 S = State
 BOX = 112, 34

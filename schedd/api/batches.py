@@ -18,7 +18,7 @@ from typing import Final, TypeVar, cast
 from google.protobuf.message import Message
 
 from schedd.api.errors import CallError, InvalidArgument, Violation, of_world
-from schedd.api.wellformed import check_wellformed
+from schedd.api.request_check import check_wellformed
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2
 

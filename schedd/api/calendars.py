@@ -16,8 +16,10 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from schedd.api import definitions, excluding, noted, paging, reckoning, stored_jobs, validation
-from schedd.api.computation import compute
+from schedd.api import paging
+from schedd.api.audit import audit_diff
+from schedd.api.budgeted_calls import compute
+from schedd.api.definitions import exclusions, validation
 from schedd.api.errors import (
     FailedPrecondition,
     NotFound,
@@ -27,15 +29,17 @@ from schedd.api.errors import (
     cut,
     refuse,
 )
-from schedd.api.left_out import LeftOut
+from schedd.api.jobs import stored_jobs, timer_edit
+from schedd.api.jobs.missed_on_edit import LeftOut
+from schedd.api.request_check import MOST_TOLD
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
-from schedd.api.wellformed import MOST_TOLD
-from schedd.core import because
-from schedd.core.calendars import WrongRules
-from schedd.core.cron import ScheduleError
 from schedd.core.ids import JobId
-from schedd.core.records import CalendarRecord, JobRecord, TimerEdit
+from schedd.core.runs import reasons
+from schedd.core.runs.records import CalendarRecord, JobRecord, TimerEdit
+from schedd.core.schedule.calendars import WrongRules
+from schedd.core.schedule.cron import ScheduleError
+from schedd.runtime import job_codec
 from schedproto.v1 import calendar_service_pb2, job_pb2
 
 log = logging.getLogger(__name__)
@@ -147,16 +151,16 @@ async def _renewed(
         return True
     stored = job.definition
     spec = job_pb2.Job.FromString(stored.spec)
-    calendars = await excluding.calendars_of(services, stored.namespace, spec)
+    calendars = await exclusions.calendars_of(services, stored.namespace, spec)
     edited = replace(stored, generation=stored.generation + 1, calendars=calendars)
     now = services.clock.now()
     try:
-        most = definitions.stored_definition(edited, spec).max_runs
-        anew_at = await compute(caller, partial(reckoning.timer_anew, job, edited, now))
+        most = job_codec.stored_definition(edited, spec).max_runs
+        anew_at = await compute(caller, partial(timer_edit.timer_anew, job, edited, now))
         timer = TimerEdit(anew_at, max_runs=most)
-        by = because.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
+        by = reasons.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
         anew = await compute(caller, partial(stored_jobs.compiled, edited))
-        never_fired = partial(reckoning.never_fired, now=now, by=by, edited=anew)
+        never_fired = partial(timer_edit.never_fired, now=now, by=by, edited=anew)
         missed = LeftOut(never_fired, services.emit)
         # a definition that can't be read is rejected here, before the transaction
         await compute(caller, partial(stored_jobs.compiled, stored))
@@ -205,13 +209,13 @@ def _differences(spec: bytes, before: CalendarRecord | None) -> tuple[str, str]:
     """What it was and what it is, as the audit has it."""
     new = calendar_service_pb2.Calendar.FromString(spec)
     if before is None:
-        return "", noted.whole(new)
-    return noted.differences(calendar_service_pb2.Calendar.FromString(before.spec), new)
+        return "", audit_diff.whole(new)
+    return audit_diff.differences(calendar_service_pb2.Calendar.FromString(before.spec), new)
 
 
 def _whole(record: CalendarRecord) -> str:
     """What it was, as the audit has it."""
-    return noted.whole(calendar_service_pb2.Calendar.FromString(record.spec))
+    return audit_diff.whole(calendar_service_pb2.Calendar.FromString(record.spec))
 
 
 def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[Violation]:
@@ -221,7 +225,7 @@ def _violations(calendar: calendar_service_pb2.Calendar) -> Iterator[Violation]:
         yield Violation("calendar", problem)
         return
     try:
-        definitions.rules_of(calendar)
+        job_codec.rules_of(calendar)
     except WrongRules as wrong:
         for fault in wrong.faults[:MOST_TOLD]:
             hint = f" ({fault.hint})" if fault.hint else ""

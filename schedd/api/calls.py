@@ -16,35 +16,15 @@ from typing import Any, Final, TypeAlias
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
-from schedd.api import (
-    access_tokens,
-    backfilling,
-    calendars,
-    cluster,
-    cluster_doctor,
-    cluster_leader,
-    cluster_pause,
-    cluster_rebalance,
-    creating,
-    dead_letters,
-    draining,
-    expressions,
-    following,
-    in_time,
-    instants,
-    jobs,
-    pausing,
-    pools,
-    redrives,
-    retrying,
-    runs,
-    submitting,
-    triggering,
-    watching,
-)
-from schedd.api.authorising import authorise
+from schedd.api import calendars, deadlines, pools
+from schedd.api.auth import access_tokens
+from schedd.api.auth.authorization import authorise
+from schedd.api.cluster import cluster, cluster_pause, doctor, drain, leader_transfer, rebalance
+from schedd.api.dead_letters import dead_letters, redrives
+from schedd.api.jobs import backfills, create, cron_explain, explain, jobs, pause, trigger
+from schedd.api.request_check import check_wellformed
+from schedd.api.runs import redrive_run, runs, submit, watch_object, watch_runs
 from schedd.api.services import Caller, Services
-from schedd.api.wellformed import check_wellformed
 from schedproto.v1 import (
     auth_service_pb2,
     calendar_service_pb2,
@@ -80,10 +60,10 @@ def _in_time(method: str, call: Unary) -> Unary:
     @wraps(call)
     async def timely(services: Services, caller: Caller, request: Any) -> Message:
         if reads or any(getattr(request, field, False) for field in TRIALS):
-            async with in_time.read(caller.deadline, services.database_answered_at):
+            async with deadlines.read(caller.deadline, services.database_answered_at):
                 return await call(services, caller, request)
-        waits = in_time.WAITS if caller.deadline is None else caller.deadline
-        async with in_time.changed(waits):
+        waits = deadlines.WAITS if caller.deadline is None else caller.deadline
+        async with deadlines.changed(waits):
             return await call(services, replace(caller, deadline=waits), request)
 
     return timely
@@ -127,35 +107,35 @@ SERVICES: Final[tuple[ServiceDescriptor, ...]] = (
 )
 
 _UNARY: Final[dict[str, Unary]] = {
-    "schedd.v1.JobService.CreateJob": creating.create_job,
+    "schedd.v1.JobService.CreateJob": create.create_job,
     "schedd.v1.JobService.GetJob": jobs.get_job,
     "schedd.v1.JobService.ListJobs": jobs.list_jobs,
     "schedd.v1.JobService.UpdateJob": jobs.update_job,
     "schedd.v1.JobService.DeleteJob": jobs.delete_job,
-    "schedd.v1.JobService.PauseJob": pausing.pause_job,
-    "schedd.v1.JobService.ResumeJob": pausing.resume_job,
-    "schedd.v1.JobService.TriggerJob": triggering.trigger_job,
-    "schedd.v1.JobService.BackfillJob": backfilling.backfill_job,
-    "schedd.v1.JobService.GetBackfill": backfilling.get_backfill,
-    "schedd.v1.JobService.ListBackfills": backfilling.list_backfills,
-    "schedd.v1.JobService.CancelBackfill": backfilling.cancel_backfill,
+    "schedd.v1.JobService.PauseJob": pause.pause_job,
+    "schedd.v1.JobService.ResumeJob": pause.resume_job,
+    "schedd.v1.JobService.TriggerJob": trigger.trigger_job,
+    "schedd.v1.JobService.BackfillJob": backfills.backfill_job,
+    "schedd.v1.JobService.GetBackfill": backfills.get_backfill,
+    "schedd.v1.JobService.ListBackfills": backfills.list_backfills,
+    "schedd.v1.JobService.CancelBackfill": backfills.cancel_backfill,
     "schedd.v1.JobService.ListNextInstants": jobs.list_next_instants,
-    "schedd.v1.JobService.ExplainInstant": instants.explain_instant,
-    "schedd.v1.JobService.ExplainCron": expressions.explain_cron,
+    "schedd.v1.JobService.ExplainInstant": explain.explain_instant,
+    "schedd.v1.JobService.ExplainCron": cron_explain.explain_cron,
     "schedd.v1.PoolService.SetPool": pools.set_pool,
     "schedd.v1.PoolService.GetPool": pools.get_pool,
     "schedd.v1.PoolService.ListPools": pools.list_pools,
     "schedd.v1.PoolService.DeletePool": pools.delete_pool,
     "schedd.v1.PoolService.PausePool": pools.pause_pool,
     "schedd.v1.PoolService.ResumePool": pools.resume_pool,
-    "schedd.v1.RunService.SubmitRun": submitting.submit_run,
+    "schedd.v1.RunService.SubmitRun": submit.submit_run,
     "schedd.v1.RunService.GetRun": runs.get_run,
     "schedd.v1.RunService.ListRuns": runs.list_runs,
     "schedd.v1.RunService.CancelRun": runs.cancel_run,
     "schedd.v1.RunService.ListAttempts": runs.list_attempts,
     "schedd.v1.RunService.GetRunResult": runs.get_run_result,
     "schedd.v1.RunService.ExplainRun": runs.explain_run,
-    "schedd.v1.RunService.RetryRun": retrying.retry_run,
+    "schedd.v1.RunService.RetryRun": redrive_run.retry_run,
     "schedd.v1.RunService.ListDeadLetters": dead_letters.list_dead_letters,
     "schedd.v1.RunService.GetDeadLetter": dead_letters.get_dead_letter,
     "schedd.v1.RunService.ListDeadLetterGroups": dead_letters.list_dead_letter_groups,
@@ -168,15 +148,15 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.ClusterService.GetCluster": cluster.get_cluster,
     "schedd.v1.ClusterService.ListMembers": cluster.list_members,
     "schedd.v1.ClusterService.ListShards": cluster.list_shards,
-    "schedd.v1.ClusterService.TransferLeader": cluster_leader.transfer_leader,
-    "schedd.v1.ClusterService.RebalanceCluster": cluster_rebalance.rebalance_cluster,
-    "schedd.v1.ClusterService.CheckCluster": cluster_doctor.check_cluster,
+    "schedd.v1.ClusterService.TransferLeader": leader_transfer.transfer_leader,
+    "schedd.v1.ClusterService.RebalanceCluster": rebalance.rebalance_cluster,
+    "schedd.v1.ClusterService.CheckCluster": doctor.check_cluster,
     "schedd.v1.ClusterService.PauseCluster": cluster_pause.pause_cluster,
     "schedd.v1.ClusterService.ResumeCluster": cluster_pause.resume_cluster,
     "schedd.v1.ClusterService.ListWorkers": cluster.list_workers,
     "schedd.v1.ClusterService.GetWorker": cluster.get_worker,
-    "schedd.v1.ClusterService.DrainWorker": draining.drain_worker,
-    "schedd.v1.ClusterService.UndrainWorker": draining.undrain_worker,
+    "schedd.v1.ClusterService.DrainWorker": drain.drain_worker,
+    "schedd.v1.ClusterService.UndrainWorker": drain.undrain_worker,
     "schedd.v1.ClusterService.ListAudit": cluster.list_audit,
     "schedd.v1.CalendarService.ApplyCalendar": calendars.apply_calendar,
     "schedd.v1.CalendarService.GetCalendar": calendars.get_calendar,
@@ -188,8 +168,8 @@ _UNARY: Final[dict[str, Unary]] = {
     "schedd.v1.AuthService.GetIdentity": access_tokens.get_identity,
 }
 BATCHES: Final[dict[str, Unary]] = {
-    "schedd.v1.JobService.BatchCreateJobs": creating.batch_create_jobs,
-    "schedd.v1.RunService.BatchSubmitRuns": submitting.batch_submit_runs,
+    "schedd.v1.JobService.BatchCreateJobs": create.batch_create_jobs,
+    "schedd.v1.RunService.BatchSubmitRuns": submit.batch_submit_runs,
 }
 """Many requests in one, each of which is checked by itself."""
 
@@ -200,12 +180,12 @@ UNARY: Final = _TIMELY | {name: _checked(_TIMELY[name]) for name in _UNARY}
 """Calls with one answer."""
 
 _STREAMING: Final[dict[str, Streaming]] = {
-    "schedd.v1.RunService.WatchRuns": watching.watch_runs,
+    "schedd.v1.RunService.WatchRuns": watch_runs.watch_runs,
     "schedd.v1.RunService.ReadLogs": runs.read_logs,
     "schedd.v1.RunService.ReadResult": runs.read_result,
-    "schedd.v1.RunService.WatchRedrive": following.watch_redrive,
-    "schedd.v1.JobService.WatchBackfill": following.watch_backfill,
-    "schedd.v1.ClusterService.WatchWorker": following.watch_worker,
+    "schedd.v1.RunService.WatchRedrive": watch_object.watch_redrive,
+    "schedd.v1.JobService.WatchBackfill": watch_object.watch_backfill,
+    "schedd.v1.ClusterService.WatchWorker": watch_object.watch_worker,
 }
 STREAMING: Final = {name: _checked_stream(name, call) for name, call in _STREAMING.items()}
 """Calls with a stream of answers."""

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
-from schedd.api.bounds import COMING, MOST_COMING, MOST_ROWS, NUMBERS, ROWS
 from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.field_bounds import COMING, MOST_COMING, MOST_ROWS, NUMBERS, ROWS
 
 LARGEST: Final = 2**63 - 1
 LONGEST_TOKEN: Final = 500

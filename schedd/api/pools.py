@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from schedd.api import paging, pausing, settling, stored_jobs, validation
+from schedd.api import paging
+from schedd.api.definitions import validation
 from schedd.api.errors import (
     Aborted,
     FailedPrecondition,
@@ -14,11 +15,20 @@ from schedd.api.errors import (
     cut,
     refuse,
 )
+from schedd.api.jobs import pause, quiesce, stored_jobs
 from schedd.api.services import Caller, Services, compact
 from schedd.api.unbuilt import refuse_unbuilt
-from schedd.core.partition import shard_of_pool
-from schedd.core.pools import LEAST_PER, MOST_AT_ONCE, MOST_PER, PoolRecord, PoolUse, PoolUser, Rate
-from schedd.core.records import Conflict
+from schedd.core.cluster.partition import shard_of_pool
+from schedd.core.runs.pools import (
+    LEAST_PER,
+    MOST_AT_ONCE,
+    MOST_PER,
+    PoolRecord,
+    PoolUse,
+    PoolUser,
+    Rate,
+)
+from schedd.core.runs.records import Conflict
 from schedproto.v1 import pool_service_pb2
 
 MOST_USERS: Final = 20
@@ -98,14 +108,14 @@ async def pause_pool(
     namespace, name = stored_jobs.namespace_of(request.namespace), request.pool
     audit = caller.audit("pause", f"pool/{namespace}/{name}", request.request_id)
     what = f"pool {name}"
-    async with settling.kept(services, what):
+    async with quiesce.kept(services, what):
         paused = await services.pools.pause(
             namespace, name, True, request.note, caller.actor, audit, _paused
         )
         if paused is None:
             raise _unknown(name)
-        out = await settling.unstarted(services, None, what, pool=(namespace, name))
-        await settling.revoke(services, caller, out, what)
+        out = await quiesce.unstarted(services, None, what, pool=(namespace, name))
+        await quiesce.revoke(services, caller, out, what)
     return await _told(services, namespace, name)
 
 
@@ -205,7 +215,7 @@ def _said(limit: int | None, rate: Rate | None) -> dict[str, object]:
 
 
 def _standing(pool: PoolRecord) -> dict[str, object]:
-    return pausing.standing(pool.paused, pool.paused_by, pool.pause_note, None)
+    return pause.standing(pool.paused, pool.paused_by, pool.pause_note, None)
 
 
 def _paused(pool: PoolRecord) -> str:

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from schedd.api.authentication import Authentication
-from schedd.api.looks import Looks
-from schedd.api.run_messages import RunMessages
-from schedd.core.cluster_events import LOST_FOR
-from schedd.core.dependency import DependencyFailure
+from schedd.api.auth.authentication import Authentication
+from schedd.api.runs.run_messages import RunMessages
+from schedd.api.runs.snapshots import Looks
+from schedd.core.cluster.cluster_events import LOST_FOR
+from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.events import Emit, unheard
-from schedd.core.late import DEFAULTS, LateLimits
-from schedd.core.model import AuditEntry
-from schedd.core.notifications import NO_MEANS, Means
-from schedd.core.retention import DEFAULTS as KEPT
-from schedd.core.retention import Retention
-from schedd.core.rights import Identity
+from schedd.core.jobs.notifications import NO_MEANS, Means
+from schedd.core.jobs.rights import Identity
+from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.retention import DEFAULTS as KEPT
+from schedd.core.runs.retention import Retention
+from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
 from schedd.ports import (
     AccessTokenStore,
     Advances,

@@ -6,27 +6,27 @@ from uuid import UUID
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api import definitions
 from schedd.api.errors import Unbuilt
-from schedd.core.backfill import Plan
-from schedd.core.backfill_records import BackfillRecord
-from schedd.core.cluster_events import ClusterEvent, text_of
-from schedd.core.cron import ScheduleError
+from schedd.core.cluster.cluster_events import ClusterEvent, text_of
 from schedd.core.ids import NO_TOKEN
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import AuditEntry, Trigger
-from schedd.core.pauses import Pause
-from schedd.core.records import DeadLetterGroup, DeadLetterRecord, JobRecord
-from schedd.core.redrive import RedriveRecord
-from schedd.core.retry import MAX_LOSSES
-from schedd.core.run_records import AttemptRecord, RunRecord
-from schedd.core.work import TooMuchWork, limited
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import AuditEntry, Trigger
+from schedd.core.runs.records import DeadLetterGroup, DeadLetterRecord, JobRecord
+from schedd.core.runs.redrive import RedriveRecord
+from schedd.core.runs.retry import MAX_LOSSES
+from schedd.core.runs.run_records import AttemptRecord, RunRecord
+from schedd.core.schedule.cron import ScheduleError
+from schedd.core.schedule.work_budget import TooMuchWork, limited
+from schedd.core.timers.backfill import Plan
+from schedd.core.timers.backfill_records import BackfillRecord
+from schedd.core.timers.cluster_pauses import Pause
+from schedd.runtime import job_codec
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 from schedproto.v1.run_service_pb2 import ClusterEvent as ClusterEventMessage
 
 NEXT_RUN: Final = 500
-"""Units of work (`core/work`) to find the next run of a job whose timer is at an excluded time.
-Past them the due time of the timer is shown.
+"""Units of work (`core/schedule/work_budget`) to find the next run of a job whose timer is at an
+excluded time. Past them the due time of the timer is shown.
 """
 
 
@@ -47,7 +47,7 @@ def etag(job_id: UUID, generation: int) -> str:
 def job_message(record: JobRecord, *, exact: bool = False) -> job_pb2.Job:
     """A job as people see it."""
     stored = record.definition
-    job = definitions.stored_spec(stored.spec)
+    job = job_codec.stored_spec(stored.spec)
     job.job_id = str(stored.job_id)
     job.namespace = stored.namespace
     job.name = stored.name
@@ -82,14 +82,14 @@ def _next_run_within(record: JobRecord, job: job_pb2.Job) -> datetime | None:
 
 def next_run(record: JobRecord, job: job_pb2.Job) -> datetime | None:
     """When it runs next. The timer of a job that excludes instants may stand at one of those, and
-    what was made before it is due (`core/early`) comes before where any stands, if no edit has
-    taken its instant out since.
+    what was made before it is due (`core/timers/pre_dispatch`) comes before where any stands, if no
+    edit has taken its instant out since.
     """
     plain = record.due_at is None or record.nominal is None or not job.HasField("exclude")
     if plain and not record.early:
         return record.due_at
     try:
-        schedule = definitions.compiled(definitions.stored_definition(record.definition, job))
+        schedule = job_codec.compiled(job_codec.stored_definition(record.definition, job))
     except ScheduleError:  # stored by a version that took it
         return record.due_at
     due = record.due_at

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
-from schedkit import service
 from schedkit.backoff import Backoff
+from schedkit.daemon import service
 from schedkit.errors import NotNow, Rejected, Unavailable
 
 log = logging.getLogger(__name__)

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from schedd.api.standing import TWIN
+from schedd.api.availability import TWIN
 from schedd.api.views import paused
-from schedd.cluster_clock import DatabaseClock
-from schedd.core.dependency import Dependency, DependencyFailure
-from schedd.core.readiness import Unready
-from schedd.member import Member
-from schedd.owner.brake import Brake
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.member import Member
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
+from schedd.core.cluster.readiness import Unready
+from schedd.runtime.cluster_clock import DatabaseClock
 
 FRESH: Final = 5.0
 """Seconds without an answer of the database after which a member isn't ready."""

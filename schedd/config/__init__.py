@@ -10,16 +10,16 @@ from typing import Final, Literal
 from schedd.config.listening import Listen, everywhere
 from schedd.config.policies import Ahead, CatchUp, Notifications, Retention
 from schedd.config.servers import Etcd, Postgres, Results, Smtp, Tls
-from schedd.core.membership import MOST_WEIGHT
-from schedd.core.rights import Kind, identity_of, uri_of
-from schedkit import naming
-from schedkit.channel import check_plaintext
+from schedd.core.cluster.membership import MOST_WEIGHT
+from schedd.core.jobs.rights import Kind, identity_of, uri_of
 from schedkit.clock import utcnow
 from schedkit.config import Problem, hidden
-from schedkit.credentials import Bearer, problems
+from schedkit.egress.policy import Egress
 from schedkit.errors import Misconfigured
+from schedkit.net.channel import check_plaintext
+from schedkit.net.credentials import Bearer, problems
 from schedkit.objects import open_objects
-from schedkit.outward.policy import Egress
+from schedkit.text import naming
 
 DEFAULT_FILE: Final = Path("/etc/schedd/schedd.toml")
 PREFIX: Final = "SCHEDD"

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from schedkit.channel import against_each, split_address
 from schedkit.config import Problem
-from schedkit.proxies import Proxies
+from schedkit.net.channel import against_each, split_address
+from schedkit.net.proxies import Proxies
 
 _ALL: Final = {"0.0.0.0", "::"}  # noqa: S104 - nothing is bound here
 """Hosts that stand for all addresses."""

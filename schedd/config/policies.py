@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from schedd.core import early, retention
-from schedd.core.cluster_events import LOST_FOR
-from schedd.core.late import LateLimits
+from schedd.core.cluster.cluster_events import LOST_FOR
+from schedd.core.runs import retention
+from schedd.core.timers import pre_dispatch
+from schedd.core.timers.catch_up_limits import LateLimits
 from schedkit.config import Problem
 
 
@@ -50,9 +51,9 @@ class Ahead:
         except ValueError as error:
             yield Problem("", str(error))
 
-    def kept(self) -> early.Ahead:
+    def kept(self) -> pre_dispatch.Ahead:
         """As decisions take it."""
-        return early.Ahead(self.fire, self.arm)
+        return pre_dispatch.Ahead(self.fire, self.arm)
 
 
 @dataclass(frozen=True, slots=True)

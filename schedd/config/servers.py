@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 from schedd.etcd.access import Access, against
 from schedd.etcd.access import Tls as EtcdTls
-from schedkit.channel import TLS
 from schedkit.config import Problem, secret
-from schedkit.credentials import untimely, unusable
+from schedkit.net.channel import TLS
+from schedkit.net.credentials import untimely, unusable
 from schedkit.objects import DEFAULT_URL
 
 _ADDRESS: Final = re.compile(r"[^\s@<>,;:]+@[^\s@<>,;:]+")
@@ -75,7 +75,7 @@ class Postgres:
 
 def _against(dsn: str) -> Iterator[str]:
     """Why it is none to connect by; nobody is asked."""
-    from schedd.store.dsn import faults  # heavy: not for who reads settings alone
+    from schedd.store.connection.dsn import faults  # heavy: not for who reads settings alone
 
     return faults(dsn)
 

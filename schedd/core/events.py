@@ -1,17 +1,17 @@
-"""What happened, as values. Loops emit them; `schedd/telemetry.py` alone turns them into logs and
-metrics, so no loop knows either.
+"""What happened, as values. Loops emit them; `schedd/telemetry/recorder.py` alone turns them into
+logs and metrics, so no loop knows either.
 """
 
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 
+from schedd.core.cluster.database_stats import DatabaseVitals
+from schedd.core.cluster.queue_stats import PoolSurvey
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun
-from schedd.core.notifications import Way
-from schedd.core.survey import PoolSurvey
-from schedd.core.vitals import DatabaseVitals
+from schedd.core.jobs.notifications import Way
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun
 from schedkit.records import dataclass
 
 

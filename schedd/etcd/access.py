@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 import grpc
 
-from schedkit.channel import against_each, split_address
 from schedkit.errors import Misconfigured, Rejected
+from schedkit.net.channel import against_each, split_address
 
 _MIB: Final = 1024 * 1024
 _PORT: Final = re.compile(r"[0-9]+")

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from schedd.core.coordination import (
+from schedd.core.cluster.coordination import (
     NO_LEASE,
     Compare,
     Delete,
@@ -34,6 +34,7 @@ from schedd.etcd.codec import Codec
 from schedd.etcd.connection import Connection
 from schedd.etcd.errors import LeaseGone, RevisionGone
 from schedd.etcd.follow import follow
+from schedd.etcd.last_answer import Silence
 from schedd.etcd.methods import (
     COMPACT,
     LEASE_GRANT,
@@ -44,7 +45,6 @@ from schedd.etcd.methods import (
     STATUS,
     TXN,
 )
-from schedd.etcd.silence import Silence
 from schedkit.errors import Rejected, Unavailable
 
 _PAGE: Final = 2_000

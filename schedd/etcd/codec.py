@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schedd.core.coordination import (
+from schedd.core.cluster.coordination import (
     Compare,
     Delete,
     DeletePrefix,

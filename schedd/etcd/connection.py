@@ -32,10 +32,10 @@ from grpc import ChannelConnectivity
 from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.access import CHANNEL_OPTIONS, Access, Login, metadata
+from schedd.etcd.endpoint_rotation import Ring
 from schedd.etcd.errors import CallFailed, Failure, LoginBackoff, Remedy, RightsOff, judge
+from schedd.etcd.last_answer import Silence
 from schedd.etcd.methods import AUTHENTICATE, Method
-from schedd.etcd.ring import Ring
-from schedd.etcd.silence import Silence
 from schedd.etcd.stream import Stream
 from schedkit.errors import Rejected, ScheddError, Unavailable
 

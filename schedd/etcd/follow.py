@@ -25,7 +25,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, NoReturn, TypeAlias
 
-from schedd.core.coordination import NOTHING_DELETED, Followed, Listing, Revision
+from schedd.core.cluster.coordination import NOTHING_DELETED, Followed, Listing, Revision
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.codec import Codec
 from schedd.etcd.connection import Connection

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeAlias
 
-from schedd.core.coordination import NOTHING_DELETED, Entry, Followed, Listing, Revision
+from schedd.core.cluster.coordination import NOTHING_DELETED, Entry, Followed, Listing, Revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias
 
-from schedd.core.access_tokens import AccessToken
 from schedd.core.ids import AccessTokenId
-from schedd.core.model import AuditEntry
+from schedd.core.jobs.access_tokens import AccessToken
+from schedd.core.runs.model import AuditEntry
 from schedkit.records import dataclass
 
 Noted: TypeAlias = Callable[[AccessToken, Sequence[AccessTokenId]], tuple[str, str]]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from schedd.core.backfill import Plan, Wish
-from schedd.core.backfill_records import Backfilled, BackfillRecord
 from schedd.core.ids import BackfillId, JobId
-from schedd.core.model import AuditEntry, LiveRun
-from schedd.core.records import Conflict, Idempotency
-from schedd.core.run_records import RunRecord
+from schedd.core.runs.model import AuditEntry, LiveRun
+from schedd.core.runs.records import Conflict, Idempotency
+from schedd.core.runs.run_records import RunRecord
+from schedd.core.timers.backfill import Plan, Wish
+from schedd.core.timers.backfill_records import Backfilled, BackfillRecord
 
 
 class BackfillStore(Protocol):

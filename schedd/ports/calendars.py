@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from schedd.core.ids import JobId
-from schedd.core.model import AuditEntry
-from schedd.core.records import CalendarRecord, PinnedCalendar
+from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.records import CalendarRecord, PinnedCalendar
 
 
 class CalendarStore(Protocol):

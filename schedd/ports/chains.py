@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from schedd.core.chains import Join, Wanted
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.model import Claim, LiveRun
-from schedd.core.records import ChainRefused
+from schedd.core.jobs.chains import Join, Wanted
+from schedd.core.runs.model import Claim, LiveRun
+from schedd.core.runs.records import ChainRefused
 
 
 class ChainStore(Protocol):

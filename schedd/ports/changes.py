@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
-from schedd.core.changes import Change, Cursor, Missed, News, Scope
 from schedd.core.ids import JobId, RunId
+from schedd.core.runs.change_stream import Change, Cursor, Missed, News, Scope
 
 
 class ChangeStore(Protocol):

@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import Protocol
 
-from schedd.core import membership
 from schedd.core.checkup.facts import Facts
+from schedd.core.cluster import membership
 from schedd.core.ids import (
     Epoch,
     ShardId,

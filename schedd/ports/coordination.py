@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias
 
-from schedd.core.coordination import (
+from schedd.core.cluster.coordination import (
     Compare,
     Entry,
     Followed,

@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Protocol
 
 from schedd.core.ids import RedriveId, RunId
-from schedd.core.model import AuditEntry
-from schedd.core.records import Conflict, DeadLetterGroup, DeadLetterRecord, Idempotency
-from schedd.core.redrive import Choice, Line, RedriveRecord, Wish
-from schedd.core.run_records import RunRecord
+from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.records import Conflict, DeadLetterGroup, DeadLetterRecord, Idempotency
+from schedd.core.runs.redrive import Choice, Line, RedriveRecord, Wish
+from schedd.core.runs.run_records import RunRecord
 
 
 class DeadLetterStore(Protocol):

@@ -11,10 +11,8 @@ from schedd.core.ids import (
     RunId,
     ShardId,
 )
-from schedd.core.model import Incarnation, LiveRun
-from schedd.core.records import (
-    WorkerView,
-)
+from schedd.core.runs.model import Incarnation, LiveRun
+from schedd.core.runs.records import WorkerView
 from schedproto.v1 import run_pb2, worker_service_pb2
 
 

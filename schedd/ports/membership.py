@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from schedd.core.cluster_events import ClusterEvent, Losses
+from schedd.core.cluster.cluster_events import ClusterEvent, Losses
 from schedd.core.ids import (
     Epoch,
     ShardId,
@@ -12,10 +12,8 @@ from schedd.core.ids import (
     Term,
     Timeline,
 )
-from schedd.core.model import Claim, ShardRow, Tenure
-from schedd.core.records import (
-    Probe,
-)
+from schedd.core.runs.model import Claim, ShardRow, Tenure
+from schedd.core.runs.records import Probe
 
 
 class MembershipStore(Protocol):

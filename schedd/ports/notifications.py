@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
-from schedd.core.model import Claim
-from schedd.core.notifications import (
+from schedd.core.jobs.notifications import (
     Happened,
     Notice,
     Notification,
@@ -16,6 +15,7 @@ from schedd.core.notifications import (
     Waits,
     Way,
 )
+from schedd.core.runs.model import Claim
 
 
 class NotificationStore(Protocol):

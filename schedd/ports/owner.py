@@ -4,10 +4,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from schedd.core.backfill_records import OpenBackfill
-from schedd.core.broadcast import Closed, Closing
-from schedd.core.changes import ChangedRuns, Cursor
-from schedd.core.deadlines import Ending
 from schedd.core.ids import (
     IncarnationId,
     JobId,
@@ -15,10 +11,23 @@ from schedd.core.ids import (
     ShardId,
     Token,
 )
-from schedd.core.lifecycle import State
-from schedd.core.model import Claim, Crowd, Draft, Firing, Incarnation, LiveRun, Loss, RunKey, Timer
-from schedd.core.pools import PoolKey, Standing
-from schedd.core.records import (
+from schedd.core.runs.broadcast import Closed, Closing
+from schedd.core.runs.change_stream import ChangedRuns, Cursor
+from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import (
+    Claim,
+    Crowd,
+    Draft,
+    Firing,
+    Incarnation,
+    LiveRun,
+    Loss,
+    RunKey,
+    Timer,
+)
+from schedd.core.runs.pools import PoolKey, Standing
+from schedd.core.runs.records import (
     Assignments,
     FailedTooOften,
     Fired,
@@ -28,7 +37,8 @@ from schedd.core.records import (
     StoredDefinition,
     Unstarted,
 )
-from schedd.core.redrive import Line, OpenRedrive
+from schedd.core.runs.redrive import Line, OpenRedrive
+from schedd.core.timers.backfill_records import OpenBackfill
 
 
 class OwnerStore(Protocol):
@@ -69,7 +79,9 @@ class OwnerStore(Protocol):
 
     async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, "StoredDefinition"]: ...
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
-        """`switched`: of the pauses (`core/pauses.py`) that the firings were reckoned from."""
+        """`switched`: of the pauses (`core/timers/cluster_pauses.py`) that the firings were
+        reckoned from.
+        """
         ...
 
     async def assign(

@@ -4,9 +4,9 @@ import builtins
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from schedd.core.model import AuditEntry
-from schedd.core.pools import PoolKey, PoolRecord, PoolUse, PoolUser, Rate, Standing
-from schedd.core.records import Conflict
+from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.pools import PoolKey, PoolRecord, PoolUse, PoolUser, Rate, Standing
+from schedd.core.runs.records import Conflict
 
 
 class PoolStore(Protocol):

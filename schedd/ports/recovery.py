@@ -4,11 +4,11 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from schedd.core.cluster.data_loss_check import Mark
 from schedd.core.ids import JobId, Term
-from schedd.core.marks import Mark
-from schedd.core.model import AuditEntry, RunKey
-from schedd.core.pauses import Pause, Pauses
-from schedd.core.records import StoredDefinition, WaitingRun
+from schedd.core.runs.model import AuditEntry, RunKey
+from schedd.core.runs.records import StoredDefinition, WaitingRun
+from schedd.core.timers.cluster_pauses import Pause, Pauses
 
 
 class RecoveryStore(Protocol):

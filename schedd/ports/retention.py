@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Protocol
 
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.model import Claim, RunKey
-from schedd.core.retention import EndedRun, OldRuns, Unwanted
+from schedd.core.runs.model import Claim, RunKey
+from schedd.core.runs.retention import EndedRun, OldRuns, Unwanted
 
 
 class RetentionStore(Protocol):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from schedd.core.cluster.database_stats import DatabaseLook
+from schedd.core.cluster.queue_stats import Stock
 from schedd.core.ids import ShardId
-from schedd.core.survey import Stock
-from schedd.core.vitals import DatabaseLook
 
 
 class SurveyStore(Protocol):

@@ -4,18 +4,17 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import (
     JobId,
     RunId,
     Token,
 )
-from schedd.core.job_filter import ALL_JOBS, JobFilter
-from schedd.core.lifecycle import State
-from schedd.core.model import AuditEntry, LiveRun, NewRun, Trigger
-from schedd.core.notifications import NOT_REDIRECTED, Redirected
-from schedd.core.pauses import NO_PAUSES, Pause, Pauses
-from schedd.core.records import (
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
+from schedd.core.jobs.notifications import NOT_REDIRECTED, Redirected
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import AuditEntry, LiveRun, NewRun, Trigger
+from schedd.core.runs.records import (
     ChainRefused,
     Conflict,
     Counts,
@@ -30,8 +29,9 @@ from schedd.core.records import (
     TimerEdit,
     Wait,
 )
-from schedd.core.run_filter import ALL_RUNS, RunFilter
-from schedd.core.run_records import AttemptRecord, RunRecord
+from schedd.core.runs.run_filter import ALL_RUNS, RunFilter
+from schedd.core.runs.run_records import AttemptRecord, RunRecord
+from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedkit.errors import Unavailable
 
 

@@ -4,15 +4,15 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from schedd.core.cluster_events import Kind, Registered
+from schedd.core.cluster.cluster_events import Kind, Registered
 from schedd.core.ids import (
     Epoch,
     IncarnationId,
     ShardId,
     Token,
 )
-from schedd.core.model import AuditEntry, Incarnation, LiveRun, Report, RunKey, Verdict
-from schedd.core.records import Drain, Unstarted
+from schedd.core.runs.model import AuditEntry, Incarnation, LiveRun, Report, RunKey, Verdict
+from schedd.core.runs.records import Drain, Unstarted
 
 DrainAudit: TypeAlias = Callable[[Drain | None, Drain | None], AuditEntry]
 

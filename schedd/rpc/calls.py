@@ -14,11 +14,11 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from schedd.api.calls import BATCHES, SERVICES, STREAMING, UNARY, Streaming, Unary
 from schedd.api.errors import CallError, InvalidArgument, Unbuilt, of_world
-from schedd.api.places import Places
+from schedd.api.runs.stream_limits import Places
 from schedd.api.services import Caller, Services
-from schedd.rpc.gate import Gate, caller
-from schedd.rpc.in_hand import InHand
-from schedd.rpc.reading import MOST_PARTS, put, streaming, unary
+from schedd.rpc.auth_interceptor import Gate, caller
+from schedd.rpc.request_decoding import MOST_PARTS, put, streaming, unary
+from schedd.rpc.request_memory import InHand
 from schedd.rpc.status import abort_with
 from schedkit.errors import Unavailable
 

@@ -23,9 +23,9 @@ from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from schedd.api.errors import NotFound, TooMany, cut
-from schedd.api.places import Places
-from schedd.rpc.gate import Gate
-from schedd.rpc.reading import Context, put, streaming, unary
+from schedd.api.runs.stream_limits import Places
+from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.request_decoding import Context, put, streaming, unary
 from schedd.rpc.status import abort_with
 from schedkit.tasks import Loop
 

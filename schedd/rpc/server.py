@@ -20,8 +20,8 @@ import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # it has no stubs
 
 from schedd.rpc.rejection_rate import MOST_HELD
-from schedkit.channel import SERVER_OPTIONS
 from schedkit.errors import Fault
+from schedkit.net.channel import SERVER_OPTIONS
 
 MOST_CALLS: Final = 2 * MOST_HELD
 """Calls and streams at a time, half of them for authenticated callers; what is more is refused with

@@ -39,16 +39,16 @@ from sqlalchemy import (
     tuple_,
 )
 
-from schedd.core.access_tokens import AccessToken
 from schedd.core.ids import AccessTokenId
-from schedd.core.model import AuditEntry
-from schedd.core.rights import Role
+from schedd.core.jobs.access_tokens import AccessToken
+from schedd.core.jobs.rights import Role
+from schedd.core.runs.model import AuditEntry
 from schedd.ports.access_tokens import MOST_MARKED, Noted, Revoked
 from schedd.store import audit
-from schedd.store.arrays import clean, ids
-from schedd.store.database import Database
-from schedd.store.rows import decoded
-from schedd.store.schema import access_tokens as tokens
+from schedd.store.connection.database import Database
+from schedd.store.schema.tables import access_tokens as tokens
+from schedd.store.statements.arrays import clean, ids
+from schedd.store.statements.rows import decoded
 from schedkit.records import dataclass, replace
 
 KEPT: Final = timedelta(days=30)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, select
 
 from schedd.core.ids import RunId
-from schedd.core.model import AuditEntry
-from schedd.store import arrays
-from schedd.store.schema import audit
+from schedd.core.runs.model import AuditEntry
+from schedd.store.schema.tables import audit
+from schedd.store.statements import arrays
 
 WRITE = """
 INSERT INTO audit (at, actor, action, object, outcome, reason, run_id, token, worker, source,

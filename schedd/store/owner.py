@@ -10,14 +10,12 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from schedd.core.backfill_records import OpenBackfill
-from schedd.core.broadcast import Closed, Closing
-from schedd.core.changes import ChangedRuns, Cursor
-from schedd.core.deadlines import Ending
-from schedd.core.early import GUARD
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
-from schedd.core.lifecycle import State
-from schedd.core.model import (
+from schedd.core.runs.broadcast import Closed, Closing
+from schedd.core.runs.change_stream import ChangedRuns, Cursor
+from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import (
     Assigned,
     Claim,
     Crowd,
@@ -29,8 +27,8 @@ from schedd.core.model import (
     RunKey,
     Timer,
 )
-from schedd.core.pools import PoolKey, Standing
-from schedd.core.records import (
+from schedd.core.runs.pools import PoolKey, Standing
+from schedd.core.runs.records import (
     Assignments,
     FailedTooOften,
     Fired,
@@ -40,25 +38,26 @@ from schedd.core.records import (
     StoredDefinition,
     Unstarted,
 )
-from schedd.core.redrive import Line, OpenRedrive
-from schedd.store import (
-    assigning,
-    broadcasting,
-    changes,
-    dispatch,
-    ending,
-    feeding,
-    firing,
-    live_runs,
-    overlapping,
-    own_changes,
-    pooling,
-    redriving,
+from schedd.core.runs.redrive import Line, OpenRedrive
+from schedd.core.timers.backfill_records import OpenBackfill
+from schedd.core.timers.pre_dispatch import GUARD
+from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
+from schedd.store.connection.database import Database
+from schedd.store.dispatch import (
+    assign,
+    broadcasts,
+    live_run_changes,
+    live_run_scan,
+    overlap,
+    pool_places,
 )
-from schedd.store.database import Database
-from schedd.store.fenced import fenced, fenced_rows, shards_of
-from schedd.store.halving import halved
-from schedd.store.operations import operations
+from schedd.store.jobs import owner_changes
+from schedd.store.reconcile import deadlines
+from schedd.store.results import redrive_feed
+from schedd.store.runs import change_stream
+from schedd.store.statements.bisect import halved
+from schedd.store.statements.operations import operations
+from schedd.store.timers import backfill_feed, fire
 from schedkit import failpoints
 from schedkit.records import dataclass
 
@@ -84,12 +83,12 @@ class PostgresOwnerStore:
     ) -> list[Timer]:
         """Timers due by `until`, soonest first or latest first, paused ones left out."""
         return await self.database.call(
-            lambda c: firing.due_timers(c, shards, until, limit, latest=latest)
+            lambda c: fire.due_timers(c, shards, until, limit, latest=latest)
         )
 
     async def timers(self, jobs: Sequence[JobId]) -> list[Timer]:
         """The timers of these jobs; none for a deleted one."""
-        return await self.database.call(lambda c: firing.timers(c, jobs))
+        return await self.database.call(lambda c: fire.timers(c, jobs))
 
     async def live_runs(
         self,
@@ -99,23 +98,25 @@ class PostgresOwnerStore:
         of: Collection[RunId] | None = None,
     ) -> list[LiveRun]:
         """Runs that haven't ended, in these states; waiting ones if they are ready at `until`."""
-        return await self.database.call(lambda c: live_runs.live_runs(c, shards, states, until, of))
+        return await self.database.call(
+            lambda c: live_run_scan.live_runs(c, shards, states, until, of)
+        )
 
     async def moment(self) -> Cursor:
         """The present one."""
-        return await self.database.call(changes.moment)
+        return await self.database.call(change_stream.moment)
 
     async def changed_runs(
         self, shards: Sequence[ShardId], states: Sequence[State], until: datetime, since: Cursor
     ) -> ChangedRuns | None:
         """Which of them may have changed since."""
         return await self.database.call(
-            lambda c: live_runs.changed_runs(c, shards, states, until, since)
+            lambda c: live_run_scan.changed_runs(c, shards, states, until, since)
         )
 
     async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, StoredDefinition]:
         """The present definitions."""
-        return await self.database.call(lambda c: dispatch.definitions(c, jobs))
+        return await self.database.call(lambda c: live_run_changes.definitions(c, jobs))
 
     async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
         """Advance timers and insert the runs of those that advanced."""
@@ -124,7 +125,7 @@ class PostgresOwnerStore:
             connection: Connection, mine: Sequence[Firing]
         ) -> tuple[list[LiveRun], list[JobId]]:
             IN_FIRE()
-            answer = firing.fire(connection, claim.tenure, mine, self.horizon, switched)
+            answer = fire.fire(connection, claim.tenure, mine, self.horizon, switched)
             BEFORE_FIRE()
             return answer
 
@@ -150,21 +151,21 @@ class PostgresOwnerStore:
         committed but their payloads can't be read: they are taken back as never started.
         """
 
-        def body(connection: Connection, mine: Sequence[Draft]) -> assigning.Outcome:
-            answer = assigning.assign(connection, claim.tenure, mine, next_token)
+        def body(connection: Connection, mine: Sequence[Draft]) -> assign.Outcome:
+            answer = assign.assign(connection, claim.tenure, mine, next_token)
             BEFORE_ASSIGN()
             return answer
 
-        async def write(batch: Sequence[Draft]) -> tuple[frozenset[ShardId], assigning.Outcome]:
+        async def write(batch: Sequence[Draft]) -> tuple[frozenset[ShardId], assign.Outcome]:
             lost, answer = await fenced(self.database, claim, batch, body)
-            return lost, answer or assigning.NOTHING
+            return lost, answer or assign.NOTHING
 
         distinct = list({draft.key: draft for draft in drafts}.values())
         answers, broken = await halved(distinct, write) if distinct else ([], [])
         outcomes = [outcome for _, (_, outcome) in answers]
         handed = [each for outcome in outcomes for each in outcome.assigned]
         paid = [run.key for run, paid in handed if paid]
-        payloads = await self.database.call(lambda c: assigning.payloads(c, paid)) if paid else {}
+        payloads = await self.database.call(lambda c: assign.payloads(c, paid)) if paid else {}
         return Assignments(
             [Assigned(run, payloads.get(run.key.run_id)) for run, _ in handed],
             [key for outcome in outcomes for key in outcome.ended],
@@ -178,21 +179,21 @@ class PostgresOwnerStore:
 
     async def there(self, ids: Collection[IncarnationId]) -> list[Incarnation]:
         """Those of these that are neither written off nor drained."""
-        return await self.database.call(lambda c: broadcasting.there(c, ids))
+        return await self.database.call(lambda c: broadcasts.there(c, ids))
 
     async def done(self, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
         """On which workers that was done already which these broadcasts do again."""
-        return await self.database.call(lambda c: broadcasting.done(c, keys))
+        return await self.database.call(lambda c: broadcasts.done(c, keys))
 
     async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
         """Broadcasts of which there is something to do."""
-        return await self.database.call(lambda c: broadcasting.over(c, keys))
+        return await self.database.call(lambda c: broadcasts.over(c, keys))
 
     async def close(self, claim: Claim, closings: Sequence[Closing]) -> Closed:
         """End broadcasts whose children have; cancel the children of those that are cancelled."""
 
         def body(connection: Connection, mine: Sequence[Closing]) -> Closed:
-            closed = broadcasting.close(connection, mine, shards_of(mine))
+            closed = broadcasts.close(connection, mine, shards_of(mine))
             BEFORE_CLOSE()
             return closed
 
@@ -209,13 +210,13 @@ class PostgresOwnerStore:
 
     async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
         """How full these are."""
-        return await self.database.call(lambda c: pooling.standings(c, pools))
+        return await self.database.call(lambda c: pool_places.standings(c, pools))
 
     async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
         """End what other runs of their jobs replace or leave no room for."""
 
         def body(connection: Connection, mine: Sequence[Crowd]) -> Parted:
-            parted = overlapping.part(connection, claim.tenure, mine)
+            parted = overlap.part(connection, claim.tenure, mine)
             BEFORE_PART()
             return parted
 
@@ -233,19 +234,19 @@ class PostgresOwnerStore:
 
     async def backfills(self, shards: Sequence[ShardId]) -> list[OpenBackfill]:
         """Those of which more runs may be made now, oldest first."""
-        return await self.database.call(lambda c: feeding.with_room(c, shards))
+        return await self.database.call(lambda c: backfill_feed.with_room(c, shards))
 
     async def feed(self, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:
         """Make the next runs of these, as many as there is room for."""
 
         def body(connection: Connection, mine: Sequence[OpenBackfill]) -> list[LiveRun]:
-            return feeding.feed(connection, claim.tenure, mine, shards_of(mine))
+            return backfill_feed.feed(connection, claim.tenure, mine, shards_of(mine))
 
         return await fenced_rows(self.database, claim, wanted, body)
 
     async def redrives(self, shards: Sequence[ShardId]) -> list[OpenRedrive]:
         """Those that these shards' owner makes the runs of, oldest first."""
-        return await self.database.call(lambda c: redriving.to_feed(c, shards))
+        return await self.database.call(lambda c: redrive_feed.to_feed(c, shards))
 
     async def redrive(
         self,
@@ -256,7 +257,7 @@ class PostgresOwnerStore:
         """Make the next runs of these, as many as their rates allow."""
 
         def body(connection: Connection, mine: Sequence[OpenRedrive]) -> list[LiveRun]:
-            return redriving.feed(connection, claim.tenure, mine, lines)
+            return redrive_feed.feed(connection, claim.tenure, mine, lines)
 
         return await fenced_rows(self.database, claim, wanted, body)
 
@@ -264,7 +265,7 @@ class PostgresOwnerStore:
         """Assignments that never started go whence they came."""
 
         def body(connection: Connection, mine: Sequence[Unstarted]) -> list[LiveRun]:
-            return dispatch.give_back(connection, mine, shards_of(mine))
+            return live_run_changes.give_back(connection, mine, shards_of(mine))
 
         return await fenced_rows(self.database, claim, unstarted, body)
 
@@ -272,7 +273,7 @@ class PostgresOwnerStore:
         """Write the losses down and move the runs on."""
 
         def body(connection: Connection, mine: Sequence[Loss]) -> list[RunKey]:
-            rescued = dispatch.rescue(connection, mine, shards_of(mine))
+            rescued = live_run_changes.rescue(connection, mine, shards_of(mine))
             BEFORE_RESCUE()
             return rescued
 
@@ -282,22 +283,22 @@ class PostgresOwnerStore:
         self, shards: Sequence[ShardId], now: datetime, limit: int
     ) -> tuple[list[JobRecord], list[tuple[JobRecord, int]]]:
         """Jobs that are to be resumed, or paused, by their owner."""
-        return await self.database.call(lambda c: own_changes.unsettled(c, shards, now, limit))
+        return await self.database.call(lambda c: owner_changes.unsettled(c, shards, now, limit))
 
     async def resume(self, claim: Claim, ended: Sequence[Resumption]) -> list[JobId]:
         """Resume these, if they are as they were."""
         return await fenced_rows(
-            self.database, claim, ended, lambda c, mine: own_changes.resume(c, claim.tenure, mine)
+            self.database, claim, ended, lambda c, mine: owner_changes.resume(c, claim.tenure, mine)
         )
 
     async def pause_failing(self, claim: Claim, failed: Sequence[FailedTooOften]) -> list[JobId]:
         """Pause these, if they are as they were."""
-        return await fenced_rows(self.database, claim, failed, own_changes.pause_failing)
+        return await fenced_rows(self.database, claim, failed, owner_changes.pause_failing)
 
     async def end_waiting(self, claim: Claim, ends: Sequence[Ending]) -> list[RunKey]:
         """End waiting runs of the claim's shards whose time is over."""
 
         def body(connection: Connection, mine: Sequence[Ending]) -> list[RunKey]:
-            return ending.end_waiting(connection, claim.tenure, mine, shards_of(mine))
+            return deadlines.end_waiting(connection, claim.tenure, mine, shards_of(mine))
 
         return await fenced_rows(self.database, claim, ends, body)

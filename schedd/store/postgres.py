@@ -12,48 +12,47 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from schedd.core.checkup.facts import DatabaseFacts
-from schedd.core.cluster_events import ClusterEvent, Kind, Losses, Registered, Why
-from schedd.core.early import GUARD
+from schedd.core.cluster.cluster_events import ClusterEvent, Kind, Losses, Registered, Why
 from schedd.core.ids import Epoch, IncarnationId, ShardId, TenureId, Term, Timeline, Token
-from schedd.core.model import Claim, Incarnation, LiveRun, Report, RunKey, ShardRow, Tenure, Verdict
-from schedd.core.records import Drain, Probe, Unstarted
-from schedd.store import (
-    access_tokens,
-    chains,
-    checkup,
-    cluster_events,
-    dispatch,
-    drains,
-    idempotency,
-    lineage,
-    membership,
-    partitions,
-    pooling,
-    reported,
-    results,
-    revisions,
-    workers,
-    write_probe,
+from schedd.core.runs.model import (
+    Claim,
+    Incarnation,
+    LiveRun,
+    Report,
+    RunKey,
+    ShardRow,
+    Tenure,
+    Verdict,
 )
+from schedd.core.runs.records import Drain, Probe, Unstarted
+from schedd.core.timers.pre_dispatch import GUARD
+from schedd.store import access_tokens
 from schedd.store.access_tokens import PostgresAccessTokenStore
-from schedd.store.backfill_store import PostgresBackfillStore
-from schedd.store.calendars import PostgresCalendarStore
-from schedd.store.chain_store import PostgresChainStore
-from schedd.store.changes import PostgresChangeStore
-from schedd.store.database import Database
-from schedd.store.dead_letter_store import PostgresDeadLetterStore
-from schedd.store.drains import AuditOf as DrainAudit
-from schedd.store.fence import application_name, ending_blockers
-from schedd.store.halving import halved
-from schedd.store.notification_store import PostgresNotificationStore
-from schedd.store.operations import operations
+from schedd.store.cluster import checkup, cluster_events, drains, membership, workers
+from schedd.store.cluster.cluster_pauses import PostgresPauseStore
+from schedd.store.cluster.drains import AuditOf as DrainAudit
+from schedd.store.cluster.fence import application_name, ending_blockers
+from schedd.store.cluster.recovery import PostgresRecoveryStore
+from schedd.store.connection import database_identity, write_probe
+from schedd.store.connection.database import Database
+from schedd.store.dispatch import live_run_changes, pool_places
+from schedd.store.dispatch.unstarted import forget_expired
+from schedd.store.jobs import chains
+from schedd.store.jobs.calendars import PostgresCalendarStore
+from schedd.store.jobs.pools import PostgresPoolStore
+from schedd.store.notify.outbox_store import PostgresNotificationStore
 from schedd.store.owner import PostgresOwnerStore
-from schedd.store.pauses import PostgresPauseStore
-from schedd.store.pools import PostgresPoolStore
-from schedd.store.recovery import PostgresRecoveryStore
-from schedd.store.retention_store import PostgresRetentionStore
-from schedd.store.survey_store import PostgresSurveyStore
-from schedd.store.unstarted import forget_expired
+from schedd.store.reconcile.retention_store import PostgresRetentionStore
+from schedd.store.reconcile.stats_store import PostgresSurveyStore
+from schedd.store.results import reported_runs, results
+from schedd.store.results.chain_store import PostgresChainStore
+from schedd.store.results.dead_letter_store import PostgresDeadLetterStore
+from schedd.store.runs.change_stream import PostgresChangeStore
+from schedd.store.schema import partitions, revisions
+from schedd.store.statements import idempotency
+from schedd.store.statements.bisect import halved
+from schedd.store.statements.operations import operations
+from schedd.store.timers.backfill_store import PostgresBackfillStore
 from schedd.store.users import PostgresUserStore
 from schedkit import failpoints
 from schedkit.errors import TookTooLong
@@ -76,8 +75,8 @@ class PostgresMembershipStore:
     async def probe(self) -> Probe:
         """The server's clock, timeline and role, and whether it is the database that was known."""
         known = self.database.lineage.known
-        probe = await self.database.call(lineage.look)
-        lineage.compare(self.database.lineage, probe, known)
+        probe = await self.database.call(database_identity.look)
+        database_identity.compare(self.database.lineage, probe, known)
         return probe
 
     async def cluster_id(self) -> str:
@@ -173,7 +172,7 @@ class PostgresResultStore:
         """The runs as they stand."""
         if not keys:
             return {}
-        return await self.database.call(lambda c: reported.reported_runs(c, keys))
+        return await self.database.call(lambda c: reported_runs.reported_runs(c, keys))
 
     async def accept(self, reports: Sequence[Report]) -> list[Verdict | None]:
         """Return a verdict for each, in order. None: this report can't be stored.
@@ -205,7 +204,7 @@ class PostgresResultStore:
         """Assignments that their worker didn't take go whence they came; the token is the guard."""
 
         async def write(batch: Sequence[Unstarted]) -> list[LiveRun]:
-            return await self.database.call(lambda c: dispatch.give_back(c, batch, None))
+            return await self.database.call(lambda c: live_run_changes.give_back(c, batch, None))
 
         answers, _ = await halved(unstarted, write) if unstarted else ([], [])
         return [run.key for _, back in answers for run in back]
@@ -218,7 +217,7 @@ class PostgresResultStore:
         """Write down starts, where the token still runs."""
 
         async def write(batch: Sequence[tuple[RunKey, Token, datetime]]) -> None:
-            await self.database.call(lambda c: reported.started(c, batch))
+            await self.database.call(lambda c: reported_runs.started(c, batch))
 
         if starts:
             await halved(starts, write)
@@ -364,7 +363,7 @@ class PostgresStore:
             self.ensure_partitions,
             self.drop_empty_days,
             lambda: self.database.call(forget_expired),
-            lambda: self.database.call(pooling.forget_orphans),
+            lambda: self.database.call(pool_places.forget_orphans),
             lambda: self.database.call(chains.forget_orphans),
             lambda: self.database.call(cluster_events.prune),
             self._forget_tokens,

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import field
 from datetime import datetime
 
-from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import JobId, RunId, Token
-from schedd.core.job_filter import ALL_JOBS, JobFilter
-from schedd.core.lifecycle import State
-from schedd.core.model import AuditEntry, LiveRun, NewRun, Trigger
-from schedd.core.notifications import NOT_REDIRECTED, Redirected
-from schedd.core.records import (
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
+from schedd.core.jobs.notifications import NOT_REDIRECTED, Redirected
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import AuditEntry, LiveRun, NewRun, Trigger
+from schedd.core.runs.records import (
     ChainRefused,
     Conflict,
     Counts,
@@ -27,26 +27,18 @@ from schedd.core.records import (
     TimerEdit,
     Wait,
 )
-from schedd.core.run_filter import ALL_RUNS, RunFilter
-from schedd.core.run_records import AttemptRecord, RunRecord
-from schedd.store import (
-    audit,
-    counting,
-    creating,
-    dispatch,
-    jobs,
-    ledger,
-    pausing,
-    run_listing,
-    runs,
-    submitting,
-    unstarted,
-    work,
-)
-from schedd.store.database import Database
-from schedd.store.gathered import Gathered
-from schedd.store.operations import operations
-from schedd.store.together import Together
+from schedd.core.runs.run_filter import ALL_RUNS, RunFilter
+from schedd.core.runs.run_records import AttemptRecord, RunRecord
+from schedd.store import audit
+from schedd.store.connection.database import Database
+from schedd.store.dispatch import live_run_changes, unstarted
+from schedd.store.jobs import job_insert, job_pauses, jobs, submits
+from schedd.store.reconcile import failing_jobs
+from schedd.store.runs import run_counts, run_list, runs
+from schedd.store.statements.batched_reads import Gathered
+from schedd.store.statements.group_commit import Together
+from schedd.store.statements.operations import operations
+from schedd.store.timers import accounted_times
 from schedkit.errors import Unavailable
 from schedkit.records import dataclass
 
@@ -66,10 +58,10 @@ class PostgresUserStore:
             return self.database.call(lambda c: runs.get_runs(c, run_ids))
 
         def submit_all(wanted: Sequence[Submit]) -> Awaitable[dict[int, RunRecord]]:
-            return self.database.call(lambda c: submitting.submit_all(c, wanted))
+            return self.database.call(lambda c: submits.submit_all(c, wanted))
 
         def create_all(wanted: Sequence[Create]) -> Awaitable[dict[int, JobRecord]]:
-            return self.database.call(lambda c: creating.create_all(c, wanted))
+            return self.database.call(lambda c: job_insert.create_all(c, wanted))
 
         object.__setattr__(self, "gathered", Gathered(fetch))
         object.__setattr__(self, "submits", Together(submit_all, self._submit, lambda s: s.size))
@@ -92,7 +84,7 @@ class PostgresUserStore:
         return await self.creates.ask_all(wanted, lambda create: create.plain)
 
     async def _create(self, create: Create) -> JobRecord | Conflict | ChainRefused:
-        return await self.database.call(lambda c: creating.create(c, create))
+        return await self.database.call(lambda c: job_insert.create(c, create))
 
     async def get_job(self, namespace: str, job: str) -> JobRecord | None:
         """By id or by name."""
@@ -104,7 +96,7 @@ class PostgresUserStore:
 
     async def definitions(self, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
         """By id alone, as `definition`."""
-        return await self.database.call(lambda c: dispatch.definitions(c, jobs))
+        return await self.database.call(lambda c: live_run_changes.definitions(c, jobs))
 
     async def list_jobs(
         self,
@@ -148,7 +140,7 @@ class PostgresUserStore:
     ) -> JobRecord | Conflict | None:
         """Fire nothing more of it; until then, if that is said."""
         return await self.database.call(
-            lambda c: pausing.pause_job(
+            lambda c: job_pauses.pause_job(
                 c, job_id, note, actor, audit, until, seen_generation, noted
             )
         )
@@ -164,7 +156,7 @@ class PostgresUserStore:
     ) -> JobRecord | Conflict | None:
         """Let it fire again, from this timer on."""
         return await self.database.call(
-            lambda c: pausing.resume_job(
+            lambda c: job_pauses.resume_job(
                 c, job_id, timer, skipped, audit, seen_generation, noted=noted
             )
         )
@@ -200,7 +192,7 @@ class PostgresUserStore:
         return await self.submits.ask_all(wanted, lambda submit: submit.plain)
 
     async def _submit(self, submit: Submit) -> RunRecord | Conflict | None:
-        return await self.database.call(lambda c: submitting.submit(c, submit))
+        return await self.database.call(lambda c: submits.submit(c, submit))
 
     async def insert_run(
         self,
@@ -237,7 +229,7 @@ class PostgresUserStore:
     ) -> tuple[list[RunRecord], tuple[datetime, RunId] | None]:
         """Newest first, past `after`, and how far that goes."""
         return await self.database.call(
-            lambda c: run_listing.list_runs(c, namespace, after, limit, wanted)
+            lambda c: run_list.list_runs(c, namespace, after, limit, wanted)
         )
 
     async def newest_states(self, job_ids: Sequence[JobId], count: int) -> dict[JobId, list[State]]:
@@ -288,15 +280,15 @@ class PostgresUserStore:
 
     async def accounted(self, job_id: JobId, at: datetime) -> RunRecord | None:
         """The row that accounts for an instant of the schedule."""
-        return await self.database.call(lambda c: ledger.accounted(c, job_id, at))
+        return await self.database.call(lambda c: accounted_times.accounted(c, job_id, at))
 
     async def taken_by(self, job_id: JobId, after: datetime) -> RunRecord | None:
         """The schedule's first later row."""
-        return await self.database.call(lambda c: ledger.taken_by(c, job_id, after))
+        return await self.database.call(lambda c: accounted_times.taken_by(c, job_id, after))
 
     async def last_pause(self, object_: str, since: datetime, at: datetime) -> AuditEntry | None:
         """Who paused it last, no later than `at`."""
-        return await self.database.call(lambda c: ledger.last_pause(c, object_, since, at))
+        return await self.database.call(lambda c: accounted_times.last_pause(c, object_, since, at))
 
     async def audit(self, entry: AuditEntry) -> None:
         """Append one line."""
@@ -304,16 +296,16 @@ class PostgresUserStore:
 
     async def counts(self) -> Counts:
         """The live work at a glance."""
-        return await self.database.call(counting.counts)
+        return await self.database.call(run_counts.counts)
 
     async def waits(self) -> list[Wait]:
         """What has waited longest among some of each shard."""
-        return await self.database.call(counting.waits)
+        return await self.database.call(run_counts.waits)
 
     async def failing(self) -> list[FailingRow]:
         """Jobs whose last runs failed again and again."""
-        return await self.database.call(work.failing)
+        return await self.database.call(failing_jobs.failing)
 
     async def growing(self) -> list[GrowingRow]:
         """Jobs whose waiting runs grow."""
-        return await self.database.call(work.growing)
+        return await self.database.call(failing_jobs.growing)

@@ -28,16 +28,17 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedd.api.services import Services
-from schedd.telemetry import Telemetry
-from schedd.web import health, login, problems, refusals, templating, ways
+from schedd.telemetry.recorder import Telemetry
+from schedd.web import health, links, login, refusals, templating
 from schedd.web.forwarded import STRAIGHT, Forwarded, Reach
 from schedd.web.guard import AtATime, OwnHost, SameOrigin, SecurityHeaders, host_of
 from schedd.web.health import Readiness
-from schedd.web.known import FIGURES, IDENTITY, Known
+from schedd.web.http_auth import FIGURES, IDENTITY, Known
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.site import Site
 from schedd.web.refusals import Way
-from schedd.web.rest import Rest
+from schedd.web.rest import problems
+from schedd.web.rest.rest import Rest
 
 
 def build(
@@ -133,14 +134,14 @@ async def _other_method(request: Request, error: Exception) -> Response:
     """
     path, routes = request.url.path, request.app.routes
     assert isinstance(error, HTTPException)
-    allowed = ", ".join(sorted(ways.methods(routes, path))) or "GET, HEAD"  # the files' own
+    allowed = ", ".join(sorted(links.methods(routes, path))) or "GET, HEAD"  # the files' own
     problem = problems.problem(
         "METHOD_NOT_ALLOWED",
         f"{path} knows {allowed}, not {request.method}",
         reason="METHOD_NOT_ALLOWED",
         remedy="what changes something is sent by the buttons of a page, or asked of /api/v1/",
     )
-    way = Way(ways.page_of(routes, path), "To its page")
+    way = Way(links.page_of(routes, path), "To its page")
     who = request.scope.get(IDENTITY)
     return refusals.told(request.scope, problem, who, way=way, headers={"allow": allowed})
 

@@ -16,10 +16,11 @@ from typing import Any, Final
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from schedd.web import problems, refusals
+from schedd.web import refusals
 from schedd.web.guard import PROBES
-from schedkit.channel import is_loopback
-from schedkit.proxies import NO_PROXIES, Proxies
+from schedd.web.rest import problems
+from schedkit.net.channel import is_loopback
+from schedkit.net.proxies import NO_PROXIES, Proxies
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,18 +21,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from schedd.api import in_time
-from schedd.api.access_tokens import log_in, log_out, replace_login
+from schedd.api import deadlines
+from schedd.api.auth.access_tokens import log_in, log_out, replace_login
 from schedd.api.errors import CallError, OutcomeUnclear, OutOfTouch, of_world
 from schedd.api.services import Services
-from schedd.core.rights import Identity
-from schedd.web import login_page, problems, refusals, ways
-from schedd.web.known import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
+from schedd.core.jobs.rights import Identity
+from schedd.web import links, login_page, refusals
+from schedd.web.http_auth import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, cookie_of
 from schedd.web.login_page import LONGEST, MOST, UNDONE, typed_in
 from schedd.web.pages.forms import fields_of
-from schedd.web.problems import Refusal
+from schedd.web.rest import problems
+from schedd.web.rest.problems import Refusal
+from schedkit.daemon.log_rate_limit import LimitedLine
 from schedkit.errors import Unavailable
-from schedkit.log_rate_limit import LimitedLine
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
         after, undone, typed = form.get("next", "")[:LONGEST], UNDONE in form, typed_in(form)
         who: Identity | None = request.scope.get(IDENTITY)
         try:
-            async with in_time.read(None, services.database_answered_at):
+            async with deadlines.read(None, services.database_answered_at):
                 who = await services.authentication.of_token(form.get("token", "")[:LONGEST])
                 request.scope[IDENTITY] = who
                 caller = caller_of(request)
@@ -73,7 +74,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
             )
         if (former := cookie_of(request.headers)) is not None:
             await _end_former(services, former, caller.source, stayed)
-        after = ways.page_of(request.app.routes, after)
+        after = links.page_of(request.app.routes, after)
         response: Response = RedirectResponse(after, 303)
         if undone:
             response = await back_with(request, after, typed)
@@ -86,7 +87,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
     async def leave(request: Request) -> Response:
         caller = caller_of(request)
         try:
-            async with in_time.changed(in_time.WAITS):
+            async with deadlines.changed(deadlines.WAITS):
                 await log_out(services, caller)
         except (CallError, Unavailable) as error:
             return refusals.told(request.scope, problems.of(error), caller.who)
@@ -104,7 +105,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
 async def _end_former(services: Services, login: str, source: str, stayed: LimitedLine) -> None:
     """Where that fails its browser has the new one all the same."""
     try:
-        async with in_time.changed(0):
+        async with deadlines.changed(0):
             await replace_login(services, login, source)
     except (CallError, Unavailable) as error:
         if since := stayed.due():

@@ -20,11 +20,11 @@ from urllib.parse import urlencode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
-from schedd.api.validation import MAX_PAYLOAD
-from schedd.core.rights import Identity, Kind
-from schedd.web import ways
+from schedd.api.definitions.validation import MAX_PAYLOAD
+from schedd.core.jobs.rights import Identity, Kind
+from schedd.web import links
 from schedd.web.pages.forms import fields_of
-from schedd.web.problems import Refusal
+from schedd.web.rest.problems import Refusal
 from schedd.web.templating import render
 
 LONGEST: Final = 8192
@@ -63,7 +63,7 @@ def shown(
         asked=who is None or who.kind is not Kind.ANYBODY,
         wrong=wrong,
         seen=problem,
-        next=ways.page_of(request.app.routes, after),
+        next=links.page_of(request.app.routes, after),
         undone=undone or problem is not None,
         typed=[(TYPED + name, value) for name, value in typed.items()],
     )

@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Scope
 
-from schedd.core.rights import Identity, Kind
-from schedd.web import problems
+from schedd.core.jobs.rights import Identity, Kind
+from schedd.web.rest import problems
 from schedd.web.templating import render
 
 CALLS: Final = "/api/"

@@ -19,12 +19,12 @@ from typing import Any, Final, NoReturn, cast
 import uvicorn
 from starlette.applications import Starlette
 
+from schedkit.daemon.log_rate_limit import LimitedLine
 from schedkit.errors import Fault, Misconfigured
-from schedkit.https import Handshake
-from schedkit.listening import listening
-from schedkit.log_rate_limit import LimitedLine
-from schedkit.patience import MOST, protocol_of
-from schedkit.proxies import NO_PROXIES, Proxies
+from schedkit.net.http_limits import MOST, protocol_of
+from schedkit.net.https import Handshake
+from schedkit.net.listening import listening
+from schedkit.net.proxies import NO_PROXIES, Proxies
 
 GRACE: Final = 3
 """Seconds for requests that are being answered when the server is told to end."""

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 
-from schedd.web import words
+from schedd.web import formatting
 
 HERE: Final = Path(__file__).parent
 STATIC: Final = HERE / "static"
@@ -92,12 +92,14 @@ def _asset(name: str) -> str:
 
 def _moment(at: datetime, now: datetime) -> Markup:
     """An instant for people, with the exact one for machines and under the mouse."""
-    exact = words.iso(at)
-    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, words.clock(at, now))
+    exact = formatting.iso(at)
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(
+        exact, formatting.clock(at, now)
+    )
 
 
 def _span(length: timedelta | None) -> str:
-    return "–" if length is None else words.span(length)
+    return "–" if length is None else formatting.span(length)
 
 
 def _capitalised(text: str) -> str:
@@ -112,5 +114,5 @@ _environment.globals["linker"] = linker
 _environment.globals["once"] = _UNSTAMPED
 _environment.globals["moment"] = _moment
 _environment.filters["span"] = _span
-_environment.filters["iso"] = words.iso
+_environment.filters["iso"] = formatting.iso
 _environment.filters["capitalised"] = _capitalised

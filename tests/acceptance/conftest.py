@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from schedclient import SyncClient
-from schedctl.dev.processes import find
+from schedctl.dev.servers.processes import find
 from support.cluster import DevCluster, dev_cluster
 
 TTL = 3.0

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from schedclient import Run, SyncClient
-from schedd.core.rank import CLASS_STEP
+from schedd.core.dispatch.priority_order import CLASS_STEP
 from support.cluster import DevCluster
 from support.probe import Probe, Start
 from support.wait import PATIENCE, wait_until

@@ -19,9 +19,9 @@ import pytest
 
 from acceptance.conftest import SHORT_LEASES
 from schedclient import TLS, ApiError, Run, SyncClient
-from schedctl.dev.certificates import issue
 from schedctl.dev.records import Folder, Kind
-from schedkit.channel import LOOK_EVERY, split_address
+from schedctl.dev.servers.certificates import issue
+from schedkit.net.channel import LOOK_EVERY, split_address
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from support.cluster import DevCluster, dev_cluster

@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from schedclient import InvalidArgument, Run, SyncClient
+from schedd.core.cluster.partition import shard_of_job
 from schedd.core.ids import JobId
-from schedd.core.partition import shard_of_job
 from support.cluster import DevCluster
 from support.owners import owner_of
 from support.wait import wait_until

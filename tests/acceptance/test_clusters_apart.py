@@ -16,8 +16,8 @@ from typing import Any
 import psycopg2
 import pytest
 
-from schedctl.dev.ports import address, reserve
-from schedd.core.coordination import DeletePrefix
+from schedctl.dev.servers.ports import address, reserve
+from schedd.core.cluster.coordination import DeletePrefix
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
 from support.wait import PATIENCE, wait_until

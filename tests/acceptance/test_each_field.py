@@ -18,7 +18,8 @@ from google.protobuf.descriptor import Descriptor
 
 from schedclient import InvalidArgument, SyncClient
 from schedctl import app
-from schedd.api import definitions, unbuilt
+from schedd.api import unbuilt
+from schedd.runtime import job_codec
 from schedproto.v1 import job_pb2
 from support.cluster import DevCluster
 
@@ -97,7 +98,7 @@ WRITTEN_AS: Final = {"local_at": "at"}
 def _fields(message: Descriptor, prefix: str = "") -> Iterator[str]:
     """What a person may write, of the job itself and of what belongs to its schedule."""
     left_out = {
-        *definitions.SET_BY_CLUSTER,
+        *job_codec.SET_BY_CLUSTER,
         *WRITTEN_AS,
         *unbuilt.FIELDS.get(message.full_name, ()),
     }

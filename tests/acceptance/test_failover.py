@@ -8,7 +8,7 @@ from pathlib import Path
 
 from acceptance.conftest import TTL, pids
 from schedclient import NotFound, SyncClient
-from schedctl.dev.processes import find
+from schedctl.dev.servers.processes import find
 from support.cluster import DevCluster
 from support.probe import Probe, Start
 from support.ticking import BY_POLICY, start_ticking

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from schedclient import SyncClient, TableGuard
-from schedctl.dev import postgres
-from schedctl.dev.processes import Process, find
+from schedctl.dev.servers import postgres
+from schedctl.dev.servers.processes import Process, find
 from support.cluster import DevCluster
 from support.repository import ROOT
 from support.wait import PATIENCE, wait_until

@@ -25,7 +25,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
 from schedclient import SyncClient
-from schedctl.dev.http import fetch
+from schedctl.dev.servers.http import fetch
 from schedd.api import calls
 from schedkit.clock import utcnow
 from schedproto.v1 import job_pb2, peer_service_pb2

@@ -13,8 +13,8 @@ from standardwebhooks import Webhook
 
 from acceptance.conftest import SECRET
 from schedclient import InvalidArgument, SyncClient
+from schedd.core.cluster.partition import shard_of
 from schedd.core.ids import JobId
-from schedd.core.partition import shard_of
 from support.cluster import DevCluster
 from support.wait import PATIENCE, wait_until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from support.cluster import DevCluster, dev_cluster
 from support.managed import without_timeline
 from support.pgbouncer import pgbouncer

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from schedclient import Attempt, Run, SyncClient
-from schedd.core.partition import shard_of_pool
+from schedd.core.cluster.partition import shard_of_pool
 from support.cluster import DevCluster
 from support.owners import owner_of
 from support.wait import wait_until

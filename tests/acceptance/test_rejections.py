@@ -26,7 +26,7 @@ import pytest
 
 from acceptance.conftest import pids
 from schedclient import SyncClient
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from support.cluster import DevCluster, dev_cluster, importing
 from support.etcd import _find_etcdctl
 from support.wait import PATIENCE, wait_until

@@ -19,9 +19,9 @@ from psycopg2 import OperationalError
 
 from schedclient import Run, SyncClient
 from schedclient.errors import FailedPrecondition
-from schedctl.dev import binaries, postgres
-from schedctl.dev.processes import Process
-from schedd.core import marks
+from schedctl.dev.servers import binaries, postgres
+from schedctl.dev.servers.processes import Process
+from schedd.core.cluster import data_loss_check
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
 from support.probe import Probe
@@ -202,8 +202,8 @@ def _marked_an_hour_on(cluster: DevCluster) -> bool:
 async def _remembered(cluster: DevCluster) -> bool:
     """Whether etcd has a mark of the hour to come."""
     async with connect(cluster.etcd, deadline=1.0, root="schedd/") as etcd:
-        entry = await etcd.get(marks.KEY)
-    at = None if entry is None else marks.decode(entry.value).at
+        entry = await etcd.get(data_loss_check.KEY)
+    at = None if entry is None else data_loss_check.decode(entry.value).at
     return at is not None and at > datetime.now(UTC) + timedelta(minutes=30)
 
 

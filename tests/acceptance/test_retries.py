@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 
 from schedclient import Attempt, Run, SyncClient
-from schedd.core.definition import RetryPolicy
+from schedd.core.cluster.partition import shard_of
 from schedd.core.ids import JobId, RunId
-from schedd.core.partition import shard_of
-from schedd.core.retry import wait
+from schedd.core.jobs.definition import RetryPolicy
+from schedd.core.runs.retry import wait
 from support.cluster import DevCluster
 from support.owners import owner_of
 from support.probe import Probe

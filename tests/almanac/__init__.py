@@ -1,4 +1,4 @@
-"""When jobs ought to run, found without the product: the judge of `schedd.core.cron`.
+"""When jobs ought to run, found without the product: the judge of `schedd.core.schedule.cron`.
 
     meaning   what one expression means, as plain sets of values
     drawing   random expressions, each with its meaning; nothing is parsed

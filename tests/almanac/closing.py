@@ -1,4 +1,4 @@
-"""What a job excludes, found without the product: the judge of `schedd.core.calendars`.
+"""What a job excludes, found without the product: the judge of `schedd.core.schedule.calendars`.
 
     drawn calendars ─▶ is this minute of that clock excluded?  (sets of days, meanings of cron)
     fixed times × days ─▶ the day onto which each excluded one is moved
@@ -18,8 +18,8 @@ from typing import Any
 from almanac.drawing import draw
 from almanac.meaning import Meaning
 from almanac.walker import Walk, instants, walk
-from schedd.core.calendars import MOST_DAYS, Roll
-from schedd.core.cron import Dst, Gap, Pass
+from schedd.core.schedule.calendars import MOST_DAYS, Roll
+from schedd.core.schedule.cron import Dst, Gap, Pass
 
 _DAY = 24 * 60
 _EPOCH = date(1970, 1, 1)

@@ -23,9 +23,9 @@ from almanac.meaning import (
     nth_weekday,
 )
 from almanac.trials import Wrong
-from schedd.core import cron
-from schedd.core.cron import CronExpression, Rewrite
-from schedd.core.timetable import Finding, lint
+from schedd.core.schedule import cron
+from schedd.core.schedule.cron import CronExpression, Rewrite
+from schedd.core.schedule.timetable import Finding, lint
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "UTC")
 NOW = datetime(2026, 11, 28, tzinfo=UTC)

@@ -23,10 +23,10 @@ from importlib import metadata
 from pathlib import Path
 
 from almanac.trials import ZONES
-from schedd.core import cron, zones
-from schedd.core.cron import DEBIAN, DIALECT, CronExpression
-from schedd.core.cron.expression import _first_from
-from schedd.core.zones import Zone
+from schedd.core.schedule import cron, zones
+from schedd.core.schedule.cron import DEBIAN, DIALECT, CronExpression
+from schedd.core.schedule.cron.expression import _first_from
+from schedd.core.schedule.zones import Zone
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "cron"
 SEED = "default/golden"

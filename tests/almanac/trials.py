@@ -18,8 +18,8 @@ from cronsim import CronSim
 from almanac.drawing import draw
 from almanac.meaning import Meaning
 from almanac.walker import Walk, after, changes, instants, walk
-from schedd.core import cron, schedule
-from schedd.core.cron import EPOCH, CronExpression, Dst, Gap, Pass
+from schedd.core.schedule import compiled_schedule, cron
+from schedd.core.schedule.cron import EPOCH, CronExpression, Dst, Gap, Pass
 
 ZONES = (
     "Europe/Riga",
@@ -225,7 +225,9 @@ def _union(name: str, drawn: list[tuple[Meaning, list[int]]], here: Walk, dst: D
     if not few:
         return
     texts = tuple(meaning.text for meaning, _ in few)
-    compiled = schedule.compile(schedule.CronSchedule(texts, here.zone, dst), "", UUID(int=1))
+    compiled = compiled_schedule.compile(
+        compiled_schedule.CronSchedule(texts, here.zone, dst), "", UUID(int=1)
+    )
     start, end = (EPOCH + timedelta(seconds=at) for at in (here.start, here.end))
     found = [int(one.nominal.timestamp()) for one in compiled.instants_between(start, end, 1000)]
     wanted = sorted({at for _, instants in few for at in instants})

@@ -16,7 +16,7 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 from almanac.meaning import Meaning
-from schedd.core.cron import Dst, Gap, Pass
+from schedd.core.schedule.cron import Dst, Gap, Pass
 
 _DAY = 24 * 60
 _MARGIN = 180

@@ -15,10 +15,10 @@ from uuid import UUID
 
 from bench.rig import NOOP
 from schedclient import Client
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
+from schedd.core.cluster.partition import shard_of
 from schedd.core.ids import JobId
-from schedd.core.partition import shard_of
-from schedd.store import schema
+from schedd.store.schema import tables
 from support.cluster import DevCluster
 
 TEMPLATE: Final = "template-"
@@ -109,7 +109,7 @@ def copy(cluster: DevCluster, *kinds: tuple[int, range]) -> None:
 
 def copy_runs(cluster: DevCluster, count: int) -> None:
     """So many that have ended, each of another job, of one that has succeeded."""
-    names = [column.name for column in schema.runs.c]
+    names = [column.name for column in tables.runs.c]
     values = (CHANGED.get(name, f"r.{name}") for name in names)
     statement = RUNS.format(columns=", ".join(names), values=", ".join(values))
     with postgres.connect(cluster.dsn) as session, session.cursor() as cursor:

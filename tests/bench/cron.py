@@ -26,10 +26,10 @@ from time import process_time
 from uuid import UUID
 
 from bench.numbers import positive
-from schedd.core import cron, schedule, zones
-from schedd.core.calendars import Calendar, Exclude, rules
-from schedd.core.cron import CronExpression, dialect, expand, expression
-from schedd.core.zones import tzdata_version
+from schedd.core.schedule import compiled_schedule, cron, zones
+from schedd.core.schedule.calendars import Calendar, Exclude, rules
+from schedd.core.schedule.cron import CronExpression, dialect, expand, expression
+from schedd.core.schedule.zones import tzdata_version
 
 EXPRESSIONS = (
     "* * * * *",
@@ -105,7 +105,9 @@ def _seconds(one: CronExpression, questions: int) -> None:
 
 
 def _occurrence(one: CronExpression, questions: int) -> None:
-    compiled = schedule.compile(schedule.CronSchedule((one.text,), one.zone), "", UUID(int=1))
+    compiled = compiled_schedule.compile(
+        compiled_schedule.CronSchedule((one.text,), one.zone), "", UUID(int=1)
+    )
     at = datetime.fromtimestamp(START, UTC)
     for _ in range(questions):
         found = compiled.next_after(at)
@@ -115,8 +117,8 @@ def _occurrence(one: CronExpression, questions: int) -> None:
 
 def _excluding(one: CronExpression, questions: int) -> None:
     exclude = Exclude((WEEKENDS, HOLIDAYS), zone=one.zone)
-    when = schedule.CronSchedule((one.text,), one.zone)
-    compiled = schedule.compile(when, "", UUID(int=1), schedule.Bounds(), exclude)
+    when = compiled_schedule.CronSchedule((one.text,), one.zone)
+    compiled = compiled_schedule.compile(when, "", UUID(int=1), compiled_schedule.Bounds(), exclude)
     at = datetime.fromtimestamp(START, UTC)
     for _ in range(questions):
         found = compiled.next_after(at)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import schedclient.transport
+import schedclient.transport.transport
 from bench.connections import apart
 from bench.numbers import from_zero, positive, some_seconds
 from bench.rig import NOOP, bench_cluster, note, parser, quantiles, run, sizes, spent, tell
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--seed", type=from_zero, default=1)
     options = asked.parse_args(arguments)
     if not options.shared:
-        schedclient.transport.connect = apart
+        schedclient.transport.transport.connect = apart
     wrong = 0
     with bench_cluster(**sizes(options)) as cluster:
         asyncio.run(_submit(cluster, [0.01 * n for n in range(200)], options.connections))

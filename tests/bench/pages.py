@@ -37,8 +37,8 @@ from bench.rig import (
     sizes,
     tell,
 )
-from schedctl.dev import postgres
-from schedd.web.pages.told import COOKIE, Told, written
+from schedctl.dev.servers import postgres
+from schedd.web.pages.flash import COOKIE, Told, written
 from support.cluster import DevCluster, importing
 from support.repository import ROOT
 from support.wait import wait_until

@@ -20,24 +20,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, NoReturn
 
-import workerd.link
+import workerd.stream.stream
 from bench.connections import apart
 from bench.numbers import from_zero, positive, seconds_from_zero
 from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import wait_until_async
-from workerd import wire
-from workerd.attach import Attach
-from workerd.attempts import Origin
+from workerd import messages
 from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
 from workerd.core.cluster_time import ClusterTime, JudgingClock
 from workerd.core.ids import Address, Incarnation, Key
+from workerd.core.lease_trust import Trust
 from workerd.core.outcome import Outcome, Verdict
-from workerd.core.trust import Trust
-from workerd.courier import PATIENCE
+from workerd.delivery.result_sender import PATIENCE
 from workerd.identity import Identity
-from workerd.link import Link
-from workerd.work import MOST_LISTED
+from workerd.runs.assignments import MOST_LISTED
+from workerd.runs.attempts import Origin
+from workerd.stream.stream import Link
+from workerd.stream.streams import Attach
 
 SUCCEEDED: Final = Outcome(Verdict.SUCCEEDED)
 AT_A_TIME: Final = 20
@@ -73,7 +73,7 @@ class Hands:
         """Take them, start them, or refuse them."""
         now = boottime()
         for assignment in assignments:
-            offer = wire.offer_of(assignment, time)
+            offer = messages.offer_of(assignment, time)
             verdict = self._admission.offer(
                 offer, self._clock.read(now), trusted=self._trusted(now)
             )
@@ -84,7 +84,7 @@ class Hands:
                 case Known(State.ENDED):
                     self._send(offer.key)
                 case Refused():
-                    origin.send_refusal(wire.refusal(assignment.key, verdict))
+                    origin.send_refusal(messages.refusal(assignment.key, verdict))
         self._redeal()
 
     def rearm(self, time: ClusterTime) -> None:
@@ -92,7 +92,7 @@ class Hands:
 
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
         """Never start it, unless it has."""
-        key = wire.key_of(message)
+        key = messages.key_of(message)
         revoked = self._admission.revoke(key, self._clock.read(boottime()))
         if revoked:
             self._taken.pop(key, None)
@@ -101,11 +101,11 @@ class Hands:
 
     def cancel(self, cancel: pb.Cancel, link: Origin) -> None:
         """What has started ends well, and soon."""
-        key = wire.key_of(cancel.key)
+        key = messages.key_of(cancel.key)
         if self._admission.revoke(key, self._clock.read(boottime())):
             self._taken.pop(key, None)
             refused = Refused(Why.REVOKED, key.token, "cancelled before its start")
-            link.send_refusal(wire.refusal(cancel.key, refused))
+            link.send_refusal(messages.refusal(cancel.key, refused))
 
     def drain(self, *, on: bool) -> None:
         """Take nothing more, or something again."""
@@ -116,9 +116,9 @@ class Hands:
         """What waits was meant for the earlier one."""
         for key, refused in self._admission.renew(incarnation):
             assignment, origin = self._taken.pop(key)
-            origin.send_refusal(wire.refusal(assignment.key, refused))
+            origin.send_refusal(messages.refusal(assignment.key, refused))
 
-    def holdings(self) -> Iterator[wire.Holding]:
+    def holdings(self) -> Iterator[messages.Holding]:
         """What is held, armed or runs."""
         for key, (assignment, _) in self._taken.items():
             state = self._admission.state(key)
@@ -149,7 +149,7 @@ class Hands:
                 asyncio.get_running_loop().call_later(until - now, self._begin, key)
             case Refused():
                 del self._taken[key]
-                origin.send_refusal(wire.refusal(assignment.key, verdict))
+                origin.send_refusal(messages.refusal(assignment.key, verdict))
             case Started():
                 self._started[key] = self._start_date(assignment)
                 if self._lasts:
@@ -161,7 +161,7 @@ class Hands:
         """As a worker dates it: once it began, its instant had surely come."""
         at = self._date()
         if assignment.HasField("not_before"):
-            at = max(at, wire.date_of(assignment.not_before))
+            at = max(at, messages.date_of(assignment.not_before))
         return at
 
     def _end(self, key: Key) -> None:
@@ -169,7 +169,7 @@ class Hands:
         began = self._started.pop(key)
         self._admission.ended(key)
         ended = max(began, self._date())
-        result = wire.result(key, assignment, self._name, SUCCEEDED, began, ended)
+        result = messages.result(key, assignment, self._name, SUCCEEDED, began, ended)
         self._unanswered[key] = result, 0.0
         self._send(key)
         self._redeal()
@@ -195,7 +195,7 @@ class Hands:
     def acknowledge(self, answers: Iterable[pb.Acknowledgement]) -> None:
         """Stored, or stale: in either case it is over."""
         for answer in answers:
-            key = wire.key_of(answer.key)
+            key = messages.key_of(answer.key)
             if self._unanswered.pop(key, None) is not None:
                 self._admission.acknowledged(key)
 
@@ -289,7 +289,7 @@ def main(arguments: Sequence[str]) -> int:
         "--lasts", type=seconds_from_zero, default=0.0, help="seconds from start to end"
     )
     options = asked.parse_args(arguments)
-    workerd.link.connect = apart
+    workerd.stream.stream.connect = apart
     asyncio.run(live(options))
     # grpcio's own threads needn't be waited for.
     sys.stdout.flush()

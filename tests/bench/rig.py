@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from bench.numbers import positive
-from schedctl.dev.processes import living_in
+from schedctl.dev.servers.processes import living_in
 from support.cluster import DevCluster, NotUpError, dev_cluster, importing
 from support.repository import ROOT
 

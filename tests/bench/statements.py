@@ -31,13 +31,17 @@ from sqlalchemy import Connection, Engine, create_engine, event
 
 from bench.numbers import from_zero, positive
 from bench.rig import note, run, tell
-from schedd.core.definition import Priority
-from schedd.core.early import GUARD
 from schedd.core.ids import IncarnationId, ShardId, token_of
-from schedd.core.model import Claim, Firing
-from schedd.store import assigning, casts, firing, migrate, results
-from schedd.store.database import CONNECTION, url_of
-from schedd.store.fence import lock_shards
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.model import Claim, Firing
+from schedd.core.timers.pre_dispatch import GUARD
+from schedd.store.cluster.fence import lock_shards
+from schedd.store.connection import type_adapters
+from schedd.store.connection.database import CONNECTION, url_of
+from schedd.store.dispatch import assign
+from schedd.store.results import results
+from schedd.store.schema import migrate
+from schedd.store.timers import fire
 from support.postgres import ScratchServer, private_postgres
 from support.store import Member, World, draft, job_record, new_run, report
 
@@ -258,14 +262,14 @@ def _batch(driver: Driver, me: Member, some: Sequence[Firing]) -> None:
 
 def _fire(connection: Connection, claim: Claim, some: Sequence[Firing]) -> list[Any]:
     lock_shards(connection, claim)
-    runs, refused = firing.fire(connection, claim.tenure, some, GUARD, 0)
+    runs, refused = fire.fire(connection, claim.tenure, some, GUARD, 0)
     assert not refused, refused
     return runs
 
 
-def _assign(connection: Connection, claim: Claim, drafts: Sequence[Any]) -> assigning.Outcome:
+def _assign(connection: Connection, claim: Claim, drafts: Sequence[Any]) -> assign.Outcome:
     lock_shards(connection, claim)
-    return assigning.assign(connection, claim.tenure, drafts, lambda s: _token(claim, s))
+    return assign.assign(connection, claim.tenure, drafts, lambda s: _token(claim, s))
 
 
 def _token(claim: Claim, shard: ShardId) -> Any:
@@ -300,7 +304,7 @@ def _connected(name: str, engine: Engine) -> Iterator[Driver]:
 def _psycopg2(url: str) -> AbstractContextManager[Driver]:
     """As the members use it."""
     engine = create_engine(url_of(url), connect_args=dict(CONNECTION))
-    event.listen(engine, "connect", casts.register)
+    event.listen(engine, "connect", type_adapters.register)
     return _connected("psycopg2", engine)
 
 

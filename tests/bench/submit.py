@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from uuid import uuid4
 
-import schedclient.transport
+import schedclient.transport.transport
 from bench.connections import apart
 from bench.numbers import positive, up_to_500
 from bench.rig import NOOP, bench_cluster, parser, quantiles, run, sizes, spent, tell
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     asked.add_argument("--batch", type=up_to_500, default=0, help="so many in a call, at most 500")
     options = asked.parse_args(arguments)
     many, stored_by_now = (_create, CREATED) if options.create else (_submit, SUBMITTED)
-    schedclient.transport.connect = apart
+    schedclient.transport.transport.connect = apart
     each = max(1, options.batch)
 
     async def ask(client: Client) -> None:

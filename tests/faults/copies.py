@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from faults.world.postgres import Server
+from schedd.core.cluster.partition import shard_of
 from schedd.core.ids import JobId
-from schedd.core.partition import shard_of
 
 COPY = """
 INSERT INTO {table} ({own}, {same}) SELECT {values}, {same}

@@ -14,7 +14,7 @@ from typing import Any
 
 from faults.history import Recorder
 from faults.world.postgres import Server
-from schedctl.dev import postgres as dev_postgres
+from schedctl.dev.servers import postgres as dev_postgres
 
 OF_JOBS = {
     "jobs": "job_id",

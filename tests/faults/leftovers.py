@@ -10,7 +10,7 @@ from faults.history import Leftovers
 from faults.world.grounds import run
 from faults.world.service import Service
 from faults.world.world import World
-from schedctl.dev.processes import find
+from schedctl.dev.servers.processes import find
 
 KINDS = tuple(
     f"schedd/{kind}" for kind in ("members", "workers", "leader", "map", "mark", "cluster")

@@ -34,7 +34,7 @@ from faults.scenario import Run
 from faults.world.clock import ClusterClock
 from faults.world.world import World
 from schedclient import SyncClient
-from schedd.core.late import BURST, DEFAULTS
+from schedd.core.timers.catch_up_limits import BURST, DEFAULTS
 from support.wait import wait_until
 
 POLICIES: Final = ("latest", "all", "none")

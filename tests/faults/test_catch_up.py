@@ -10,7 +10,7 @@ import pytest
 from faults.conftest import FaultRun, Shared, frame
 from faults.outage import DUE, ON_TIME, STRETCHES, Outage
 from faults.world.world import World
-from schedd.core.late import DEFAULTS
+from schedd.core.timers.catch_up_limits import DEFAULTS
 
 JOBS = int(os.environ.get("OUTAGE_JOBS", "1000"))
 """Of each policy; 10,000 by `make acceptance-full`."""

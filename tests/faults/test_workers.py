@@ -31,7 +31,7 @@ MORTAL = Probe(
 )
 """It runs for far longer than its worker's lease, and for a second to end, take together."""
 ENDED_WITHIN = 15
-"""Seconds in which a stream ends that has fallen silent (client/schedkit/channel.py)."""
+"""Seconds in which a stream ends that has fallen silent (client/schedkit/net/channel.py)."""
 SETTLED = 1.0
 """Seconds after which what was granted before a worker's disk was full has begun."""
 DELIVERED_WITHIN = 20

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from support.cluster import DevCluster, dev_cluster
 
 Found = dict[tuple[str, str, str | None], Any]

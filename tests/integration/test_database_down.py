@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 
 from schedclient import ApiError, Client, ClusterUnavailable
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from support.cluster import DevCluster, dev_cluster
 
 WITHIN = 3.0

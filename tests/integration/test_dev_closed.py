@@ -17,9 +17,9 @@ from typing import Any
 import psycopg2
 import pytest
 
-from schedctl.dev import binaries, etcd, postgres
-from schedctl.dev.http import Answer, post
-from schedctl.dev.ports import HOST
+from schedctl.dev.servers import binaries, etcd, postgres
+from schedctl.dev.servers.http import Answer, post
+from schedctl.dev.servers.ports import HOST
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from schedctl.dev.processes import find
+from schedctl.dev.servers.processes import find
 from support.cluster import dev_cluster
 from support.wait import PATIENCE, wait_until
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from schedctl.dev import binaries, postgres
-from schedctl.dev.http import fetch
-from schedctl.dev.nonroot import open_to_all
-from schedctl.dev.processes import find, living_in
+from schedctl.dev.servers import binaries, postgres
+from schedctl.dev.servers.http import fetch
+from schedctl.dev.servers.nonroot import open_to_all
+from schedctl.dev.servers.processes import find, living_in
 from support.cluster import DevCluster, dev_cluster
 from support.wait import wait_until
 

@@ -16,7 +16,7 @@ import pytest
 from faults.world import grounds
 from faults.world.needs import no_hosts_here
 from faults.world.network import Host, Network
-from schedctl.dev.processes import find
+from schedctl.dev.servers.processes import find
 from support.wait import PATIENCE, wait_until
 
 pytestmark = [

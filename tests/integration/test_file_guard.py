@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from schedclient import FileGuard, GuardBusy, Misconfigured, StaleToken
-from schedctl.dev.processes import find
+from schedctl.dev.servers.processes import find
 from support.wait import PATIENCE, wait_until
 
 DIES_AT_EACH_POINT = """

@@ -17,20 +17,20 @@ from typing import Any, cast
 
 import grpc.aio
 
+from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.ids import JobId, ShardId, Token
-from schedd.core.membership import EMPTY_VIEW
-from schedd.core.model import Claim, Draft
-from schedd.core.records import Assignments
-from schedd.owner.advances import Advances
-from schedd.owner.attached import Line
-from schedd.owner.collect import Refusal
-from schedd.owner.reports import Reported
-from schedd.owner.tails import Tails
-from schedd.owner.wordings import Known
-from schedd.owner.worker_audit import WorkerAudit
-from schedd.rpc.attach import Terms, WorkerService
-from schedd.rpc.gate import Gate
-from schedkit.channel import SERVER_OPTIONS, listen
+from schedd.core.runs.model import Claim, Draft
+from schedd.core.runs.records import Assignments
+from schedd.dispatch.workers.attached_worker import Line
+from schedd.dispatch.workers.worker_audit import WorkerAudit
+from schedd.results.collect import Refusal
+from schedd.results.log_followers import Tails
+from schedd.results.progress import Advances
+from schedd.results.reports import Reported
+from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.workers.attach import Terms, WorkerService
+from schedd.runtime.definition_texts import Known
+from schedkit.net.channel import SERVER_OPTIONS, listen
 from schedproto.v1 import job_pb2
 from support.dispatching import Definitions, World, of
 from support.runs import NOW, SetClock

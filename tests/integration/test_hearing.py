@@ -11,10 +11,10 @@ from uuid import uuid4
 import pytest
 
 from schedd.core.ids import Hint, JobId, RunId
-from schedd.owner.ears import Ears
-from schedd.rpc import hearing
-from schedd.rpc.hearing import BEAT, BEATS, Hearing
-from schedd.rpc.peers import Peers
+from schedd.rpc.peers import peer_changes
+from schedd.rpc.peers.peer_changes import BEAT, BEATS, Hearing
+from schedd.rpc.peers.peers import Peers
+from schedd.watch.change_bus import Ears
 from schedproto.v1 import peer_service_pb2
 from support.peers import OTHER, Cluster, Peer, a_peer
 from support.proxied import proxied
@@ -122,8 +122,8 @@ async def test_of_a_member_of_before_that_promises_nothing_silence_is_no_fault(
             yield peer_service_pb2.ChangesResponse()
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(hearing, "told", told)
-    monkeypatch.setattr(hearing, "BEAT", 0.1)
+    monkeypatch.setattr(peer_changes, "told", told)
+    monkeypatch.setattr(peer_changes, "BEAT", 0.1)
     cluster, feed = Cluster(), Watched()
     cluster.members[OTHER] = peer.endpoint
     peers = Peers(cluster, None)

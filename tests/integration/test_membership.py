@@ -19,15 +19,15 @@ from pathlib import Path
 
 import pytest
 
-from schedd.core.coordination import Put
+from schedd.core.cluster.coordination import Put
+from schedd.core.cluster.membership import MAP, ClusterView, member_key, view_of
+from schedd.core.cluster.shard_map import ShardMap, encode
 from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
-from schedd.core.membership import MAP, ClusterView, member_key, view_of
-from schedd.core.shard_map import ShardMap, encode
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
-from schedd.store import migrate
-from schedd.store.database import Database
+from schedd.store.connection.database import Database
 from schedd.store.postgres import PostgresStore
+from schedd.store.schema import migrate
 from schedkit.errors import Unavailable
 from support.etcd import EtcdCluster
 from support.hands import Hands, hands_since, watch

@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.notifications import Kind, Notification, Way
-from schedd.senders.webhook import Webhook
-from schedkit.outward.policy import Egress, ignored_proxies
+from schedd.core.jobs.notifications import Kind, Notification, Way
+from schedd.notify.senders.webhook import Webhook
+from schedkit.egress.policy import Egress, ignored_proxies
 from schedproto.v1 import job_handler_pb2, job_handler_pb2_grpc, job_pb2
 from support.fake_member import FakeMember
 from support.forward_proxy import ForwardProxy, forward_proxy

@@ -12,20 +12,20 @@ import grpc
 import grpc.aio
 import pytest
 
-from schedd.core import schedule
-from schedd.core.definition import Definition
-from schedd.core.holdings import Holdings
+from schedd.core.dispatch.packed_runs import Holdings
+from schedd.core.dispatch.placement import Unable
 from schedd.core.ids import SHARDS, JobId, RunId, ShardId
-from schedd.core.model import Assigned
-from schedd.core.placement import Unable
-from schedd.owner.elsewhere import Heard
-from schedd.owner.wordings import Known
-from schedd.owner.workers import Workers
-from schedd.rpc.nudges import Nudger
-from schedd.rpc.outbox import MOST_IN_FRAME, Outbox
-from schedd.rpc.peers import Peers
-from schedd.rpc.refusals import AskedRefusals
-from schedd.rpc.relay import Relay
+from schedd.core.jobs.definition import Definition
+from schedd.core.runs.model import Assigned
+from schedd.core.schedule import compiled_schedule
+from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.remote_workers import Heard
+from schedd.rpc.peers.peers import Peers
+from schedd.rpc.peers.wake_ups import Nudger
+from schedd.rpc.workers.job_refusals import AskedRefusals
+from schedd.rpc.workers.outbox import MOST_IN_FRAME, Outbox
+from schedd.rpc.workers.relay import Relay
+from schedd.runtime.definition_texts import Known
 from schedproto.v1 import job_pb2
 from schedproto.v1 import peer_service_pb2 as wire
 from schedproto.v1 import worker_service_pb2 as down
@@ -35,7 +35,7 @@ from support.wait import PATIENCE, wait_until_async
 
 KNOWN = Known(
     Definition(JobId(uuid4()), 1, "default", "j", action="shell"),
-    schedule.compile(schedule.OnDemand(), "default/j", JobId(uuid4())),
+    compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", JobId(uuid4())),
     job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"])),
 )
 
@@ -86,8 +86,8 @@ def cluster(peer: Peer) -> Cluster:
 @pytest.fixture
 async def peers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Peers]:
     """Who waits for an answer waits for longer than a busy machine takes."""
-    monkeypatch.setattr("schedd.rpc.peers.DEADLINE", PATIENCE)
-    monkeypatch.setattr("schedd.rpc.relay.ANSWER_WITHIN", PATIENCE)
+    monkeypatch.setattr("schedd.rpc.peers.peers.DEADLINE", PATIENCE)
+    monkeypatch.setattr("schedd.rpc.workers.relay.ANSWER_WITHIN", PATIENCE)
     made = Peers(cluster, None)  # type: ignore[arg-type]  # of the port's values, those used here
     task = asyncio.create_task(made.run(), name="peers")
     yield made
@@ -150,7 +150,7 @@ async def test_only_when_all_members_say_so_a_worker_is_attached_nowhere(
     handed = Assigned(running(1, worker()), None)
     assert await Relay(peers).assign([(handed, KNOWN)]) == [handed]
     cluster.members[THIRD] = hung.endpoint
-    monkeypatch.setattr("schedd.rpc.peers.DEADLINE", 0.5)
+    monkeypatch.setattr("schedd.rpc.peers.peers.DEADLINE", 0.5)
     assert await Relay(peers).assign([(handed, KNOWN)]) == []
 
 
@@ -182,7 +182,7 @@ async def test_a_revoke_over_one_hop_is_settled_by_the_workers_answer(
     assert await Relay(peers).revoke(one.id, [run]) == {(run.key.run_id, run.token)}
     await answering
     assert not await Relay(peers).revoke(worker(7).id, [run])
-    monkeypatch.setattr("schedd.rpc.relay.ANSWER_WITHIN", 0.2)
+    monkeypatch.setattr("schedd.rpc.workers.relay.ANSWER_WITHIN", 0.2)
     assert not await Relay(peers).revoke(one.id, [running(2, one)]), "its worker said nothing"
 
 
@@ -356,7 +356,7 @@ async def test_what_the_others_say_of_a_worker_isnt_held_up_by_one_that_hangs(
 ):
     peer.workers.attach(worker(), Outbox())
     cluster.members[THIRD] = hung.endpoint
-    monkeypatch.setattr("schedd.rpc.peers.DEADLINE", 0.5)
+    monkeypatch.setattr("schedd.rpc.peers.peers.DEADLINE", 0.5)
     async with asyncio.timeout(PATIENCE):
         [view] = await Relay(peers).views([worker()])
     assert view.incarnation == worker()

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 
-from schedd.app import recover
+from schedd.app.recover import recover
 from schedd.config import Config
 from schedd.config.servers import Etcd, Postgres
-from schedd.core import marks
-from schedd.core.marks import Mark
-from schedd.core.membership import MAP
+from schedd.core.cluster import data_loss_check
+from schedd.core.cluster.data_loss_check import Mark
+from schedd.core.cluster.membership import MAP
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
-from schedd.store import migrate
-from schedd.store.database import url_of
+from schedd.store.connection.database import url_of
+from schedd.store.schema import migrate
 from schedkit.errors import Misconfigured
 from support.etcd import EtcdCluster
 from support.member_process import MemberProcesses
@@ -90,9 +90,9 @@ class World:
 
     async def remembered(self) -> Mark:
         """The mark in etcd."""
-        entry = await self.etcd.get(marks.KEY)
+        entry = await self.etcd.get(data_loss_check.KEY)
         assert entry is not None
-        return marks.decode(entry.value)
+        return data_loss_check.decode(entry.value)
 
     def audit(self, action: str) -> list[tuple[Any, ...]]:
         return self.sql(f"SELECT actor, reason, after FROM audit WHERE action = '{action}'")
@@ -137,7 +137,7 @@ async def test_a_database_put_back_under_a_running_member_is_held_in_recovery(
     )
     assert (began, by, ended) == (mark, "schedd", None), "all of the hole is in the pause"
     assert before.at is not None
-    assert lost_until == before.at + marks.DOUBT
+    assert lost_until == before.at + data_loss_check.DOUBT
     assert "schedctl cluster resume --catch-up-since" in note
     assert world.sql("SELECT paused FROM cluster") == [(True,)]
     assert world.counts()[1] > term

@@ -21,19 +21,20 @@ from google.protobuf.message_factory import GetMessageClass
 
 from schedctl.authority import Authority as Issuing
 from schedctl.authority import Subject
-from schedd.api import authentication, in_time
-from schedd.api.access_tokens import create_token, revoke_token
-from schedd.api.authentication import FRESH
+from schedd.api import deadlines
+from schedd.api.auth import authentication
+from schedd.api.auth.access_tokens import create_token, revoke_token
+from schedd.api.auth.authentication import FRESH
 from schedd.api.calls import STREAMING, methods
 from schedd.api.errors import InvalidArgument
 from schedd.api.services import Caller
 from schedd.core.ids import AccessTokenId
-from schedd.core.rights import ANONYMOUS, EVERY, Role, uris_of_user
+from schedd.core.jobs.rights import ANONYMOUS, EVERY, Role, uris_of_user
+from schedd.rpc.auth_interceptor import Gate
 from schedd.rpc.calls import serve_calls
-from schedd.rpc.gate import Gate
 from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
-from schedkit.channel import TLS, connect, listen
+from schedkit.net.channel import TLS, connect, listen
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import job_service_pb2 as jobs
@@ -315,7 +316,7 @@ async def test_the_doctor_answers_who_was_known_lately_while_postgresql_is_silen
     _, never_seen = await place.token(1)
     assert await place.code(*ask, place.tokens, place.trust, text) is grpc.StatusCode.OK
     monkeypatch.setattr(authentication, "FRESH", 0.0)
-    monkeypatch.setattr(in_time, "READ_WITHIN", 2.0)
+    monkeypatch.setattr(deadlines, "READ_WITHIN", 2.0)
     for lookup in ("find", "find_all"):
         monkeypatch.setattr(type(place.web.services.access_tokens), lookup, silent)
     assert await place.code(*ask, place.tokens, place.trust, text) is grpc.StatusCode.OK

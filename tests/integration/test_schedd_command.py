@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.rights import Kind, uri_of, uris_of_worker
-from schedkit.channel import TLS
+from schedd.core.jobs.rights import Kind, uri_of, uris_of_worker
+from schedkit.net.channel import TLS
 from support.unread import unread
 
 FILE = """

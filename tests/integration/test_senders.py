@@ -25,9 +25,9 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from schedd.config.servers import Smtp
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.notifications import Kind, Notice, Notification, Way
-from schedd.senders import Senders
-from schedkit.outward.policy import Egress
+from schedd.core.jobs.notifications import Kind, Notice, Notification, Way
+from schedd.notify.senders import Senders
+from schedkit.egress.policy import Egress
 from support.repository import ROOT
 from support.runs import NOW
 from support.wait import PATIENCE, wait_until_async
@@ -249,7 +249,7 @@ async def test_a_command_that_isnt_allowed_isnt_run_and_one_that_fails_says_why(
 async def test_a_command_that_stands_still_is_ended_with_all_that_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("schedd.senders.LIMIT", 0.5)
+    monkeypatch.setattr("schedd.notify.senders.LIMIT", 0.5)
     path = program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait")
     async with senders(tmp_path, commands=(path,)) as sender:
         error = await sender.send(notification(Way.COMMAND), Notice(command=(path,)))

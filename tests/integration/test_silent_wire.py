@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from schedkit import channel
+from schedkit.net import channel
 from support.proxied import proxied
 
 ENDS_WITHIN = 15.0

@@ -11,14 +11,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from schedd.api.access_tokens import MOST_DEEP, MOST_NOTED
-from schedd.api.authentication import FRESH
+from schedd.api.auth.access_tokens import MOST_DEEP, MOST_NOTED
+from schedd.api.auth.authentication import FRESH
 from schedd.api.errors import Unauthenticated
-from schedd.core.access_tokens import AccessToken
 from schedd.core.ids import AccessTokenId
+from schedd.core.jobs.access_tokens import AccessToken
 from schedd.ports.access_tokens import MOST_MARKED
 from schedd.store.access_tokens import MOST_LOGINS
-from schedd.store.database import Database
+from schedd.store.connection.database import Database
 from schedd.store.postgres import PostgresStore
 from schedproto.v1 import auth_service_pb2 as auth
 from support.wait import PATIENCE, wait_until_async

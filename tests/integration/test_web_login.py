@@ -16,19 +16,20 @@ from typing import Any
 
 import pytest
 
-from schedd.api import authentication, in_time
-from schedd.api.authentication import FRESH
+from schedd.api import deadlines
+from schedd.api.auth import authentication
+from schedd.api.auth.authentication import FRESH
 from schedd.api.calls import UNARY
+from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.api.services import Caller
-from schedd.api.validation import MAX_PAYLOAD
-from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
+from schedd.core.jobs.rights import ANONYMOUS, Identity, Kind, Role
 from schedd.web import login as login_face
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.page import Asked
 from schedd.web.server import bound
-from schedkit import log_rate_limit
+from schedkit.daemon import log_rate_limit
 from schedkit.errors import Unavailable
-from schedkit.https import context_of
+from schedkit.net.https import context_of
 from schedproto.v1 import auth_service_pb2 as auth
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.certs import Authority
@@ -178,7 +179,7 @@ async def test_a_login_and_its_end_wait_for_a_silent_postgresql_no_longer_than_o
     for name in ("log_in", "log_out"):
         monkeypatch.setattr(login_face, name, silent)
     for name in ("READ_WITHIN", "WAITS", "STATEMENTS"):
-        monkeypatch.setattr(in_time, name, 0.5)
+        monkeypatch.setattr(deadlines, name, 0.5)
 
     async with asyncio.timeout(10):
         refused = await log_in(web, text)
@@ -208,7 +209,7 @@ async def test_figures_are_told_to_who_was_known_lately_while_postgresql_is_sile
         assert (await web.get("/metrics", headers=sent)).status == 200
     await revoke(web, ended_id)
     monkeypatch.setattr(authentication, "FRESH", 0.0)
-    monkeypatch.setattr(in_time, "READ_WITHIN", 3.0)
+    monkeypatch.setattr(deadlines, "READ_WITHIN", 3.0)
     for lookup in ("find", "find_all"):
         monkeypatch.setattr(type(web.services.access_tokens), lookup, silent)
 
@@ -660,7 +661,7 @@ async def test_a_former_login_that_can_t_be_ended_in_time_keeps_no_browser_from_
     first = {"cookie": cookie_of(await log_in(web, text))}
     monkeypatch.setattr(login_face, "replace_login", slowly)
     for name in ("READ_WITHIN", "STATEMENTS"):
-        monkeypatch.setattr(in_time, name, 3.0)
+        monkeypatch.setattr(deadlines, name, 3.0)
     options: Any = {"data": {"token": text}, "headers": first, "allow_redirects": False}
     entered = await web.ask("POST", "/login", **options)
     assert entered.status == 303

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from schedd.store import migrate
-from schedd.web.pages import overview, reading
-from schedd.web.pages.reading import Stored
+from schedd.store.schema import migrate
+from schedd.web.pages.cluster import overview, overview_queries
+from schedd.web.pages.cluster.overview_queries import Stored
 from support.postgres import private_postgres, restart
 from support.store import incarnation
 from support.wait import PATIENCE, wait_until_async
@@ -133,7 +133,7 @@ async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
 async def test_work_that_no_worker_can_do_is_said(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "GOOD_FOR", 0.0)
+    monkeypatch.setattr(overview_queries, "GOOD_FOR", 0.0)
     one = incarnation(worker="w1", actions=("shell",))
     await web.store.workers.register(one)
     web.cluster.workers.add(one.id)

@@ -12,14 +12,14 @@ from urllib.parse import unquote
 
 import pytest
 
-from schedd.api import in_time
+from schedd.api import deadlines
 from schedd.api.calls import STREAMING, UNARY
 from schedd.api.services import Caller
-from schedd.store import migrate
+from schedd.store.schema import migrate
 from schedd.web.pages import site
 from schedd.web.pages.all import PAGES
-from schedd.web.pages.looks import Looks
 from schedd.web.pages.page import AT_A_TIME, EVERY, Asked
+from schedd.web.pages.snapshots import Looks
 from schedkit.errors import Unavailable
 from schedproto.v1 import run_pb2
 from support.callers import TESTER
@@ -85,7 +85,7 @@ async def says(web: Web, path: str, *words: str) -> bool:
 async def test_a_form_waits_for_no_page(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor has it less time than the same change over REST."""
     monkeypatch.setattr(site, "AT_A_TIME", 0)
-    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
     async with served(dsn) as web:
         await web.post("/api/v1/jobs", JOB)
         assert (await web.get("/jobs")).status == 503, "no page has a turn"
@@ -97,7 +97,7 @@ async def test_what_needs_no_database_or_tells_of_it_waits_for_no_page(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "AT_A_TIME", 0)
-    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
     async with served(dsn) as web:
         assert (await web.get("/jobs")).status == 503, "no page has a turn"
         doctor = await web.get("/cluster/doctor")
@@ -519,9 +519,9 @@ async def test_an_outage_is_said_on_every_page_which_keeps_what_it_knew() -> Non
 async def test_what_isn_t_found_so_far_is_looked_for_further_by_a_click(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("schedd.store.jobs.LOOKED_AT", 2)
-    monkeypatch.setattr("schedd.api.jobs.LOOKED_FOR", 0.0)
-    monkeypatch.setattr("schedd.store.run_listing.LOOKED_AT", 2)
+    monkeypatch.setattr("schedd.store.jobs.jobs.LOOKED_AT", 2)
+    monkeypatch.setattr("schedd.api.jobs.jobs.LOOKED_FOR", 0.0)
+    monkeypatch.setattr("schedd.store.runs.run_list.LOOKED_AT", 2)
     for number in range(3):
         await web.post("/api/v1/jobs", JOB | {"name": f"job-{number}"})
         run = (await web.post(f"/api/v1/jobs/job-{number}:trigger", {})).json["runId"]
@@ -545,7 +545,7 @@ async def test_what_isn_t_found_so_far_is_looked_for_further_by_a_click(
 async def test_the_greatest_groups_of_dead_letters_are_shown_and_the_rest_counted(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("schedd.web.pages.dead_letters.GROUPS", 2)
+    monkeypatch.setattr("schedd.web.pages.runs.dead_letters.GROUPS", 2)
     for number in range(4):
         await web.post("/api/v1/jobs", JOB | {"name": f"job-{number}"})
         for _ in range(number + 1):

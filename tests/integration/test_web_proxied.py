@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from schedd.web.forwarded import Reach
-from schedkit.proxies import Proxies
+from schedkit.net.proxies import Proxies
 from support.web import served
 
 ETL = {"name": "etl", "cron": "0 2 * * *", "shell": {"argv": ["true"]}}

@@ -17,11 +17,11 @@ import aiohttp
 import psycopg2
 import pytest
 
-from schedd.api import calls, in_time, unbuilt
-from schedd.store import migrate
-from schedd.web.bodies import MOST_BYTES
-from schedd.web.rest import STREAMS_OF_ONE_HOST
-from schedd.web.rules import routes_of
+from schedd.api import calls, deadlines, unbuilt
+from schedd.store.schema import migrate
+from schedd.web.rest.bodies import MOST_BYTES
+from schedd.web.rest.http_rules import routes_of
+from schedd.web.rest.rest import STREAMS_OF_ONE_HOST
 from schedd.web.server import GRACE
 from schedproto.v1 import run_pb2
 from support.postgres import private_postgres, restart
@@ -967,8 +967,8 @@ async def test_an_outage_of_the_database_is_a_503_that_asks_to_come_back() -> No
 async def test_a_change_that_the_database_leaves_unanswered_may_have_happened_and_happens_once(
     web: Web, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_time, "WAITS", 0.3)
-    monkeypatch.setattr(in_time, "STATEMENTS", 0.2)
+    monkeypatch.setattr(deadlines, "WAITS", 0.3)
+    monkeypatch.setattr(deadlines, "STATEMENTS", 0.2)
     job, key = await made(web), {"Idempotency-Key": str(uuid4())}
     path, runs = "/api/v1/jobs/etl:trigger", f"/api/v1/runs?job={job['jobId']}"
     with closing(psycopg2.connect(dsn)) as other, other.cursor() as cursor:

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from support.wait import PATIENCE, wait_until
-from workerd import births, cgroups, procs
-from workerd.births import Launcher
-from workerd.cradle import Cradle
+from workerd.process import cgroup_spawn, cgroups, proc_files
+from workerd.process.cgroup_child import Cradle
+from workerd.process.cgroup_spawn import Launcher
 
 pytestmark = pytest.mark.skipif(
     (place := cgroups.tree_of("x")) is None or not os.access(place.parent, os.W_OK),
@@ -63,7 +63,7 @@ def taken(launcher: Launcher) -> Cradle | None:
 def test_a_birth_that_is_told_late_is_had_by_who_asks_then_and_waited_for_once(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(births, "PATIENCE", 0.3)
+    monkeypatch.setattr(cgroup_spawn, "PATIENCE", 0.3)
     launcher.take()  # the one of the trial
     stands_still = number(launcher)
     os.kill(stands_still, signal.SIGSTOP)
@@ -86,14 +86,15 @@ def test_a_launcher_that_takes_long_to_start_is_let_start(
 
     def slow(command: Sequence[str], **how: Any) -> subprocess.Popen[bytes]:
         *python, _, _ = command
-        started = f"import sys, time; time.sleep({patience + 1}); from workerd import launcher"
-        return popen([*python, "-c", f"{started}; sys.exit(launcher.main())"], **how)
+        late = f"import sys, time; time.sleep({patience + 1})"
+        started = "from workerd.process import cgroup_launcher; sys.exit(cgroup_launcher.main())"
+        return popen([*python, "-c", f"{late}; {started}"], **how)
 
     launcher.take()
     os.kill(number(launcher), signal.SIGKILL)
-    wait_until(lambda: procs.look(number(launcher)).zombie, PATIENCE, "its end")
-    monkeypatch.setattr(births, "PATIENCE", patience)
-    monkeypatch.setattr(births.subprocess, "Popen", slow)
+    wait_until(lambda: proc_files.look(number(launcher)).zombie, PATIENCE, "its end")
+    monkeypatch.setattr(cgroup_spawn, "PATIENCE", patience)
+    monkeypatch.setattr(cgroup_spawn.subprocess, "Popen", slow)
     late(launcher)
     assert wait_until(lambda: taken(launcher), PATIENCE, "the birth").reusable()
 
@@ -104,8 +105,8 @@ def test_a_launcher_that_never_answers_is_replaced(
     launcher.take()
     stands_still = number(launcher)
     os.kill(stands_still, signal.SIGSTOP)
-    monkeypatch.setattr(births, "PATIENCE", 0.1)
-    monkeypatch.setattr(births, "PATIENCE_AT_START", 0.3)
+    monkeypatch.setattr(cgroup_spawn, "PATIENCE", 0.1)
+    monkeypatch.setattr(cgroup_spawn, "PATIENCE_AT_START", 0.3)
     late(launcher)
     assert wait_until(lambda: taken(launcher), PATIENCE, "a birth by the next one").reusable()
     assert number(launcher) != stands_still
@@ -114,7 +115,7 @@ def test_a_launcher_that_never_answers_is_replaced(
 def test_what_a_burst_had_born_goes_when_nobody_needs_it(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(births, "IDLE_FOR", 0.5)
+    monkeypatch.setattr(cgroup_spawn, "IDLE_FOR", 0.5)
     before = _descriptors()
     burst = [launcher.take() for _ in range(8)]
     of_seven = len(_descriptors() - before)  # one was there, of the trial

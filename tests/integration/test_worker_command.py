@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.channel import TLS
+from schedkit.net.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
 from support.certs import Authority
 from support.fake_member import FakeMember

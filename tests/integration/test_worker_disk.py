@@ -16,7 +16,7 @@ from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
 from support.worker_process import cluster, http_get
-from workerd.spool import Spool
+from workerd.delivery.spool import Spool
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
 from support.wait import PATIENCE, wait_until_async
 from support.worker_process import WorkerProcess, alive, cluster, gone, pid_in
-from workerd import cgroups
+from workerd.process import cgroups
 
 GROUPED = pytest.mark.skipif(
     (place := cgroups.tree_of("x")) is None or not os.access(place.parent, os.W_OK),
@@ -142,7 +142,7 @@ async def test_a_worker_that_is_killed_as_it_starts_leaves_neither_cgroup_nor_pr
             "its cgroups",
             every=0.01,
         )
-        keeper, children = worker.own("workerd.keeper"), worker.children()
+        keeper, children = worker.own("workerd.process.keeper"), worker.children()
     finally:
         worker.kill()
     assert len(keeper) == 1
@@ -414,7 +414,7 @@ async def test_a_keeper_that_came_later_knows_of_the_lease_too(
         first = worker.keeper_pid()
         os.kill(first, signal.SIGKILL)
         fresh = await wait_until_async(
-            lambda: [each for each in worker.own("workerd.keeper") if each != first],
+            lambda: [each for each in worker.own("workerd.process.keeper") if each != first],
             PATIENCE,
             "a new keeper",
         )
@@ -464,4 +464,4 @@ async def test_a_lost_launcher_and_its_cradle_are_replaced(tmp_path: Path) -> No
 
 def launchers(worker: WorkerProcess) -> list[int]:
     """The launcher and its idle cradle, which is a fork of it."""
-    return worker.own("workerd.launcher")
+    return worker.own("workerd.process.cgroup_launcher")

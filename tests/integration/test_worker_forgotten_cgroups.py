@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from support.wait import wait_until
-from workerd import cgroups
-from workerd.births import Launcher
+from workerd.process import cgroups
+from workerd.process.cgroup_spawn import Launcher
 
 pytestmark = pytest.mark.skipif(
     (place := cgroups.tree_of("x")) is None or not os.access(place.parent, os.W_OK),

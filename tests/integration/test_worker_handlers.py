@@ -17,7 +17,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
 from support.wait import PATIENCE, wait_until_async
 from support.worker_process import WorkerProcess, cluster
-from workerd.executors.handler_call import CANCELED
+from workerd.executors.handlers.attempt_call import CANCELED
 
 MODULE = """
 import asyncio, threading, time

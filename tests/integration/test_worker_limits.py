@@ -23,7 +23,7 @@ from support.fake_member import FakeMember
 from support.repository import ROOT
 from support.wait import PATIENCE, wait_until_async
 from support.worker_process import WorkerProcess, cluster
-from workerd import procs
+from workerd.process import proc_files
 
 pytestmark = pytest.mark.skipif(
     controllers.version() == 0, reason="no controllers of memory and processes that may be used"
@@ -67,7 +67,7 @@ def python(script: str, **limits: int) -> job_pb2.ShellAction:
 def running(word: str) -> list[int]:
     """Processes whose command line has this word."""
     found = []
-    for process in procs.everyone():
+    for process in proc_files.everyone():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if word.encode() in Path(f"/proc/{process.pid}/cmdline").read_bytes():
                 found.append(process.pid)
@@ -176,7 +176,7 @@ async def test_a_program_that_fails_for_want_of_a_process_tells_so(
 MAKER = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from workerd import cgroups
+from workerd.process import cgroups
 place = cgroups.own(sys.argv[2])
 (place / "its own" / "below").mkdir(parents=True)
 print("made")
@@ -234,7 +234,7 @@ async def test_another_user_has_the_limits_too_and_cant_lift_them(
 
 STARTED_ALONE = """
 import os, pwd, subprocess
-from workerd import privileges
+from workerd.process import privileges
 nobody = pwd.getpwnam("nobody")
 for _ in range(200):
     process = privileges.started(

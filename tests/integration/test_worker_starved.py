@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.starved import CODE
-from workerd import cgroups
+from workerd.process import cgroups
 
 GROUPED = pytest.mark.skipif(
     (place := cgroups.tree_of("x")) is None or not os.access(place.parent, os.W_OK),

@@ -12,7 +12,7 @@ from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
 from support.wait import PATIENCE, wait_until_async
 from support.worker_process import WorkerProcess, alive, cluster, gone, pid_in
-from workerd import procs
+from workerd.process import proc_files
 
 
 def spooled(worker: WorkerProcess) -> list[Path]:
@@ -57,7 +57,7 @@ async def test_a_job_killed_with_its_worker_at_birth_is_not_left(tmp_path: Path)
 def born(folder: Path) -> list[str]:
     """Command lines that run and name this folder."""
     lines = []
-    for process in procs.everyone():
+    for process in proc_files.everyone():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             lines.append(Path(f"/proc/{process.pid}/cmdline").read_bytes().decode())
     return [line for line in lines if f"{folder}/born" in line]
@@ -69,7 +69,9 @@ async def test_a_lost_keeper_is_replaced(tmp_path: Path) -> None:
         first = worker.keeper_pid()
         os.kill(first, signal.SIGKILL)
         await wait_until_async(
-            lambda: worker.own("workerd.keeper") not in ([first], []), PATIENCE, "a new keeper"
+            lambda: worker.own("workerd.process.keeper") not in ([first], []),
+            PATIENCE,
+            "a new keeper",
         )
         mark = tmp_path / "job"
         await stream.assign(argv=["sh", "-c", f"echo $$ > {mark}; exec sleep 300"])

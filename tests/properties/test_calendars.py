@@ -18,14 +18,20 @@ import pytest
 from almanac.closing import Case, Drawn, Ground, draw_calendar, draw_expression
 from almanac.trials import ZONES
 from almanac.walker import changes
-from schedd.core import schedule, steps
-from schedd.core.calendars import Calendar, Exclude, WrongRules, rules
-from schedd.core.catch_up import Fold
-from schedd.core.cron import EPOCH, CronError, Dst, Gap, Pass
-from schedd.core.cron.days import DAY, of_seconds
-from schedd.core.definition import CatchUp, CatchUpPolicy
-from schedd.core.lifecycle import Reason, State
-from schedd.core.schedule import Bounds, CompiledSchedule, CronSchedule, Occurrence
+from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.schedule import compiled_schedule
+from schedd.core.schedule.calendars import Calendar, Exclude, WrongRules, rules
+from schedd.core.schedule.compiled_schedule import (
+    Bounds,
+    CompiledSchedule,
+    CronSchedule,
+    Occurrence,
+)
+from schedd.core.schedule.cron import EPOCH, CronError, Dst, Gap, Pass
+from schedd.core.schedule.cron.day_bits import DAY, of_seconds
+from schedd.core.timers import fire_steps
+from schedd.core.timers.fire_plan import Fold
 
 HERE = "tests/properties/test_calendars.py"
 TRIALS = int(os.environ.get("CALENDAR_TRIALS", "300"))
@@ -136,7 +142,7 @@ def looked(
         if now > end:
             now = end
         while timer is not None and timer.due <= now:
-            step = steps.plan(compiled, policy, timer.nominal, timer.due, now)
+            step = fire_steps.plan(compiled, policy, timer.nominal, timer.due, now)
             assert step.folds or step.fires, "a timer that is due makes progress"
             checked(compiled, policy, step.folds)
             for fold in step.folds:
@@ -150,7 +156,7 @@ def looked(
             break
     # Excluded instants wait for the last of their row: an owner that looked now would write them.
     if timer is not None and compiled.due(timer.nominal) <= end:
-        step = steps.plan(compiled, policy, timer.nominal, end, end)
+        step = fire_steps.plan(compiled, policy, timer.nominal, end, end)
         for fold in step.folds:
             yield fold.first, fold.last, fold.count, fold.reason is Reason.CALENDAR
 
@@ -196,7 +202,7 @@ def compiled_of(case: Case, jitter: timedelta = timedelta(0)) -> CompiledSchedul
         zone=case.ground.zone,
     )
     when = CronSchedule((case.meaning.text,), case.ground.zone, case.dst)
-    return schedule.compile(when, "ns/job", UUID(int=7), Bounds(jitter=jitter), exclude)
+    return compiled_schedule.compile(when, "ns/job", UUID(int=7), Bounds(jitter=jitter), exclude)
 
 
 def calendar(drawn: Drawn, place: int) -> Calendar:
@@ -214,7 +220,7 @@ def seconds(instant: datetime) -> int:
 def test_a_timer_behind_an_excluded_instant_is_due_with_the_last_of_a_day() -> None:
     weekend = Calendar("weekends", 3, rules(weekdays=["sat", "sun"]))
     when = CronSchedule(("0 * * * *",))
-    compiled = schedule.compile(when, "", UUID(int=1), Bounds(), Exclude((weekend,)))
+    compiled = compiled_schedule.compile(when, "", UUID(int=1), Bounds(), Exclude((weekend,)))
     friday = datetime.fromisoformat("2026-11-20T23:00Z")
     saturday, sunday = friday + timedelta(hours=1), friday + timedelta(hours=25)
     assert compiled.following(friday) == Occurrence(saturday, sunday - timedelta(hours=1))

@@ -8,17 +8,17 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedd.core import schedule
-from schedd.core.catch_up import GRACE, Plan, plan
-from schedd.core.definition import CatchUp, CatchUpPolicy
-from schedd.core.lifecycle import State
-from schedd.core.schedule import (
+from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
+from schedd.core.runs.lifecycle import State
+from schedd.core.schedule import compiled_schedule
+from schedd.core.schedule.compiled_schedule import (
     Bounds,
     CompiledSchedule,
     CronSchedule,
     EverySchedule,
     Occurrence,
 )
+from schedd.core.timers.fire_plan import GRACE, Plan, plan
 
 START = datetime(2026, 10, 24, 20, tzinfo=UTC)
 """Some hours before the clocks of Berlin go back."""
@@ -86,13 +86,13 @@ class Ledger:
 @settings(max_examples=300, deadline=None)
 @given(schedules, policies, jitters, looks, st.sampled_from([2, 5, 1000]))
 def test_each_due_instant_is_in_exactly_one_row(
-    when: schedule.Schedule,
+    when: compiled_schedule.Schedule,
     policy: CatchUp,
     jitter: timedelta,
     looks: list[timedelta],
     limit: int,
 ) -> None:
-    compiled = schedule.compile(when, "ns/job", UUID(int=7), Bounds(jitter=jitter))
+    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=7), Bounds(jitter=jitter))
     ledger = Ledger(compiled, policy, compiled.first(START))
     now = START
     for pause in looks:
@@ -116,9 +116,9 @@ def test_each_due_instant_is_in_exactly_one_row(
 @settings(max_examples=200, deadline=None)
 @given(schedules, jitters, seconds, st.integers(0, 3))
 def test_due_instants_keep_the_order_of_the_nominal_ones(
-    when: schedule.Schedule, jitter: timedelta, offset: timedelta, job: int
+    when: compiled_schedule.Schedule, jitter: timedelta, offset: timedelta, job: int
 ) -> None:
-    compiled = schedule.compile(when, "ns/job", UUID(int=job), Bounds(jitter=jitter))
+    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=job), Bounds(jitter=jitter))
     found = compiled.instants_between(START + offset, START + timedelta(days=2), 40)
     for one, following in pairwise(found):
         assert one.nominal <= one.due < following.nominal
@@ -128,9 +128,9 @@ def test_due_instants_keep_the_order_of_the_nominal_ones(
 @settings(max_examples=200, deadline=None)
 @given(schedules, seconds, seconds)
 def test_the_newest_instant_and_the_count_are_those_of_a_walk(
-    when: schedule.Schedule, offset: timedelta, span: timedelta
+    when: compiled_schedule.Schedule, offset: timedelta, span: timedelta
 ) -> None:
-    compiled = schedule.compile(when, "ns/job", UUID(int=1))
+    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=1))
     after, until = START + offset, START + offset + span * 20
     walked = [one.nominal for one in compiled.instants_between(after, until, 100_000)]
     assert compiled.newest(after, until) == (walked[-1] if walked else None)

@@ -10,12 +10,12 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from schedd.core.definition import Definition, Placement
+from schedd.core.dispatch.placement import Need, Offer, Unable, able, need_of, refused, weight
+from schedd.core.dispatch.slot_index import Offers
 from schedd.core.ids import IncarnationId, JobId
-from schedd.core.labels import Match
-from schedd.core.model import Incarnation
-from schedd.core.offers import Offers
-from schedd.core.placement import Need, Offer, Unable, able, need_of, refused, weight
+from schedd.core.jobs.definition import Definition, Placement
+from schedd.core.jobs.labels import Match
+from schedd.core.runs.model import Incarnation
 from support.runs import run, worker
 
 LABELS = ("gpu", "region", "host")

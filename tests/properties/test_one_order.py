@@ -20,18 +20,18 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.definition import Priority
-from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey
-from schedd.core.ready_queue import Head
-from schedd.owner.wordings import Known
-from schedd.rpc import frames
+from schedd.core.dispatch.ready_queue import Head
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey
+from schedd.rpc.workers import frames
+from schedd.runtime.definition_texts import Known
 from schedproto.v1 import worker_service_pb2 as pb
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, worker
-from workerd import wire
-from workerd.core.grants import deal
+from workerd import messages
 from workerd.core.ids import Address
-from workerd.link import Host, Link
+from workerd.core.slot_split import deal
+from workerd.stream.stream import Host, Link
 
 NOT_LATE = 0.0
 """When everything happens: no member takes so long that nothing is kept for it any more."""
@@ -87,7 +87,7 @@ class Stream:
         if frame.reach is not None:
             promises.reached(*frame.reach, at=NOT_LATE)
         if frame.demand is not None:
-            self.link.demand = wire.heads_of(frame.demand)
+            self.link.demand = messages.heads_of(frame.demand)
         self.desk.deal()
 
     def deliver_up(self) -> None:

@@ -16,13 +16,13 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.placement import Offer
-from schedd.owner.attached import Attached
-from schedd.owner.offering import Choice, Offering
+from schedd.core.dispatch.placement import Offer
+from schedd.dispatch.workers.attached_worker import Attached
+from schedd.dispatch.workers.slot_index import Choice, Offering
 from support.runs import RecordingLine, worker
-from workerd.core.grants import Head, deal
+from workerd.core.credit import Promises
 from workerd.core.ids import Address
-from workerd.core.promises import Promises
+from workerd.core.slot_split import Head, deal
 
 NOW = 0.0
 

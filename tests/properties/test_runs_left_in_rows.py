@@ -9,12 +9,12 @@ from typing import Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schedd.core.dispatch.placement import Need
+from schedd.core.dispatch.priority_order import place_of
+from schedd.core.dispatch.ready_bucket_ids import line_id_of
+from schedd.core.dispatch.ready_queue import ReadyQueue
 from schedd.core.ids import RunId
-from schedd.core.line_ids import line_id_of
-from schedd.core.model import LiveRun
-from schedd.core.placement import Need
-from schedd.core.rank import place_of
-from schedd.core.ready_queue import ReadyQueue
+from schedd.core.runs.model import LiveRun
 from support.runs import NOW, run
 
 MOST = 2

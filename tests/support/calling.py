@@ -13,9 +13,9 @@ from support.fake_member import FakeMember
 from support.wait import PATIENCE
 from workerd.core.outcome import Outcome
 from workerd.executors.base import Attempt, Stop
-from workerd.executors.fitting import fit_of
-from workerd.executors.handler_call import HandlerCall
-from workerd.executors.handler_loops import HandlerLoops
+from workerd.executors.handlers.attempt_call import HandlerCall
+from workerd.executors.handlers.handler_loops import HandlerLoops
+from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import Caller
 from workerd.metrics import Metrics
 

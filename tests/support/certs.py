@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from schedkit.channel import TLS
+from schedkit.net.channel import TLS
 
 
 @dataclass(frozen=True, slots=True)

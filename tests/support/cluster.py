@@ -26,13 +26,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from schedctl.dev import postgres
-from schedctl.dev.certificates import trust
-from schedctl.dev.http import Answer, fetch
-from schedctl.dev.processes import Process, find
 from schedctl.dev.records import Folder
+from schedctl.dev.servers import postgres
+from schedctl.dev.servers.certificates import trust
+from schedctl.dev.servers.http import Answer, fetch
+from schedctl.dev.servers.processes import Process, find
 from schedd.etcd.access import Access
-from schedkit.channel import TLS
+from schedkit.net.channel import TLS
 from support.wait import wait_until
 
 UP_SECONDS = 90.0

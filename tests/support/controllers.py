@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.wait import PATIENCE, wait_until
-from workerd import cgroups
+from workerd.process import cgroups
 
 NAMES = ("memory", "pids")
 

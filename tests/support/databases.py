@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from schedd.store import migrate
+from schedd.store.schema import migrate
 from support.postgres import ScratchServer, scratch_postgres
 
 

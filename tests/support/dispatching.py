@@ -15,33 +15,33 @@ from datetime import datetime, timedelta
 from math import inf
 from typing import cast
 
-from schedd.core import schedule
-from schedd.core.definition import Definition, Overlap
-from schedd.core.early import NEVER, Ahead, armable
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.owner_transactions import Transactor
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.dispatch.placement import Need, need_of
+from schedd.core.dispatch.priority_order import last_rank
+from schedd.core.dispatch.ready_queue import Head
 from schedd.core.events import Event
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
-from schedd.core.late import DEFAULTS, LateLimits
-from schedd.core.lifecycle import State
-from schedd.core.model import Assigned, Claim, Crowd, Draft, Incarnation, LiveRun, RunKey
-from schedd.core.placement import Need, need_of
-from schedd.core.pools import PoolKey, Standing
-from schedd.core.rank import last_rank
-from schedd.core.ready_queue import Head
-from schedd.core.records import Assignments, Parted
-from schedd.owner.assign import Assign
-from schedd.owner.board import Board
-from schedd.owner.brake import Brake
-from schedd.owner.broadcasts import Broadcasts
-from schedd.owner.catalogue import Catalogue
-from schedd.owner.crowds import Crowds
-from schedd.owner.dispatch import Dispatch
-from schedd.owner.late_runs import LateRuns
-from schedd.owner.pools import Pools
-from schedd.owner.transact import Transactor
-from schedd.owner.wordings import NEVER_EDITED, Known
-from schedd.owner.worker_leases import WorkerLeases
-from schedd.owner.workers import Workers
+from schedd.core.jobs.definition import Definition, Overlap
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Assigned, Claim, Crowd, Draft, Incarnation, LiveRun, RunKey
+from schedd.core.runs.pools import PoolKey, Standing
+from schedd.core.runs.records import Assignments, Parted
+from schedd.core.schedule import compiled_schedule
+from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
+from schedd.core.timers.pre_dispatch import NEVER, Ahead, armable
+from schedd.dispatch.assign import Assign
+from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.dispatch import Dispatch
+from schedd.dispatch.overlap import Crowds
+from schedd.dispatch.pool_limits import Pools
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
 from schedd.ports import OwnerStore, PauseStore
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import NEVER_EDITED, Known
+from schedd.sources.broadcasts import Broadcasts
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run
 
@@ -189,7 +189,7 @@ class Definitions(Catalogue):
     def _one(self, job: JobId) -> Known:
         plain = self.stale.get(job) or self.jobs.get(job) or self.default
         definition = replace(plain, job_id=job)
-        compiled = schedule.compile(definition.schedule, "default/j", job)
+        compiled = compiled_schedule.compile(definition.schedule, "default/j", job)
         return Known(definition, compiled, job_pb2.Job(), edited_at=self.edited_at)
 
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from schedctl.dev import binaries, ports
-from schedctl.dev.http import fetch
-from schedctl.dev.processes import Process, end, spawn, tail
+from schedctl.dev.servers import binaries, ports
+from schedctl.dev.servers.http import fetch
+from schedctl.dev.servers.processes import Process, end, spawn, tail
 from support.wait import wait_until
 
 READY_WITHIN = 30.0

@@ -14,12 +14,12 @@ from datetime import UTC, datetime, timedelta
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from schedd.core.dependency import Dependency, DependencyFailure
+from schedd.core.cluster.database_stats import DatabaseVitals
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
+from schedd.core.cluster.queue_stats import PoolSurvey
 from schedd.core.events import ClusterWatched, DatabaseSeen, Surveyed
-from schedd.core.pools import PoolKey
-from schedd.core.survey import PoolSurvey
-from schedd.core.vitals import DatabaseVitals
-from schedd.telemetry import Telemetry
+from schedd.core.runs.pools import PoolKey
+from schedd.telemetry.recorder import Telemetry
 from schedkit.clock import boottime
 from schedkit.set_aside import note
 from support.web import ToldCluster

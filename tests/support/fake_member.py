@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 import grpc
 import grpc.aio
 
-from schedkit.channel import SERVER_OPTIONS, TLS, listen
+from schedkit.net.channel import SERVER_OPTIONS, TLS, listen
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import (

@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from schedd.core.changes import Change, Cursor, Gap, Missed, News, Scope
 from schedd.core.ids import JobId, RunId
-from schedd.core.lifecycle import State
-from schedd.owner.ears import Ears
-from schedd.owner.feed import Feed
+from schedd.core.runs.change_stream import Change, Cursor, Gap, Missed, News, Scope
+from schedd.core.runs.lifecycle import State
+from schedd.watch.change_bus import Ears
+from schedd.watch.subscriptions import Feed
 from schedkit.errors import Unavailable
 from support.runs import record
 from support.wait import PATIENCE, wait_until_async

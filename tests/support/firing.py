@@ -14,28 +14,28 @@ from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
 
-from schedd.core import schedule
-from schedd.core.calendars import Exclusion
-from schedd.core.definition import CatchUp, Definition, Priority
-from schedd.core.early import NEVER, Ahead
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import State
-from schedd.core.model import Claim, Firing, LiveRun, NewRun, Timer
-from schedd.core.records import Fired
-from schedd.owner.board import Board
-from schedd.owner.brake import Brake
-from schedd.owner.catalogue import Catalogue
-from schedd.owner.fire import Fire
-from schedd.owner.near_future import NearFuture
-from schedd.owner.transact import Transactor
-from schedd.owner.wordings import Known
+from schedd.core.jobs.definition import CatchUp, Definition, Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Claim, Firing, LiveRun, NewRun, Timer
+from schedd.core.runs.records import Fired
+from schedd.core.schedule import compiled_schedule
+from schedd.core.schedule.calendars import Exclusion
+from schedd.core.timers.pre_dispatch import NEVER, Ahead
+from schedd.dispatch.run_index import Board
 from schedd.ports import OwnerStore, PauseStore
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
+from schedd.timers.fire import Fire
+from schedd.timers.timer_loader import NearFuture
 from schedproto.v1 import job_pb2
 from support.runs import NOW, SetClock, owning, run
 
 JOB = run(1).job_id
 TIMER = Timer(JOB, run(1).shard, 1, NOW, NOW)
-EVERY = schedule.EverySchedule(timedelta(seconds=5))
+EVERY = compiled_schedule.EverySchedule(timedelta(seconds=5))
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Definitions(Catalogue):
             max_runs=self.max_runs,
             catch_up=self.catch_up,
         )
-        compiled = schedule.compile(EVERY, "default/j", job)
+        compiled = compiled_schedule.compile(EVERY, "default/j", job)
         excluding = None if self.exclusion is None else compiled
         compiled = replace(compiled, exclusion=self.exclusion, excluding=excluding)
         return Known(definition, compiled, job_pb2.Job())

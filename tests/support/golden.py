@@ -80,21 +80,22 @@ def messages() -> Iterator[Descriptor]:
 def stored() -> dict[str, str]:
     """What stands in etcd, in files of a worker and in callers' hands, and is no message."""
     from schedd.api import paging
-    from schedd.core import membership, shard_map
     from schedd.core.ids import ShardId, TenureId, Term, Timeline
-    from workerd.journal import Journal, boot_id
 
+    membership = _module("schedd.core.cluster.membership", "schedd.core.membership")
+    shard_map = _module("schedd.core.cluster.shard_map", "schedd.core.shard_map")
+    journals = _module("workerd.process.process_journal", "workerd.journal")
     member = membership.MemberView(
         "m1", TenureId(TENURE), "m1:7420", "m1:7421", 5, "1.2.3", "2026a", True, False, True
     )
     owned = {ShardId(0): TenureId(TENURE), ShardId(255): TenureId(OTHER)}
     the_map = shard_map.ShardMap(Term(77), owned, Timeline(3))
     with tempfile.TemporaryDirectory() as folder:
-        journal = Journal(Path(folder), "some-mark", Path("/sys/fs/cgroup/some/tree"))
+        journal = journals.Journal(Path(folder), "some-mark", Path("/sys/fs/cgroup/some/tree"))
         journal.began(4711, 123456789)
         journal.began(4712, 123456790)
         journal.ended(4711)
-        written = journal.path.read_text().replace(boot_id(), "BOOT")
+        written = journal.path.read_text().replace(journals.boot_id(), "BOOT")
     return {
         "member": membership.encode_member(member).decode(),
         "leader": membership.encode_leader(TenureId(TENURE)).decode(),
@@ -106,19 +107,30 @@ def stored() -> dict[str, str]:
     }
 
 
+def _module(now: str, before: str) -> Any:
+    """The module, by its name in this version or, where N-1's code runs, in the one before."""
+    try:
+        return importlib.import_module(now)
+    except ModuleNotFoundError:
+        return importlib.import_module(before)
+
+
 def reckoned() -> dict[str, Any]:
     """What rows hold, and a member of another version reckons anew."""
-    from schedd.core import ids, partition, retry, schedule
-    from schedd.core.definition import RetryPolicy
+    from schedd.core import ids
 
+    partition = _module("schedd.core.cluster.partition", "schedd.core.partition")
+    definitions = _module("schedd.core.jobs.definition", "schedd.core.definition")
+    retry = _module("schedd.core.runs.retry", "schedd.core.retry")
+    schedules = _module("schedd.core.schedule.compiled_schedule", "schedd.core.schedule")
     jobs = [
         UUID(int=number * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128) for number in range(1, 9)
     ]
     run = ids.scheduled_run_id(ids.JobId(JOB), AT)
-    policy = RetryPolicy(max_attempts=5, backoff=timedelta(seconds=2), jitter=0.5)
-    hashed = schedule.CronSchedule(("H H * * *", "H/7 * * * *"), "Europe/Berlin")
-    bounds = schedule.Bounds(jitter=timedelta(minutes=5))
-    compiled = schedule.compile(hashed, "default/nightly", JOB, bounds)
+    policy = definitions.RetryPolicy(max_attempts=5, backoff=timedelta(seconds=2), jitter=0.5)
+    hashed = schedules.CronSchedule(("H H * * *", "H/7 * * * *"), "Europe/Berlin")
+    bounds = schedules.Bounds(jitter=timedelta(minutes=5))
+    compiled = schedules.compile(hashed, "default/nightly", JOB, bounds)
     return {
         "instants": _instants(compiled, 5),
         "run_id": str(run),

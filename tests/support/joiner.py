@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from schedd.core.chains import After, Wanted, When
-from schedd.core.definition import Priority
 from schedd.core.ids import ShardId
+from schedd.core.jobs.chains import After, Wanted, When
+from schedd.core.jobs.definition import Priority
 from support.store import World
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from schedkit.objects.files import Files
 from workerd.config import Results
-from workerd.keeping import Keeping
+from workerd.delivery.result_upload import Keeping
+from workerd.delivery.spool import Spool
+from workerd.logs.attempt_log import Folder
 from workerd.metrics import Metrics
-from workerd.recording import Folder
-from workerd.spool import Spool
 
 
 def keeping_in(spool: Spool) -> Keeping:

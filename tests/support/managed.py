@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 
 _REFUSES: Final = """
 ALTER FUNCTION pg_catalog.{signature} RENAME TO not_given;

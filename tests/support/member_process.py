@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from schedctl.dev.processes import Process, end, spawn
+from schedctl.dev.servers.processes import Process, end, spawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +80,12 @@ class MemberProcesses:
 
 
 async def _live(settings: Settings) -> None:
-    from schedd.cluster_clock import DatabaseClock
+    from schedd.cluster.member import Identity, Member
     from schedd.etcd.access import Access
     from schedd.etcd.client import connect
-    from schedd.etcd.keeper import keep_lease
-    from schedd.member import Identity, Member
-    from schedd.store.database import Database
+    from schedd.etcd.lease_keeper import keep_lease
+    from schedd.runtime.cluster_clock import DatabaseClock
+    from schedd.store.connection.database import Database
     from schedd.store.postgres import PostgresStore
 
     draining = asyncio.Event()

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from schedd.cluster_clock import DatabaseClock
-from schedd.core.etcd_values import Unreadable
+from schedd.cluster.member import Identity, Member
+from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.membership import LEADER, decode_leader
 from schedd.core.ids import ShardId, TenureId
-from schedd.core.membership import LEADER, decode_leader
-from schedd.member import Identity, Member
+from schedd.runtime.cluster_clock import DatabaseClock
 from support.twins import (
     TwinCoordination,
     TwinDatabase,

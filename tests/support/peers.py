@@ -12,12 +12,12 @@ from uuid import UUID
 
 import grpc.aio
 
+from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import ShardId, TenureId, Term
-from schedd.core.membership import ClusterView, MemberView
-from schedd.owner.ears import Ears
-from schedd.owner.workers import Workers
-from schedd.rpc.gate import Gate
-from schedd.rpc.peer_service import PeerService
+from schedd.dispatch.workers.registry import Workers
+from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.peers.peer_service import PeerService
+from schedd.watch.change_bus import Ears
 from schedproto.v1 import peer_service_pb2
 from support.runs import SetClock
 

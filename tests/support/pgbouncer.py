@@ -10,8 +10,8 @@ from pathlib import Path
 
 from psycopg2 import Error
 
-from schedctl.dev import nonroot, ports, postgres
-from schedctl.dev.processes import end, spawn
+from schedctl.dev.servers import nonroot, ports, postgres
+from schedctl.dev.servers.processes import end, spawn
 from support.postgres import ScratchServer
 from support.wait import PATIENCE, wait_until
 

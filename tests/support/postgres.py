@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from schedctl.dev import binaries, ports, postgres
-from schedctl.dev.processes import Process
+from schedctl.dev.servers import binaries, ports, postgres
+from schedctl.dev.servers.processes import Process
 from support.wait import PATIENCE, wait_until
 
 SETTINGS = {

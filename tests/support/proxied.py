@@ -11,7 +11,7 @@ from pathlib import Path
 
 from faults.nemesis.proxies import COMMAND, ENVIRONMENT
 from faults.nemesis.proxy_process import Report
-from schedctl.dev import ports
+from schedctl.dev.servers import ports
 from support.wait import wait_until_async
 
 

@@ -18,8 +18,8 @@ from uuid import uuid4
 import grpc
 import grpc.aio
 
-from schedkit.channel import TLS, connect
 from schedkit.clock import utcnow
+from schedkit.net.channel import TLS, connect
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from support.wait import PATIENCE, wait_until_async

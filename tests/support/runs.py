@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from schedd.core.definition import Priority
+from schedd.cluster.ownership import Ownership
+from schedd.core.dispatch.ready_queue import Head
 from schedd.core.ids import (
     NO_TOKEN,
     Epoch,
@@ -19,12 +20,11 @@ from schedd.core.ids import (
     Timeline,
     Token,
 )
-from schedd.core.lifecycle import State
-from schedd.core.model import Assigned, Incarnation, LiveRun, RunKey, Trigger
-from schedd.core.ready_queue import Head
-from schedd.core.run_records import RunRecord
-from schedd.owner.ownership import Ownership
-from schedd.owner.wordings import Known
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey, Trigger
+from schedd.core.runs.run_records import RunRecord
+from schedd.runtime.definition_texts import Known
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 

@@ -25,7 +25,7 @@ from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest, ErrorInfo
 from google.rpc.status_pb2 import Status
 
-from schedkit.channel import SERVER_OPTIONS, listen
+from schedkit.net.channel import SERVER_OPTIONS, listen
 from schedproto.v1 import (
     auth_service_pb2,
     calendar_service_pb2,

@@ -27,11 +27,11 @@ from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.descriptors import only, open_files
 from support.wait import PATIENCE, wait_until_async
-from workerd import procs
 from workerd.core.outcome import Cause, Outcome
 from workerd.executors.base import Attempt, Stop
 from workerd.executors.shell import Shell
-from workerd.sessions import Sessions
+from workerd.process import proc_files
+from workerd.process.process_supervisor import Sessions
 
 CODE = 7
 """By which each program ends."""
@@ -77,7 +77,7 @@ def told(outcome: Outcome, **more: object) -> None:
 def sleepers() -> list[int]:
     """What attempts have left behind, and lives."""
     found = []
-    for process in procs.everyone():
+    for process in proc_files.everyone():
         with contextlib.suppress(OSError):
             line = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
             if line[:2] == [b"sleep", _LONG.encode()] and process.session == process.pid:
@@ -130,7 +130,7 @@ async def main(home: Path, way: str, story: str, *, greedy: bool) -> None:
     scratch = [path.name for path in (home / "scratch").iterdir()]
     sessions.close()
     leaked = {fd: name for fd, name in open_files().items() if before.get(fd) != name}
-    alive = [process.pid for process in procs.everyone() if process.parent == os.getpid()]
+    alive = [process.pid for process in proc_files.everyone() if process.parent == os.getpid()]
     print(json.dumps({"leaked": leaked, "alive": alive, "scratch": scratch}), flush=True)
 
 

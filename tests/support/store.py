@@ -19,7 +19,6 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import (
     Epoch,
     IncarnationId,
@@ -32,8 +31,9 @@ from schedd.core.ids import (
     scheduled_run_id,
     token_of,
 )
-from schedd.core.lifecycle import State
-from schedd.core.model import (
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import (
     AuditEntry,
     Claim,
     Draft,
@@ -45,10 +45,10 @@ from schedd.core.model import (
     RunKey,
     Tenure,
 )
-from schedd.core.records import Assignments, Fired, JobRecord, StoredDefinition
-from schedd.store import arrays
-from schedd.store.database import Database
+from schedd.core.runs.records import Assignments, Fired, JobRecord, StoredDefinition
+from schedd.store.connection.database import Database
 from schedd.store.postgres import PostgresStore
+from schedd.store.statements import arrays
 from support.wait import wait_until
 
 START = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)

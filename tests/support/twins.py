@@ -19,8 +19,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from schedd.core.cluster_events import ClusterEvent, Losses
-from schedd.core.coordination import (
+from schedd.core.cluster.cluster_events import ClusterEvent, Losses
+from schedd.core.cluster.coordination import (
     NO_LEASE,
     NOTHING_DELETED,
     Compare,
@@ -37,11 +37,11 @@ from schedd.core.coordination import (
     Revision,
     TxnResult,
 )
+from schedd.core.cluster.data_loss_check import Lineage, Mark
 from schedd.core.ids import SHARDS, Epoch, JobId, ShardId, TenureId, Term, Timeline
-from schedd.core.marks import Lineage, Mark
-from schedd.core.model import AuditEntry, Claim, RunKey, ShardRow, Tenure
-from schedd.core.pauses import Pause, Pauses
-from schedd.core.records import Probe, StoredDefinition, WaitingRun
+from schedd.core.runs.model import AuditEntry, Claim, RunKey, ShardRow, Tenure
+from schedd.core.runs.records import Probe, StoredDefinition, WaitingRun
+from schedd.core.timers.cluster_pauses import Pause, Pauses
 from schedd.ports import LeaseKeeper
 from schedkit.clock import utcnow
 from schedkit.errors import Unavailable

@@ -21,26 +21,26 @@ from uuid import uuid4
 import aiohttp
 from starlette.applications import Starlette
 
-from schedd.api.access_tokens import create_token
-from schedd.api.authentication import Authentication
+from schedd.api.auth.access_tokens import create_token
+from schedd.api.auth.authentication import Authentication
 from schedd.api.services import Caller, Services
-from schedd.cluster_clock import DatabaseClock
 from schedd.core.checkup.facts import EtcdFacts, Facts
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.ids import SHARDS, Epoch, IncarnationId, ShardId, TenureId, Term
-from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.rights import ANONYMOUS
-from schedd.owner.advances import Advances
-from schedd.owner.feed import Feed
-from schedd.owner.tails import Tails
-from schedd.owner.watchers import Watchers
-from schedd.owner.workers import Workers
-from schedd.result_objects import StoredObjects
-from schedd.rpc.nudges import Nudger
-from schedd.rpc.peers import Peers
-from schedd.rpc.refusals import AskedRefusals
-from schedd.store.database import Database
+from schedd.core.jobs.rights import ANONYMOUS
+from schedd.dispatch.workers.registry import Workers
+from schedd.results.log_followers import Tails
+from schedd.results.objects import StoredObjects
+from schedd.results.progress import Advances
+from schedd.rpc.peers.peers import Peers
+from schedd.rpc.peers.wake_ups import Nudger
+from schedd.rpc.workers.job_refusals import AskedRefusals
+from schedd.runtime.cluster_clock import DatabaseClock
+from schedd.store.connection.database import Database
 from schedd.store.postgres import PostgresStore
-from schedd.telemetry import Telemetry
+from schedd.telemetry.recorder import Telemetry
+from schedd.watch.run_waiters import Watchers
+from schedd.watch.subscriptions import Feed
 from schedd.web.app import build
 from schedd.web.forwarded import STRAIGHT, Reach
 from schedd.web.server import bound

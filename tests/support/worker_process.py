@@ -116,7 +116,7 @@ class WorkerProcess:
 
     def keeper_pid(self) -> int:
         """Its keeper process."""
-        (keeper,) = self.own("workerd.keeper")
+        (keeper,) = self.own("workerd.process.keeper")
         return keeper
 
     def own(self, module: str) -> list[int]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from schedd.api.computation import compute
+from schedd.api.budgeted_calls import compute
 from schedd.api.services import Caller
-from schedd.computing import LARGE, converted
-from schedd.core.work import ON_LOOP, spend
+from schedd.core.schedule.work_budget import ON_LOOP, spend
+from schedd.runtime.budgeted_work import LARGE, converted
 from support.callers import TESTER
 
 

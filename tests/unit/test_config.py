@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from schedd.app.configured import reach, tell_who_is_asked
+from schedd.app.member_settings import reach, tell_who_is_asked
 from schedd.config import Config
 from schedd.config.listening import Listen
 from schedd.config.servers import Etcd, Postgres, Results, Tls
 from schedd.etcd.access import Access
-from schedkit import duration
 from schedkit.clock import utcnow
 from schedkit.config import Untimely
 from schedkit.errors import Misconfigured
+from schedkit.text import duration
 from support.certs import Authority
 
 HERE = Config(postgres=Postgres(dsn="postgresql://x"))

@@ -10,17 +10,17 @@ import pytest
 
 from schedd.core.events import DeadLettered, DeadRun
 from schedd.core.ids import JobId, RunId
-from schedd.core.lifecycle import Reason
-from schedd.dead_run_lines import A_SECOND, DeadRunLines
-from schedd.telemetry import Telemetry
-from schedkit.logs import JsonLines
+from schedd.core.runs.lifecycle import Reason
+from schedd.telemetry.dead_run_log import A_SECOND, DeadRunLines
+from schedd.telemetry.recorder import Telemetry
+from schedkit.daemon.logs import JsonLines
 
 DEAD = DeadRun(RunId(uuid4()), JobId(uuid4()), Reason.EXIT_CODE, 3)
 
 
 @pytest.fixture(autouse=True)
 def at_info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "schedd.dead_run_lines")
+    caplog.set_level(logging.INFO, "schedd.telemetry.dead_run_log")
 
 
 def test_a_run_that_fails_for_good_is_a_line_with_its_id(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core.dependency import Dependency
-from schedd.dependency_health import PROBE_REJECTED_EVERY, DependencyHealth
+from schedd.core.cluster.dependency import Dependency
+from schedd.runtime.dependency_health import PROBE_REJECTED_EVERY, DependencyHealth
 from schedkit.errors import Rejected, Unavailable
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,7 +13,7 @@ import pytest
 
 import schedd.config
 import workerd.config
-from schedd.core.lifecycle import TRANSITIONS
+from schedd.core.runs.lifecycle import TRANSITIONS
 from support.repository import ROOT, module_of
 
 DOCS = ROOT / "docs"

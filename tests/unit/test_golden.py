@@ -25,14 +25,14 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from schedd.api import paging
-from schedd.core import membership, shard_map
-from schedd.core.coordination import Entry
+from schedd.core.cluster import membership, shard_map
+from schedd.core.cluster.coordination import Entry
 from support import golden
 from support.breaking import breaking
 from support.examples import examples
 from support.version_before import BEFORE
-from workerd import journal
-from workerd.spool import Spool
+from workerd.delivery.spool import Spool
+from workerd.process import process_journal
 
 KEPT = golden.kept()
 OLD_FILES = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(KEPT["descriptors"])).file
@@ -257,11 +257,13 @@ def test_values_in_etcd_keep_what_the_version_before_looks_for(name: str) -> Non
 
 def test_a_journal_that_the_version_before_left_is_read(tmp_path: Path) -> None:
     file = tmp_path / "some-mark.journal"
-    file.write_text(KEPT["stored"]["journal"].replace("BOOT", journal.boot_id()))
+    file.write_text(KEPT["stored"]["journal"].replace("BOOT", process_journal.boot_id()))
 
-    left = journal.read(file)
+    left = process_journal.read(file)
 
-    assert left == journal.Left("some-mark", {4712: 123456790}, Path("/sys/fs/cgroup/some/tree"))
+    assert left == process_journal.Left(
+        "some-mark", {4712: 123456790}, Path("/sys/fs/cgroup/some/tree")
+    )
     assert golden.stored()["journal"] == KEPT["stored"]["journal"], "it reads ours, too"
 
 

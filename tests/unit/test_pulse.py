@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from schedd.pulse import EVERY, Pulse
-from schedkit.lately import WINDOW
+from schedd.runtime.loop_monitor import EVERY, Pulse
+from schedkit.rolling_window import WINDOW
 from support.wait import wait_until_async
 
 TICK = 0.001

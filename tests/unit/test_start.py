@@ -8,7 +8,7 @@ import sys
 
 SEEN = """
 import json, sys
-import schedd.app
+import schedd.app.daemon
 heavy = ("alembic", "aiohttp", "mako", "pygments")
 print(json.dumps([name for name in heavy if name in sys.modules]))
 """

@@ -15,7 +15,10 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from schedd.core.dependency import Dependency, DependencyFailure
+from schedd.core.cluster.database_stats import DatabaseVitals
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
+from schedd.core.cluster.queue_stats import Behind, PoolSurvey
+from schedd.core.cluster.readiness import Unready
 from schedd.core.events import (
     AssignedRuns,
     Braked,
@@ -48,15 +51,12 @@ from schedd.core.events import (
     WorkerWent,
 )
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
-from schedd.core.lifecycle import Reason, State
-from schedd.core.notifications import Way
-from schedd.core.pools import PoolKey
-from schedd.core.readiness import Unready
-from schedd.core.survey import Behind, PoolSurvey
-from schedd.core.vitals import DatabaseVitals
-from schedd.metrics.pools import MOST
-from schedd.metrics.vitals import FRESH
-from schedd.telemetry import SEEN, Telemetry
+from schedd.core.jobs.notifications import Way
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.pools import PoolKey
+from schedd.telemetry.metrics.database_stats import FRESH
+from schedd.telemetry.metrics.pools import MOST
+from schedd.telemetry.recorder import SEEN, Telemetry
 from schedkit.clock import boottime
 from support.web import ToldCluster
 
@@ -203,7 +203,7 @@ def test_what_the_leader_read_isnt_told_any_more_once_it_is_old(
     telemetry = telemetry_after(DatabaseSeen(DatabaseVitals(timedelta(0), 5)))
     assert value(telemetry, "schedd_dead_letters_waiting") == 5
     later = monotonic() + FRESH
-    monkeypatch.setattr("schedd.metrics.vitals.monotonic", lambda: later)
+    monkeypatch.setattr("schedd.telemetry.metrics.database_stats.monotonic", lambda: later)
     assert value(telemetry, "schedd_dead_letters_waiting") is None
 
 

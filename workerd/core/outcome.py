@@ -21,9 +21,9 @@ from enum import Enum, auto
 from typing import Final
 
 from schedkit.records import dataclass, replace
-from workerd.core.bounds import Bounds, Excess, out_of_memory
 from workerd.core.capture import Piece
 from workerd.core.ids import Key
+from workerd.core.resource_limits import Bounds, Excess, out_of_memory
 
 DONT_RETRY_CODE = 100
 """By this exit code a program says that another try is of no use."""

@@ -22,11 +22,11 @@ from schedclient.handlers import Progress
 from schedkit.records import dataclass
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd import wire
-from workerd.core.bounds import Bounds
+from workerd import messages
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import MAX_RESULT, Cause, Content, Outcome
-from workerd.tail import Tail
+from workerd.core.resource_limits import Bounds
+from workerd.logs.log_tail import Tail
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Attempt:
         given = self.assignment
         if not given.HasField("kill_after"):
             return DEFAULT_KILL_AFTER
-        return wire.span_of(given.kill_after).total_seconds()
+        return messages.span_of(given.kill_after).total_seconds()
 
     @property
     def dies_with_lease(self) -> bool:
@@ -83,7 +83,7 @@ class Attempt:
     @property
     def scheduled_at(self) -> datetime:
         """The nominal instant."""
-        return wire.date_of(self.assignment.key.scheduled_at)
+        return messages.date_of(self.assignment.key.scheduled_at)
 
     def facts(self) -> dict[str, str]:
         """What each job is told about itself, by snake_case name; every face renames the keys."""
@@ -206,7 +206,7 @@ def heartbeat_timeout_of(assignment: pb.Assignment) -> float:
     """Seconds of silence that end the attempt; 0: it may be silent."""
     if not assignment.HasField("heartbeat_timeout"):
         return 0.0
-    return wire.span_of(assignment.heartbeat_timeout).total_seconds()
+    return messages.span_of(assignment.heartbeat_timeout).total_seconds()
 
 
 def rfc3339(instant: datetime) -> str:
@@ -219,4 +219,4 @@ def timeout_of(assignment: pb.Assignment) -> timedelta:
     """How long the attempt may last; one hour if not given."""
     if not assignment.HasField("timeout"):
         return timedelta(hours=1)
-    return wire.span_of(assignment.timeout)
+    return messages.span_of(assignment.timeout)

@@ -34,23 +34,23 @@ from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from schedkit.channel import MAX_MESSAGE
 from schedkit.clock import utcnow
-from schedkit.endpoints import Endpoint, endpoint_of, method_of
-from schedkit.headers import reserved_metadata
-from schedkit.jsonform import standard
-from schedkit.outward.policy import Egress, Proxy
-from schedkit.outward.targets import ForbiddenTarget, Targets
+from schedkit.egress.policy import Egress, Proxy
+from schedkit.egress.targets import ForbiddenTarget, Targets
+from schedkit.net.channel import MAX_MESSAGE
+from schedkit.net.endpoints import Endpoint, endpoint_of, method_of
+from schedkit.net.headers import reserved_metadata
+from schedkit.protojson import standard
 from schedproto.v1 import job_handler_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
+from workerd.core.limit_errors import at_limit, limit_in, need_descriptor
 from workerd.core.outcome import MAX_ERROR, Cause, Content, Outcome, Reason, Verdict, stopped
 from workerd.executors import reflection
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
-from workerd.executors.large import LARGE, beside, is_json
+from workerd.executors.handlers.large_json import LARGE, beside, is_json
 from workerd.executors.reflection import Metadata, NotThere, Unfit
-from workerd.executors.roots import system_roots
-from workerd.limits import at_limit, limit_in, need_descriptor
+from workerd.executors.tls_roots import system_roots
 
 CONNECT_WITHIN: Final = 10.0
 LONGEST_WISH: Final = 86_400.0

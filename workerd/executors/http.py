@@ -1,7 +1,7 @@
 """One HTTP request; its status, or a pattern in its body, says whether the job succeeded.
 
 Invariants
-- Only permitted targets are called, on each hop (schedkit.outward.client).
+- Only permitted targets are called, on each hop (schedkit.egress.client).
 - Of an answer as much is read as may be kept, of one that is a failure 64 KiB; as it came: nothing
   is decompressed. A pattern is looked for in the first 64 KiB.
 - Redirects are followed only when the job asks, at most `MAX_REDIRECTS`, never from https to http.
@@ -20,22 +20,22 @@ import aiohttp
 from yarl import URL
 
 from schedkit.clock import utcnow
-from schedkit.headers import reserved
-from schedkit.json_text import TooDeep
-from schedkit.outward.client import CallFailed, Client
-from schedkit.outward.policy import Egress
-from schedkit.outward.secrets import keys
-from schedkit.outward.signing import signature
-from schedkit.outward.targets import ForbiddenTarget
-from schedkit.patterns import Pattern
+from schedkit.egress.client import CallFailed, Client
+from schedkit.egress.policy import Egress
+from schedkit.egress.secrets import keys
+from schedkit.egress.signing import signature
+from schedkit.egress.targets import ForbiddenTarget
+from schedkit.net.headers import reserved
 from schedkit.records import dataclass
+from schedkit.text.json_text import TooDeep
+from schedkit.text.patterns import Pattern
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
+from workerd.core.limit_errors import at_limit
 from workerd.core.outcome import MAX_ERROR, Cause, Content, Outcome, Reason, Verdict, stopped
 from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
-from workerd.executors.large import LARGE, beside, is_json
-from workerd.limits import at_limit
+from workerd.executors.handlers.large_json import LARGE, beside, is_json
 
 MAX_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})

@@ -24,8 +24,8 @@ from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Outcome
 from workerd.executors.base import Attempt, Stop, content_of
-from workerd.executors.fitting import fit_of
-from workerd.executors.handler_call import HandlerCall
+from workerd.executors.handlers.attempt_call import HandlerCall
+from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.python import Caller
 
 log = logging.getLogger(__name__)

@@ -24,14 +24,14 @@ from schedclient.handlers import Mode
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.outcome import Cause, Outcome, Verdict, stopped
-from workerd.executors.apart import Apart
 from workerd.executors.base import Attempt, Stop, bounds_of
-from workerd.executors.calling import class_of, raised, words_of
-from workerd.executors.fitting import Fit, fit_of
-from workerd.executors.handler_call import HandlerCall
-from workerd.executors.handler_loops import HandlerLoops
-from workerd.executors.threads import Threads
-from workerd.process_guard import importing
+from workerd.executors.handlers.attempt_call import HandlerCall
+from workerd.executors.handlers.handler_loops import HandlerLoops
+from workerd.executors.handlers.handler_subprocess import Apart
+from workerd.executors.handlers.invocation import class_of, raised, words_of
+from workerd.executors.handlers.payload_types import Fit, fit_of
+from workerd.executors.handlers.threads import Threads
+from workerd.process.process_guard import importing
 
 T = TypeVar("T")
 

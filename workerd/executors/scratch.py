@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Self
 
 from workerd.core.ids import Key
+from workerd.core.limit_errors import at_limit
 from workerd.executors.tree_removal import Remover, remove_tree
-from workerd.limits import at_limit
 
 log = logging.getLogger(__name__)
 

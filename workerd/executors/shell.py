@@ -20,18 +20,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from schedkit.outward.secrets import variables as variables_of
+from schedkit.egress.secrets import variables as variables_of
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.limit_errors import at_limit, need_descriptor
 from workerd.core.outcome import Outcome, Reason, Verdict, exited, judged, stopped
 from workerd.executors import shebang
 from workerd.executors.base import Attempt, Stop, bounds_of
-from workerd.executors.process import Child
+from workerd.executors.child_process import Child
+from workerd.executors.process_end import stayed
 from workerd.executors.scratch import Scratch
-from workerd.executors.staying import stayed
-from workerd.limits import at_limit, need_descriptor
-from workerd.programs import Begun, Program
-from workerd.sessions import Sessions
+from workerd.process.process_supervisor import Sessions
+from workerd.process.programs import Begun, Program
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_INTERPRETER = ("/bin/sh",)

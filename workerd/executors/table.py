@@ -10,16 +10,16 @@ from typing import Self
 
 from workerd.config import Config
 from workerd.executors import plugins
-from workerd.executors.apart import Apart
 from workerd.executors.base import Executor
 from workerd.executors.grpc import Grpc
-from workerd.executors.handler_loops import HandlerLoops
+from workerd.executors.handlers.handler_loops import HandlerLoops
+from workerd.executors.handlers.handler_subprocess import Apart
 from workerd.executors.http import Http
 from workerd.executors.plugins import Plugin
 from workerd.executors.python import Caller, Python
 from workerd.executors.shell import Shell
 from workerd.metrics import Metrics
-from workerd.sessions import Sessions
+from workerd.process.process_supervisor import Sessions
 
 
 class Table:

@@ -10,15 +10,15 @@ from itertools import chain
 import click
 
 from schedclient import Client
-from schedctl import calendar_steps, changes, job_steps, manifests, pool_steps
-from schedctl.calendar_steps import CalendarStep
 from schedctl.columns import JOBS
 from schedctl.failure import Failure
-from schedctl.flags import Command, pass_session
-from schedctl.job_steps import JobStep
-from schedctl.manifests import Reading
+from schedctl.manifests import calendar_steps, job_diff, job_steps, manifests, pool_steps
+from schedctl.manifests.calendar_steps import CalendarStep
+from schedctl.manifests.job_steps import JobStep
+from schedctl.manifests.manifests import Reading
+from schedctl.manifests.pool_steps import PoolStep
+from schedctl.options.global_options import Command, pass_session
 from schedctl.output import message, show_list, show_warnings
-from schedctl.pool_steps import PoolStep
 from schedctl.session import Session
 from schedproto.v1 import job_pb2
 
@@ -82,7 +82,7 @@ def _tell_changes(session: Session, plan: Plan) -> None:
     for step in plan.jobs:
         if step.before is not None and step.verb == "updated":
             message(f"{step.after.name}:")
-            for line in changes.between(session, step.before, step.after):
+            for line in job_diff.between(session, step.before, step.after):
                 message(line)
             if step.pause is not None:
                 message(f"  paused: {step.pause[0] or 'true'}")

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from schedclient import AccessToken, ApiError, Identity, NewToken
-from schedclient.access_values import MOST_TOLD
+from schedclient.values.access import MOST_TOLD
 from schedctl import contexts
 from schedctl.columns import TOKENS
 from schedctl.failure import Failure
 from schedctl.files import begin, unusable, using
-from schedctl.flags import Group, pass_session
+from schedctl.options.global_options import Group, pass_session
 from schedctl.output import instant, message, show_facts, show_listing, show_one
 from schedctl.session import Session
-from schedd.core.rights import (
+from schedd.core.jobs.rights import (
     EVERY,
     NAMESPACE,
     Kind,
@@ -34,7 +34,7 @@ from schedd.core.rights import (
     uris_of_user,
     uris_of_worker,
 )
-from schedkit import naming
+from schedkit.text import naming
 
 if TYPE_CHECKING:
     from schedctl.authority import Subject

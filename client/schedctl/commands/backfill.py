@@ -10,9 +10,9 @@ import click
 
 from schedclient import Backfill, BackfillPlan, Client
 from schedctl.columns import BACKFILLS
-from schedctl.flags import Command, pass_session
-from schedctl.following import RUN_FAILED, all_succeeded, to_its_end
+from schedctl.options.global_options import Command, pass_session
 from schedctl.output import instant, message, show_data, show_listing, show_one, show_rows
+from schedctl.run_follower import RUN_FAILED, all_succeeded, to_its_end
 from schedctl.session import Guard, Past, Session
 
 ENDS: Final = ("succeeded", "failed", "skipped", "cancelled")

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from schedclient import Calendar, CalendarSpec, Client
-from schedctl import manifests
 from schedctl.columns import CALENDARS
 from schedctl.failure import Failure
-from schedctl.flags import Group, pass_session
+from schedctl.manifests import manifests
+from schedctl.options.global_options import Group, pass_session
 from schedctl.output import message, show_data, show_list, show_listing
 from schedctl.session import Guard, Session
 

@@ -11,7 +11,7 @@ import click
 from schedclient import ApiError, Client, Cluster
 from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS
 from schedctl.commands.doctor import doctor
-from schedctl.flags import Group, pass_session
+from schedctl.options.global_options import Group, pass_session
 from schedctl.output import instant, length, message, show_facts, show_list, show_listing, show_one
 from schedctl.session import TELL_WITHIN, Past, Session, known
 

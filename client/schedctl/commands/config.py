@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from schedclient.transport import split_endpoints
+from schedclient.transport.transport import split_endpoints
 from schedctl import contexts as kept
-from schedctl.flags import Group, pass_session
+from schedctl.options.global_options import Group, pass_session
 from schedctl.output import message, show_data, show_facts
 from schedctl.session import Session
-from schedkit.channel import TLS
+from schedkit.net.channel import TLS
 
 
 @click.group(cls=Group)

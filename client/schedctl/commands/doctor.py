@@ -11,9 +11,9 @@ from typing import Final
 import click
 
 from schedclient import Finding
-from schedclient.reading import value_of
+from schedclient.values.reading import value_of
 from schedctl.columns import FINDINGS
-from schedctl.flags import Command, pass_session
+from schedctl.options.global_options import Command, pass_session
 from schedctl.output import MARKS, show_list
 from schedctl.session import Session
 from schedproto.v1 import cluster_service_pb2 as wire

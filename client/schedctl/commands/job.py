@@ -9,12 +9,21 @@ from typing import Any
 import click
 
 from schedclient import Client, Instant, Job, Run
-from schedctl import changes, following
+from schedctl import run_follower
 from schedctl.columns import INSTANTS, JOBS, RUNS, WITH_EXCLUDED, facts
 from schedctl.commands.backfill import backfill, backfills, cancel_backfill
 from schedctl.failure import Failure
-from schedctl.flags import Group, pass_session
-from schedctl.notices import notice_options
+from schedctl.manifests import job_diff
+from schedctl.options.global_options import Group, pass_session
+from schedctl.options.job_options import (
+    job_of,
+    need_action,
+    paused_option,
+    schedule_options,
+    work_options,
+)
+from schedctl.options.notifications import notice_options
+from schedctl.options.payloads import read_payload
 from schedctl.output import (
     message,
     show_data,
@@ -24,15 +33,7 @@ from schedctl.output import (
     show_one,
     show_warnings,
 )
-from schedctl.payloads import read_payload
 from schedctl.session import INSTANT, TELL_WITHIN, Guard, Session, When, known
-from schedctl.work import (
-    job_of,
-    need_action,
-    paused_option,
-    schedule_options,
-    work_options,
-)
 from schedproto.v1 import job_pb2
 
 
@@ -88,7 +89,7 @@ def create(
 def _warn_of(spec: job_pb2.Job) -> None:
     """Warn of a job whose runs end each other. Only such a job loads the schedules' code."""
     if spec.overlap in (job_pb2.OVERLAP_CANCEL_OTHER, job_pb2.OVERLAP_TERMINATE_OTHER):
-        from schedctl import timetables
+        from schedctl.timetables import timetables
 
         if found := timetables.surprise_of(spec):
             message(f"warning: {found.problem} ({found.hint})")
@@ -133,7 +134,7 @@ def describe(session: Session, name: str) -> None:
         return
     show_facts(session, facts(JOBS, found))
     told = found.to_json(snake=True)
-    show_facts(session, changes.remaining(told, found.action))
+    show_facts(session, job_diff.remaining(told, found.action))
     if coming:
         message("next:")
         show_list(session, coming, INSTANTS, lambda one: one.scheduled_at.isoformat())
@@ -170,11 +171,11 @@ def patch(
 
     async def work(client: Client) -> tuple[Job, bool]:
         before = await client.jobs.get(name)
-        merged = changes.merged(before, spec, named)
+        merged = job_diff.merged(before, spec, named)
         after = await client.jobs.update(
             before.name, merged, mask=named, etag=etag or "", validate_only=True
         )
-        told = changes.between(session, before, after)
+        told = job_diff.between(session, before, after)
         for line in told:
             message(line)
         if dry_run or not told:
@@ -285,15 +286,15 @@ def trigger(
             delay=delay,
             idempotency_key=idempotency_key,
         )
-        return await following.stay(session, client, run, follow=follow) if wait else run
+        return await run_follower.stay(session, client, run, follow=follow) if wait else run
 
     run = session.run(work)
     if wait and session.tabular:
-        message(following.outcome(run))
+        message(run_follower.outcome(run))
     else:
         show_one(session, run, RUNS, lambda one: one.run_id)
     if wait:
-        click.get_current_context().exit(following.exit_code(run, passed_on=exit_status))
+        click.get_current_context().exit(run_follower.exit_code(run, passed_on=exit_status))
 
 
 @job.command("next")

@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from schedclient import Client, NotFound, Pool
-from schedctl import changes
 from schedctl.columns import POOLS, facts
 from schedctl.failure import Failure
-from schedctl.flags import Group, pass_session
+from schedctl.manifests import job_diff
+from schedctl.options.global_options import Group, pass_session
 from schedctl.output import message, show_data, show_facts, show_listing, show_one
 from schedctl.session import TELL_WITHIN, Session, known
-from schedkit.jsonform import FormErrors, from_json, rate_text
+from schedkit.protojson import FormErrors, from_json, rate_text
 from schedproto.v1 import pool_service_pb2
 
 
@@ -126,7 +126,7 @@ def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> Non
                 remedy=f"make it: schedctl pool set {name} --limit 3",
             )
         after = await wish.put(client, name, before, validate_only=True)
-        told = changes.of_pool(before, after)
+        told = job_diff.of_pool(before, after)
         for line in told:
             message(line)
         if dry_run or not told:

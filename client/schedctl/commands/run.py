@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 import click
 
 from schedclient import Client, DeadlineExceeded, Result, Run, RunEvent
-from schedctl import following
+from schedctl import run_follower
 from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, facts, progress
 from schedctl.failure import Failure
-from schedctl.flags import Command, Group, pass_session
+from schedctl.options.global_options import Command, Group, pass_session
+from schedctl.options.payloads import read_payload
 from schedctl.output import (
     event,
     message,
@@ -21,7 +22,6 @@ from schedctl.output import (
     show_one,
     stamp,
 )
-from schedctl.payloads import read_payload
 from schedctl.session import Guard, Session
 
 
@@ -129,7 +129,7 @@ def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
 
     async def work(client: Client) -> None:
         async for one in client.runs.watch(*run_ids, job=job):
-            event(session, one, following.outcome)
+            event(session, one, run_follower.outcome)
 
     session.run(work)
 
@@ -154,7 +154,7 @@ def events(session: Session, job: str | None, after: str | None) -> None:
 def _told(one: RunEvent) -> str:
     if one.cluster:
         return f"{stamp(one.cluster.at)}  {one.cluster.text}"
-    return following.outcome(one.run) if one.run else f"… {one.gap.why if one.gap else ''}"
+    return run_follower.outcome(one.run) if one.run else f"… {one.gap.why if one.gap else ''}"
 
 
 @run.command()
@@ -166,12 +166,12 @@ def wait(session: Session, run_ids: tuple[str, ...], exit_status: bool) -> None:
     runs = session.run(lambda client: _all_ended(session, client, run_ids))
     if session.tabular:
         for one in runs:
-            message(following.outcome(one))
+            message(run_follower.outcome(one))
     elif len(runs) == 1:
         show_one(session, runs[0], RUNS, _id)
     else:
         show_list(session, runs, RUNS, _id)
-    codes = [following.exit_code(one, passed_on=exit_status) for one in runs]
+    codes = [run_follower.exit_code(one, passed_on=exit_status) for one in runs]
     click.get_current_context().exit(next((code for code in codes if code), 0))
 
 
@@ -179,7 +179,7 @@ async def _all_ended(session: Session, client: Client, run_ids: Sequence[str]) -
     import asyncio
 
     ended: dict[str, Run] = {}
-    asides = following.Asides(client)
+    asides = run_follower.Asides(client)
     try:
         async with asyncio.timeout(session.timeout):
             async for one in client.runs.watch(*run_ids):
@@ -208,7 +208,7 @@ def logs(session: Session, run_id: str, follow: bool, token: int, timestamps: bo
     async def work(client: Client) -> None:
         pieces = client.runs.logs(run_id, fencing_token=token, follow=follow)
         if session.tabular:
-            await following.print_pieces(pieces, timestamps=timestamps)
+            await run_follower.print_pieces(pieces, timestamps=timestamps)
             return
         show_list(session, [piece async for piece in pieces], (), lambda piece: piece.stream)
 
@@ -266,11 +266,11 @@ def result(session: Session, run_id: str) -> None:
     if not session.tabular:
         show_data(session, found.to_json(snake=session.output == "yaml"))
     else:
-        following.print_result(found)
+        run_follower.print_result(found)
         if found.empty:
-            message(f"it returned nothing: {following.outcome(of)}")
+            message(f"it returned nothing: {run_follower.outcome(of)}")
     if found.problem or (found.empty and not of.succeeded):
-        click.get_current_context().exit(following.RUN_FAILED)
+        click.get_current_context().exit(run_follower.RUN_FAILED)
 
 
 @run.command()

@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from schedclient import Client, Run
-from schedctl import following
+from schedctl import run_follower
 from schedctl.columns import RUNS
-from schedctl.flags import Command, pass_session
+from schedctl.options.global_options import Command, pass_session
+from schedctl.options.job_options import job_of, need_action, work_options
 from schedctl.output import message, show_one
 from schedctl.session import Guard, Session
-from schedctl.work import job_of, need_action, work_options
 
 
 @click.command(cls=Command, context_settings={"allow_interspersed_args": False})
@@ -49,14 +49,14 @@ def submit(
 
     async def work(client: Client) -> Run:
         run = await client.submit(job, name=name, delay=delay, idempotency_key=idempotency_key)
-        return await following.stay(session, client, run, follow=follow) if stay else run
+        return await run_follower.stay(session, client, run, follow=follow) if stay else run
 
     run = session.run(work)
     if not stay:
         show_one(session, run, RUNS, lambda one: one.run_id)
         return
     if session.tabular:
-        message(following.outcome(run))
+        message(run_follower.outcome(run))
     else:
         show_one(session, run, RUNS, lambda one: one.run_id)
-    click.get_current_context().exit(following.exit_code(run, passed_on=exit_status))
+    click.get_current_context().exit(run_follower.exit_code(run, passed_on=exit_status))

@@ -7,7 +7,7 @@ from importlib.metadata import version as installed
 
 import click
 
-from schedctl.flags import Command, pass_session
+from schedctl.options.global_options import Command, pass_session
 from schedctl.output import show_data
 from schedctl.session import Session
 

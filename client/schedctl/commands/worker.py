@@ -11,9 +11,9 @@ import click
 from schedclient import Client, Worker
 from schedctl.columns import WORKERS, facts
 from schedctl.commands.cluster import seen
-from schedctl.flags import Group, pass_session
-from schedctl.following import to_its_end
+from schedctl.options.global_options import Group, pass_session
 from schedctl.output import message, show_facts, show_list, show_one
+from schedctl.run_follower import to_its_end
 from schedctl.session import Session
 
 UNDRAINED: Final = "it was undrained"

@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from schedctl.dev import binaries, certificates, daemons, etcd, plan, postgres, readiness
+from schedctl.dev import daemons, plan, readiness
 from schedctl.dev.errors import DevError, Ended, NotReady, NotUp
 from schedctl.dev.overrides import parse
-from schedctl.dev.processes import POLL, end, tail
 from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.dev.servers import binaries, certificates, etcd, postgres
+from schedctl.dev.servers.processes import POLL, end, tail
 
 Say = Callable[[str], None]
 

@@ -15,11 +15,12 @@ from typing import ParamSpec, TypeVar
 import click
 
 from schedctl import contexts
-from schedctl.dev import certificates, cluster
+from schedctl.dev import cluster
 from schedctl.dev.errors import DevError, MissingProgram, NotReady, NotUp
 from schedctl.dev.plan import Wishes
-from schedctl.dev.processes import Process
 from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.dev.servers import certificates
+from schedctl.dev.servers.processes import Process
 from schedctl.failure import Trouble, show
 
 P = ParamSpec("P")

@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from schedctl.dev import certificates
 from schedctl.dev.overrides import Override, apply
 from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.dev.servers import certificates
 
 DRAIN_TIMEOUT = "10s"
 """What `down` gives running jobs; shorter than in production, for a person waits."""

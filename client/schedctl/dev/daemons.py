@@ -12,9 +12,9 @@ from pathlib import Path
 from schedctl.dev.configs import DRAIN_TIMEOUT, render
 from schedctl.dev.errors import BadOverride, DevError, NotReady
 from schedctl.dev.overrides import Override
-from schedctl.dev.processes import Process, spawn
 from schedctl.dev.records import Folder, Kind, Part, State, write_private
-from schedkit import duration
+from schedctl.dev.servers.processes import Process, spawn
+from schedkit.text import duration
 
 _MODULES = {Kind.MEMBER: "schedd", Kind.WORKER: "workerd"}
 _AFTERWARDS = {Kind.MEMBER: 5.0, Kind.WORKER: 30.0}

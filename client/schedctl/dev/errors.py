@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from schedctl.dev.processes import tail
+from schedctl.dev.servers.processes import tail
 
 
 class DevError(Exception):

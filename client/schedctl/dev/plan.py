@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from schedctl.dev.errors import BadOverride, DevError
 from schedctl.dev.overrides import Override, parse
-from schedctl.dev.ports import is_free, reserve
 from schedctl.dev.records import PORTS, Kind, Part, State
+from schedctl.dev.servers.ports import is_free, reserve
 
 TARGETS = {Kind.MEMBER: "schedd", Kind.WORKER: "workerd"}
 """Who all daemons of a kind are, in a `--set`."""

@@ -14,8 +14,8 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from schedctl.dev.http import fetch
 from schedctl.dev.records import Kind, State
+from schedctl.dev.servers.http import fetch
 
 DRAINING: Final = "draining"
 """What a drained worker says of itself."""

@@ -16,9 +16,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from schedctl.dev import etcd, postgres
-from schedctl.dev.ports import address
-from schedctl.dev.processes import Process
+from schedctl.dev.servers import etcd, postgres
+from schedctl.dev.servers.ports import address
+from schedctl.dev.servers.processes import Process
 
 
 class Kind(StrEnum):

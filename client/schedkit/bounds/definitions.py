@@ -1,7 +1,7 @@
 """Bounds of a job's definition, its actions and payload. They go up in calls and down to workers.
 
-The call that takes a definition checks more of it (`schedd.api.validation`): here are the bounds
-within which that check, and every loop, can compute.
+The call that takes a definition checks more of it (`schedd.api.definitions.validation`): here are
+the bounds within which that check, and every loop, can compute.
 """
 
 from __future__ import annotations

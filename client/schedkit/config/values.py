@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
-from schedkit import duration
+from schedkit.text import duration
 
 _TRUTH: Final = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from schedclient import Job, Run
-from schedkit import duration
+from schedkit.text import duration
 from showcase.verdict import Row
 
 STATES = {

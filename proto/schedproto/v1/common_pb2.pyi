@@ -57,7 +57,7 @@ class _RunStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     RUN_STATE_COALESCED: _RunState.ValueType  # 9
 
 class RunState(_RunState, metaclass=_RunStateEnumTypeWrapper):
-    """Where a run stands. The transitions are a table in schedd/core/lifecycle.py."""
+    """Where a run stands. The transitions are a table in schedd/core/runs/lifecycle.py."""
 
 RUN_STATE_UNSPECIFIED: RunState.ValueType  # 0
 RUN_STATE_PENDING: RunState.ValueType  # 1

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Final
 
-from schedd.core.assignment import assign
 from schedd.core.checkup.facts import Facts
 from schedd.core.checkup.finding import Check, Finding
-from schedd.core.etcd_values import named
+from schedd.core.cluster.etcd_values import named
+from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import SHARDS
 
 AREA: Final = "cluster"

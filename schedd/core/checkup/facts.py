@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime, timedelta
 
-from schedd.core.cluster_events import LOST_FOR, Losses
+from schedd.core.cluster.cluster_events import LOST_FOR, Losses
+from schedd.core.cluster.membership import ClusterView, MemberView
+from schedd.core.cluster.shard_map import NO_TIMELINE
 from schedd.core.ids import Timeline
-from schedd.core.membership import ClusterView, MemberView
-from schedd.core.model import AuditEntry, ShardRow
-from schedd.core.pauses import Pause
-from schedd.core.shard_map import NO_TIMELINE
+from schedd.core.runs.model import AuditEntry, ShardRow
+from schedd.core.timers.cluster_pauses import Pause
 from schedkit.records import dataclass
 
 

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from schedd.web.pages import (
-    cluster,
-    cron,
-    dead_letters,
-    forecast,
-    job,
-    jobs,
-    new_job,
-    overview,
-    run,
-    runs,
-    workers,
-)
+from schedd.web.pages.cluster import cluster, overview, workers
+from schedd.web.pages.jobs import cron, forecast, job, jobs, new_job
 from schedd.web.pages.page import Page
+from schedd.web.pages.runs import dead_letters, run, runs
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE,

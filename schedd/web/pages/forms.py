@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from schedd.api.errors import InvalidArgument, Violation, cut
-from schedd.web import problems
-from schedd.web.bodies import MOST_BYTES, content_of
 from schedd.web.pages.page import NAMESPACE, Asked, Do, Done
-from schedd.web.problems import Refusal
+from schedd.web.rest import problems
+from schedd.web.rest.bodies import MOST_BYTES, content_of
+from schedd.web.rest.problems import Refusal
 from schedd.web.templating import ONCE
 
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"

@@ -35,14 +35,14 @@ from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
-from schedd.api import in_time
+from schedd.api import deadlines
+from schedd.api.auth.policy import POLICY
 from schedd.api.calls import UNARY
 from schedd.api.errors import InvalidArgument, Violation, cut
-from schedd.api.policy import POLICY
 from schedd.api.services import DEFAULT_NAMESPACE, Caller, Services
-from schedd.core.rights import EVERY as EVERYWHERE
-from schedd.core.rights import Role
-from schedd.web.pages.recent import Recent
+from schedd.core.jobs.rights import EVERY as EVERYWHERE
+from schedd.core.jobs.rights import Role
+from schedd.web.pages.recent_cache import Recent
 from schedd.web.templating import ONCE, linker
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
@@ -115,7 +115,7 @@ class Asked:
         """What no call by itself tells, in its turn: before that it isn't begun, so who leaves
         earlier leaves nothing behind.
         """
-        async with in_time.read(None), self._turn():
+        async with deadlines.read(None), self._turn():
             return await reading(*of, **how)
 
     @asynccontextmanager
@@ -123,7 +123,7 @@ class Asked:
         if self.turns is None:
             yield
             return
-        async with in_time.read(None), self.turns:
+        async with deadlines.read(None), self.turns:
             yield
 
     @asynccontextmanager

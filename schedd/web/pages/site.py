@@ -24,23 +24,23 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from schedd.api.authentication import PROMPT
+from schedd.api.auth.authentication import PROMPT
 from schedd.api.errors import CallError, Unauthenticated
 from schedd.api.services import Services
-from schedd.web import problems
-from schedd.web.field_names import in_words, rename
-from schedd.web.known import IDENTITY, caller_of, check_page
+from schedd.web.http_auth import IDENTITY, caller_of, check_page
+from schedd.web.links import local, referred
 from schedd.web.login_page import REASON
-from schedd.web.pages import told as telling
+from schedd.web.pages import flash as telling
+from schedd.web.pages.flash import Lately, Told
 from schedd.web.pages.forms import RETURN, fields_of
-from schedd.web.pages.looks import Body, Looks, refused, shown
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
-from schedd.web.pages.recent import Recent
-from schedd.web.pages.told import Lately, Told
-from schedd.web.problems import Refusal
+from schedd.web.pages.recent_cache import Recent
+from schedd.web.pages.snapshots import Body, Looks, refused, shown
+from schedd.web.rest import problems
+from schedd.web.rest.field_names import in_words, rename
+from schedd.web.rest.problems import Refusal
 from schedd.web.streams import BEAT, BEAT_EVERY, Event, EventStream
 from schedd.web.templating import compiled, render, stamped
-from schedd.web.ways import local, referred
 from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from bench.peers.errors import Failed
 from bench.peers.starts import Verdict, judge
 from bench.peers.stores import Store
 from bench.peers.watching import Watched, watch
-from schedctl.dev.processes import end, living_in, spawn, tail
+from schedctl.dev.servers.processes import end, living_in, spawn, tail
 
 PROGRAMS: Final = Path(__file__).parent / "programs"
 FAREWELL: Final = 10.0

@@ -13,7 +13,7 @@ import pytest
 from schedd.etcd.access import Access, Tls
 from schedd.etcd.client import connect
 from schedd.etcd.errors import AccessDenied
-from schedd.etcd.keeper import keep_lease
+from schedd.etcd.lease_keeper import keep_lease
 from schedkit.errors import Misconfigured, Rejected, Unavailable
 from support.etcd import Certificates, EtcdCluster
 from support.wait import PATIENCE, wait_until_async

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from schedd.app.claiming import write_claim
-from schedd.core.coordination import Compare, Listing
-from schedd.core.prefix_owner import CLUSTER, PrefixOwner, decode, encode
+from schedd.app.claim_prefix import write_claim
+from schedd.core.cluster.coordination import Compare, Listing
+from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner, decode, encode
 from schedd.etcd.client import EtcdClient
 from schedkit.errors import Misconfigured
 

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 
-from schedd.core.coordination import Delete, DeletePrefix, Followed, Listing, Put, Revision
+from schedd.core.cluster.coordination import Delete, DeletePrefix, Followed, Listing, Put, Revision
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
 from schedd.etcd.codec import Codec

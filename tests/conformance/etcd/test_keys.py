@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from schedd.core.coordination import (
+from schedd.core.cluster.coordination import (
     Compare,
     Delete,
     DeletePrefix,

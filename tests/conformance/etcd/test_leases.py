@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from schedd.core.coordination import NO_LEASE
+from schedd.core.cluster.coordination import NO_LEASE
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
-from schedd.etcd.keeper import LeaseKeeper, keep_lease
-from schedd.etcd.trust import Loss
+from schedd.etcd.lease_keeper import LeaseKeeper, keep_lease
+from schedd.etcd.lease_trust import Loss
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured
 from support.etcd import EtcdCluster

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from schedd.core.coordination import Compare, Put
+from schedd.core.cluster.coordination import Compare, Put
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
-from schedd.etcd.keeper import keep_lease
+from schedd.etcd.lease_keeper import keep_lease
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.etcd import EtcdCluster, EtcdMember
 from support.wait import PATIENCE, wait_until_async

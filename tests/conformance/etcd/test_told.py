@@ -10,11 +10,11 @@ from conformance.etcd.conftest import DEADLINE
 from schedd.core.events import Called, Event, Service
 from schedd.etcd.access import Access
 from schedd.etcd.client import connect
-from schedd.etcd.keeper import keep_lease
-from schedd.etcd.trust import Loss
+from schedd.etcd.lease_keeper import keep_lease
+from schedd.etcd.lease_trust import Loss
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
-from schedkit.slack import Slack
+from schedkit.lease_margin import Slack
 from support.etcd import EtcdCluster
 from support.wait import wait_until_async
 

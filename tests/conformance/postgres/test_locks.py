@@ -11,8 +11,8 @@ from uuid import uuid4
 import psycopg2
 import pytest
 
-from schedd.store.fence import END_BLOCKERS, LOCK_SHARDS, TIMELINE
-from schedd.store.membership import TAKE
+from schedd.store.cluster.fence import END_BLOCKERS, LOCK_SHARDS, TIMELINE
+from schedd.store.cluster.membership import TAKE
 from support.sessions import Postgres
 from support.wait import PATIENCE, wait_until
 
@@ -109,7 +109,7 @@ def test_of_a_timer_that_was_edited_meanwhile_only_a_run_from_the_advance_is_not
 
 
 def test_a_statement_doesnt_see_its_own_assignments(postgres: Postgres) -> None:
-    """So overlap counts the statement's own rows too (store/assigning.py)."""
+    """So overlap counts the statement's own rows too (store/dispatch/assign.py)."""
     postgres.now("INSERT INTO run VALUES ('a', 1, 'PENDING', 0), ('b', 1, 'PENDING', 0)")
     postgres.now(
         """UPDATE run SET state = 'RUNNING' WHERE state = 'PENDING' AND NOT EXISTS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import psycopg2
 import pytest
 
-from schedctl.dev import postgres as cluster
-from schedd.store import migrate
-from schedd.store.fence import LOCK_SHARDS, TIMELINE
+from schedctl.dev.servers import postgres as cluster
+from schedd.store.cluster.fence import LOCK_SHARDS, TIMELINE
+from schedd.store.schema import migrate
 from support.postgres import private_postgres, promote
 from support.sessions import Postgres
 

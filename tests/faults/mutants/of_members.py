@@ -8,11 +8,11 @@ from faults.mutants import rides
 from faults.mutants.edits import Edit
 from faults.mutants.mutant import Mutant
 
-ASSIGNING = "schedd/store/assigning.py"
-FIRING = "schedd/store/firing.py"
-FIRINGS = "schedd/owner/firings.py"
-CATCH_UP = "schedd/core/catch_up.py"
-MEMBERSHIP = "schedd/store/membership.py"
+ASSIGNING = "schedd/store/dispatch/assign.py"
+FIRING = "schedd/store/timers/fire.py"
+FIRINGS = "schedd/timers/fire_rows.py"
+CATCH_UP = "schedd/core/timers/fire_plan.py"
+MEMBERSHIP = "schedd/store/cluster/membership.py"
 
 OF_MEMBERS: Sequence[Mutant] = (
     Mutant(
@@ -61,7 +61,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "an owner's transaction doesn't hold its shards' rows",
         (
             Edit(
-                "schedd/store/fence.py",
+                "schedd/store/cluster/fence.py",
                 "ORDER BY s.id FOR NO KEY UPDATE OF s\n",
                 "ORDER BY s.id\n",
             ),
@@ -96,7 +96,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "each owner counts tokens from one, without the epoch",
         (
             Edit(
-                "schedd/owner/ownership.py",
+                "schedd/cluster/ownership.py",
                 "return token_of(at[1], self._sequences[at])",
                 "return token_of(Epoch(1), self._sequences[at])",
             ),
@@ -153,7 +153,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "members' clocks are 300 ms ahead of cluster time",
         (
             Edit(
-                "schedd/cluster_clock.py",
+                "schedd/runtime/cluster_clock.py",
                 "        now = self._time.now(self._clock())\n",
                 "        now = self._time.now(self._clock() + 0.3)\n",
             ),
@@ -166,7 +166,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "an idempotency key is not looked at",
         (
             Edit(
-                "schedd/store/idempotency.py",
+                "schedd/store/statements/idempotency.py",
                 "    if wanted is None:\n        return None\n",
                 "    return None\n",
             ),
@@ -179,7 +179,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "the lease is kept whether or not the main loop goes on",
         (
             Edit(
-                "schedd/etcd/trust.py",
+                "schedd/etcd/lease_trust.py",
                 "        return now - self._beat > self._timings.interval\n",
                 "        return False\n",
             ),
@@ -192,7 +192,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "what is assigned in each third second is pushed 1.2 s later",
         (
             Edit(
-                "schedd/owner/assign.py",
+                "schedd/dispatch/assign.py",
                 "        await AFTER_COMMIT()\n",
                 "        await AFTER_COMMIT()\n"
                 '        if int(__import__("time").time()) % 3 == 0:\n'
@@ -207,7 +207,7 @@ OF_MEMBERS: Sequence[Mutant] = (
         "a member waits before it takes shards that somebody has had",
         (
             Edit(
-                "schedd/owner/shards.py",
+                "schedd/cluster/shards.py",
                 "        await BEFORE_TAKE()\n",
                 "        if any(seen.values()):\n"
                 '            await __import__("asyncio").sleep(12)\n'

@@ -8,7 +8,7 @@ from faults.mutants import rides
 from faults.mutants.edits import Edit
 from faults.mutants.mutant import Mutant
 
-EXPRESSION = "schedd/core/cron/expression.py"
+EXPRESSION = "schedd/core/schedule/cron/expression.py"
 
 OF_SCHEDULES: Sequence[Mutant] = (
     Mutant(

@@ -8,12 +8,12 @@ from faults.mutants import rides
 from faults.mutants.edits import Edit
 from faults.mutants.mutant import Mutant
 
-RESULTS = "schedd/store/results.py"
-RESCUE = "schedd/owner/rescue.py"
-DISPATCH = "schedd/store/dispatch.py"
+RESULTS = "schedd/store/results/results.py"
+RESCUE = "schedd/reconcile/rescue.py"
+DISPATCH = "schedd/store/dispatch/live_run_changes.py"
 ADMISSION = "workerd/core/admission.py"
-COLLECT = "schedd/owner/collect.py"
-REPORTS = "schedd/owner/reports.py"
+COLLECT = "schedd/results/collect.py"
+REPORTS = "schedd/results/reports.py"
 
 GUARD = " AND r.token = b.token AND r.incarnation = b.sender AND r.state = b.running\n"
 OF_ANY_TOKEN = (
@@ -76,7 +76,7 @@ OF_WORKERS: Sequence[Mutant] = (
         "results of an earlier process stay in the spool",
         (
             Edit(
-                "workerd/courier.py",
+                "workerd/delivery/result_sender.py",
                 "in self._spool.load():\n            for result in results:\n",
                 "in self._spool.load():\n            for result in results[:0]:\n",
             ),
@@ -121,7 +121,7 @@ OF_WORKERS: Sequence[Mutant] = (
         "an at_most_once run is handed out again after its worker was lost",
         (
             Edit(
-                "schedd/core/retry.py",
+                "schedd/core/runs/retry.py",
                 "    given_up = _given_up(run, definition)\n"
                 "    return given_up or Sequel(State.RETRYING, Reason.WORKER_LOST",
                 "    return Sequel(State.RETRYING, Reason.WORKER_LOST",

@@ -21,7 +21,7 @@ from faults.nemesis.threads import hung_main_thread
 from faults.probes import EVERY_TWO, MIX, Probe
 from faults.scenario import Run, Timings
 from faults.world.world import TTL, World
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from schedd.core.ids import SHARDS
 from support.wait import wait_until
 
@@ -172,8 +172,8 @@ def _patient_database(world: World) -> None:
     world.await_ready(20)
 
 
-FIRE = "schedd/owner/fire.py"
-FIRING = "schedd/store/firing.py"
+FIRE = "schedd/timers/fire.py"
+FIRING = "schedd/store/timers/fire.py"
 
 UNGUARDED = (
     Edit(
@@ -191,7 +191,7 @@ UNGUARDED = (
 
 UNTOLD = (
     Edit(
-        "schedd/api/settling.py",
+        "schedd/api/jobs/quiesce.py",
         "    services.nudges.jobs_changed([(stored.job_id, record.shard)])\n",
         "",
     ),
@@ -200,7 +200,7 @@ UNTOLD = (
 
 TWICE = (
     Edit(
-        "schedd/owner/workers.py",
+        "schedd/dispatch/workers/registry.py",
         "        attached.line.assign(assigned, known)\n        return True\n",
         "        attached.line.assign(assigned, known)\n"
         "        attached.line.assign(assigned, known)\n        return True\n",
@@ -209,9 +209,9 @@ TWICE = (
 """Every assignment is sent twice."""
 
 SLOW_RELEASE = (
-    Edit("schedd/owner/shards.py", "import logging\n", "import asyncio\nimport logging\n"),
+    Edit("schedd/cluster/shards.py", "import logging\n", "import asyncio\nimport logging\n"),
     Edit(
-        "schedd/owner/shards.py",
+        "schedd/cluster/shards.py",
         "        await self._store.release(claim)\n",
         "        await asyncio.sleep(0.5)\n        await self._store.release(claim)\n",
     ),

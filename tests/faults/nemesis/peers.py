@@ -24,7 +24,7 @@ from faults.nemesis.journal import Journal, NoEffect
 from faults.world.daemons import GRPC, HTTP, address
 from faults.world.service import Service
 from faults.world.world import World
-from schedctl.dev.processes import end, spawn
+from schedctl.dev.servers.processes import end, spawn
 
 COMMAND = ("nice", "-n", "19", sys.executable, "-P", "-m", attack.__name__)
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.fspath(Path(__file__).parents[2])}

@@ -14,7 +14,7 @@ from faults.nemesis import disks
 from faults.nemesis.journal import Fault, Journal, NoEffect
 from faults.world.postgres import PORT, Server
 from faults.world.world import World
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from support.wait import wait_until
 
 ANSWERS_WITHIN = 30.0

@@ -25,7 +25,7 @@ from faults.nemesis.proxy_process import LOOK, Report
 from faults.world.network import Host
 from faults.world.postgres import PORT as POSTGRES
 from faults.world.world import World
-from schedctl.dev.processes import end, spawn
+from schedctl.dev.servers.processes import end, spawn
 from support.wait import wait_until
 
 COMMAND = (sys.executable, "-P", "-m", proxy_process.__name__)

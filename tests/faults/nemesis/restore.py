@@ -15,7 +15,7 @@ from faults.history import Restore
 from faults.nemesis.journal import Journal, NoEffect
 from faults.world.postgres import Server
 from faults.world.world import World
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from support.wait import wait_until
 
 ANSWERS_WITHIN = 30.0

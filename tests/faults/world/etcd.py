@@ -14,7 +14,7 @@ from pathlib import Path
 
 from faults.world.network import Host
 from faults.world.service import Service
-from schedctl.dev import binaries
+from schedctl.dev.servers import binaries
 
 CLIENT, PEER, METRICS = 2379, 2380, 2381
 QUOTA = 32 * 1024 * 1024

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from schedctl.dev.processes import Process, end, find, living_in
+from schedctl.dev.servers.processes import Process, end, find, living_in
 
 HOME = Path("/run/schedd-faults")
 NETWORKS = range(1, 250)

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from schedctl.dev import binaries
 from schedctl.dev.errors import MissingProgram
+from schedctl.dev.servers import binaries
 
 PROGRAMS = {
     "ip": "iproute2",

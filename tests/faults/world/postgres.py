@@ -17,7 +17,7 @@ from typing import Any
 from faults.world.clock import ClusterClock
 from faults.world.network import Host
 from faults.world.service import Service
-from schedctl.dev import binaries, nonroot, postgres
+from schedctl.dev.servers import binaries, nonroot, postgres
 from support.wait import wait_until
 
 PORT = 5432

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.world.network import Host
-from schedctl.dev.http import Answer, fetch
-from schedctl.dev.processes import Process, end, spawn, tail
+from schedctl.dev.servers.http import Answer, fetch
+from schedctl.dev.servers.processes import Process, end, spawn, tail
 from support.wait import wait_until
 
 RESTART_AFTER = 1.0

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from faults.world.network import Host
 from faults.world.postgres import PORT, SLOT, Server
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from support.wait import wait_until
 
 UP_WITHIN = 30.0

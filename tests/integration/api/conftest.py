@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 
 from schedd.api import calls
-from schedd.api.authentication import Authentication
+from schedd.api.auth.authentication import Authentication
 from schedd.api.services import Caller, Services
 from schedd.core.checkup.facts import EtcdFacts, Facts
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.events import Event
 from schedd.core.ids import Epoch, Hint, IncarnationId, JobId, RunId, ShardId, TenureId, Term
-from schedd.core.membership import EMPTY_VIEW, ClusterView
-from schedd.core.model import Incarnation, LiveRun
-from schedd.core.records import WorkerView, unheard
-from schedd.owner.advances import Advances
-from schedd.owner.ears import Ears
-from schedd.owner.feed import Feed
-from schedd.owner.tails import Tails
-from schedd.owner.watchers import Watchers
-from schedd.owner.workers import Workers
-from schedd.result_objects import StoredObjects
+from schedd.core.runs.model import Incarnation, LiveRun
+from schedd.core.runs.records import WorkerView, unheard
+from schedd.dispatch.workers.registry import Workers
+from schedd.results.log_followers import Tails
+from schedd.results.objects import StoredObjects
+from schedd.results.progress import Advances
+from schedd.watch.change_bus import Ears
+from schedd.watch.run_waiters import Watchers
+from schedd.watch.subscriptions import Feed
 from schedkit.clock import utcnow
 from schedkit.objects.files import Files
 from support.callers import TESTER

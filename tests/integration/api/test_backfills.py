@@ -24,11 +24,11 @@ from schedd.api.errors import (
     InvalidArgument,
     NotFound,
 )
-from schedd.core.backfill_records import OpenBackfill
-from schedd.core.definition import Overlap
 from schedd.core.events import EndedUnreported
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Crowd, LiveRun
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Crowd, LiveRun
+from schedd.core.timers.backfill_records import OpenBackfill
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest

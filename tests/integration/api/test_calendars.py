@@ -11,12 +11,12 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api import stored_jobs
 from schedd.api.errors import Aborted, CallError, FailedPrecondition, InvalidArgument, NotFound
-from schedd.core.model import LiveRun, Timer
-from schedd.core.records import JobRecord
-from schedd.owner.firings import firing_of
-from schedd.owner.wordings import Known
+from schedd.api.jobs import stored_jobs
+from schedd.core.runs.model import LiveRun, Timer
+from schedd.core.runs.records import JobRecord
+from schedd.runtime.definition_texts import Known
+from schedd.timers.fire_rows import firing_of
 from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire

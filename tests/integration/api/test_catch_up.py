@@ -15,24 +15,24 @@ from typing import Any, cast
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.core.late import LateLimits
-from schedd.core.model import LiveRun
-from schedd.owner.assign import Assign
-from schedd.owner.board import Board
-from schedd.owner.brake import Brake
-from schedd.owner.broadcasts import Broadcasts
-from schedd.owner.catalogue import Catalogue
-from schedd.owner.crowds import Crowds
-from schedd.owner.dispatch import Dispatch
-from schedd.owner.fire import Fire
-from schedd.owner.late_runs import LateRuns
-from schedd.owner.near_future import NearFuture
-from schedd.owner.ownership import Ownership
-from schedd.owner.pools import Pools
-from schedd.owner.transact import Transactor
-from schedd.owner.worker_leases import WorkerLeases
-from schedd.owner.workers import Workers
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.owner_transactions import Transactor
+from schedd.cluster.ownership import Ownership
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.runs.model import LiveRun
+from schedd.core.timers.catch_up_limits import LateLimits
+from schedd.dispatch.assign import Assign
+from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.dispatch import Dispatch
+from schedd.dispatch.overlap import Crowds
+from schedd.dispatch.pool_limits import Pools
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
 from schedd.ports import Nudges, PauseStore
+from schedd.runtime.definition_cache import Catalogue
+from schedd.sources.broadcasts import Broadcasts
+from schedd.timers.fire import Fire
+from schedd.timers.timer_loader import NearFuture
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from support.dispatching import Nudges as NobodyNudged

@@ -8,8 +8,8 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from schedd.api.errors import FailedPrecondition, InvalidArgument
-from schedd.core.chains import After, Wanted, When
-from schedd.core.lifecycle import State
+from schedd.core.jobs.chains import After, Wanted, When
+from schedd.core.runs.lifecycle import State
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.run_service_pb2 import ExplainRunRequest, ListRunsRequest

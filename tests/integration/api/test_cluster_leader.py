@@ -17,8 +17,8 @@ from schedd.api.errors import (
     OutcomeUnclear,
     OutOfTouch,
 )
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.ids import Term
-from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedkit.errors import OutcomeUnknown
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.wait import wait_until_async

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import uuid4
 
+from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.ids import SHARDS, IncarnationId, Term
-from schedd.core.membership import EMPTY_VIEW
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.web import member
 

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from schedd.api.errors import FailedPrecondition, InvalidArgument, OutcomeUnclear
-from schedd.core.lifecycle import State
-from schedd.leader.recovery import recover
-from schedd.store.recovery import PostgresRecoveryStore
+from schedd.cluster.leader.recovery import recover
+from schedd.core.runs.lifecycle import State
+from schedd.store.cluster.recovery import PostgresRecoveryStore
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import common_pb2, job_pb2, job_service_pb2, run_service_pb2
 from support.store import draft

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from schedd.api.errors import FailedPrecondition, OutcomeUnclear, OutOfTouch
-from schedd.core.assignment import assign
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
+from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import SHARDS, ShardId, Term
-from schedd.core.membership import EMPTY_VIEW, ClusterView
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.web import member
 

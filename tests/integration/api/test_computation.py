@@ -16,9 +16,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api import calls
 from schedd.api.errors import CallError, TooMany
-from schedd.core.calendars.closed import _pattern, _union, closed
-from schedd.core.cron import days
-from schedd.core.cron.expression import _parse
+from schedd.core.schedule.calendars.closed_time import _pattern, _union, closed
+from schedd.core.schedule.cron import day_bits
+from schedd.core.schedule.cron.expression import _parse
 from schedproto.v1 import calendar_service_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from support.costly_schedules import one_second_a_year, worst
@@ -93,7 +93,7 @@ def longest(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def forget() -> None:
-    for cache in (_pattern, _union, closed, days.of_times, _parse):
+    for cache in (_pattern, _union, closed, day_bits.of_times, _parse):
         cache.cache_clear()
 
 

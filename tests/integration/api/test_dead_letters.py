@@ -17,13 +17,13 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api.dead_letters import greatest_groups
+from schedd.api.dead_letters.dead_letters import greatest_groups
 from schedd.api.errors import Aborted, AlreadyExists, FailedPrecondition, InvalidArgument, NotFound
-from schedd.core.definition import Overlap
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import LiveRun
-from schedd.core.redrive import MOST_IN_LINE, Line
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.lifecycle import LIVE, Reason, State
+from schedd.core.runs.model import LiveRun
+from schedd.core.runs.redrive import MOST_IN_LINE, Line
 from schedkit.clock import boottime
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs
@@ -579,7 +579,7 @@ async def test_a_redrive_of_a_group_says_whether_it_is_of_submitted_runs(dead: D
 async def test_a_dry_run_says_no_more_than_one_redrive_promises(
     dead: Dead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("schedd.store.dead_letters.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("schedd.store.results.dead_letters.MOST_AT_ONCE", 2)
     await dead.job()
     await dead.many(3)
     dry = wire.RedriveDeadLettersRequest(all=True, dry_run=True)

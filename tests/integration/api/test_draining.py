@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 
 from schedd.api.errors import InvalidArgument, NotFound
-from schedd.core.membership import EMPTY_VIEW
-from schedd.core.records import WorkerView
+from schedd.core.cluster.membership import EMPTY_VIEW
+from schedd.core.runs.records import WorkerView
 from schedproto.v1 import cluster_service_pb2 as wire
 from support.store import incarnation
 from support.wait import PATIENCE

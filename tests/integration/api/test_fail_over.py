@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from schedd.api.errors import OutcomeUnclear
 from schedd.core.ids import Timeline
-from schedd.core.lifecycle import LIVE
-from schedd.store import migrate
+from schedd.core.runs.lifecycle import LIVE
+from schedd.store.schema import migrate
 from schedproto.v1 import cluster_service_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from support.postgres import ScratchServer, private_postgres, promote

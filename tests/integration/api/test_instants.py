@@ -14,12 +14,12 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api import stored_jobs
 from schedd.api.errors import InvalidArgument, NotFound
-from schedd.core.model import LiveRun, Timer
-from schedd.core.records import JobRecord
-from schedd.owner.firings import firing_of
-from schedd.owner.wordings import Known
+from schedd.api.jobs import stored_jobs
+from schedd.core.runs.model import LiveRun, Timer
+from schedd.core.runs.records import JobRecord
+from schedd.runtime.definition_texts import Known
+from schedd.timers.fire_rows import firing_of
 from schedproto.v1 import job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import PauseClusterRequest, ResumeClusterRequest

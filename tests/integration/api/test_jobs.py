@@ -23,11 +23,11 @@ from schedd.api.errors import (
     NotFound,
     OutcomeUnclear,
 )
-from schedd.core.definition import Overlap
 from schedd.core.events import EndedUnreported, Missed
-from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.model import Loss
-from schedkit.channel import MAX_MESSAGE
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.lifecycle import LIVE, Reason, State
+from schedd.core.runs.model import Loss
+from schedkit.net.channel import MAX_MESSAGE
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1.cluster_service_pb2 import ListAuditRequest
@@ -298,9 +298,9 @@ async def test_a_list_has_the_jobs_that_its_filter_means(api):
 
 
 async def test_a_page_that_many_jobs_were_looked_at_for_may_be_short_and_goes_on(api, monkeypatch):
-    monkeypatch.setattr("schedd.store.jobs.LOOKED_AT", 1)
-    monkeypatch.setattr("schedd.api.jobs.LOOKS", 2)
-    monkeypatch.setattr("schedd.api.jobs.LOOKED_FOR", math.inf)
+    monkeypatch.setattr("schedd.store.jobs.jobs.LOOKED_AT", 1)
+    monkeypatch.setattr("schedd.api.jobs.jobs.LOOKS", 2)
+    monkeypatch.setattr("schedd.api.jobs.jobs.LOOKED_FOR", math.inf)
     for name in ("etl-1", "b", "c", "d", "etl-2"):
         await api("CreateJob", create(job(name)))
     request, pages = wire.ListJobsRequest(filter="name:etl-*"), []

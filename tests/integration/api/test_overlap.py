@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schedd.core.definition import Overlap
-from schedd.core.lifecycle import State
-from schedd.core.model import Crowd, LiveRun
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Crowd, LiveRun
 from schedproto.v1 import common_pb2, job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from support.store import draft, report

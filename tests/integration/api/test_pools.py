@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from schedd.api.errors import Aborted, CallError, FailedPrecondition, InvalidArgument, NotFound
-from schedd.core.partition import shard_of_pool
+from schedd.core.cluster.partition import shard_of_pool
 from schedproto.v1 import job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
 from schedproto.v1 import pool_service_pb2 as pools

@@ -13,7 +13,6 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from schedd.api import calls
-from schedd.api.definitions import definition_of
 from schedd.api.errors import (
     AlreadyExists,
     CallError,
@@ -22,14 +21,15 @@ from schedd.api.errors import (
     NotFound,
 )
 from schedd.api.services import Caller
-from schedd.core.cluster_events import Kind
+from schedd.core.cluster.cluster_events import Kind
+from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import LIVE, Reason, State
-from schedd.core.membership import EMPTY_VIEW
-from schedd.core.model import AuditEntry, Incarnation, Verdict
-from schedd.core.records import WorkerView
-from schedd.store import runs as stored_runs
+from schedd.core.runs.lifecycle import LIVE, Reason, State
+from schedd.core.runs.model import AuditEntry, Incarnation, Verdict
+from schedd.core.runs.records import WorkerView
+from schedd.runtime.job_codec import definition_of
+from schedd.store.runs import runs as stored_runs
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 from support.callers import TESTER

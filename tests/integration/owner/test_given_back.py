@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Loss
-from schedd.core.records import Unstarted
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun, Loss
+from schedd.core.runs.records import Unstarted
 from support.store import Member, World, draft, firing
 
 WITNESS = """

@@ -15,13 +15,13 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.core.absence import Departures
+from schedd.cluster.observer import Observer
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.cluster.worker_liveness import Departures
 from schedd.core.ids import IncarnationId
-from schedd.core.model import Incarnation
+from schedd.core.runs.model import Incarnation
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
-from schedd.observer import Observer
-from schedd.owner.worker_leases import WorkerLeases
 from schedd.store.postgres import PostgresStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable

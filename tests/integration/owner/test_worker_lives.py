@@ -12,17 +12,17 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.core.absence import Departures
-from schedd.core.cluster_events import Kind
+from schedd.cluster.leader.loss_recorder import LossRecorder
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.cluster.cluster_events import Kind
+from schedd.core.cluster.worker_liveness import Departures
 from schedd.core.ids import IncarnationId, TenureId
-from schedd.core.model import AuditEntry, Incarnation, Tenure
-from schedd.core.records import Drain
+from schedd.core.runs.model import AuditEntry, Incarnation, Tenure
+from schedd.core.runs.records import Drain
+from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.worker_sessions import Greeting, Turned
 from schedd.etcd.access import Access
 from schedd.etcd.client import EtcdClient, connect
-from schedd.leader.losses import LossRecorder
-from schedd.owner.greeting import Greeting, Turned
-from schedd.owner.worker_leases import WorkerLeases
-from schedd.owner.workers import Workers
 from schedkit.clock import boottime, utcnow
 from support.etcd import EtcdCluster
 from support.runs import RecordingLine, SetClock, worker
@@ -192,7 +192,7 @@ async def test_what_the_leader_records_before_its_first_look_at_losses_is_logged
     await membership.open_tenure(before)
     assert await membership.fence([before.id], term)
 
-    with caplog.at_level(logging.INFO, "schedd.leader.losses"):
+    with caplog.at_level(logging.INFO, "schedd.cluster.leader.loss_recorder"):
         await LossRecorder(place.leases, place.world.store.workers, membership).step()
 
     assert [record.message for record in caplog.records] == ["leader changed", "member lost"]

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from schedd.core.records import JobRecord
-from schedd.store import migrate
+from schedd.core.runs.records import JobRecord
+from schedd.store.schema import migrate
 from support.postgres import private_postgres
 from support.store import World, draft, firing, job_record, report
 

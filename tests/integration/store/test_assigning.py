@@ -10,15 +10,15 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.core.deadlines import Ending
-from schedd.core.definition import Overlap, Priority
-from schedd.core.early import armed_until
 from schedd.core.ids import IncarnationId, ShardId, Token
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Loss, Trigger
-from schedd.core.records import JobRecord, TimerEdit, Unstarted
-from schedd.core.run_filter import RunFilter
-from schedd.core.run_records import RunRecord
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun, Loss, Trigger
+from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
+from schedd.core.runs.run_filter import RunFilter
+from schedd.core.runs.run_records import RunRecord
+from schedd.core.timers.pre_dispatch import armed_until
 from support.store import (
     INCARNATION,
     MINUTE,

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.broadcast import Closed, Closing, targets
-from schedd.core.deadlines import Ending
-from schedd.core.definition import Overlap, Priority
+from schedd.core.cluster.partition import shard_of_pool
+from schedd.core.dispatch.placement import Need
 from schedd.core.ids import NO_TOKEN, ShardId, child_run_id
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Draft, LiveRun, Loss, RunKey, Trigger
-from schedd.core.partition import shard_of_pool
-from schedd.core.placement import Need
-from schedd.core.pools import pool_key
-from schedd.core.records import Assignments, JobRecord, Unstarted
-from schedd.core.redrive import Line
-from schedd.core.run_filter import RunFilter
-from schedd.core.run_records import RunRecord
-from schedd.store import broadcasting
-from schedd.store.fence import BY_INDEX
-from schedd.store.keys import key_arguments
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.broadcast import Closed, Closing, targets
+from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Draft, LiveRun, Loss, RunKey, Trigger
+from schedd.core.runs.pools import pool_key
+from schedd.core.runs.records import Assignments, JobRecord, Unstarted
+from schedd.core.runs.redrive import Line
+from schedd.core.runs.run_filter import RunFilter
+from schedd.core.runs.run_records import RunRecord
+from schedd.store.cluster.fence import BY_INDEX
+from schedd.store.dispatch import broadcasts
+from schedd.store.statements.keys import key_arguments
 from support.runs import worker
 from support.store import (
     START,
@@ -181,7 +181,7 @@ async def test_a_look_reads_who_is_left_and_not_who_has_ended(world: World) -> N
 
     def explained(connection: Connection) -> Any:
         connection.exec_driver_sql(f"SELECT {BY_INDEX}")
-        statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + broadcasting.OVER
+        statement = "EXPLAIN (ANALYZE, FORMAT JSON) " + broadcasts.OVER
         return connection.exec_driver_sql(statement, key_arguments([parent.key])).scalar_one()
 
     [plan] = await me.store.database.call(explained)

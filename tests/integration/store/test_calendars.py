@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.records import CalendarRecord, Conflict, JobRecord, PinnedCalendar
-from schedd.store import jobs
+from schedd.core.runs.records import CalendarRecord, Conflict, JobRecord, PinnedCalendar
+from schedd.store.jobs import jobs
 from support.store import Member, World, job_record, ok, wait_for_waiter
 
 OFF = PinnedCalendar("off", 1, b"what it says")

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Connection
 
-from schedd.store.casts import EARLIEST, LATEST, LONGEST
+from schedd.store.connection.type_adapters import EARLIEST, LATEST, LONGEST
 from support.store import World
 
 WRITTEN = [

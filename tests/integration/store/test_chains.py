@@ -14,15 +14,15 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from schedd.core.chains import OF_SCHEDULES, After, Wanted, When
-from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import TenureId, chained_run_id, redriven_run_id
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Trigger
-from schedd.core.records import ChainRefused, Deletion, JobRecord, TimerEdit
-from schedd.core.redrive import Line
-from schedd.core.run_filter import RunFilter
-from schedd.core.run_records import RunRecord
+from schedd.core.jobs.chains import OF_SCHEDULES, After, Wanted, When
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun, Trigger
+from schedd.core.runs.records import ChainRefused, Deletion, JobRecord, TimerEdit
+from schedd.core.runs.redrive import Line
+from schedd.core.runs.run_filter import RunFilter
+from schedd.core.runs.run_records import RunRecord
 from schedkit.errors import TookTooLong
 from support.store import START, Member, World, draft, firing, job_record, manual_run, ok, report
 

@@ -8,15 +8,15 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
-from schedd.core.changes import Cursor, Scope
-from schedd.core.definition import Priority
 from schedd.core.ids import RunId
-from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Trigger
-from schedd.core.records import JobRecord
-from schedd.core.run_records import RunRecord
-from schedd.store import changes
-from schedd.store.changes import PostgresChangeStore
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.change_stream import Cursor, Scope
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import LiveRun, Trigger
+from schedd.core.runs.records import JobRecord
+from schedd.core.runs.run_records import RunRecord
+from schedd.store.runs import change_stream
+from schedd.store.runs.change_stream import PostgresChangeStore
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 
 EVERYTHING = Scope("default")
@@ -96,7 +96,7 @@ async def test_a_transaction_that_was_open_then_is_not_missed(world: World) -> N
         connection.exec_driver_sql(
             "UPDATE runs SET error = 'told' WHERE run_id = %s", (run.key.run_id,)
         )
-        return changes._now(connection)[0]
+        return change_stream._now(connection)[0]
 
     began = await world.store.database.call(body)
 

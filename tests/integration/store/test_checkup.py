@@ -6,7 +6,7 @@ import asyncio
 
 from sqlalchemy import Connection
 
-from schedd.store import revisions
+from schedd.store.schema import revisions
 from support.store import World
 
 

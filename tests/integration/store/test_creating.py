@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from schedd.core.ids import JobId
-from schedd.core.records import Conflict, Create, Idempotency, JobRecord
-from schedd.store import creating, jobs
+from schedd.core.runs.records import Conflict, Create, Idempotency, JobRecord
+from schedd.store.jobs import job_insert, jobs
 from support.store import START, World, job_record, ok
 
 TABLES = {"jobs": "job_id", "timers": "job_id", "audit": "object", "idempotency_keys": "made"}
@@ -55,8 +55,8 @@ async def test_a_create_with_others_leaves_the_rows_of_one_by_itself(world: Worl
     alone, together = wish("alone"), wish("together")
     database = world.store.database
 
-    one = await database.call(lambda c: creating.create(c, alone))
-    stored = await database.call(lambda c: creating.create_all(c, [wish(), together, wish()]))
+    one = await database.call(lambda c: job_insert.create(c, alone))
+    stored = await database.call(lambda c: job_insert.create_all(c, [wish(), together, wish()]))
 
     assert sorted(stored) == [0, 1, 2]
     assert isinstance(one, JobRecord)
@@ -73,7 +73,7 @@ async def test_what_is_told_of_a_create_is_what_reading_it_gives(world: World) -
     wanted = [wish("one"), wish("two")]
     database = world.store.database
 
-    told = await database.call(lambda c: creating.create_all(c, wanted))
+    told = await database.call(lambda c: job_insert.create_all(c, wanted))
 
     ids = [one.record.definition.job_id for one in wanted]
     found = await database.call(lambda c: jobs.records_of(c, ids))

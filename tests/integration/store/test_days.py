@@ -10,11 +10,11 @@ from itertools import pairwise
 
 from sqlalchemy import Connection, event
 
-from schedd.core.definition import Overlap
 from schedd.core.ids import ShardId
-from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, Verdict
-from schedd.store.partitions import name_of
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import LiveRun, Verdict
+from schedd.store.schema.partitions import name_of
 from support.store import Member, World, draft, firing, report, wait_for_waiter
 
 DAY = timedelta(days=1)

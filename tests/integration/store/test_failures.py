@@ -9,10 +9,10 @@ import threading
 import pytest
 from sqlalchemy import Connection, event
 
-from schedd.core.lifecycle import State
-from schedd.core.model import Verdict
-from schedd.store import migrate
-from schedd.store.database import Database, url_of
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Verdict
+from schedd.store.connection.database import Database, url_of
+from schedd.store.schema import migrate
 from schedkit.errors import Fault, Misconfigured, OutcomeUnknown, Rejected, Unavailable
 from support.postgres import ScratchServer, private_postgres, restart
 from support.store import LANES, START, World, draft, firing, report, wait_for_waiter

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import Connection
 
 from schedd.core.ids import ShardId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.records import TimerEdit
-from schedd.store import pausing
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.records import TimerEdit
+from schedd.store.jobs import job_pauses
 from schedkit.errors import Fault
 from support.store import MINUTE, START, World, draft, firing, new_run, ok, wait_for_waiter
 
@@ -112,7 +112,7 @@ async def test_pause_during_fire_lets_nothing_of_the_job_through(world: World) -
     loop = asyncio.get_running_loop()
 
     def pause_slowly(connection: Connection) -> None:
-        pausing.pause_job(connection, job.definition.job_id, "", "ann", ok("pause"))
+        job_pauses.pause_job(connection, job.definition.job_id, "", "ann", ok("pause"))
         loop.call_soon_threadsafe(paused.set)
         wait_for_waiter(connection)
 

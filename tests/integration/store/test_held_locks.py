@@ -11,16 +11,17 @@ from typing import Any
 
 from sqlalchemy import Connection, event
 
-from schedd.core.definition import Priority
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Loss, Trigger, Verdict
-from schedd.core.records import Unstarted
-from schedd.store import assigning, results
-from schedd.store.database import Database
-from schedd.store.dispatch import GIVE_BACK, RESCUE
-from schedd.store.fence import LOCK_SHARDS
-from schedd.store.keys import RUNS
-from schedd.store.results import STORED
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Loss, Trigger, Verdict
+from schedd.core.runs.records import Unstarted
+from schedd.store.cluster.fence import LOCK_SHARDS
+from schedd.store.connection.database import Database
+from schedd.store.dispatch import assign as assigning
+from schedd.store.dispatch.live_run_changes import GIVE_BACK, RESCUE
+from schedd.store.results import results
+from schedd.store.results.results import STORED
+from schedd.store.statements.keys import RUNS
 from support.store import START, World, draft, incarnation, manual_run, ok, report
 
 BIG = b"x" * 300_000

@@ -10,15 +10,16 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.definition import Priority
 from schedd.core.ids import JobId
-from schedd.core.job_filter import JobFilter
-from schedd.core.lifecycle import State
-from schedd.core.model import Trigger
-from schedd.core.records import Conflict, Idempotency, JobRecord, TimerEdit, Unstarted
-from schedd.core.run_records import RunRecord
-from schedd.store import counting, jobs, runs
-from schedd.store.fence import lock_shards
+from schedd.core.jobs.definition import Priority
+from schedd.core.jobs.job_filter import JobFilter
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Trigger
+from schedd.core.runs.records import Conflict, Idempotency, JobRecord, TimerEdit, Unstarted
+from schedd.core.runs.run_records import RunRecord
+from schedd.store.cluster.fence import lock_shards
+from schedd.store.jobs import jobs
+from schedd.store.runs import run_counts, runs
 from support.store import (
     MINUTE,
     START,
@@ -457,8 +458,8 @@ async def test_what_is_many_is_told_by_the_statistics_and_not_counted(
     for _ in range(2):
         await world.job()
     await world.sql("ANALYZE jobs")
-    monkeypatch.setattr(counting, "EXACT", 1)
+    monkeypatch.setattr(run_counts, "EXACT", 1)
     await world.job()
     assert (await world.store.users.counts()).jobs == 2
-    monkeypatch.setattr(counting, "EXACT", 4)
+    monkeypatch.setattr(run_counts, "EXACT", 4)
     assert (await world.store.users.counts()).jobs == 3

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core.definition import Priority
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import AuditEntry, Firing, LiveRun, Trigger
-from schedd.core.records import FailedTooOften, JobRecord, Resumption, TimerEdit
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import AuditEntry, Firing, LiveRun, Trigger
+from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption, TimerEdit
 from support.store import (
     MINUTE,
     START,

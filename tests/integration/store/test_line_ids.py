@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from schedd.core.definition import Priority
+from schedd.core.dispatch.ready_bucket_ids import HURRIED, TOLD_LATE, LineId, line_id_of
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import State
-from schedd.core.line_ids import HURRIED, TOLD_LATE, LineId, line_id_of
-from schedd.core.model import Trigger
-from schedd.core.records import Create, JobRecord, Submit, TimerEdit
-from schedd.store import creating, submitting
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Trigger
+from schedd.core.runs.records import Create, JobRecord, Submit, TimerEdit
+from schedd.store.jobs import job_insert, submits
 from support.store import Member, World, job_record, manual_run, ok
 
 PLAIN, OTHER = line_id_of(("shell",)), line_id_of(("http",))
@@ -78,8 +78,8 @@ async def test_what_is_created_or_submitted_with_many_others_bears_it_too(world:
     create = Create(record(PLAIN), None, ok("create"))
     submit = Submit(record(OTHER), manual_run(), None, ok("submit"), Priority.MEDIUM)
 
-    made = await me.store.database.call(lambda c: creating.create_all(c, [create]))
-    await me.store.database.call(lambda c: submitting.submit_all(c, [submit]))
+    made = await me.store.database.call(lambda c: job_insert.create_all(c, [create]))
+    await me.store.database.call(lambda c: submits.submit_all(c, [submit]))
     await triggered(me, made[0].definition.job_id)
 
     assert sorted(filter(None, await waiting(me))) == sorted([PLAIN, OTHER])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from schedd.core.changes import ChangedRuns, Cursor
 from schedd.core.ids import RunId, ShardId
-from schedd.core.lifecycle import LIVE
-from schedd.core.model import LiveRun
-from schedd.core.records import JobRecord, TimerEdit
+from schedd.core.runs.change_stream import ChangedRuns, Cursor
+from schedd.core.runs.lifecycle import LIVE
+from schedd.core.runs.model import LiveRun
+from schedd.core.runs.records import JobRecord, TimerEdit
 from schedkit.clock import utcnow
 from support.store import Member, World, draft, firing, job_record, ok
 

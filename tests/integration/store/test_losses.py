@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 import pytest
 
 from schedd.api.views import cluster_event
-from schedd.core.cluster_events import ClusterEvent, Kind, text_of
+from schedd.core.cluster.cluster_events import ClusterEvent, Kind, text_of
 from schedd.core.ids import IncarnationId, TenureId, Term
-from schedd.core.model import Incarnation, Tenure
-from schedd.store.workers import forget_lost
+from schedd.core.runs.model import Incarnation, Tenure
+from schedd.store.cluster.workers import forget_lost
 from support.store import MINUTE, START, World, incarnation, job_record
 
 DAY = timedelta(hours=24)

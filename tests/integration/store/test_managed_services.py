@@ -9,12 +9,14 @@ from datetime import date
 import pytest
 from sqlalchemy import Connection
 
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from schedd.core.checkup.facts import DatabaseFacts
-from schedd.store import checkup, lineage, migrate, partitions, revisions
-from schedd.store.database import Database
-from schedd.store.errors import SchemaMismatch
-from schedd.store.servers import UNREADABLE
+from schedd.store.cluster import checkup
+from schedd.store.connection import database_identity
+from schedd.store.connection.database import Database
+from schedd.store.connection.errors import SchemaMismatch
+from schedd.store.connection.primary_selection import UNREADABLE
+from schedd.store.schema import migrate, partitions, revisions
 from schedkit.errors import Misconfigured
 from support.managed import without_timeline
 from support.postgres import ScratchServer, private_postgres
@@ -46,7 +48,7 @@ async def test_without_the_timeline_function_a_member_connects_and_says_what_is_
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        probe = await database.call(lineage.look)
+        probe = await database.call(database_identity.look)
     assert probe.timeline == UNREADABLE
     assert probe.mark is not None
     assert probe.mark.system > 0

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Connection
 
 from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
-from schedd.core.model import Tenure
-from schedd.store import membership
+from schedd.core.runs.model import Tenure
+from schedd.store.cluster import membership
 from support.store import START, World, firing
 from support.wait import PATIENCE, wait_until_async
 
@@ -113,7 +113,7 @@ async def test_a_release_waits_for_the_owners_batch_in_flight(world: World) -> N
     ended: list[str] = []
 
     def batch(connection: Connection) -> None:
-        from schedd.store.fence import lock_shards
+        from schedd.store.cluster.fence import lock_shards
 
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         lock_shards(connection, me.claim(0))
@@ -210,7 +210,7 @@ async def test_a_taker_gets_past_a_fenced_owner_that_sleeps_inside_a_transaction
     loop = asyncio.get_running_loop()
 
     def sleep_inside(connection: Connection) -> None:
-        from schedd.store.fence import lock_shards
+        from schedd.store.cluster.fence import lock_shards
 
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         lock_shards(connection, sleeper.claim(0, 2))

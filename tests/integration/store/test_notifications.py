@@ -11,11 +11,8 @@ from typing import Any
 
 from sqlalchemy import Connection, event
 
-from schedd.core.deadlines import Ending
 from schedd.core.ids import ShardId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Loss, Verdict
-from schedd.core.notifications import (
+from schedd.core.jobs.notifications import (
     Happened,
     Kind,
     Notice,
@@ -25,8 +22,11 @@ from schedd.core.notifications import (
     Way,
     redirected,
 )
-from schedd.core.records import JobRecord, TimerEdit
-from schedd.store import noticing
+from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun, Loss, Verdict
+from schedd.core.runs.records import JobRecord, TimerEdit
+from schedd.store.notify import outbox as noticing
 from support.store import Member, World, draft, firing, new_run, ok, report
 from support.wait import PATIENCE, wait_until
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core.definition import Overlap, Priority
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Crowd, LiveRun, Loss, Trigger
-from schedd.core.overlap import BUFFERS
-from schedd.core.records import Assignments, JobRecord, Parted, TimerEdit, Unstarted
-from schedd.core.run_records import RunRecord
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Crowd, LiveRun, Loss, Trigger
+from schedd.core.runs.overlap import BUFFERS
+from schedd.core.runs.records import Assignments, JobRecord, Parted, TimerEdit, Unstarted
+from schedd.core.runs.run_records import RunRecord
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 
 REPLACING = [Overlap.CANCEL_OTHER, Overlap.TERMINATE_OTHER]
@@ -119,7 +119,7 @@ async def test_one_may_wait_beside_the_one_that_is_next_though_there_is_no_slot(
 async def test_buffer_all_has_a_bound_and_what_overflows_is_told_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("schedd.store.overlapping.ROOMS", '{"BUFFER_ALL": 2, "BUFFER_ONE": 1}')
+    monkeypatch.setattr("schedd.store.dispatch.overlap.ROOMS", '{"BUFFER_ALL": 2, "BUFFER_ONE": 1}')
     me = await world.member()
     runs = await fired(me, await world.job(), 5)
     await asked(me, Overlap.BUFFER_ALL, runs[0])

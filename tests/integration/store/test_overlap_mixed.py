@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core.definition import Overlap, Priority
-from schedd.core.model import Crowd, LiveRun, RunKey, Trigger
-from schedd.core.rank import rank_of
-from schedd.core.records import JobRecord
-from schedd.core.run_records import RunRecord
+from schedd.core.dispatch.priority_order import rank_of
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.model import Crowd, LiveRun, RunKey, Trigger
+from schedd.core.runs.records import JobRecord
+from schedd.core.runs.run_records import RunRecord
 from support.store import START, Member, World, draft, manual_run, ok, report
 
 STEPS = 40

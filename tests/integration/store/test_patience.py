@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Connection
 
-from schedd.store.database import Database
+from schedd.store.connection.database import Database
 from schedkit.errors import OutcomeUnknown, ScheddError, Unavailable
 from support.postgres import ScratchServer
 from support.wait import PATIENCE, wait_until_async

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, event
 
-from schedd.core.definition import Priority
-from schedd.core.lifecycle import State
-from schedd.core.model import AuditEntry, Trigger
-from schedd.core.pauses import Pauses
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import AuditEntry, Trigger
+from schedd.core.timers.cluster_pauses import Pauses
 from support.store import World, draft, firing, manual_run, ok, wait_for_waiter
 
 

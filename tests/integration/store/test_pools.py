@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core.definition import Overlap, Priority
+from schedd.core.cluster.partition import shard_of, shard_of_pool
 from schedd.core.ids import ShardId
-from schedd.core.lifecycle import State
-from schedd.core.model import Draft, LiveRun, Loss, Trigger
-from schedd.core.partition import shard_of, shard_of_pool
-from schedd.core.pools import NO_POOL, PoolKey, PoolRecord, PoolUser, Rate, pool_key
-from schedd.core.records import Conflict, JobRecord, TimerEdit, Unstarted
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Draft, LiveRun, Loss, Trigger
+from schedd.core.runs.pools import NO_POOL, PoolKey, PoolRecord, PoolUser, Rate, pool_key
+from schedd.core.runs.records import Conflict, JobRecord, TimerEdit, Unstarted
 from support.store import Member, World, draft, manual_run, ok, report
 
 NAME = "reports"

@@ -11,16 +11,16 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, event
 
-from schedd.core.backfill import Rerun, Wish
-from schedd.core.changes import Scope
-from schedd.core.deadlines import Ending
-from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import BackfillId, IncarnationId, JobId, RunId, ShardId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Crowd, LiveRun, Loss, RunKey
-from schedd.core.records import Unstarted
-from schedd.core.redrive import Choice, Line
-from schedd.store.changes import PostgresChangeStore
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.change_stream import Scope
+from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Crowd, LiveRun, Loss, RunKey
+from schedd.core.runs.records import Unstarted
+from schedd.core.runs.redrive import Choice, Line
+from schedd.core.timers.backfill import Rerun, Wish
+from schedd.store.runs.change_stream import PostgresChangeStore
 from support.store import World, draft, firing, job_record, ok, report
 
 BATCH = 500

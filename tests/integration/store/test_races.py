@@ -13,11 +13,11 @@ from datetime import timedelta
 
 import pytest
 
-from schedd.core.definition import Overlap, Priority
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import LIVE, State
-from schedd.core.model import Crowd, LiveRun, Loss, RunKey, Trigger, Verdict
-from schedd.core.records import JobRecord, TimerEdit, Unstarted
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import LIVE, State
+from schedd.core.runs.model import Crowd, LiveRun, Loss, RunKey, Trigger, Verdict
+from schedd.core.runs.records import JobRecord, TimerEdit, Unstarted
 from schedkit.errors import Unavailable
 from support.store import MINUTE, START, Member, World, draft, firing, manual_run, ok, report
 from support.wait import PATIENCE

@@ -11,20 +11,21 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, create_engine
 
-from schedd.core.backfill import Rerun, Wish
-from schedd.core.broadcast import Closing
-from schedd.core.definition import Priority
+from schedd.cluster.leader.recovery import recover
+from schedd.core.cluster.data_loss_check import DOUBT, gap
 from schedd.core.ids import BackfillId, RedriveId, Term, child_run_id
-from schedd.core.lifecycle import Reason, State
-from schedd.core.marks import DOUBT, gap
-from schedd.core.model import AuditEntry, LiveRun, Verdict
-from schedd.core.pauses import NO_PAUSES, Pause, Pauses
-from schedd.core.records import JobRecord, Unstarted
-from schedd.core.redrive import Choice
-from schedd.core.redrive import Wish as RedriveWish
-from schedd.leader.recovery import recover
-from schedd.store import dispatch, recovery
-from schedd.store.database import url_of
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.broadcast import Closing
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import AuditEntry, LiveRun, Verdict
+from schedd.core.runs.records import JobRecord, Unstarted
+from schedd.core.runs.redrive import Choice
+from schedd.core.runs.redrive import Wish as RedriveWish
+from schedd.core.timers.backfill import Rerun, Wish
+from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
+from schedd.store.cluster import recovery
+from schedd.store.connection.database import url_of
+from schedd.store.dispatch import live_run_changes
 from schedkit.clock import utcnow
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
@@ -303,7 +304,7 @@ async def test_recovery_waits_for_a_report_that_is_being_stored(world: World) ->
     assert out.incarnation is not None
     refusal = Unstarted(out.key, out.shard, out.token, out.incarnation)
     with create_engine(url_of(world.dsn)).connect() as connection:
-        assert dispatch.give_back(connection, [refusal], None)
+        assert live_run_changes.give_back(connection, [refusal], None)
         beginning = asyncio.create_task(recover(me.store.recovery, None, None))
         await wait_until_async(
             lambda: blocked(world), PATIENCE, "the recovery to wait for its commit"

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.lifecycle import State
-from schedd.core.model import Verdict
-from schedd.store import migrate, session
-from schedd.store.database import Database
-from schedd.store.errors import SchemaMismatch
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Verdict
+from schedd.store.connection import session
+from schedd.store.connection.database import Database
+from schedd.store.connection.errors import SchemaMismatch
+from schedd.store.schema import migrate
 from schedkit.errors import BrokenData, Misconfigured, Rejected, Unavailable
 from support.postgres import ScratchServer, private_postgres
 from support.store import World, draft, firing, job_record, ok, report
@@ -61,7 +62,7 @@ async def test_of_a_batch_of_results_only_the_one_that_cant_be_sent_is_cut(
     jobs = [await world.job(name=f"job-{n}") for n in range(3)]
     runs = (await me.fire(*(firing(job) for job in jobs))).runs
     assigned = await me.assigned(*(draft(run) for run in runs))
-    monkeypatch.setattr("schedd.store.arrays.clean", lambda text: text)
+    monkeypatch.setattr("schedd.store.statements.arrays.clean", lambda text: text)
     reports = [report(each, error="fine") for each in assigned]
     reports[1] = report(assigned[1], error="lone \udcff")
 

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy import Connection
 
 from schedd.core.ids import IncarnationId, RunId, Token
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, Loss, RunKey, Verdict
-from schedd.core.redrive import Choice
-from schedd.core.run_filter import RunFilter
-from schedd.store import results
-from schedd.store.errors import SchemaMismatch
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun, Loss, RunKey, Verdict
+from schedd.core.runs.redrive import Choice
+from schedd.core.runs.run_filter import RunFilter
+from schedd.store.connection.errors import SchemaMismatch
+from schedd.store.results import results
 from support.store import (
     MINUTE,
     START,

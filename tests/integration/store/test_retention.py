@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.broadcast import Closing
+from schedd.cluster.owner_transactions import Transactor
+from schedd.cluster.ownership import Ownership
 from schedd.core.events import Deleted
 from schedd.core.ids import RunId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, RunKey
-from schedd.core.retention import Retention
-from schedd.owner.board import Board
-from schedd.owner.ownership import Ownership
-from schedd.owner.retaining import Retaining
-from schedd.owner.transact import Transactor
-from schedd.result_objects import StoredObjects
-from schedd.store import partitions, retaining
+from schedd.core.runs.broadcast import Closing
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun, RunKey
+from schedd.core.runs.retention import Retention
+from schedd.dispatch.run_index import Board
+from schedd.reconcile.retention import Retaining
+from schedd.results.objects import StoredObjects
+from schedd.store.reconcile import retention
+from schedd.store.schema import partitions
 from schedkit.clock import utcnow
 from schedkit.objects import NoSuchObject, log_key
 from schedkit.objects.files import Files
@@ -290,7 +291,7 @@ async def test_of_a_job_what_has_to_stay_keeps_nothing_later(
         *(child, [str(run.key.run_id) for run in runs[:2]]),
     )
     # A page has room for those that stay alone.
-    monkeypatch.setattr(retaining, "OF_JOBS", retaining.OF_JOBS.replace("LIMIT 100", "LIMIT 2"))
+    monkeypatch.setattr(retention, "OF_JOBS", retention.OF_JOBS.replace("LIMIT 100", "LIMIT 2"))
     await cluster.sweep()
     left = [(await cluster.rows(run.key.run_id))["runs"] for run in runs]
     assert left == [1, 1, 0]

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from schedd.core.definition import Overlap
 from schedd.core.ids import RunId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Trigger
-from schedd.core.run_filter import RunFilter
-from schedd.store import run_listing
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Trigger
+from schedd.core.runs.run_filter import RunFilter
+from schedd.store.runs import run_list
 from support.store import MINUTE, START, Member, World, draft, firing, new_run, report
 
 
 @pytest.fixture(autouse=True)
 def _looks_at_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_listing, "LOOKED_AT", 2)
+    monkeypatch.setattr(run_list, "LOOKED_AT", 2)
 
 
 async def ran(world: World, me: Member, count: int) -> list[RunId]:

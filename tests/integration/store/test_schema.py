@@ -12,11 +12,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine
 
-from schedd.core.records import Idempotency
-from schedd.store import migrate, partitions, revisions
-from schedd.store.database import url_of
-from schedd.store.errors import SchemaMismatch
-from schedd.store.schema import metadata
+from schedd.core.runs.records import Idempotency
+from schedd.store.connection.database import url_of
+from schedd.store.connection.errors import SchemaMismatch
+from schedd.store.schema import migrate, partitions, revisions
+from schedd.store.schema.tables import metadata
 from support.postgres import ScratchServer
 from support.store import World, firing, job_record, ok
 from support.wait import wait_until_async

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import Connection
 
-from schedctl.dev import postgres
+from schedctl.dev.servers import postgres
 from schedd.core.ids import Timeline
-from schedd.store import migrate
-from schedd.store.database import Database
-from schedd.store.servers import LOOK
+from schedd.store.connection.database import Database
+from schedd.store.connection.primary_selection import LOOK
+from schedd.store.schema import migrate
 from schedkit.errors import Unavailable
 from support.postgres import ScratchServer, private_postgres, promote, restart
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from schedd.core.definition import Priority
 from schedd.core.ids import JobId, RunId
-from schedd.core.records import Conflict, Idempotency, Submit
-from schedd.core.run_records import RunRecord
-from schedd.store import submitting
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.records import Conflict, Idempotency, Submit
+from schedd.core.runs.run_records import RunRecord
+from schedd.store.jobs import submits
 from schedkit.errors import BrokenData
 from support.store import World, job_record, manual_run, ok
 
@@ -70,7 +70,7 @@ async def test_what_is_told_of_a_submit_is_what_reading_it_gives(
     wanted = [wish("one"), wish("two")]
     database = world.store.database
 
-    told = await database.call(lambda c: submitting.submit_all(c, wanted))
+    told = await database.call(lambda c: submits.submit_all(c, wanted))
 
     ids = [one.run.key.run_id for one in wanted]
     read = {one.run.key.run_id: one for one in await world.store.users.get_runs(ids)}
@@ -92,8 +92,8 @@ async def test_a_submit_with_others_leaves_the_rows_of_one_by_itself(world: Worl
     )
     database = world.store.database
 
-    await database.call(lambda c: submitting.submit(c, alone))
-    stored = await database.call(lambda c: submitting.submit_all(c, [wish(), together, wish()]))
+    await database.call(lambda c: submits.submit(c, alone))
+    stored = await database.call(lambda c: submits.submit_all(c, [wish(), together, wish()]))
 
     assert sorted(stored) == [0, 1, 2]
     found = await rows(world, together)
@@ -182,7 +182,7 @@ async def test_batches_of_two_members_with_the_same_keys_dont_wait_for_each_othe
 
     async def asked(database: Any, order: Sequence[str]) -> list[RunId]:
         batch = [wish(key) for key in order]
-        stored = await database.call(lambda c: submitting.submit_all(c, batch))
+        stored = await database.call(lambda c: submits.submit_all(c, batch))
         return [each.run.key.run_id for each in stored.values()]
 
     made = await asyncio.wait_for(

@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, make_url
 
+from schedd.core.cluster.database_stats import Watch
+from schedd.core.cluster.partition import shard_of_pool
 from schedd.core.events import Called, Event, Service
-from schedd.core.lifecycle import State
-from schedd.core.partition import shard_of_pool
-from schedd.core.pools import pool_key
-from schedd.core.vitals import Watch
-from schedd.store.database import Database
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.pools import pool_key
+from schedd.store.connection.database import Database
 from schedd.store.postgres import PostgresStore
-from schedd.store.survey_store import PostgresSurveyStore
+from schedd.store.reconcile.stats_store import PostgresSurveyStore
 from schedkit.errors import Unavailable
 from support.postgres import ScratchServer
 from support.store import START, Member, World, ok

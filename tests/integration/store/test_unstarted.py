@@ -12,8 +12,8 @@ from datetime import datetime
 import pytest
 
 from schedd.core.ids import JobId, Token
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Incarnation, LiveRun, Loss
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Incarnation, LiveRun, Loss
 from support.store import MINUTE, START, Member, World, draft, firing, incarnation, ok, report
 
 Since = Callable[[World, Member, LiveRun], Awaitable[None]]

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Connection
 
-from schedd.store import migrate, write_probe
-from schedd.store.database import Database
+from schedd.store.connection import write_probe
+from schedd.store.connection.database import Database
+from schedd.store.schema import migrate
 from support.postgres import ScratchServer, private_postgres
 
 TIMES = 50

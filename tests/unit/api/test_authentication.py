@@ -11,12 +11,13 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api import authentication, in_time, token_lookups
-from schedd.api.authentication import MOST, Authentication
+from schedd.api import deadlines
+from schedd.api.auth import authentication, token_lookups
+from schedd.api.auth.authentication import MOST, Authentication
 from schedd.api.errors import InvalidArgument, OutOfTouch, Unauthenticated
-from schedd.core.access_tokens import AccessToken, text_of
 from schedd.core.ids import AccessTokenId
-from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
+from schedd.core.jobs.access_tokens import AccessToken, text_of
+from schedd.core.jobs.rights import ANONYMOUS, Identity, Kind, Role
 from schedkit.errors import Unavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -159,7 +160,7 @@ async def test_who_was_known_lately_is_known_without_a_database_for_what_needs_n
     monkeypatch.setattr(authentication, "FRESH", 0.0)
     assert await place.refused(other) == "TOKEN_REVOKED"
     monkeypatch.setattr(authentication, "PROMPT", 0.2)
-    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
     monkeypatch.setattr(place, "find", getattr(Away, away))
 
     assert (await place.known(text, lately=True)).actor == "user/alice"

@@ -13,16 +13,16 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api import validation
-from schedd.api.definitions import definition_of, spec_of
+from schedd.api.definitions import validation
 from schedd.api.errors import InvalidArgument
-from schedd.api.jobs import update_job
+from schedd.api.jobs.jobs import update_job
 from schedd.api.services import Caller, Services
-from schedd.core.cron import DIALECT
-from schedd.core.definition import Definition
 from schedd.core.events import unheard
 from schedd.core.ids import JobId
-from schedd.core.records import JobRecord
+from schedd.core.jobs.definition import Definition
+from schedd.core.runs.records import JobRecord
+from schedd.core.schedule.cron import DIALECT
+from schedd.runtime.job_codec import definition_of, spec_of
 from schedproto.v1 import job_pb2, job_service_pb2
 from support.callers import TESTER
 from support.runs import NOW

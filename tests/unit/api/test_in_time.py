@@ -9,13 +9,13 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api import in_time
-from schedd.api.authentication import Authentication
+from schedd.api import deadlines
+from schedd.api.auth.authentication import Authentication
 from schedd.api.calls import UNARY
 from schedd.api.errors import OutcomeUnclear, OutOfTouch
 from schedd.api.services import Caller, Services
-from schedd.core.access_tokens import text_of
 from schedd.core.ids import AccessTokenId
+from schedd.core.jobs.access_tokens import text_of
 from schedkit.clock import boottime
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import pool_service_pb2
@@ -45,14 +45,14 @@ async def test_a_read_that_gets_no_answer_ends_before_its_caller_gives_up_and_sa
 async def test_a_read_ends_within_3_s_once_postgresql_is_silent_to_this_member() -> None:
     began = boottime()
     with pytest.raises(OutOfTouch, match="PostgreSQL gave this member no answer"):
-        async with in_time.read(20.0, lambda: began - 60):
+        async with deadlines.read(20.0, lambda: began - 60):
             await asyncio.Event().wait()
     assert boottime() - began < 3
 
 
 async def test_a_slow_read_goes_on_while_postgresql_answers_others() -> None:
-    async with in_time.read(20.0, boottime):
-        await asyncio.sleep(in_time.SILENT_FOR + 0.3)
+    async with deadlines.read(20.0, boottime):
+        await asyncio.sleep(deadlines.SILENT_FOR + 0.3)
 
 
 async def test_a_change_that_is_only_tried_ends_as_a_read() -> None:
@@ -71,8 +71,8 @@ async def test_a_change_that_is_only_tried_ends_as_a_read() -> None:
 async def test_a_change_that_gets_no_answer_ends_as_one_that_may_have_happened(
     monkeypatch: pytest.MonkeyPatch, deadline: float | None
 ) -> None:
-    monkeypatch.setattr(in_time, "WAITS", 0.05)
-    monkeypatch.setattr(in_time, "STATEMENTS", 0.05)
+    monkeypatch.setattr(deadlines, "WAITS", 0.05)
+    monkeypatch.setattr(deadlines, "STATEMENTS", 0.05)
     services = cast("Services", SimpleNamespace(pauses=SimpleNamespace(resume=silent)))
     change = UNARY["schedd.v1.ClusterService.ResumeCluster"]
     async with asyncio.timeout(5):
@@ -85,7 +85,7 @@ async def test_a_change_that_gets_no_answer_ends_as_one_that_may_have_happened(
 async def test_a_token_that_cant_be_looked_up_is_no_reason_to_wait_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
     store, clock = cast("Any", SimpleNamespace(find_all=silent)), cast("Any", None)
     text, _ = text_of(AccessTokenId(uuid4()), bytes(32))
     async with asyncio.timeout(5):

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from schedd.api import definitions
+from schedd.core.dispatch.placement import Need, need_of
+from schedd.core.dispatch.ready_bucket_ids import HURRIED, PACED, TOLD_LATE, needs_of
 from schedd.core.ids import JobId
-from schedd.core.line_ids import HURRIED, PACED, TOLD_LATE, needs_of
-from schedd.core.placement import Need, need_of
+from schedd.runtime import job_codec
 from schedproto.v1 import common_pb2, job_pb2
 from support.runs import run
 
@@ -27,8 +27,8 @@ def job(*changes: Change) -> job_pb2.Job:
 
 
 def need(made: job_pb2.Job, namespace: str = "default") -> Need:
-    spec = definitions.spec_of(made)
-    return need_of(definitions.definition_of(spec, JobId(UUID(int=1)), 1, namespace, "j"), run(1))
+    spec = job_codec.spec_of(made)
+    return need_of(job_codec.definition_of(spec, JobId(UUID(int=1)), 1, namespace, "j"), run(1))
 
 
 def gpu(*names: str) -> Change:
@@ -62,19 +62,19 @@ def test_what_needs_something_else_has_another_number() -> None:
     made = [job(change) for change in DIFFERENT]
     for one, other in combinations(made, 2):
         assert need(one) != need(other)
-        assert definitions.line_id(one, "default") != definitions.line_id(other, "default")
+        assert job_codec.line_id(one, "default") != job_codec.line_id(other, "default")
 
 
 @pytest.mark.parametrize("change", ALIKE)
 def test_what_needs_the_same_has_the_same(change: Change) -> None:
     assert need(job(change)) == need(job())
-    assert definitions.line_id(job(change), "default") == definitions.line_id(job(), "default")
+    assert job_codec.line_id(job(change), "default") == job_codec.line_id(job(), "default")
 
 
 def test_pools_are_of_their_namespaces() -> None:
     pooled = job(lambda made: setattr(made, "pool", "p"))
     assert need(pooled, "a") != need(pooled, "b")
-    assert definitions.line_id(pooled, "a") != definitions.line_id(pooled, "b")
+    assert job_codec.line_id(pooled, "a") != job_codec.line_id(pooled, "b")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_pools_are_of_their_namespaces() -> None:
     ],
 )
 def test_what_isnt_a_need_is_a_flag_of_its_own(change: Change, flag: int) -> None:
-    plain, changed = definitions.line_id(job(), "d"), definitions.line_id(job(change), "d")
+    plain, changed = job_codec.line_id(job(), "d"), job_codec.line_id(job(change), "d")
     assert changed == plain | flag
     assert needs_of(changed) == needs_of(plain) == plain

@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from schedd.api import logs
 from schedd.api.errors import FailedPrecondition
-from schedd.api.logs import Reached
-from schedd.api.positions import LogPosition
+from schedd.api.runs import logs
+from schedd.api.runs.cursors import LogPosition
+from schedd.api.runs.logs import Reached
 from schedd.core.ids import RunId, Token
-from schedd.core.lifecycle import State
-from schedd.owner.watchers import Watchers
+from schedd.core.runs.lifecycle import State
+from schedd.watch.run_waiters import Watchers
 from schedkit.objects import NoSuchObject, StoreAway
 from schedkit.objects.frames import framed
 from schedkit.objects.reading import Damaged

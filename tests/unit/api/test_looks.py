@@ -8,9 +8,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import pytest
 
-from schedd.api import in_time, looks
+from schedd.api import deadlines
 from schedd.api.errors import NotFound, OutOfTouch
-from schedd.api.looks import Looks
+from schedd.api.runs import snapshots
+from schedd.api.runs.snapshots import Looks
 from schedkit.errors import Unavailable
 from schedproto.v1.run_pb2 import Redrive
 from support.wait import wait_until_async
@@ -20,8 +21,8 @@ WHAT, LAST = ("redrive", "d1"), 3
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks, "FIRST_AFTER", 0.02)
-    monkeypatch.setattr(looks, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(snapshots, "FIRST_AFTER", 0.02)
+    monkeypatch.setattr(snapshots, "LOOK_EVERY", 0.02)
 
 
 class Thing:
@@ -182,7 +183,7 @@ async def test_it_is_looked_at_again_soon_enough(
     monkeypatch: pytest.MonkeyPatch, *, rests: bool, most: float
 ) -> None:
     """Be it that nobody waits longer than MOST_REST, or that a look only waits for others."""
-    monkeypatch.setattr(looks, "MOST_REST", most)
+    monkeypatch.setattr(snapshots, "MOST_REST", most)
     dear = Dear(0.3)
     watching = asyncio.ensure_future(dear.watched(Looks(), rests=rests))
     await wait_until_async(lambda: len(dear.rests) >= 3, 20, "some looks")
@@ -245,7 +246,7 @@ async def test_what_a_look_comes_to_ends_the_stream(wrong: Exception) -> None:
 async def test_a_database_that_is_silent_ends_it_in_the_time_of_a_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
     thing = Thing()
 
     async def silent() -> None:

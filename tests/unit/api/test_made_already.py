@@ -12,16 +12,17 @@ from uuid import uuid4
 import pytest
 from google.protobuf.message import Message
 
-from schedd.api import cluster_leader, cluster_pause, cluster_rebalance, submitting
+from schedd.api.cluster import cluster_pause, leader_transfer, rebalance
 from schedd.api.errors import OutcomeUnclear
+from schedd.api.runs import submit
 from schedd.api.services import Caller, Services
-from schedd.core.assignment import assign
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
+from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import TenureId, Term, Timeline
-from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.model import AuditEntry, LiveRun, NewRun, Trigger
-from schedd.core.pauses import NO_PAUSES, Pauses
-from schedd.core.records import JobRecord, Probe
-from schedd.core.run_records import RunRecord
+from schedd.core.runs.model import AuditEntry, LiveRun, NewRun, Trigger
+from schedd.core.runs.records import JobRecord, Probe
+from schedd.core.runs.run_records import RunRecord
+from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
 from schedkit.errors import Unavailable
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import job_pb2, run_service_pb2
@@ -127,7 +128,7 @@ async def test_a_submit_that_is_stored_is_answered_whatever_goes_away_after_it()
     """It was looked up once more: 503, "call again", and there were two runs."""
     spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"]))
     request = run_service_pb2.SubmitRunRequest(spec=spec)
-    answered = await submitting.submit_run(services("get_run"), CALLER, request)
+    answered = await submit.submit_run(services("get_run"), CALLER, request)
     assert answered.run_id
 
 
@@ -139,11 +140,11 @@ Call = Callable[[Services, Caller, Any], Awaitable[Message]]
     [
         (cluster_pause.pause_cluster, wire.PauseClusterRequest(), "read_shards"),
         (cluster_pause.resume_cluster, wire.ResumeClusterRequest(), "read_shards"),
-        (cluster_leader.transfer_leader, wire.TransferLeaderRequest(), "follows"),
-        (cluster_leader.transfer_leader, wire.TransferLeaderRequest(), "audit"),
-        (cluster_rebalance.rebalance_cluster, wire.RebalanceClusterRequest(), "audit"),
+        (leader_transfer.transfer_leader, wire.TransferLeaderRequest(), "follows"),
+        (leader_transfer.transfer_leader, wire.TransferLeaderRequest(), "audit"),
+        (rebalance.rebalance_cluster, wire.RebalanceClusterRequest(), "audit"),
         (
-            cluster_rebalance.rebalance_cluster,
+            rebalance.rebalance_cluster,
             wire.RebalanceClusterRequest(),
             "read_shards",
         ),

@@ -8,8 +8,8 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api import noted
-from schedkit.jsonform import to_json
+from schedd.api.audit import audit_diff
+from schedkit.protojson import to_json
 from schedproto.v1 import common_pb2, job_pb2
 from support.store import job_record
 
@@ -17,7 +17,7 @@ from support.store import job_record
 def said(spec: job_pb2.Job) -> Any:
     record = job_record(due=None)
     stored = replace(record.definition, spec=spec.SerializeToString(deterministic=True))
-    return json.loads(noted.definition(replace(record, definition=stored)))
+    return json.loads(audit_diff.definition(replace(record, definition=stored)))
 
 
 def test_a_definition_is_what_is_set_as_job_get_writes_it():
@@ -31,7 +31,7 @@ def test_an_edit_has_what_differs_and_null_for_what_is_not_set():
     old = job_pb2.Job(cron=["@daily"], timeout=Duration(seconds=7), slots=2)
     new = job_pb2.Job(every=Duration(seconds=60), timeout=Duration(seconds=7), slots=3)
     new.priority = common_pb2.PRIORITY_LOW
-    before, after = map(json.loads, noted.differences(old, new))
+    before, after = map(json.loads, audit_diff.differences(old, new))
     assert before == {"cron": ["@daily"], "slots": 2, "every": None, "priority": None}
     assert after == {"cron": None, "slots": 3, "every": "60s", "priority": "LOW"}
 
@@ -47,6 +47,6 @@ def test_many_fields_together_are_cut_as_one_is():
     shell = job_pb2.ShellAction(argv=["x" * 5_000])
     spec = job_pb2.Job(slots=2, cron=["y" * 5_000], shell=shell)
     state = said(spec)
-    assert len(json.dumps(state)) < noted.MOST + 200
+    assert len(json.dumps(state)) < audit_diff.MOST + 200
     assert [one for one in state.values() if isinstance(one, dict) and "$cut" in one]
     assert state["slots"] == 2

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from schedctl import manifests
+from schedctl.manifests import manifests
+from schedd.api.definitions.notifications import check_means, violations
 from schedd.api.errors import InvalidArgument
-from schedd.api.notices import check_means, violations
 from schedd.api.services import Services
-from schedd.core.notifications import Means
-from schedkit.jsonform import from_json
+from schedd.core.jobs.notifications import Means
+from schedkit.protojson import from_json
 from schedproto.v1 import job_pb2
 from support.repository import ROOT
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schedd.api.validation import MAX_PAYLOAD, payload_violations
+from schedd.api.definitions.validation import MAX_PAYLOAD, payload_violations
 from schedproto.v1 import common_pb2
 
 

@@ -10,11 +10,11 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 import schedproto.v1
-from schedd.api.authorising import admitted, authorise
+from schedd.api.auth.authorization import admitted, authorise
+from schedd.api.auth.policy import OPEN, POLICY, In, Of
 from schedd.api.calls import methods
 from schedd.api.errors import PermissionDenied
-from schedd.api.policy import OPEN, POLICY, In, Of
-from schedd.core.rights import EVERY, Identity, Kind, Role
+from schedd.core.jobs.rights import EVERY, Identity, Kind, Role
 from schedproto.v1 import job_service_pb2, peer_service_pb2, run_service_pb2, worker_service_pb2
 
 OF_OTHERS = {"JobHandler"}
@@ -40,7 +40,7 @@ def _served() -> set[str]:
 def test_every_method_has_a_line_and_every_line_its_method() -> None:
     served = _served()
     assert {each.full_name for each in methods()} < served
-    assert not served - POLICY.keys(), "give each a line in schedd/api/policy.py"
+    assert not served - POLICY.keys(), "give each a line in schedd/api/auth/policy.py"
     assert not POLICY.keys() - served
 
 

@@ -13,13 +13,15 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api import authentication, calls, readers
-from schedd.api.authentication import Authentication
+from schedd.api import calls
+from schedd.api.auth import authentication
+from schedd.api.auth.authentication import Authentication
 from schedd.api.errors import Unauthenticated
+from schedd.api.runs import stream_readers
 from schedd.api.services import Caller
-from schedd.core.access_tokens import AccessToken, text_of
 from schedd.core.ids import AccessTokenId
-from schedd.core.rights import ANONYMOUS, Identity, Kind, Role
+from schedd.core.jobs.access_tokens import AccessToken, text_of
+from schedd.core.jobs.rights import ANONYMOUS, Identity, Kind, Role
 from schedkit.errors import Unavailable
 from schedproto.v1.run_service_pb2 import WatchRunsRequest
 from support.wait import PATIENCE, wait_until_async
@@ -69,7 +71,7 @@ def stored() -> Stored:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundredth of the times."""
-    monkeypatch.setattr(readers, "TICK", 0.01)
+    monkeypatch.setattr(stream_readers, "TICK", 0.01)
     monkeypatch.setattr(authentication, "TICK", 0.01)
     monkeypatch.setattr(authentication, "FRESH", 0.05)
 
@@ -129,7 +131,7 @@ async def test_a_quiet_stream_ends_when_its_token_is_revoked_on_another_member(
 async def test_it_ends_at_once_where_the_revocation_was_taken(
     stored: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "TICK", 3600.0)
+    monkeypatch.setattr(stream_readers, "TICK", 3600.0)
     monkeypatch.setattr(authentication, "FRESH", 3600.0)
     token, text = stored.token()
     async with member(stored) as here:

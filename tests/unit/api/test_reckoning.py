@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.api import reckoning, stored_jobs
-from schedd.core import catch_up
+from schedd.api.jobs import stored_jobs, timer_edit
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import NewRun
-from schedd.core.records import JobRecord
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import NewRun
+from schedd.core.runs.records import JobRecord
+from schedd.core.timers import fire_plan
 from schedproto.v1 import job_pb2
 from support.store import job_record
 
@@ -69,7 +69,7 @@ NEXT = f"{at(LATE) + timedelta(minutes=1):%H:%M}"
 @pytest.mark.parametrize("first", ["12:02", LATE])
 def test_an_instant_of_a_pause_is_of_it_though_it_is_due_after_the_resume(first: str) -> None:
     record = each_minute(first, paused_at="12:01:30")
-    edit, row = reckoning.after_pause(record, at(f"{LATE}:05"))
+    edit, row = timer_edit.after_pause(record, at(f"{LATE}:05"))
     assert edit.reset is not None
     due, nominal = edit.reset
     count = (at(LATE) - at(first)) // timedelta(minutes=1) + 1
@@ -80,7 +80,7 @@ def test_an_instant_of_a_pause_is_of_it_though_it_is_due_after_the_resume(first:
 
 def test_an_instant_from_before_a_pause_fires_when_it_is_due_after_it() -> None:
     record = each_minute(LATE, paused_at=f"{LATE}:03")
-    edit, row = reckoning.after_pause(record, at(f"{LATE}:05"))
+    edit, row = timer_edit.after_pause(record, at(f"{LATE}:05"))
     assert row is None
     assert edit.reset == (record.due_at, at(LATE))
 
@@ -92,7 +92,7 @@ def test_an_instant_from_before_a_pause_fires_when_it_is_due_after_it() -> None:
 def test_an_edit_accounts_for_an_instant_that_isnt_due_yet_for_the_new_schedule_lacks_it(
     paused_at: str | None, state: State, reason: Reason
 ) -> None:
-    row = reckoning.never_fired(each_minute(LATE, paused_at), at(f"{LATE}:05"), "an edit by ann")
+    row = timer_edit.never_fired(each_minute(LATE, paused_at), at(f"{LATE}:05"), "an edit by ann")
     assert told(row) == (state, reason, LATE, 1)
     assert row is not None
     since = f"2026-01-10T{LATE}:03Z"
@@ -107,38 +107,38 @@ def test_an_edit_leaves_an_instant_that_isnt_due_yet_to_a_schedule_that_has_it_a
     said = {"cron": ["* * * * *"]} | also
     spec = job_pb2.Job(name="j", jitter=Duration(seconds=JITTER), **said)
     edited = replace(record.definition, spec=spec.SerializeToString())
-    assert reckoning.timer_anew(record, edited, now) == (record.due_at, at(LATE))
+    assert timer_edit.timer_anew(record, edited, now) == (record.due_at, at(LATE))
     anew = stored_jobs.compiled(edited)
-    assert reckoning.never_fired(record, now, "an edit by ann", edited=anew) is None
+    assert timer_edit.never_fired(record, now, "an edit by ann", edited=anew) is None
 
 
 def test_what_an_edit_leaves_and_is_due_earlier_now_is_due_now() -> None:
     record, now = each_minute(LATE), at(f"{LATE}:05")
     spec = job_pb2.Job(name="j", cron=["* * * * *"])
     edited = replace(record.definition, spec=spec.SerializeToString())
-    assert reckoning.timer_anew(record, edited, now) == (now, at(LATE))
+    assert timer_edit.timer_anew(record, edited, now) == (now, at(LATE))
 
 
 def test_an_edit_to_a_schedule_without_the_instant_that_isnt_due_yet_accounts_for_it() -> None:
     record, now = each_minute(LATE), at(f"{LATE}:05")
     spec = job_pb2.Job(name="j", cron=["0 0 1 1 *"])
     edited = replace(record.definition, spec=spec.SerializeToString())
-    assert reckoning.timer_anew(record, edited, now)[1] == datetime(2027, 1, 1, tzinfo=UTC)
+    assert timer_edit.timer_anew(record, edited, now)[1] == datetime(2027, 1, 1, tzinfo=UTC)
     anew = stored_jobs.compiled(edited)
-    row = reckoning.never_fired(record, now, "an edit by ann", edited=anew)
+    row = timer_edit.never_fired(record, now, "an edit by ann", edited=anew)
     assert told(row) == (State.MISSED, Reason.EDITED, LATE, 1)
 
 
 def test_a_row_goes_to_the_end_of_a_pause_that_is_too_long_to_count(monkeypatch) -> None:
     """Its count is a lower bound then; no instant is left without a row."""
-    monkeypatch.setattr(reckoning, "FOLDS", 2)
-    monkeypatch.setattr(catch_up, "WALKED", 10)
+    monkeypatch.setattr(timer_edit, "FOLDS", 2)
+    monkeypatch.setattr(fire_plan, "WALKED", 10)
     spec = job_pb2.Job(name="j", cron=["* * * * *", "*/2 * * * *"])
     record = each_minute("12:00", paused_at="11:59:30")
     stored = replace(record.definition, spec=spec.SerializeToString())
     record = replace(record, definition=stored, due_at=at("12:00"))
 
-    edit, row = reckoning.after_pause(record, at("14:00:30"))
+    edit, row = timer_edit.after_pause(record, at("14:00:30"))
 
     assert row is not None
     assert row.scheduled_until == at("14:00")
@@ -147,7 +147,7 @@ def test_a_row_goes_to_the_end_of_a_pause_that_is_too_long_to_count(monkeypatch)
 
 
 def test_an_edit_before_the_next_instant_misses_nothing() -> None:
-    assert reckoning.never_fired(each_minute(NEXT), at(f"{LATE}:59"), "") is None
+    assert timer_edit.never_fired(each_minute(NEXT), at(f"{LATE}:59"), "") is None
 
 
 @pytest.mark.parametrize(
@@ -163,5 +163,5 @@ def test_an_edited_timer_begins_behind_what_is_made_already(
     record = replace(each_minute("12:02"), early=tuple(at(each) for each in made))
     spec = job_pb2.Job(name="j", cron=["* * * * *"], exclude=job_pb2.Exclude(cron=exclude))
     edited = replace(record.definition, spec=spec.SerializeToString())
-    _, nominal = reckoning.timer_anew(record, edited, at("12:00:30"))
+    _, nominal = timer_edit.timer_anew(record, edited, at("12:00:30"))
     assert nominal == at(first)

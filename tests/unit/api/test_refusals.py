@@ -9,12 +9,13 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.api import cluster_leader, cluster_rebalance, runs
+from schedd.api.cluster import leader_transfer, rebalance
 from schedd.api.errors import CallError, InvalidArgument, NotFound, OutOfTouch, cut
+from schedd.api.runs import runs
 from schedd.api.services import Caller, Services
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.ids import TenureId, Term
-from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.model import AuditEntry
+from schedd.core.runs.model import AuditEntry
 from schedproto.v1 import cluster_service_pb2 as wire
 from schedproto.v1 import run_service_pb2
 from support.callers import TESTER
@@ -48,7 +49,7 @@ async def test_a_refused_transfer_says_which_member_was_asked_for_and_why() -> N
     world = World()
     request = wire.TransferLeaderRequest(member="m9", reason="upgrade")
     with pytest.raises(NotFound):
-        await cluster_leader.transfer_leader(world.services(), CALLER, request)
+        await leader_transfer.transfer_leader(world.services(), CALLER, request)
     [line] = world.lines
     assert (line.outcome, line.reason) == ("refused", "NO_SUCH_MEMBER")
     assert json.loads(line.after) == {"leader": "m9", "reason": "upgrade"}
@@ -58,7 +59,7 @@ async def test_a_transfer_to_anybody_where_nobody_is_fit_says_why_it_was_asked_f
     world = World()
     request = wire.TransferLeaderRequest(reason="upgrade")
     with pytest.raises(CallError):
-        await cluster_leader.transfer_leader(world.services(), CALLER, request)
+        await leader_transfer.transfer_leader(world.services(), CALLER, request)
     [line] = world.lines
     assert (line.outcome, line.reason) == ("refused", "NOBODY_FIT")
     assert json.loads(line.after) == {"leader": "", "reason": "upgrade"}
@@ -71,7 +72,7 @@ async def test_a_refused_rebalance_is_one_line_and_its_dry_run_none(
     world = World(trust=False)
     request = wire.RebalanceClusterRequest(dry_run=dry_run)
     with pytest.raises(OutOfTouch):
-        await cluster_rebalance.rebalance_cluster(world.services(), CALLER, request)
+        await rebalance.rebalance_cluster(world.services(), CALLER, request)
     assert [line.reason for line in world.lines] == ["NOT_TRUSTED"] * lines
 
 
@@ -80,7 +81,7 @@ async def test_a_reason_that_is_no_note_is_refused_before_anything_is_done(reaso
     world = World()
     transfer = wire.TransferLeaderRequest(reason=reason)
     with pytest.raises(InvalidArgument, match="reason: "):
-        await cluster_leader.transfer_leader(world.services(), CALLER, transfer)
+        await leader_transfer.transfer_leader(world.services(), CALLER, transfer)
     cancel = run_service_pb2.CancelRunRequest(run_id=str(uuid4()), reason=reason)
     with pytest.raises(InvalidArgument, match="reason: "):
         await runs.cancel_run(world.services(), CALLER, cancel)
@@ -91,7 +92,7 @@ async def test_a_name_that_is_too_long_is_repeated_in_part() -> None:
     world = World()
     request = wire.TransferLeaderRequest(member="m" * 300)
     with pytest.raises(NotFound) as refused:
-        await cluster_leader.transfer_leader(world.services(), CALLER, request)
+        await leader_transfer.transfer_leader(world.services(), CALLER, request)
     assert refused.value.message == f"there is no live member '{'m' * 139}…'"
     [line] = world.lines
     assert json.loads(line.after)["leader"] == f"{'m' * 139}…"

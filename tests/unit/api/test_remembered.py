@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from schedd.api.remembered import MOST, Remembered
-from schedd.core.access_tokens import AccessToken
+from schedd.api.auth.token_cache import MOST, Remembered
 from schedd.core.ids import AccessTokenId
-from schedd.core.rights import Role
+from schedd.core.jobs.access_tokens import AccessToken
+from schedd.core.jobs.rights import Role
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 EARLIER, THEN, LATER = 1.0, 2.0, 3.0

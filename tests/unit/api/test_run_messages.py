@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
-from schedd.api.run_messages import RunMessages
-from schedd.core.changes import Change
-from schedd.core.lifecycle import State
+from schedd.api.runs.run_messages import RunMessages
+from schedd.core.runs.change_stream import Change
+from schedd.core.runs.lifecycle import State
 from schedproto.v1 import run_pb2
 from support.runs import record
 

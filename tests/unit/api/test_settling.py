@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from schedd.api.errors import OutcomeUnclear
+from schedd.api.jobs.quiesce import kept, settle
 from schedd.api.services import Caller, Services
-from schedd.api.settling import kept, settle
 from schedd.core.ids import JobId, Timeline
-from schedd.core.model import LiveRun
-from schedd.core.records import Probe
+from schedd.core.runs.model import LiveRun
+from schedd.core.runs.records import Probe
 from schedkit.errors import Unavailable
 from support.callers import TESTER
 from support.runs import NOW, SetClock, running, worker

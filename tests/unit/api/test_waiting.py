@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 from uuid import UUID
 
+from schedd.api.runs.waiting_runs import Waits, judged, waits
 from schedd.api.services import Services
-from schedd.api.waiting import Waits, judged, waits
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.ids import JobId
-from schedd.core.membership import EMPTY_VIEW, ClusterView
-from schedd.core.model import Incarnation
-from schedd.core.records import Drain, StoredDefinition, Wait, WorkerView
+from schedd.core.runs.model import Incarnation
+from schedd.core.runs.records import Drain, StoredDefinition, Wait, WorkerView
 from schedproto.v1 import common_pb2, job_pb2
 from support.store import incarnation
 

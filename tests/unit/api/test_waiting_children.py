@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from schedd.api.broadcasts import REFUSED, waits_for
-from schedd.core.placement import Need
-from schedd.core.records import WorkerView
+from schedd.api.runs.broadcasts import REFUSED, waits_for
+from schedd.core.dispatch.placement import Need
+from schedd.core.runs.records import WorkerView
 from support.runs import worker
 
 

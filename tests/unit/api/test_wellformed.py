@@ -7,11 +7,14 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api import calls, definitions, masks, validation
-from schedd.api.actions import is_url
+from schedd.api import calls
+from schedd.api.definitions import validation
+from schedd.api.definitions.actions import is_url
 from schedd.api.errors import InvalidArgument
+from schedd.api.jobs import update_masks
 from schedd.api.request_bounds import REQUEST
-from schedd.api.wellformed import check_wellformed
+from schedd.api.request_check import check_wellformed
+from schedd.runtime import job_codec
 from schedkit.bounds.rules import unknown_rows
 from schedproto.v1 import job_pb2, job_service_pb2, run_service_pb2
 from support.messages import messages
@@ -177,13 +180,13 @@ def test_a_local_time_that_isnt_one_instant_is_refused(fields, field, problem):
 def test_a_local_at_is_stored_as_its_instant():
     wanted = job(on_demand=False, local_at="2099-12-24T18:00:00", time_zone="Europe/Berlin")
     validation.check(wanted, NOW)
-    spec = definitions.spec_of(wanted)
+    spec = job_codec.spec_of(wanted)
     assert spec.at.ToDatetime(tzinfo=UTC) == datetime(2099, 12, 24, 17, tzinfo=UTC)
     assert not spec.local_at
     old = job_pb2.Job(cron=["0 9 * * *"], time_zone="Asia/Tokyo")
     edit = job_service_pb2.UpdateJobRequest(job=job_pb2.Job(local_at="2099-12-24T18:00:00"))
     edit.update_mask.paths.append("at")  # as forms say it
-    edited = masks.masked(old, edit)
+    edited = update_masks.masked(old, edit)
     assert edited.at.ToDatetime(tzinfo=UTC) == datetime(2099, 12, 24, 9, tzinfo=UTC)
     assert not edited.cron
 
@@ -191,9 +194,9 @@ def test_a_local_at_is_stored_as_its_instant():
 def test_definitions_that_members_before_would_misread_need_a_later_level():
     anchored = job_pb2.Job(time_zone="UTC", anchor="2026-01-06T09:00")
     anchored.every.seconds = 86400
-    assert definitions.spec_of(anchored).cron_dialect == 8
-    assert definitions.spec_of(job_pb2.Job(cron=["0 9 L-3 * *"])).cron_dialect == 8
-    assert definitions.spec_of(job_pb2.Job(cron=["0 9 L * *"])).cron_dialect == 1
+    assert job_codec.spec_of(anchored).cron_dialect == 8
+    assert job_codec.spec_of(job_pb2.Job(cron=["0 9 L-3 * *"])).cron_dialect == 8
+    assert job_codec.spec_of(job_pb2.Job(cron=["0 9 L * *"])).cron_dialect == 1
 
 
 def test_a_job_that_would_not_fit_into_a_frame_is_refused():

@@ -11,7 +11,7 @@ from bench.puppets import puppet
 from bench.simulated import growing
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
-from workerd import wire
+from workerd import messages
 from workerd.core.outcome import Outcome, Verdict, digest
 
 SLOTS = 3
@@ -46,13 +46,13 @@ async def test_what_it_is_handed_has_succeeded_under_its_token_and_digest(stream
     result = await stream.result_of(await stream.assign())
     assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
     assert result.worker == "p1"
-    assert result.digest == digest(wire.key_of(result.key), Outcome(Verdict.SUCCEEDED))
+    assert result.digest == digest(messages.key_of(result.key), Outcome(Verdict.SUCCEEDED))
 
 
 async def test_what_has_to_wait_is_not_started_early(stream: Stream, member: FakeMember) -> None:
     due = member.now().timestamp() + 0.3
     result = await stream.result_of(await stream.assign(start_in=0.3))
-    assert wire.seconds(result.started_at) >= due
+    assert messages.seconds(result.started_at) >= due
 
 
 async def test_a_result_is_told_until_a_member_has_answered_it(stream: Stream) -> None:
@@ -79,7 +79,7 @@ async def test_one_that_lasts_is_held_meanwhile(member: FakeMember) -> None:
         key = await stream.assign()
         await stream.holds(key, pb.Holding.STATE_RUNNING)
         result = await stream.result_of(key)
-        assert wire.seconds(result.finished_at) - wire.seconds(result.started_at) >= 0.9
+        assert messages.seconds(result.finished_at) - messages.seconds(result.started_at) >= 0.9
 
 
 def test_fleets_grow_tenfold_up_to_what_is_asked_for() -> None:

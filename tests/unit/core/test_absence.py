@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.absence import Absence, Departures, Look
-from schedd.core.coordination import Revision
+from schedd.core.cluster.coordination import Revision
+from schedd.core.cluster.worker_liveness import Absence, Departures, Look
 from schedd.core.ids import IncarnationId
 
 TTL = 3.0

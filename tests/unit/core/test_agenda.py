@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from schedd.core.agenda import Agenda
-from schedd.core.definition import Priority
-from schedd.core.rank import CLASS_STEP
+from schedd.core.dispatch.priority_order import CLASS_STEP
+from schedd.core.jobs.definition import Priority
+from schedd.core.timers.due_index import Agenda
 from support.runs import NOW
 
 LOW, MEDIUM, HIGH = Priority.LOW, Priority.MEDIUM, Priority.HIGH

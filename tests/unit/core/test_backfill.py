@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.backfill import Ran, Rerun, Standing, plan
 from schedd.core.ids import BackfillId, JobId, RunId, backfilled_run_id, scheduled_run_id
-from schedd.core.lifecycle import LIVE, State
+from schedd.core.runs.lifecycle import LIVE, State
+from schedd.core.timers.backfill import Ran, Rerun, Standing, plan
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 INSTANTS = tuple(NOON + timedelta(minutes=n) for n in range(6))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedd.core.batch_size import LEAST, MOMENT, BatchSize
+from schedd.core.dispatch.batch_size import LEAST, MOMENT, BatchSize
 
 MOST = 500
 

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.broadcast import WORKER_AWAY, Away, Child, End, end_of, own, targets
-from schedd.core.definition import Definition, Placement
+from schedd.core.dispatch.placement import need_of
 from schedd.core.ids import IncarnationId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.notifications import Notice, Notices
-from schedd.core.placement import need_of
+from schedd.core.jobs.definition import Definition, Placement
+from schedd.core.jobs.notifications import Notice, Notices
+from schedd.core.runs.broadcast import WORKER_AWAY, Away, Child, End, end_of, own, targets
+from schedd.core.runs.lifecycle import Reason, State
 from support.dispatching import SHELL
 from support.runs import NOW, run, worker
 

@@ -6,8 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core import schedule, steps
-from schedd.core.calendars import (
+from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
+from schedd.core.schedule import compiled_schedule
+from schedd.core.schedule.calendars import (
     Calendar,
     Exclude,
     Roll,
@@ -17,11 +18,7 @@ from schedd.core.calendars import (
     closed,
     rules,
 )
-from schedd.core.catch_up import Fire, Fold
-from schedd.core.cron import CronError, Dst, Gap
-from schedd.core.definition import CatchUp, CatchUpPolicy
-from schedd.core.pauses import Pause, Pauses
-from schedd.core.schedule import (
+from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
     Bounds,
     CompiledSchedule,
@@ -30,6 +27,10 @@ from schedd.core.schedule import (
     Occurrence,
     Schedule,
 )
+from schedd.core.schedule.cron import CronError, Dst, Gap
+from schedd.core.timers import fire_steps
+from schedd.core.timers.cluster_pauses import Pause, Pauses
+from schedd.core.timers.fire_plan import Fire, Fold
 
 HOUR = timedelta(hours=1)
 WEEKEND = ["sat", "sun"]
@@ -45,7 +46,7 @@ def compiled(
     if isinstance(when, str):
         when = CronSchedule((when,), zone)
     named = tuple(Calendar(f"c{n}", n + 1, each) for n, each in enumerate(calendars))
-    return schedule.compile(when, "", UUID(int=1), Bounds(), Exclude(named, cron, zone))
+    return compiled_schedule.compile(when, "", UUID(int=1), Bounds(), Exclude(named, cron, zone))
 
 
 def nexts(of: CompiledSchedule, after: str, count: int) -> list[str]:
@@ -239,10 +240,10 @@ def test_one_instant_is_moved_too_and_once_moved_it_is_the_jobs_only_one():
 # -- One step of a timer --
 
 
-def stepped(of: CompiledSchedule, since: str, now: str, policy: CatchUp) -> steps.Plan:
+def stepped(of: CompiledSchedule, since: str, now: str, policy: CatchUp) -> fire_steps.Plan:
     timer = of.following(at(since))
     assert timer is not None
-    return steps.plan(of, policy, timer.nominal, timer.due, at(now))
+    return fire_steps.plan(of, policy, timer.nominal, timer.due, at(now))
 
 
 def told(fold: Fold) -> tuple[str, str, int]:
@@ -289,7 +290,7 @@ def test_a_step_through_very_many_borders_ends_early_and_goes_on_there():
     timer = of.following(at("2026-05-04T00:00"))
     rows = looks = 0
     while timer is not None and timer.due <= at("2026-05-07T00:00"):
-        plan = steps.plan(of, CatchUp(), timer.nominal, timer.due, at("2026-05-07T00:00"))
+        plan = fire_steps.plan(of, CatchUp(), timer.nominal, timer.due, at("2026-05-07T00:00"))
         rows += sum(fold.count for fold in plan.folds) + len(plan.fires)
         timer, looks = plan.next, looks + 1
     assert rows == 3 * 1440
@@ -304,7 +305,7 @@ def test_an_excluded_instant_of_a_pause_of_the_cluster_is_accounted_for_once():
     now = at("2026-05-04T04:00")
     found = []
     while timer is not None and timer.due <= now:
-        plan = steps.plan(of, CatchUp(), timer.nominal, timer.due, now, paused)
+        plan = fire_steps.plan(of, CatchUp(), timer.nominal, timer.due, now, paused)
         found += [told(fold) for fold in plan.folds]
         found += [(f"{fire.nominal:%d %H:%M}", "fires", 1) for fire in plan.fires]
         timer = plan.next
@@ -320,7 +321,7 @@ def test_excluding_each_second_by_two_expressions_is_found_in_a_moment() -> None
     """Rows of 43,200 edges are put together once, not for each day that is looked through."""
     exclude = Exclude(cron=("*/2 * * * * *", "1-59/2 * * * * *"), zone="UTC")
     each = CronSchedule(("* * * * * *",), "UTC", Dst())
-    compiled = schedule.compile(each, "default/j", UUID(int=1), Bounds(), exclude)
+    compiled = compiled_schedule.compile(each, "default/j", UUID(int=1), Bounds(), exclude)
     began = process_time()
     assert compiled.next_after(at("2026-05-04T09:00")) is None
     assert process_time() - began < 1.0
@@ -393,7 +394,7 @@ def test_catching_up_where_two_calendars_take_turns_takes_a_moment() -> None:
     policy = CatchUp(CatchUpPolicy.ALL, timedelta(hours=9))
     began = process_time()
     now = at("2026-05-04T23:00")
-    first = steps.plan(of, policy, timer.nominal, timer.nominal, now)
+    first = fire_steps.plan(of, policy, timer.nominal, timer.nominal, now)
     assert process_time() - began < 0.5
     assert first.folds
     assert first.next is not None

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.chains import (
+from schedd.core.ids import JobId, RunId
+from schedd.core.jobs.chains import (
     LONGEST_WAIT,
     LOOK_LATEST,
     LOOK_SOONEST,
@@ -20,8 +21,7 @@ from schedd.core.chains import (
     judge,
     look_after,
 )
-from schedd.core.ids import JobId, RunId
-from schedd.core.lifecycle import TERMINAL, State
+from schedd.core.runs.lifecycle import TERMINAL, State
 
 A, B, C = (JobId(UUID(int=n)) for n in (1, 2, 3))
 NAMES = {A: "a", B: "b", C: "c"}

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.assignment import assign
 from schedd.core.checkup import examine
 from schedd.core.checkup.facts import (
     BlockedLoop,
@@ -25,10 +24,11 @@ from schedd.core.checkup.facts import (
     WorkFacts,
 )
 from schedd.core.checkup.finding import Finding, Severity
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
+from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import Epoch, IncarnationId, TenureId, Term, Timeline
-from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.core.model import AuditEntry, ShardRow
-from schedd.core.pauses import Pause
+from schedd.core.runs.model import AuditEntry, ShardRow
+from schedd.core.timers.cluster_pauses import Pause
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)
 MIB = 1024 * 1024

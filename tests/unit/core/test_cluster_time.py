@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.cluster_time import FAR, KEPT, ClusterTime, begin
+from schedd.core.cluster.cluster_time import FAR, KEPT, ClusterTime, begin
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)
 MS = 0.001

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core import cron
-from schedd.core.cron import Dst, Gap, Pass
-from schedd.core.zones import zone as zone_of
+from schedd.core.schedule import cron
+from schedd.core.schedule.cron import Dst, Gap, Pass
+from schedd.core.schedule.zones import zone as zone_of
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schedd.core import cron
-from schedd.core.cron import CronError
+from schedd.core.schedule import cron
+from schedd.core.schedule.cron import CronError
 
 JANUARY = datetime(2026, 1, 1, tzinfo=UTC)
 

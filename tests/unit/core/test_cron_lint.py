@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schedd.core.timetable import Level, lint
+from schedd.core.schedule.timetable import Level, lint
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from schedd.core import cron
-from schedd.core.cron import Dst, Gap, Pass
+from schedd.core.schedule import cron
+from schedd.core.schedule.cron import Dst, Gap, Pass
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from importlib import metadata
 
 import pytest
 
-from schedd.core import zones
+from schedd.core.schedule import zones
 
 
 def seconds(text: str) -> int:

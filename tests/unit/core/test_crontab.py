@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from schedd.core.timetable import read
+from schedd.core.schedule.timetable import read
 
 SERVER = Path(__file__).parent / "crontabs" / "server"
 

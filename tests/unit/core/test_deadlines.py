@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from schedd.core.deadlines import ends_by, hurried, overdue, starts_by, time_left
-from schedd.core.definition import Definition
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun
+from schedd.core.jobs.definition import Definition
+from schedd.core.runs.deadlines import ends_by, hurried, overdue, starts_by, time_left
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun
 from support.runs import NOW, run
 
 PLAIN = Definition(JobId(run(1).job_id), 1, "default", "j")

@@ -8,10 +8,17 @@ from typing import Any
 
 import pytest
 
-from schedd.core import schedule
-from schedd.core.calendars import Exclude
-from schedd.core.definition import Definition, Delivery, Overlap, Placement, Priority
-from schedd.core.early import (
+from schedd.core.dispatch.placement import Need
+from schedd.core.dispatch.priority_order import rank_of
+from schedd.core.dispatch.ready_queue import Head
+from schedd.core.ids import JobId, RunId, Token, scheduled_run_id
+from schedd.core.jobs.definition import Definition, Delivery, Overlap, Placement, Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import LiveRun, RunKey
+from schedd.core.runs.pools import PoolKey
+from schedd.core.schedule import compiled_schedule
+from schedd.core.schedule.calendars import Exclude
+from schedd.core.timers.pre_dispatch import (
     Ahead,
     EarlyRuns,
     armable,
@@ -20,18 +27,13 @@ from schedd.core.early import (
     edited_away,
     may_go_early,
 )
-from schedd.core.ids import JobId, RunId, Token, scheduled_run_id
-from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, RunKey
-from schedd.core.placement import Need
-from schedd.core.pools import PoolKey
-from schedd.core.rank import rank_of
-from schedd.core.ready_queue import Head
 from support.runs import NOW, run, running, worker
 
 JOB = JobId(run(1).job_id)
 PLAIN = Definition(JOB, 2, "default", "j", action="shell", overlap=Overlap.SKIP)
-EVERY = schedule.compile(schedule.EverySchedule(timedelta(seconds=10)), "default/j", JOB)
+EVERY = compiled_schedule.compile(
+    compiled_schedule.EverySchedule(timedelta(seconds=10)), "default/j", JOB
+)
 NARROW, WIDE = Need("shell"), Need("shell", slots=3)
 
 
@@ -136,9 +138,9 @@ def test_an_instant_that_was_taken_out_before_it_was_due_is_edited_away(
 
 def test_an_instant_that_an_edit_has_excluded_is_edited_away_and_not_armed() -> None:
     """Its run was made when nothing was excluded: else it wouldn't have been made early."""
-    every = schedule.EverySchedule(timedelta(seconds=10))
+    every = compiled_schedule.EverySchedule(timedelta(seconds=10))
     noons = Exclude(cron=("0 12 * * *",))
-    excluding = schedule.compile(every, "default/j", JOB, exclude=noons)
+    excluding = compiled_schedule.compile(every, "default/j", JOB, exclude=noons)
     noon, after = of_instant(NOW), of_instant(NOW + second(60))
     assert [excluding.excludes(one.key.scheduled_at) for one in (noon, after)] == [True, False]
     assert [armable(one, PLAIN, excluding) for one in (noon, after)] == [False, True]

@@ -7,10 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.coordination import Entry, LeaseId, Listing, Revision
-from schedd.core.etcd_values import named
-from schedd.core.ids import ShardId, TenureId, Term
-from schedd.core.membership import (
+from schedd.core.cluster.coordination import Entry, LeaseId, Listing, Revision
+from schedd.core.cluster.etcd_values import named
+from schedd.core.cluster.membership import (
     EMPTY_VIEW,
     HEIR,
     LEADER,
@@ -21,8 +20,9 @@ from schedd.core.membership import (
     member_key,
     view_of,
 )
-from schedd.core.prefix_owner import CLUSTER
-from schedd.core.shard_map import ShardMap, encode
+from schedd.core.cluster.prefix_owner import CLUSTER
+from schedd.core.cluster.shard_map import ShardMap, encode
+from schedd.core.ids import ShardId, TenureId, Term
 
 ME = TenureId(UUID(int=1))
 MEMBER = MemberView("m1", ME, "h:7420", "h:7421", 100, "0.1", "2026a", draining=False)

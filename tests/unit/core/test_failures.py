@@ -3,8 +3,8 @@
 import grpc
 import pytest
 
-from schedd.core.failures import GRPC_STATUSES, Failure, WrongKind, kind, tries_again
-from schedd.core.lifecycle import Reason
+from schedd.core.runs.failures import GRPC_STATUSES, Failure, WrongKind, kind, tries_again
+from schedd.core.runs.lifecycle import Reason
 
 EXIT_75 = Failure(Reason.EXIT_CODE, 75, "exit code 75")
 KILLED = Failure(Reason.SIGNAL, 137, "ended by SIGKILL")

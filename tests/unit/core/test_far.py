@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from schedd.core.far import FAR, HORIZON, horizon
+from schedd.core.dispatch.deferred_runs import FAR, HORIZON, horizon
 
 
 def test_a_scan_reads_past_the_end_of_the_next_one():

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from schedd.core.definition import Priority
-from schedd.core.held import Held
+from schedd.core.dispatch.blocked import Held
 from schedd.core.ids import ShardId
-from schedd.core.model import LiveRun
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.model import LiveRun
 from support.runs import NOW, run
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from schedd.core.holdings import Holdings, pack_key, pack_start
+from schedd.core.dispatch.packed_runs import Holdings, pack_key, pack_start
 from schedd.core.ids import RunId, Token
 
 At: TypeAlias = tuple[RunId, Token]

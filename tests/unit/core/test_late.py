@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.late import BURST, LateLimits, Pace, Room
+from schedd.core.timers.catch_up_limits import BURST, LateLimits, Pace, Room
 
 steps = st.lists(
     st.tuples(

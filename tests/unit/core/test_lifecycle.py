@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from schedd.core.lifecycle import LIVE, TERMINAL, TRANSITIONS, IllegalTransition, State, check
+from schedd.core.runs.lifecycle import LIVE, TERMINAL, TRANSITIONS, IllegalTransition, State, check
 
 
 def test_every_state_has_a_row():

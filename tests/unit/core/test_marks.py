@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core import marks
-from schedd.core.etcd_values import Unreadable
+from schedd.core.cluster import data_loss_check
+from schedd.core.cluster.data_loss_check import DOUBT, Gap, Lineage, Mark, decode, encode, gap
+from schedd.core.cluster.etcd_values import Unreadable
 from schedd.core.ids import Timeline
-from schedd.core.marks import DOUBT, Gap, Lineage, Mark, decode, encode, gap
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 REMEMBERED = Mark(NOON, "ours", 7, Timeline(2))
@@ -128,13 +128,13 @@ def test_a_look_that_ends_late_doesnt_take_back_what_another_thread_has_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = lineage(REMEMBERED)
-    known, judged = seen.known, marks._broken
+    known, judged = seen.known, data_loss_check._broken
 
     def meanwhile(before: Mark, mark: Mark) -> str:
-        monkeypatch.setattr(marks, "_broken", judged)
+        monkeypatch.setattr(data_loss_check, "_broken", judged)
         seen.seen(found(60), known)  # of another thread: the restored one
         return judged(before, mark)
 
-    monkeypatch.setattr(marks, "_broken", meanwhile)
+    monkeypatch.setattr(data_loss_check, "_broken", meanwhile)
     seen.seen(found(-1), known)
     assert "went back" in seen.broken

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from schedd.core.coordination import Entry, LeaseId, Listing, Revision
-from schedd.core.ids import IncarnationId, ShardId, TenureId, Term
-from schedd.core.membership import (
+from schedd.core.cluster.coordination import Entry, LeaseId, Listing, Revision
+from schedd.core.cluster.membership import (
     EMPTY_VIEW,
     LEADER,
     MAP,
@@ -19,7 +18,8 @@ from schedd.core.membership import (
     view_of,
     worker_key,
 )
-from schedd.core.shard_map import ShardMap, encode
+from schedd.core.cluster.shard_map import ShardMap, encode
+from schedd.core.ids import IncarnationId, ShardId, TenureId, Term
 
 ME = TenureId(UUID(int=1))
 INCARNATION = IncarnationId(UUID(int=9))

@@ -9,8 +9,7 @@ from uuid import uuid4
 import pytest
 
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.lifecycle import State
-from schedd.core.notifications import (
+from schedd.core.jobs.notifications import (
     GIVEN_UP_AFTER,
     LONGEST_WAIT,
     Happened,
@@ -27,6 +26,7 @@ from schedd.core.notifications import (
     settled,
     target,
 )
+from schedd.core.runs.lifecycle import State
 from support.runs import NOW
 
 HOOK = Notice(webhook="https://ops.example.com/hook")

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from schedd.core.definition import Definition, Overlap
-from schedd.core.overlap import BUFFERS, LINED_UP, REPLACES, limit_of, policy_of
+from schedd.core.jobs.definition import Definition, Overlap
+from schedd.core.runs.overlap import BUFFERS, LINED_UP, REPLACES, limit_of, policy_of
 from support.runs import run
 
 JOB = Definition(run(1).job_id, 1, "default", "j")

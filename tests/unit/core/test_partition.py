@@ -8,8 +8,8 @@ from uuid import UUID
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from schedd.core.cluster.partition import ALL_SHARDS, owner_of, owners, shard_of, shard_of_pool
 from schedd.core.ids import SHARDS, JobId
-from schedd.core.partition import ALL_SHARDS, owner_of, owners, shard_of, shard_of_pool
 
 names = st.text(alphabet="abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=12)
 weights = st.dictionaries(names, st.integers(0, 1000), max_size=6)

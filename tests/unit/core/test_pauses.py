@@ -5,12 +5,18 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core import catch_up, schedule
-from schedd.core.catch_up import Fire, Plan
-from schedd.core.definition import CatchUp, CatchUpPolicy
-from schedd.core.lifecycle import Reason, State
-from schedd.core.pauses import NO_PAUSES, Pause, Pauses, plan
-from schedd.core.schedule import Bounds, CompiledSchedule, CronSchedule, EverySchedule
+from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.schedule import compiled_schedule
+from schedd.core.schedule.compiled_schedule import (
+    Bounds,
+    CompiledSchedule,
+    CronSchedule,
+    EverySchedule,
+)
+from schedd.core.timers import fire_plan
+from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses, plan
+from schedd.core.timers.fire_plan import Fire, Plan
 
 HOUR = timedelta(hours=1)
 
@@ -21,7 +27,7 @@ def at(text: str) -> datetime:
 
 def minutely(job: int = 1, jitter: timedelta = timedelta(0)) -> CompiledSchedule:
     every_minute = CronSchedule(("* * * * *",))
-    return schedule.compile(every_minute, "ns/job", UUID(int=job), Bounds(jitter=jitter))
+    return compiled_schedule.compile(every_minute, "ns/job", UUID(int=job), Bounds(jitter=jitter))
 
 
 def pause(began: str, ended: str | None, *, caught_up: bool = False) -> Pause:
@@ -50,7 +56,7 @@ def walked(
 
 def test_without_a_pause_it_is_plain_catch_up() -> None:
     arguments = (minutely(), CatchUp(), at("12:00"), at("12:00"), at("12:05"))
-    assert plan(*arguments, NO_PAUSES) == catch_up.plan(*arguments)
+    assert plan(*arguments, NO_PAUSES) == fire_plan.plan(*arguments)
 
 
 def test_no_instant_of_the_pause_runs_and_each_is_accounted_for_in_one_row() -> None:
@@ -145,7 +151,9 @@ def test_old_pauses_are_no_matter() -> None:
 
 
 def test_a_long_pause_of_a_quick_job_ends_in_bounded_steps() -> None:
-    each_second = schedule.compile(EverySchedule(timedelta(seconds=1)), "ns/j", UUID(int=1))
+    each_second = compiled_schedule.compile(
+        EverySchedule(timedelta(seconds=1)), "ns/j", UUID(int=1)
+    )
     folds, fires = walked(
         at("21:00:00.1"), at("12:00:01"), pause("12:00", "21:00"), compiled=each_second
     )

@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.definition import Definition, Placement
+from schedd.core.dispatch.placement import NOTHING, Asked, Offer, Unable, able, need_of, skill_of
+from schedd.core.dispatch.slot_index import Offers
 from schedd.core.ids import IncarnationId, JobId
-from schedd.core.labels import Match, told
-from schedd.core.model import Incarnation
-from schedd.core.offers import Offers
-from schedd.core.placement import NOTHING, Asked, Offer, Unable, able, need_of, skill_of
+from schedd.core.jobs.definition import Definition, Placement
+from schedd.core.jobs.labels import Match, told
+from schedd.core.runs.model import Incarnation
 from support.runs import run, worker
 
 JOB = JobId(UUID(int=1))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from schedd.core.pools import NO_POOL, PoolKey, Rooms, Standing, pool_key
+from schedd.core.runs.pools import NO_POOL, PoolKey, Rooms, Standing, pool_key
 
 P = PoolKey("default/p")
 OPEN = Standing(limit=None, rate=None, paused=False, running=0, recent=0)

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.coordination import NO_LEASE, Entry, Revision
-from schedd.core.etcd_values import Unreadable
-from schedd.core.prefix_owner import PrefixOwner, decode, encode, refusal
+from schedd.core.cluster.coordination import NO_LEASE, Entry, Revision
+from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.prefix_owner import PrefixOwner, decode, encode, refusal
 from schedkit.records import replace
 
 OWNER = PrefixOwner("c1", "db1:5432/schedd", UUID(int=7))

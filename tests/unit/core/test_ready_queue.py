@@ -7,16 +7,16 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.definition import Priority
+from schedd.core.dispatch.placement import Need
+from schedd.core.dispatch.priority_order import CLASS_STEP
+from schedd.core.dispatch.ready_bucket_ids import LineId, line_id_of, line_of
+from schedd.core.dispatch.ready_queue import Head, ReadyQueue
 from schedd.core.ids import JobId, RunId, ShardId, Token
-from schedd.core.late import Room
-from schedd.core.lifecycle import State
-from schedd.core.line_ids import LineId, line_id_of, line_of
-from schedd.core.model import LiveRun, RunKey
-from schedd.core.placement import Need
-from schedd.core.pools import PoolKey, Rooms
-from schedd.core.rank import CLASS_STEP
-from schedd.core.ready_queue import Head, ReadyQueue
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import LiveRun, RunKey
+from schedd.core.runs.pools import PoolKey, Rooms
+from schedd.core.timers.catch_up_limits import Room
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedd.core.receivers import AT_ONCE, OF_ONE, OF_SLOW, REMEMBERED, SLOW, Receivers
+from schedd.core.jobs.receiver_limits import AT_ONCE, OF_ONE, OF_SLOW, REMEMBERED, SLOW, Receivers
 
 
 def begun(receivers: Receivers, *to: str) -> list[str]:

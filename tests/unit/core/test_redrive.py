@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.definition import Overlap
 from schedd.core.ids import RunId, redriven_run_id
-from schedd.core.lifecycle import Reason, State
-from schedd.core.redrive import MOST_IN_LINE, again, allowance, line_of
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.redrive import MOST_IN_LINE, again, allowance, line_of
 from support.dispatching import SHELL
 
 NOW = datetime(2026, 1, 5, 12, tzinfo=UTC)

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.model import RunKey
-from schedd.core.retention import FLOOR, EndedRun, Retention, is_over, log_is_over
+from schedd.core.runs.model import RunKey
+from schedd.core.runs.retention import FLOOR, EndedRun, Retention, is_over, log_is_over
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -6,12 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.definition import Definition, Delivery, Priority, RetryPolicy
-from schedd.core.failures import Failure
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import LiveRun, RunKey
-from schedd.core.retry import (
+from schedd.core.jobs.definition import Definition, Delivery, Priority, RetryPolicy
+from schedd.core.runs.failures import Failure
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun, RunKey
+from schedd.core.runs.retry import (
     MAX_LOSSES,
     Outcome,
     after_attempt,

@@ -4,9 +4,9 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.core.access_tokens import SECRET_BYTES, digest_of, read, text_of
 from schedd.core.ids import AccessTokenId
-from schedd.core.rights import (
+from schedd.core.jobs.access_tokens import SECRET_BYTES, digest_of, read, text_of
+from schedd.core.jobs.rights import (
     ANONYMOUS,
     EVERY,
     Identity,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+from schedd.core.dispatch.dispatched_runs import Running
 from schedd.core.ids import ShardId, Token
-from schedd.core.model import LiveRun
-from schedd.core.running import Running
+from schedd.core.runs.model import LiveRun
 from support.runs import NOW, running, worker
 
 

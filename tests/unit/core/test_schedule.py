@@ -5,9 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core import schedule
-from schedd.core.cron import CronError, Dst, Gap, ScheduleError
-from schedd.core.schedule import (
+from schedd.core.schedule import compiled_schedule
+from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
     Bounds,
     CompiledSchedule,
@@ -16,6 +15,7 @@ from schedd.core.schedule import (
     OnDemand,
     Schedule,
 )
+from schedd.core.schedule.cron import CronError, Dst, Gap, ScheduleError
 
 JOB = UUID("11111111-2222-3333-4444-555555555555")
 
@@ -25,7 +25,7 @@ def at(text: str) -> datetime:
 
 
 def compiled(when: Schedule, bounds: Bounds | None = None) -> CompiledSchedule:
-    return schedule.compile(when, "default/job", JOB, bounds or Bounds())
+    return compiled_schedule.compile(when, "default/job", JOB, bounds or Bounds())
 
 
 def nominals(one: CompiledSchedule, after: datetime, limit: int = 4) -> list[str]:
@@ -75,8 +75,8 @@ class TestCron:
 
     def test_h_is_hashed_from_the_seed(self) -> None:
         hourly = CronSchedule(("H * * * *",))
-        first = schedule.compile(hourly, "default/a", JOB).next_after(at("00:00"))
-        second = schedule.compile(hourly, "default/b", JOB).next_after(at("00:00"))
+        first = compiled_schedule.compile(hourly, "default/a", JOB).next_after(at("00:00"))
+        second = compiled_schedule.compile(hourly, "default/b", JOB).next_after(at("00:00"))
         assert first != second
 
 
@@ -119,7 +119,7 @@ class TestAt:
     def test_a_little_past_when_the_job_is_made_it_is_due_at_once(self) -> None:
         once = compiled(AtSchedule(at("12:00")))
         first = once.first(at("12:00:45"))
-        assert first == schedule.Occurrence(at("12:00"), at("12:00:45"))
+        assert first == compiled_schedule.Occurrence(at("12:00"), at("12:00:45"))
         assert once.first(at("12:01:00")) is not None
         assert once.first(at("12:01:01")) is None
         assert once.first(at("11:00")) == once.next_after(at("11:00"))
@@ -165,7 +165,7 @@ class TestJitter:
         jitter = Bounds(jitter=timedelta(seconds=30))
         hourly = CronSchedule(("0 * * * *",))
         dues = {
-            schedule.compile(hourly, "ns/j", UUID(int=n), jitter).due(at("01:00"))
+            compiled_schedule.compile(hourly, "ns/j", UUID(int=n), jitter).due(at("01:00"))
             for n in range(50)
         }
         assert len(dues) > 45

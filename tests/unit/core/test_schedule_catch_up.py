@@ -6,11 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core import schedule
-from schedd.core.catch_up import Fire, Fold, Plan, plan, settle
-from schedd.core.definition import CatchUp, CatchUpPolicy
-from schedd.core.lifecycle import Reason, State
-from schedd.core.schedule import (
+from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.schedule import compiled_schedule
+from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
     Bounds,
     CronSchedule,
@@ -18,6 +17,7 @@ from schedd.core.schedule import (
     Occurrence,
     Schedule,
 )
+from schedd.core.timers.fire_plan import Fire, Fold, Plan, plan, settle
 
 MINUTELY = CronSchedule(("* * * * *",))
 LATEST, ALL, NONE = CatchUpPolicy.LATEST, CatchUpPolicy.ALL, CatchUpPolicy.NONE
@@ -37,7 +37,7 @@ def looked(
     bounds: Bounds | None = None,
     **options: Any,
 ) -> Plan:
-    compiled = schedule.compile(when, "ns/job", UUID(int=1), bounds or Bounds())
+    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=1), bounds or Bounds())
     due = compiled.due(nominal)
     return plan(compiled, CatchUp(policy, window), nominal, due, now, **options)
 
@@ -74,7 +74,7 @@ class TestOnTime:
 
     def test_an_instant_waits_for_its_jitter(self) -> None:
         bounds = Bounds(jitter=timedelta(seconds=50))
-        compiled = schedule.compile(MINUTELY, "ns/job", UUID(int=1), bounds)
+        compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1), bounds)
         due = compiled.due(at("12:00"))
         assert due > at("12:00:02")
         waiting = looked(due - timedelta(milliseconds=1), at("12:00"), bounds=bounds)
@@ -83,7 +83,9 @@ class TestOnTime:
         assert fired.fires == (Fire(at("12:00"), due),)
 
     def test_what_is_due_soon_may_be_prepared_ahead(self) -> None:
-        compiled = schedule.compile(EverySchedule(timedelta(seconds=1)), "ns/job", UUID(int=1))
+        compiled = compiled_schedule.compile(
+            EverySchedule(timedelta(seconds=1)), "ns/job", UUID(int=1)
+        )
         now = at("12:00")
         step = plan(compiled, CatchUp(), now, now, now, ahead=timedelta(seconds=3))
         assert [fire.nominal for fire in step.fires] == [
@@ -136,7 +138,7 @@ class TestLatest:
         assert [fold.reason for fold in step.folds] == [Reason.WINDOW]
 
     def test_a_look_ahead_does_not_take_late_instants_into_the_future(self) -> None:
-        compiled = schedule.compile(MINUTELY, "ns/job", UUID(int=1))
+        compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
         step = plan(
             compiled,
             CatchUp(),
@@ -232,7 +234,7 @@ class TestLongOutages:
 
 class TestSettle:
     def test_all_that_is_due_becomes_one_row(self) -> None:
-        compiled = schedule.compile(MINUTELY, "ns/job", UUID(int=1))
+        compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
         fold, following = settle(
             compiled, occurrence(at("12:00")), at("12:10:30"), State.SKIPPED, Reason.PAUSED
         )
@@ -242,6 +244,6 @@ class TestSettle:
         assert following == occurrence(at("12:11"))
 
     def test_nothing_due_is_no_row(self) -> None:
-        compiled = schedule.compile(MINUTELY, "ns/job", UUID(int=1))
+        compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1))
         timer = occurrence(at("12:00"))
         assert settle(compiled, timer, at("11:59"), State.MISSED, Reason.EDITED) == (None, timer)

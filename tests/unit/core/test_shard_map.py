@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.etcd_values import Unreadable
+from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.shard_map import NO_MAP, ShardMap, decode, encode, newer
 from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
-from schedd.core.shard_map import NO_MAP, ShardMap, decode, encode, newer
 
 A, B = TenureId(UUID(int=1)), TenureId(UUID(int=2))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.shares import LEAST, Shares
+from schedd.core.dispatch.fair_share import LEAST, Shares
 
 
 def taken(shares: Shares, needs: list[int]) -> list[int]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from schedd.core.schedule import CronSchedule, EverySchedule
-from schedd.core.timetable import (
+from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule
+from schedd.core.schedule.timetable import (
     Entry,
     collide,
     flatten,

@@ -5,13 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core.cron import EPOCH, Dst, Gap, Pass, parse
-from schedd.core.instants import CronInstants, EveryInstants, OneInstant
-from schedd.core.schedule import Bounds, CronSchedule, EverySchedule, OnDemand
-from schedd.core.timetable import Entry, differ, grid_over
-from schedd.core.timetable.entries import row_of
-from schedd.core.timetable.minutes import Grid, clipped, count, first_of, layers_of
-from schedd.core.timetable.tally import Tally
+from schedd.core.schedule.compiled_schedule import Bounds, CronSchedule, EverySchedule, OnDemand
+from schedd.core.schedule.cron import EPOCH, Dst, Gap, Pass, parse
+from schedd.core.schedule.scheduled_times import CronInstants, EveryInstants, OneInstant
+from schedd.core.schedule.timetable import Entry, differ, grid_over
+from schedd.core.schedule.timetable.entries import row_of
+from schedd.core.schedule.timetable.minutes import Grid, clipped, count, first_of, layers_of
+from schedd.core.schedule.timetable.tally import Tally
 
 SEED = 20261122
 ZONES = ("UTC", "Europe/Riga", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")

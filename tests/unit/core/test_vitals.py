@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from schedd.core.vitals import DatabaseLook, Watch
+from schedd.core.cluster.database_stats import DatabaseLook, Watch
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

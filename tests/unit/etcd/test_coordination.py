@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedd.core.coordination import (
+from schedd.core.cluster.coordination import (
     Compare,
     DeletePrefix,
     Entry,

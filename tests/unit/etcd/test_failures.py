@@ -7,6 +7,7 @@ from grpc import StatusCode
 
 from schedd.etcd.access import Login
 from schedd.etcd.codec import Codec, end_of
+from schedd.etcd.endpoint_rotation import Ring
 from schedd.etcd.errors import (
     AccessDenied,
     CallFailed,
@@ -20,7 +21,6 @@ from schedd.etcd.errors import (
     RightsOff,
     judge,
 )
-from schedd.etcd.ring import Ring
 from schedkit.errors import Fault, Rejected, Unavailable
 
 AWAY = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import cast
 
-from schedd.core.coordination import Lease, LeaseId
-from schedd.etcd.keeper import LeaseKeeper
-from schedd.etcd.lifeline import Lifeline
-from schedd.etcd.trust import Trust
+from schedd.core.cluster.coordination import Lease, LeaseId
+from schedd.etcd.keepalive_connection import Lifeline
+from schedd.etcd.lease_keeper import LeaseKeeper
+from schedd.etcd.lease_trust import Trust
 from schedkit.clock import boottime
-from schedkit.slack import Slack
+from schedkit.lease_margin import Slack
 
 TTL = 5
 

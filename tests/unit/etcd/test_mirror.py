@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.coordination import Entry, Listing, Revision
+from schedd.core.cluster.coordination import Entry, Listing, Revision
 from schedd.etcd.mirror import Changed, Doubt, Mirror, Removed
 
 CLUSTER = 7

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedd.etcd import silence
-from schedd.etcd.silence import Silence
+from schedd.etcd import last_answer
+from schedd.etcd.last_answer import Silence
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(silence, "boottime", made)
+    monkeypatch.setattr(last_answer, "boottime", made)
     return made
 
 

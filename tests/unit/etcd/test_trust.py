@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.etcd.trust import Loss, Send, Timings, Trust, Wait
+from schedd.etcd.lease_trust import Loss, Send, Timings, Trust, Wait
 from schedkit.errors import Misconfigured
 
 

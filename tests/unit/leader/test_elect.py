@@ -7,11 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.coordination import Delete, Put
+from schedd.cluster.leader.election import Mandate, campaign, holds, withdraw
+from schedd.cluster.leader.term import TermOver, open_term
+from schedd.core.cluster.coordination import Delete, Put
+from schedd.core.cluster.membership import HEIR, LEADER, Heir, encode_heir, encode_leader
 from schedd.core.ids import TenureId, Term
-from schedd.core.membership import HEIR, LEADER, Heir, encode_heir, encode_leader
-from schedd.leader.elect import Mandate, campaign, holds, withdraw
-from schedd.leader.term import TermOver, open_term
 from schedkit.errors import Unavailable
 from support.twins import TwinCoordination, TwinDatabase, TwinEtcd, TwinMembershipStore
 

@@ -8,22 +8,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from schedd.core.assignment import assign
-from schedd.core.coordination import Delete, Put
+from schedd.cluster.leader.election import campaign
+from schedd.cluster.leader.shard_map_writer import publish
+from schedd.cluster.leader.tenure_fence import Census, fence_departed
+from schedd.cluster.leader.term import Leadership, TermOver, open_term
+from schedd.core.cluster.coordination import Delete, Put
+from schedd.core.cluster.membership import LEADER, MAP, MemberView, encode_member, member_key
+from schedd.core.cluster.shard_assignment import assign
+from schedd.core.cluster.shard_map import ShardMap, decode
 from schedd.core.ids import SHARDS, TenureId, Term
-from schedd.core.membership import (
-    LEADER,
-    MAP,
-    MemberView,
-    encode_member,
-    member_key,
-)
-from schedd.core.model import Tenure
-from schedd.core.shard_map import ShardMap, decode
-from schedd.leader.assign import publish
-from schedd.leader.elect import campaign
-from schedd.leader.fence import Census, fence_departed
-from schedd.leader.term import Leadership, TermOver, open_term
+from schedd.core.runs.model import Tenure
 from schedkit.clock import utcnow
 from support.twins import TwinCoordination, TwinDatabase, TwinEtcd, TwinMembershipStore
 

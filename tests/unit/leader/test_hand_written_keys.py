@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.core.coordination import NO_LEASE, Entry, Put
+from schedd.core.cluster.coordination import NO_LEASE, Entry, Put
+from schedd.core.cluster.membership import HEIR, LEADER, MAP, encode_leader, member_key
+from schedd.core.cluster.shard_map import ShardMap, decode, encode
 from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
-from schedd.core.membership import HEIR, LEADER, MAP, encode_leader, member_key
-from schedd.core.shard_map import ShardMap, decode, encode
 from support import wait
 from support.members import TwinCluster
 from support.wait import wait_until_async

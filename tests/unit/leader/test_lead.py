@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 from uuid import UUID
 
+from schedd.cluster.leader.election import Mandate
+from schedd.cluster.leader.term import Leadership, TermOver, lead
 from schedd.core.ids import TenureId, Term
-from schedd.leader.elect import Mandate
-from schedd.leader.term import Leadership, TermOver, lead
 
 LEADERSHIP = Leadership(Mandate(TenureId(UUID(int=1)), 1), Term(1), lambda: True)
 

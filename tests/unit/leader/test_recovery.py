@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core import marks
-from schedd.core.coordination import Delete, Put
+from schedd.cluster.leader.election import campaign
+from schedd.cluster.leader.recovery import Recovery
+from schedd.cluster.leader.term import Leadership, TermOver, open_term
+from schedd.core.cluster import data_loss_check
+from schedd.core.cluster.coordination import Delete, Put
+from schedd.core.cluster.data_loss_check import Mark
+from schedd.core.cluster.membership import LEADER
 from schedd.core.ids import TenureId, Term
-from schedd.core.marks import Mark
-from schedd.core.membership import LEADER
-from schedd.core.records import WaitingRun
-from schedd.leader.elect import campaign
-from schedd.leader.recovery import Recovery
-from schedd.leader.term import Leadership, TermOver, open_term
+from schedd.core.runs.records import WaitingRun
 from schedkit.errors import Unavailable
 from support.twins import TwinCoordination, TwinDatabase, TwinEtcd, TwinMembershipStore
 
@@ -41,8 +41,8 @@ class Throne:
         await self.recovery.look(await self.reign())
 
     async def remembered(self) -> Mark | None:
-        entry = await self.etcd.get(marks.KEY)
-        return marks.decode(entry.value) if entry else None
+        entry = await self.etcd.get(data_loss_check.KEY)
+        return data_loss_check.decode(entry.value) if entry else None
 
     def goes_back(self, seconds: float) -> datetime:
         """The rows' newest mark from now on."""
@@ -80,7 +80,7 @@ async def test_an_etcd_without_memory_beside_a_database_with_marks_is_told_of(
 ) -> None:
     """P2.9: nobody can tell then whether the database went back; a person may know."""
     await throne.look()
-    await throne.etcd.txn((), [Delete(marks.KEY)])
+    await throne.etcd.txn((), [Delete(data_loss_check.KEY)])
     await throne.look()
 
     [entry] = throne.rows.audit
@@ -119,7 +119,7 @@ async def test_more_is_held_in_a_pause_from_the_restored_mark_on(throne: Throne)
     assert before is not None
     assert before.at is not None
     assert (pause.began, pause.by, pause.recovering) == (restored, "schedd", True)
-    assert pause.lost_until == before.at + marks.DOUBT
+    assert pause.lost_until == before.at + data_loss_check.DOUBT
     assert "resume --catch-up-since" in pause.note
     [entry] = throne.rows.audit
     assert (entry.action, json.loads(entry.after)["note"]) == ("recover", pause.note)
@@ -141,7 +141,7 @@ async def test_what_is_in_doubt_lasts_as_long_as_owners_may_act_without_a_mark(
     assert before.at is not None
     [pause] = throne.rows.pauses
     assert pause.lost_until is not None
-    assert pause.lost_until >= before.at + timedelta(seconds=marks.EVERY + 60 + 60)
+    assert pause.lost_until >= before.at + timedelta(seconds=data_loss_check.EVERY + 60 + 60)
 
 
 async def test_a_leader_that_dies_before_all_is_done_has_a_successor_that_begins_anew(
@@ -179,7 +179,7 @@ async def test_a_successor_ends_what_is_doubtful_though_etcd_has_forgotten_the_g
     throne.goes_back(3600)
     with pytest.raises(Unavailable):
         await Recovery(throne.etcd, DiesInIt(throne.rows), ttl=5).look(await throne.reign())
-    await throne.etcd.txn((), [Delete(marks.KEY)])
+    await throne.etcd.txn((), [Delete(data_loss_check.KEY)])
 
     asked = Asked(throne.rows)
     await Recovery(throne.etcd, asked, ttl=5).look(await throne.reign())
@@ -211,6 +211,6 @@ async def test_a_leader_of_before_neither_marks_nor_recovers(throne: Throne) -> 
 
 
 async def test_a_key_that_is_no_mark_is_compared_with_nothing(throne: Throne) -> None:
-    await throne.etcd.txn((), [Put(marks.KEY, b"?")])
+    await throne.etcd.txn((), [Put(data_loss_check.KEY, b"?")])
     await throne.look()
     assert await throne.remembered() == await throne.store.read_mark()

@@ -6,10 +6,10 @@ import asyncio
 import time
 from uuid import UUID, uuid4
 
-from schedd.core.coordination import Get, Put
+from schedd.cluster.leader.transfer import PATIENCE, Succession
+from schedd.core.cluster.coordination import Get, Put
+from schedd.core.cluster.membership import HEIR, ClusterView, Heir, encode_heir
 from schedd.core.ids import TenureId, Term
-from schedd.core.membership import HEIR, ClusterView, Heir, encode_heir
-from schedd.leader.succession import PATIENCE, Succession
 from support import wait
 from support.members import Daemon, TwinCluster
 from support.wait import wait_until_async

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.cluster_clock import DatabaseClock
 from schedd.core.ids import Timeline
-from schedd.core.records import Probe
+from schedd.core.runs.records import Probe
+from schedd.runtime.cluster_clock import DatabaseClock
 from schedkit.errors import Unavailable
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

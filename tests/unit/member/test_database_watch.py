@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from schedd.cluster.database_watch import DatabaseWatch
+from schedd.cluster.tenure import TenureOver
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.ids import TenureId
-from schedd.core.membership import EMPTY_VIEW, ClusterView, MemberView
-from schedd.database_watch import DatabaseWatch
-from schedd.tenure import TenureOver
 
 ME, OTHER, THIRD = (TenureId(UUID(int=n)) for n in (1, 2, 3))
 

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
+from schedd.cluster.ownership import Ownership
+from schedd.cluster.shards import Shards
+from schedd.cluster.tenure import TenureOver
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
-from schedd.core.membership import EMPTY_VIEW, ClusterView
-from schedd.core.model import Claim, ShardRow, Tenure
-from schedd.owner.ownership import Ownership
-from schedd.owner.shards import Shards
-from schedd.tenure import TenureOver
+from schedd.core.runs.model import Claim, ShardRow, Tenure
 from schedkit.clock import utcnow
 from support.twins import TwinDatabase, TwinMembershipStore
 

@@ -10,15 +10,15 @@ from datetime import timedelta
 
 import pytest
 
-from schedd import member
-from schedd.core import marks
-from schedd.core.coordination import Delete, Put
+from schedd.cluster import member
+from schedd.cluster.leader.candidate import Candidate
+from schedd.core.cluster import data_loss_check
+from schedd.core.cluster.coordination import Delete, Put
+from schedd.core.cluster.membership import LEADER, MAP, decode_member, member_key
+from schedd.core.cluster.shard_map import ShardMap, decode, encode
 from schedd.core.ids import SHARDS, ShardId, Term, Timeline
-from schedd.core.membership import LEADER, MAP, decode_member, member_key
-from schedd.core.model import Tenure
-from schedd.core.pauses import Pause
-from schedd.core.shard_map import ShardMap, decode, encode
-from schedd.leader.candidate import Candidate
+from schedd.core.runs.model import Tenure
+from schedd.core.timers.cluster_pauses import Pause
 from support.members import TwinCluster
 from support.twins import TwinMembershipStore
 from support.wait import PATIENCE, wait_until_async
@@ -169,7 +169,7 @@ async def test_the_last_member_leaves_without_waiting_for_anyone() -> None:
         cluster["a"].draining.set()
         async with asyncio.timeout(PATIENCE):
             await cluster["a"].ended()
-        assert set(cluster.etcd.entries) == {MAP, marks.KEY}
+        assert set(cluster.etcd.entries) == {MAP, data_loss_check.KEY}
 
 
 async def test_two_daemons_of_one_name_are_never_both_members() -> None:

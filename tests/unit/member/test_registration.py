@@ -7,13 +7,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from schedd.core.coordination import Delete, Put
+from schedd.cluster.member import Identity
+from schedd.cluster.observer import Observer
+from schedd.cluster.registration import SPARE, TELL_EVERY, Name, Registration
+from schedd.cluster.tenure import TenureOver
+from schedd.core.cluster.coordination import Delete, Put
+from schedd.core.cluster.membership import decode_member, encode_member, member_key
 from schedd.core.ids import TenureId
-from schedd.core.membership import decode_member, encode_member, member_key
-from schedd.member import Identity
-from schedd.observer import Observer
-from schedd.registration import SPARE, TELL_EVERY, Name, Registration
-from schedd.tenure import TenureOver
 from support.twins import TwinCoordination, TwinEtcd
 
 ME = Identity("a", "a:7420", "a:7421").view(TenureId(UUID(int=1)))

@@ -7,9 +7,9 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schedd.cluster.shards import plan
 from schedd.core.ids import Epoch, ShardId, TenureId, Timeline
-from schedd.core.model import ShardRow
-from schedd.owner.shards import plan
+from schedd.core.runs.model import ShardRow
 
 ME, OTHER = TenureId(UUID(int=1)), TenureId(UUID(int=2))
 S = ShardId(3)

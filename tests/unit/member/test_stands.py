@@ -11,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from schedd.app.checkup import Checkup
-from schedd.core.coordination import Put, Revision
-from schedd.dependency_health import DependencyHealth
-from schedd.member import Identity
-from schedd.observer import Observer
-from schedkit.channel import TLS
+from schedd.app.checkup_facts import Checkup
+from schedd.cluster.member import Identity
+from schedd.cluster.observer import Observer
+from schedd.core.cluster.coordination import Put, Revision
+from schedd.runtime.dependency_health import DependencyHealth
 from schedkit.clock import utcnow
+from schedkit.net.channel import TLS
 from support.certs import Authority
 from support.twins import TwinCoordination, TwinEtcd
 from support.wait import PATIENCE, wait_until_async

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from schedd.app.lifecycle import LOOK_EVERY, Standing, once_available
+from schedkit.daemon.service import Daemon, answer_reloads
+from schedkit.daemon.systemd_notify import Notifier
 from schedkit.errors import Fault, Unavailable
-from schedkit.notify import Notifier
-from schedkit.service import Daemon, answer_reloads
 from support.wait import PATIENCE, wait_until_async
 
 

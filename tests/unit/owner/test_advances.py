@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.core.holdings import Holdings
+from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.ids import IncarnationId, Token
-from schedd.core.lifecycle import State
-from schedd.owner.advances import MOST_BEFORE, Advances
-from schedd.rpc import frames
+from schedd.core.runs.lifecycle import State
+from schedd.results.progress import MOST_BEFORE, Advances
+from schedd.rpc.workers import frames
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as wire
 from support.runs import running, worker

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from schedd.core.batch_size import LEAST
-from schedd.core.definition import Overlap, Priority
-from schedd.core.early import Ahead
+from schedd.core.dispatch.batch_size import LEAST
+from schedd.core.dispatch.ready_queue import Head
 from schedd.core.ids import Epoch, JobId, ShardId, Token, scheduled_run_id
-from schedd.core.lifecycle import State
-from schedd.core.model import LiveRun, RunKey
-from schedd.core.ready_queue import Head
-from schedd.core.schedule import EverySchedule
-from schedd.owner import dispatch
-from schedd.owner.wordings import Known
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import LiveRun, RunKey
+from schedd.core.schedule.compiled_schedule import EverySchedule
+from schedd.core.timers.pre_dispatch import Ahead
+from schedd.dispatch import dispatch
+from schedd.runtime.definition_texts import Known
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, running, worker
@@ -257,7 +257,7 @@ async def test_whom_another_run_was_in_the_way_of_that_ended_meanwhile_is_armed_
 async def test_of_a_herd_those_that_couldnt_all_be_armed_in_time_are_armed_sooner(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("schedd.owner.board.HERD", 3)
+    monkeypatch.setattr("schedd.dispatch.run_index.HERD", 3)
     world = world_with(grant=8)
     world.board.put_runs([due(number, 3) for number in range(1, 6)], NOW)
     assert await at(world, 0) == {4, 5}

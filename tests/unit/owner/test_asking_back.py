@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from schedd.core.holdings import Holdings
+from schedd.cluster.ownership import Ownership
+from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.ids import Epoch, ShardId, Token, token_of
-from schedd.core.model import LiveRun
-from schedd.owner.asking_back import ANSWER_WITHIN, GRACE, IDLE, AskingBack
-from schedd.owner.attached import Attached
-from schedd.owner.ownership import Ownership
-from schedd.owner.workers import Workers
+from schedd.core.runs.model import LiveRun
+from schedd.dispatch.workers.attached_worker import Attached
+from schedd.dispatch.workers.registry import Workers
+from schedd.reconcile.unconfirmed import ANSWER_WITHIN, GRACE, IDLE, AskingBack
 from support.runs import NOW, RecordingLine, SetClock, owning, running, worker
 from support.wait import PATIENCE
 

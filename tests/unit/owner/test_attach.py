@@ -12,17 +12,18 @@ import grpc
 import grpc.aio
 import pytest
 
+from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.ids import IncarnationId, RunId, Token
-from schedd.core.membership import EMPTY_VIEW
-from schedd.core.model import RunKey
-from schedd.core.rights import Identity, Kind
-from schedd.owner.advances import Advances
-from schedd.owner.reports import Reported
-from schedd.owner.tails import Tails
-from schedd.owner.worker_audit import WorkerAudit
-from schedd.owner.workers import Workers
-from schedd.rpc import frames, gate
-from schedd.rpc.attach import Terms, WorkerService
+from schedd.core.jobs.rights import Identity, Kind
+from schedd.core.runs.model import RunKey
+from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.worker_audit import WorkerAudit
+from schedd.results.log_followers import Tails
+from schedd.results.progress import Advances
+from schedd.results.reports import Reported
+from schedd.rpc import auth_interceptor
+from schedd.rpc.workers import frames
+from schedd.rpc.workers.attach import Terms, WorkerService
 from schedproto.v1 import worker_service_pb2 as wire
 from support.runs import NOW, SetClock
 from support.wait import wait_until_async
@@ -155,7 +156,7 @@ async def test_the_end_of_an_old_stream_leaves_the_new_one_alone() -> None:
 
 async def test_a_worker_comes_by_its_own_name_alone() -> None:
     member, context = Member(), Context(hello())
-    gate._CALLER.set(Identity(Kind.WORKER, "another"))
+    auth_interceptor._CALLER.set(Identity(Kind.WORKER, "another"))
     with pytest.raises(Refused) as refused:
         await member.attach(context)
     assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
@@ -177,7 +178,7 @@ async def test_a_result_counts_as_that_of_the_worker_whose_stream_it_is() -> Non
     earlier, others = IncarnationId(uuid4()), IncarnationId(uuid4())
     member.greeting.workers = {earlier: "w", others: "w1"}
     context = Context(mine)
-    gate._CALLER.set(Identity(Kind.WORKER, "w"))
+    auth_interceptor._CALLER.set(Identity(Kind.WORKER, "w"))
     own = [IncarnationId(UUID(mine.incarnation)), earlier]
     context.frames[:0] = [result_of(others), *map(result_of, reversed(own))]
     with pytest.raises(Refused) as refused:
@@ -217,7 +218,7 @@ async def test_what_has_ended_and_isnt_stored_is_counted_apart_from_what_runs(to
 async def test_a_stream_ends_with_the_certificate_that_it_was_opened_by() -> None:
     """The worker comes again, by its next one, and says what it has in hand."""
     member, context = Member(), Context(hello())
-    gate._CALLER.set(Identity(Kind.WORKER, "w", until=NOW + timedelta(seconds=0.2)))
+    auth_interceptor._CALLER.set(Identity(Kind.WORKER, "w", until=NOW + timedelta(seconds=0.2)))
     stream = member.attach(context)
     await wait_until_async(lambda: context.written, 5, "the welcome")
     await asyncio.wait_for(stream, 5)

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.backfill_records import OpenBackfill
+from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import BackfillId, ShardId
-from schedd.core.model import Claim, LiveRun
-from schedd.owner import backfills
-from schedd.owner.backfills import LINGERS, LOOK_EVERY, WHILE_FED, Backfills
-from schedd.owner.board import Board
-from schedd.owner.transact import Transactor
+from schedd.core.runs.model import Claim, LiveRun
+from schedd.core.timers.backfill_records import OpenBackfill
+from schedd.dispatch.run_index import Board
 from schedd.ports import OwnerStore
+from schedd.sources import backfills
+from schedd.sources.backfills import LINGERS, LOOK_EVERY, WHILE_FED, Backfills
 from schedkit.errors import Unavailable
 from support.runs import SetClock, owning, run
 

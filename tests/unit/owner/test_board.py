@@ -3,13 +3,13 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from schedd.core.definition import Priority
-from schedd.core.far import FAR
+from schedd.core.dispatch.deferred_runs import FAR
+from schedd.core.dispatch.ready_bucket_ids import HURRIED, LineId
 from schedd.core.ids import Epoch, JobId, ShardId, Token
-from schedd.core.lifecycle import State
-from schedd.core.line_ids import HURRIED, LineId
-from schedd.core.model import Timer
-from schedd.owner.board import HERD, Board
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Timer
+from schedd.dispatch.run_index import HERD, Board
 from support.runs import NOW, owning, run, running, worker
 
 MINUTE = timedelta(minutes=1)

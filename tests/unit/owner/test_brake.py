@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from schedd.cluster.cluster_pause import Brake
 from schedd.core.events import Braked, Event
-from schedd.core.model import AuditEntry
-from schedd.core.pauses import NO_PAUSES, Pause, Pauses
-from schedd.owner.brake import Brake
+from schedd.core.runs.model import AuditEntry
+from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from support.runs import NOW
 
 PAUSED = Pauses(1, (Pause(NOW, "ops", "disks"),))

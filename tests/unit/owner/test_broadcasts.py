@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from schedd.core.broadcast import Closed, Closing
+from schedd.cluster.owner_transactions import Transactor
+from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.events import DeadLettered, EndedUnreported, dead_run
 from schedd.core.ids import JobId, Token
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Claim, LiveRun, RunKey
-from schedd.owner.board import Board
-from schedd.owner.broadcasts import Broadcasts
-from schedd.owner.transact import Transactor
-from schedd.owner.worker_leases import WorkerLeases
-from schedd.owner.workers import Workers
+from schedd.core.runs.broadcast import Closed, Closing
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Claim, LiveRun, RunKey
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
 from schedd.ports import OwnerStore
+from schedd.sources.broadcasts import Broadcasts
 from support.dispatching import SHELL, Definitions, Nudges
 from support.runs import NOW, SetClock, owning, run
 

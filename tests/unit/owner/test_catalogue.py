@@ -10,13 +10,13 @@ from typing import cast
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.api.definitions import LEVEL
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import State
-from schedd.core.records import StoredDefinition
-from schedd.owner.catalogue import Catalogue
-from schedd.owner.wordings import ALONE, ITSELF, Wordings
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.records import StoredDefinition
 from schedd.ports import OwnerStore
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import ALONE, ITSELF, Wordings
+from schedd.runtime.job_codec import LEVEL
 from schedproto.v1 import job_pb2
 from support.runs import run
 from support.turns import turns_during

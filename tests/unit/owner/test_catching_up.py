@@ -9,13 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.definition import CatchUp, CatchUpPolicy
 from schedd.core.ids import Epoch, JobId, ShardId
-from schedd.core.lifecycle import State
-from schedd.core.model import Claim, Firing, LiveRun, NewRun, Timer
-from schedd.core.records import Fired
-from schedd.owner import fire
-from schedd.owner.near_future import LOAD_LIMIT
+from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Claim, Firing, LiveRun, NewRun, Timer
+from schedd.core.runs.records import Fired
+from schedd.timers import fire
+from schedd.timers.timer_loader import LOAD_LIMIT
 from schedkit.errors import Unavailable
 from support.firing import TIMER, Rows, World, live_of
 from support.runs import NOW

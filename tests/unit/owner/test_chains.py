@@ -9,16 +9,16 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.chains import OF_SCHEDULES, After, Cycle, Ended, Join, Wanted, When
-from schedd.core.definition import Priority
+from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.lifecycle import State
-from schedd.core.model import Claim, LiveRun
-from schedd.core.records import ChainRefused
-from schedd.owner.board import Board
-from schedd.owner.chains import LOOK_EVERY, MOST_RESULTS, MOST_TRIES, STUCK_FOR, WHILE_FED, Chains
-from schedd.owner.slow_joins import LONGEST_PAUSE, PAUSE, pause_after
-from schedd.owner.transact import Transactor
+from schedd.core.jobs.chains import OF_SCHEDULES, After, Cycle, Ended, Join, Wanted, When
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Claim, LiveRun
+from schedd.core.runs.records import ChainRefused
+from schedd.dispatch.run_index import Board
+from schedd.sources.chain_backoff import LONGEST_PAUSE, PAUSE, pause_after
+from schedd.sources.chains import LOOK_EVERY, MOST_RESULTS, MOST_TRIES, STUCK_FOR, WHILE_FED, Chains
 from schedkit.errors import TookTooLong, Unavailable
 from schedproto.v1 import common_pb2
 from support.dispatching import SHELL, Definitions

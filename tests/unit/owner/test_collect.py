@@ -11,22 +11,22 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.core import schedule
-from schedd.core.definition import Definition
+from schedd.core.dispatch.placement import Unable
 from schedd.core.events import DeadLettered, Ended, GreaterTokenSeen, dead_run
 from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
-from schedd.core.lifecycle import State
-from schedd.core.model import AuditEntry, LiveRun, Report, RunKey, Verdict
-from schedd.core.placement import Unable
-from schedd.core.records import Unstarted
-from schedd.core.retry import Outcome
-from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue
-from schedd.owner.collect import AUDITED_A_MINUTE, GATHER, NEVER_ASSIGNED, Collect, Refusal
-from schedd.owner.reports import Reported
-from schedd.owner.wordings import Known
-from schedd.owner.worker_audit import WorkerAudit
+from schedd.core.jobs.definition import Definition
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import AuditEntry, LiveRun, Report, RunKey, Verdict
+from schedd.core.runs.records import Unstarted
+from schedd.core.runs.retry import Outcome
+from schedd.core.schedule import compiled_schedule
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import Nudges, ResultStore
+from schedd.results.collect import AUDITED_A_MINUTE, GATHER, NEVER_ASSIGNED, Collect, Refusal
+from schedd.results.reports import Reported
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
@@ -93,7 +93,7 @@ class Definitions(Catalogue):
             return {}
         job = running(1, worker()).job_id
         definition = Definition(job, 1, "default", "j", action="shell")
-        compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
+        compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", job)
         return {job: Known(definition, compiled, job_pb2.Job())}
 
     def over(self, jobs: Iterable[JobId]) -> None: ...
@@ -217,7 +217,7 @@ async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a herd a heartbeat tells thousands."""
-    monkeypatch.setattr("schedd.owner.collect.BATCH", 2)
+    monkeypatch.setattr("schedd.results.collect.BATCH", 2)
     world = World(Unavailable("away"))
     board = world.collect.board = Board(owning(0))
     runs = [running(number, worker()) for number in range(1, 4)]
@@ -339,7 +339,7 @@ async def test_results_wait_for_nobody_when_nothing_is_about_to_start_or_a_batch
     await world.collect.step()
     assert len(world.rows.accepted) == 1
 
-    monkeypatch.setattr("schedd.owner.collect.BATCH", 1)
+    monkeypatch.setattr("schedd.results.collect.BATCH", 1)
     world.run = replace(world.run, token=Token(world.run.token + 1))
     with board.starting():
         world.succeeds()
@@ -459,7 +459,7 @@ async def test_who_cant_do_a_job_is_told_of_but_not_by_a_stranger_or_late() -> N
 
 async def test_refusals_are_gathered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the database is away; the scan brings back what was dropped, for it never started."""
-    monkeypatch.setattr("schedd.owner.collect.QUEUE", 2)
+    monkeypatch.setattr("schedd.results.collect.QUEUE", 2)
     world = World()
     for token in range(1, 5):
         world.collect.refused(replace(refusal(world.run, greatest=Token(0)), token=Token(token)))
@@ -471,7 +471,7 @@ async def test_no_refusal_of_what_was_handed_out_here_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A drain gives back thousands; the scan would find them seconds after they were due."""
-    monkeypatch.setattr("schedd.owner.collect.QUEUE", 0)
+    monkeypatch.setattr("schedd.results.collect.QUEUE", 0)
     world = World()
     other = replace(refusal(world.run, greatest=Token(0)), token=Token(world.run.token - 1))
     board = world.collect.board = Board(owning(0))
@@ -486,7 +486,7 @@ async def test_a_result_that_comes_again_while_as_many_wait_as_may_is_answered_w
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The stream by which it came first has ended: what goes down that is told nobody."""
-    monkeypatch.setattr("schedd.owner.collect.QUEUE", 1)
+    monkeypatch.setattr("schedd.results.collect.QUEUE", 1)
     world = World()
     world.succeeds()
     broken, world.line = world.line, RecordingLine()
@@ -500,7 +500,7 @@ async def test_a_refusal_that_comes_again_while_as_many_wait_as_may_says_what_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The greater token that its worker has seen meanwhile is an alarm."""
-    monkeypatch.setattr("schedd.owner.collect.QUEUE", 1)
+    monkeypatch.setattr("schedd.results.collect.QUEUE", 1)
     world = World()
     world.collect.refused(refusal(world.run, greatest=Token(0)))
     world.collect.refused(refusal(world.run, greatest=token_of(Epoch(9), 1)))

@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import pytest
 
-from schedd.core.definition import Overlap
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import Token
-from schedd.core.lifecycle import Reason, State
-from schedd.core.model import Claim, Crowd, LiveRun
-from schedd.core.overlap import LINED_UP
-from schedd.core.records import Parted
-from schedd.owner.crowds import MOST_OF_LINE, crowded, piled_up
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Claim, Crowd, LiveRun
+from schedd.core.runs.overlap import LINED_UP
+from schedd.core.runs.records import Parted
+from schedd.dispatch.overlap import MOST_OF_LINE, crowded, piled_up
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, running, worker
 
@@ -153,7 +153,7 @@ def test_of_a_crowd_of_any_size_one_of_each_kind_is_looked_at() -> None:
 async def test_a_scan_asks_about_so_many_jobs_and_about_the_others_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("schedd.owner.crowds.MOST_LOOKED_AT", 2)
+    monkeypatch.setattr("schedd.dispatch.overlap.MOST_LOOKED_AT", 2)
     world = World()
     world.definitions.default = replace(SHELL, overlap=Overlap.BUFFER_ALL)
     runs = [of(job, 10 * job + number) for job in (1, 2, 3) for number in (1, 2)]

@@ -10,24 +10,24 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.broadcast import WORKER_AWAY
-from schedd.core.deadlines import Ending
-from schedd.core.definition import Definition, Placement
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.owner_transactions import Transactor
+from schedd.core.dispatch.ready_bucket_ids import line_id_of
 from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, Missed
 from schedd.core.ids import JobId, RunId
-from schedd.core.lifecycle import Reason, State
-from schedd.core.line_ids import line_id_of
-from schedd.core.model import Claim, LiveRun, RunKey
-from schedd.core.pauses import NO_PAUSES, Pause, Pauses
-from schedd.owner import deadlines
-from schedd.owner.attached import Attached
-from schedd.owner.board import Board
-from schedd.owner.brake import Brake
-from schedd.owner.deadlines import BATCH, LOOK_EVERY, READ_AT_ONCE, SHARE, Deadlines
-from schedd.owner.transact import Transactor
-from schedd.owner.wordings import Known
-from schedd.owner.workers import Workers
+from schedd.core.jobs.definition import Definition, Placement
+from schedd.core.runs.broadcast import WORKER_AWAY
+from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Claim, LiveRun, RunKey
+from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.attached_worker import Attached
+from schedd.dispatch.workers.registry import Workers
 from schedd.ports import OwnerStore, PauseStore
+from schedd.reconcile import deadlines
+from schedd.reconcile.deadlines import BATCH, LOOK_EVERY, READ_AT_ONCE, SHARE, Deadlines
+from schedd.runtime.definition_texts import Known
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.dispatching import World as Dispatching

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from schedd.core.definition import Placement, Priority
+from schedd.core.dispatch.placement import Unable
+from schedd.core.dispatch.ready_queue import Head
 from schedd.core.ids import JobId
-from schedd.core.labels import Match
-from schedd.core.lifecycle import State
-from schedd.core.pauses import NO_PAUSES, Pause, Pauses
-from schedd.core.placement import Unable
-from schedd.core.pools import PoolKey
-from schedd.core.ready_queue import Head
-from schedd.owner.broadcasts import AT_ONCE as BROADCASTS_AT_ONCE
-from schedd.owner.broadcasts import LOOKS as BROADCASTS_LOOKS
-from schedd.owner.dispatch import MANY
-from schedd.owner.wordings import Known
+from schedd.core.jobs.definition import Placement, Priority
+from schedd.core.jobs.labels import Match
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.pools import PoolKey
+from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
+from schedd.dispatch.dispatch import MANY
+from schedd.runtime.definition_texts import Known
+from schedd.sources.broadcasts import AT_ONCE as BROADCASTS_AT_ONCE
+from schedd.sources.broadcasts import LOOKS as BROADCASTS_LOOKS
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, worker
 from support.wait import PATIENCE

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from schedd.core.changes import MOST_WAITING, Cursor, Missed, Scope
-from schedd.core.lifecycle import State
+from schedd.core.runs.change_stream import MOST_WAITING, Cursor, Missed, Scope
+from schedd.core.runs.lifecycle import State
 from schedkit.errors import Unavailable
 from support.feeds import ALL, ETL, OTHER, world
 from support.runs import NOW

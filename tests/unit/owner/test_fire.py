@@ -9,18 +9,18 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.batch_size import LEAST, MOMENT
-from schedd.core.calendars import Exclusion
-from schedd.core.definition import CatchUp, CatchUpPolicy
-from schedd.core.early import Ahead
+from schedd.core.cluster.queue_stats import LATE, Behind
+from schedd.core.dispatch.batch_size import LEAST, MOMENT
 from schedd.core.ids import JobId
-from schedd.core.lifecycle import State
-from schedd.core.model import Timer
-from schedd.core.pauses import Pause, Pauses
-from schedd.core.survey import LATE, Behind
-from schedd.core.work import OF_OWNER, spend
-from schedd.owner.fire import BATCH, ENOUGH, RESTS
-from schedd.owner.wordings import Known
+from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Timer
+from schedd.core.schedule.calendars import Exclusion
+from schedd.core.schedule.work_budget import OF_OWNER, spend
+from schedd.core.timers.cluster_pauses import Pause, Pauses
+from schedd.core.timers.pre_dispatch import Ahead
+from schedd.runtime.definition_texts import Known
+from schedd.timers.fire import BATCH, ENOUGH, RESTS
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.firing import JOB, TIMER, Herd, Rows, World
 from support.runs import NOW
@@ -175,7 +175,7 @@ async def test_a_step_that_needs_too_much_work_is_tried_once_an_hour(
         tries.append(timer)
         spend(OF_OWNER + 1)
 
-    monkeypatch.setattr("schedd.owner.fire.firing_of", endless)
+    monkeypatch.setattr("schedd.timers.fire.firing_of", endless)
     rows = Rows()
     world = World(rows)
 

@@ -9,17 +9,19 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.core import schedule
 from schedd.core.ids import IncarnationId
-from schedd.core.model import Assigned
-from schedd.owner.wordings import Known
-from schedd.rpc import frames
+from schedd.core.runs.model import Assigned
+from schedd.core.schedule import compiled_schedule
+from schedd.rpc.workers import frames
+from schedd.runtime.definition_texts import Known
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
 from support.dispatching import SHELL
 from support.runs import NOW, running, worker
 
-KNOWN = Known(SHELL, schedule.compile(SHELL.schedule, "default/j", SHELL.job_id), job_pb2.Job())
+KNOWN = Known(
+    SHELL, compiled_schedule.compile(SHELL.schedule, "default/j", SHELL.job_id), job_pb2.Job()
+)
 HUGE = 1 << 62
 WORKER = IncarnationId(uuid4())
 KEY = wire.AssignmentKey(run_id=str(uuid4()), fencing_token=7)

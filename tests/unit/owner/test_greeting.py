@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from schedd.core.ids import IncarnationId
-from schedd.core.model import Incarnation
-from schedd.core.records import Drain
-from schedd.owner.greeting import Greeting
-from schedd.owner.workers import Workers
+from schedd.core.runs.model import Incarnation
+from schedd.core.runs.records import Drain
+from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.worker_sessions import Greeting
 from support.runs import RecordingLine, SetClock, worker
 
 

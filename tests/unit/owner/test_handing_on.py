@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from uuid import UUID
 
-from schedd.api.validation import MAX_PAYLOAD
-from schedd.core.chains import After, Ended
+from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.core.ids import RunId
-from schedd.core.lifecycle import State
-from schedd.owner.handing_on import LEFT_OUT, handed_on
+from schedd.core.jobs.chains import After, Ended
+from schedd.core.runs.lifecycle import State
+from schedd.sources.chain_payload import LEFT_OUT, handed_on
 from schedproto.v1 import common_pb2, run_pb2
 
 Payload = common_pb2.Payload

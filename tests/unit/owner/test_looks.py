@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from schedd.core.changes import Change, Scope
-from schedd.core.lifecycle import State
-from schedd.owner.feed import IN_A_TURN
+from schedd.core.runs.change_stream import Change, Scope
+from schedd.core.runs.lifecycle import State
+from schedd.watch.subscriptions import IN_A_TURN
 from schedkit.errors import Unavailable
 from support.feeds import ALL, world
 from support.wait import PATIENCE, wait_until_async

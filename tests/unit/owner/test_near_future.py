@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 
 from schedd.core.ids import Epoch, JobId
-from schedd.core.model import Timer
-from schedd.owner import near_future
-from schedd.owner.fire import BATCH
-from schedd.owner.near_future import LOAD_LIMIT, READ_AHEAD
-from schedd.owner.wordings import Known
+from schedd.core.runs.model import Timer
+from schedd.runtime.definition_texts import Known
+from schedd.timers import timer_loader
+from schedd.timers.fire import BATCH
+from schedd.timers.timer_loader import LOAD_LIMIT, READ_AHEAD
 from schedkit.errors import Unavailable
 from support.firing import TIMER, Herd, Rows, World
 from support.runs import NOW
@@ -26,7 +26,7 @@ async def test_what_is_held_already_isnt_loaded_again_for_each_batch_that_fires(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """More is due at one instant than a load brings: as many loads as it takes, and no more."""
-    monkeypatch.setattr(near_future, "LOAD_LIMIT", 4 * BATCH)
+    monkeypatch.setattr(timer_loader, "LOAD_LIMIT", 4 * BATCH)
     rows = Herd(count=12 * BATCH)
     world = World(rows)
 
@@ -220,7 +220,7 @@ async def test_a_load_that_takes_long_isnt_made_so_often_but_in_time_for_all_tha
     rows.due_timers = due_timers  # type: ignore[method-assign]  # a slower one
     began = world.clock.time
     pauses = []
-    while world.clock.time < NOW - near_future.HORIZON:
+    while world.clock.time < NOW - timer_loader.HORIZON:
         pause = await world.step()
         pauses.append(pause)
         world.clock.time += timedelta(seconds=max(pause, 0.001))

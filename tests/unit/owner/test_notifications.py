@@ -11,10 +11,11 @@ from datetime import timedelta
 from typing import cast
 from uuid import UUID
 
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.owner_transactions import Transactor
 from schedd.core.events import Event, NotificationsExpired, Notified
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
-from schedd.core.model import Claim, LiveRun, RunKey
-from schedd.core.notifications import (
+from schedd.core.jobs.notifications import (
     GIVEN_UP_AFTER,
     Happened,
     Kind,
@@ -26,13 +27,12 @@ from schedd.core.notifications import (
     Waits,
     Way,
 )
-from schedd.core.receivers import OF_ONE, OF_SLOW, SLOW
-from schedd.owner.board import Board
-from schedd.owner.brake import Brake
-from schedd.owner.late_starts import LateStarts
-from schedd.owner.notifications import Notifications
-from schedd.owner.transact import Transactor
+from schedd.core.jobs.receiver_limits import OF_ONE, OF_SLOW, SLOW
+from schedd.core.runs.model import Claim, LiveRun, RunKey
+from schedd.dispatch.run_index import Board
+from schedd.notify.outbox_delivery import Notifications
 from schedd.ports import PauseStore
+from schedd.reconcile.late_start_alerts import LateStarts
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.runs import NOW, SetClock, owning, run

@@ -1,10 +1,10 @@
 """What goes down a worker's stream: in frames that it can take."""
 
-from schedd.core import schedule
-from schedd.core.definition import Definition
-from schedd.core.model import Assigned
-from schedd.owner.wordings import Known
-from schedd.rpc.outbox import BYTES_IN_FRAME, Outbox
+from schedd.core.jobs.definition import Definition
+from schedd.core.runs.model import Assigned
+from schedd.core.schedule import compiled_schedule
+from schedd.rpc.workers.outbox import BYTES_IN_FRAME, Outbox
+from schedd.runtime.definition_texts import Known
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
 from support.runs import running, worker
@@ -14,7 +14,9 @@ FRAME_LIMIT = 4 * 1024 * 1024
 
 def known() -> Known:
     definition = Definition(running(1, worker()).job_id, 1, "default", "j", action="shell")
-    compiled = schedule.compile(schedule.OnDemand(), "default/j", definition.job_id)
+    compiled = compiled_schedule.compile(
+        compiled_schedule.OnDemand(), "default/j", definition.job_id
+    )
     return Known(definition, compiled, job_pb2.Job(shell=job_pb2.ShellAction(argv=["true"])))
 
 

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any, cast
 from unittest.mock import MagicMock
 
+from schedd.app.owner_loops import Owner
+from schedd.cluster.tenure import LiveTenure
 from schedd.core.ids import Token
-from schedd.core.lifecycle import State
-from schedd.owner.owner import Owner
+from schedd.core.runs.lifecycle import State
 from schedd.ports import Nudges
-from schedd.tenure import LiveTenure
 from support.runs import NOW, owning, run
 
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from schedd.cluster.ownership import ExhaustedEpoch
 from schedd.core.ids import SEQUENCES, Epoch, ShardId, epoch_of
-from schedd.owner.ownership import ExhaustedEpoch
 from support.runs import owning
 from support.wait import PATIENCE
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from schedd.core.pools import PoolKey, Standing
-from schedd.owner.pools import Pools
+from schedd.core.runs.pools import PoolKey, Standing
+from schedd.dispatch.pool_limits import Pools
 
 A, B = PoolKey("default/a"), PoolKey("default/b")
 FREE = Standing(limit=3, rate=None, paused=False, running=1, recent=0)

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.definition import Overlap
+from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, RedriveId, ShardId
-from schedd.core.model import Claim, LiveRun
-from schedd.core.redrive import Line, OpenRedrive
-from schedd.owner.board import Board
-from schedd.owner.redrives import LOOK_EVERY, WHILE_FED, Redrives
-from schedd.owner.transact import Transactor
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.model import Claim, LiveRun
+from schedd.core.runs.redrive import Line, OpenRedrive
+from schedd.dispatch.run_index import Board
 from schedd.ports import Nudges, OwnerStore
+from schedd.sources.redrives import LOOK_EVERY, WHILE_FED, Redrives
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.runs import owning, run

@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
-from schedd.rpc.peers import Peers
-from schedd.rpc.relay import Relay
+from schedd.rpc.peers.peers import Peers
+from schedd.rpc.workers.relay import Relay
 from schedproto.v1 import peer_service_pb2 as wire
 from schedproto.v1 import worker_service_pb2 as down
 from support.runs import running, worker
@@ -33,7 +33,7 @@ async def test_a_cancel_becomes_a_kill_also_while_as_many_wait_as_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its time to end by itself is over: it would run on until a scan asks again."""
-    monkeypatch.setattr("schedd.rpc.relay.MOST_CANCELS", 1)
+    monkeypatch.setattr("schedd.rpc.workers.relay.MOST_CANCELS", 1)
     peer = OnePeer()
     relay = Relay(cast("Peers", peer))
     first, second = running(1, worker()), running(2, worker())

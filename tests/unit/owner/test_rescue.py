@@ -11,30 +11,30 @@ from typing import Any, cast
 
 import pytest
 
-from schedd.core import schedule
-from schedd.core.absence import Standing
-from schedd.core.changes import ChangedRuns, Cursor
-from schedd.core.definition import Definition, Overlap, Priority
-from schedd.core.early import Ahead
+from schedd.cluster.owner_transactions import Transactor
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.cluster.worker_liveness import Standing
+from schedd.core.dispatch.packed_runs import Holdings
+from schedd.core.dispatch.placement import Need
+from schedd.core.dispatch.ready_bucket_ids import line_id_of
+from schedd.core.dispatch.ready_queue import ReadyQueue
 from schedd.core.events import EndedUnreported, NeverStarted, RunsRescued
-from schedd.core.holdings import Holdings
 from schedd.core.ids import NO_TOKEN, Epoch, IncarnationId, JobId, RunId, ShardId, Token
-from schedd.core.lifecycle import Reason, State
-from schedd.core.line_ids import line_id_of
-from schedd.core.model import Claim, Crowd, LiveRun, Loss, RunKey
-from schedd.core.placement import Need
-from schedd.core.ready_queue import ReadyQueue
-from schedd.core.records import Parted, Unstarted
-from schedd.owner import rescue
-from schedd.owner.board import Board
-from schedd.owner.catalogue import Catalogue
-from schedd.owner.crowds import Crowds
-from schedd.owner.rescue import FIRST_PARTS, FULL_EVERY, PART, SCAN_EVERY, Rescue
-from schedd.owner.transact import Transactor
-from schedd.owner.wordings import Known
-from schedd.owner.worker_leases import WorkerLeases
-from schedd.owner.workers import Workers
+from schedd.core.jobs.definition import Definition, Overlap, Priority
+from schedd.core.runs.change_stream import ChangedRuns, Cursor
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Claim, Crowd, LiveRun, Loss, RunKey
+from schedd.core.runs.records import Parted, Unstarted
+from schedd.core.schedule import compiled_schedule
+from schedd.core.timers.pre_dispatch import Ahead
+from schedd.dispatch.overlap import Crowds
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
 from schedd.ports import Nudges, OwnerStore
+from schedd.reconcile import rescue
+from schedd.reconcile.rescue import FIRST_PARTS, FULL_EVERY, PART, SCAN_EVERY, Rescue
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
@@ -145,7 +145,9 @@ class Definitions(Catalogue):
         self.fields = fields
 
     async def of_runs(self, runs: Sequence[LiveRun]) -> dict[JobId, Known]:  # type: ignore[override]  # a list is what the scan gives
-        compiled = schedule.compile(schedule.OnDemand(), "default/j", runs[0].job_id)
+        compiled = compiled_schedule.compile(
+            compiled_schedule.OnDemand(), "default/j", runs[0].job_id
+        )
         return {
             run.job_id: Known(
                 Definition(run.job_id, 1, "default", "j", action="shell", **self.fields),
@@ -297,7 +299,7 @@ async def test_a_lost_worker_is_found_by_the_next_scan_though_nobody_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """P6.5: whatever event was lost, its run waits no longer than for the next scan."""
-    monkeypatch.setattr("schedd.owner.rescue.SCAN_EVERY", 0.02)
+    monkeypatch.setattr("schedd.reconcile.rescue.SCAN_EVERY", 0.02)
     world = World(running(1, worker(1)))
     world.rows.live = {worker(1).id}
     scanning = asyncio.create_task(world.rescue.loop.run(), name="rescue")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.model import Claim, RunKey
-from schedd.core.retention import EndedRun, OldRuns, Retention, Unwanted
-from schedd.owner.board import Board
-from schedd.owner.retaining import OBJECTS, Retaining
-from schedd.owner.transact import Transactor
+from schedd.core.runs.model import Claim, RunKey
+from schedd.core.runs.retention import EndedRun, OldRuns, Retention, Unwanted
+from schedd.dispatch.run_index import Board
+from schedd.reconcile.retention import OBJECTS, Retaining
 from support.runs import NOW, SetClock, owning
 
 DAY = timedelta(days=1)

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import cast
 
-from schedd.core.definition import Placement
+from schedd.core.cluster.queue_stats import PoolSurvey, Stock
+from schedd.core.dispatch.placement import Need
 from schedd.core.events import Surveyed
 from schedd.core.ids import JobId, ShardId
-from schedd.core.labels import Match
-from schedd.core.model import Incarnation
-from schedd.core.placement import Need
-from schedd.core.pools import PoolKey, Standing
-from schedd.core.survey import PoolSurvey, Stock
-from schedd.owner.survey import Survey
+from schedd.core.jobs.definition import Placement
+from schedd.core.jobs.labels import Match
+from schedd.core.runs.model import Incarnation
+from schedd.core.runs.pools import PoolKey, Standing
 from schedd.ports import OwnerStore, SurveyStore
+from schedd.reconcile.queue_stats import Survey
 from support.dispatching import SHELL, World
 from support.runs import RecordingLine, run, worker
 

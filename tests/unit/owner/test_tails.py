@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from schedd.core.ids import IncarnationId, Token
-from schedd.owner.tails import MOST_WAITING, Tails
-from schedd.owner.workers import Workers
+from schedd.dispatch.workers.registry import Workers
+from schedd.results.log_followers import MOST_WAITING, Tails
 from schedproto.v1 import run_pb2
 from support.runs import RecordingLine, SetClock, running, worker
 

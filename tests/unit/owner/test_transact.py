@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.cluster.ownership import ExhaustedEpoch
 from schedd.core.events import ShardsLost
 from schedd.core.ids import ShardId
-from schedd.core.model import Claim, LiveRun
-from schedd.owner.ownership import ExhaustedEpoch
-from schedd.owner.transact import Failed, Transactor
+from schedd.core.runs.model import Claim, LiveRun
 from schedkit.errors import Unavailable
 from support.runs import owning, run
 

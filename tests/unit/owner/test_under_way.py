@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from schedd.core.batch_size import LEAST
+from schedd.core.dispatch.batch_size import LEAST
 from schedd.core.ids import JobId, ShardId, Token
-from schedd.core.labels import Match
-from schedd.core.model import Assigned, Claim, Draft, LiveRun
-from schedd.core.records import Assignments, Unstarted
-from schedd.owner.elsewhere import Nowhere
-from schedd.owner.wordings import Known
+from schedd.core.jobs.labels import Match
+from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
+from schedd.core.runs.records import Assignments, Unstarted
+from schedd.dispatch.workers.remote_workers import Nowhere
+from schedd.runtime.definition_texts import Known
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, run, worker
@@ -44,7 +44,7 @@ async def test_what_takes_too_long_for_the_database_is_tried_again_by_fewer(
     world.attach(worker(), grant=2_000)
     world.board.put_runs([of(n, n) for n in range(1, 2_001)], NOW)
     now = 1_000.0
-    monkeypatch.setattr("schedd.owner.dispatch.boottime", lambda: now)
+    monkeypatch.setattr("schedd.dispatch.dispatch.boottime", lambda: now)
     for _ in range(4):
         await world.dispatch.step()
 

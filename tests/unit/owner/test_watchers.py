@@ -7,7 +7,7 @@ import time
 from uuid import UUID
 
 from schedd.core.ids import RunId
-from schedd.owner.watchers import Watchers
+from schedd.watch.run_waiters import Watchers
 
 ONE, OTHER = RunId(UUID(int=1)), RunId(UUID(int=2))
 LONG = 10.0

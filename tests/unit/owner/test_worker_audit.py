@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from schedd.core.model import AuditEntry
-from schedd.owner.worker_audit import EVERY, MOST_KEPT, WorkerAudit
+from schedd.core.runs.model import AuditEntry
+from schedd.dispatch.workers.worker_audit import EVERY, MOST_KEPT, WorkerAudit
 from schedkit.errors import Unavailable
 
 

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from schedd.core.absence import Departures
-from schedd.core.coordination import LeaseId, Listing, Revision
+from schedd.cluster import worker_leases as module
+from schedd.cluster.worker_leases import AT_ONCE, STREAMS, WorkerLeases
+from schedd.core.cluster.coordination import LeaseId, Listing, Revision
+from schedd.core.cluster.worker_liveness import Departures
 from schedd.core.ids import IncarnationId
-from schedd.owner import worker_leases as module
-from schedd.owner.worker_leases import AT_ONCE, STREAMS, WorkerLeases
 from schedd.ports import Coordination, WorkerStore
 from schedkit.errors import Unavailable
 from support.runs import worker

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from schedd.core.dispatch.dispatched_runs import Running
+from schedd.core.dispatch.placement import able, need_of
 from schedd.core.ids import JobId
-from schedd.core.model import Incarnation, LiveRun
-from schedd.core.placement import able, need_of
-from schedd.core.records import Unstarted
-from schedd.core.running import Running
-from schedd.owner.collect import Collect
-from schedd.owner.wordings import Known
-from schedd.owner.workers import Workers
+from schedd.core.runs.model import Incarnation, LiveRun
+from schedd.core.runs.records import Unstarted
+from schedd.dispatch.workers.registry import Workers
+from schedd.results.collect import Collect
+from schedd.runtime.definition_texts import Known
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, SetClock, run, running, worker
 

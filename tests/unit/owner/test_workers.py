@@ -8,19 +8,19 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core import schedule
-from schedd.core.definition import Definition, Priority
-from schedd.core.holdings import Holdings
+from schedd.core.dispatch.packed_runs import Holdings
+from schedd.core.dispatch.placement import Asked
+from schedd.core.dispatch.ready_queue import Head
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
-from schedd.core.model import Assigned, Incarnation, LiveRun
-from schedd.core.placement import Asked
-from schedd.core.ready_queue import Head
-from schedd.core.records import WorkerView, unheard
-from schedd.owner.elsewhere import Heard, Nowhere
-from schedd.owner.hearing import MOST_ASKED
-from schedd.owner.revocations import ASKED_AT_ONCE
-from schedd.owner.wordings import Known
-from schedd.owner.workers import REVOKE_MARGIN, SILENT_AFTER, Workers
+from schedd.core.jobs.definition import Definition, Priority
+from schedd.core.runs.model import Assigned, Incarnation, LiveRun
+from schedd.core.runs.records import WorkerView, unheard
+from schedd.core.schedule import compiled_schedule
+from schedd.dispatch.revocations import ASKED_AT_ONCE
+from schedd.dispatch.start_confirmation import MOST_ASKED
+from schedd.dispatch.workers.registry import REVOKE_MARGIN, SILENT_AFTER, Workers
+from schedd.dispatch.workers.remote_workers import Heard, Nowhere
+from schedd.runtime.definition_texts import Known
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
 from support.wait import PATIENCE
@@ -28,7 +28,7 @@ from support.wait import PATIENCE
 
 def known(slots: int = 1) -> Known:
     job = JobId(UUID(int=1))
-    compiled = schedule.compile(schedule.OnDemand(), "default/j", job)
+    compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", job)
     definition = Definition(job, 1, "default", "j", action="shell", slots=slots)
     return Known(definition, compiled, job_pb2.Job())
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from faults.hostile import calls, http2
-from schedd.rpc.crowds import Crowds, most_of_all, most_of_one
-from schedd.rpc.gate import Gate
+from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.connection_limit import Crowds, most_of_all, most_of_one
 from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
 from support.wait import wait_until

@@ -11,8 +11,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core.ids import IncarnationId
-from schedd.core.retry import Outcome
-from schedd.rpc import frames
+from schedd.core.runs.retry import Outcome
+from schedd.rpc.workers import frames
 from schedproto.v1 import common_pb2, worker_service_pb2
 
 FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)

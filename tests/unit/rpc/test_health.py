@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from faults.hostile import calls, http2
-from schedd.rpc.gate import Gate
+from schedd.rpc.auth_interceptor import Gate
 from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from schedd.rpc.in_hand import SOON, WHILE_READ, InHand
+from schedd.rpc.request_memory import SOON, WHILE_READ, InHand
 from support.wait import PATIENCE, wait_until_async
 
 MOST = 10 * WHILE_READ

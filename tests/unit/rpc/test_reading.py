@@ -7,7 +7,7 @@ import random
 import pytest
 
 from faults.hostile import garbage
-from schedd.rpc.reading import MOST_PARTS, MOST_PARTS_OF_FRAME, Unread, reader
+from schedd.rpc.request_decoding import MOST_PARTS, MOST_PARTS_OF_FRAME, Unread, reader
 from schedproto.v1 import job_service_pb2 as jobs
 from schedproto.v1 import peer_service_pb2 as peers
 from schedproto.v1 import worker_service_pb2 as workers

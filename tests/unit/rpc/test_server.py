@@ -16,11 +16,11 @@ import pytest
 
 from faults.hostile import calls, http2
 from schedd.api.errors import TooMany
-from schedd.api.places import Places
-from schedd.rpc import reading
-from schedd.rpc.gate import Gate
+from schedd.api.runs.stream_limits import Places
+from schedd.rpc import request_decoding
+from schedd.rpc.auth_interceptor import Gate
 from schedd.rpc.health import Health
-from schedd.rpc.reading import put, unary
+from schedd.rpc.request_decoding import put, unary
 from schedd.rpc.server import make_server, served
 from schedd.rpc.status import abort
 from schedkit.errors import Fault
@@ -111,7 +111,7 @@ async def test_a_call_without_its_request_ends_in_time(
     address: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a caller without a deadline; half a request is none."""
-    monkeypatch.setattr(reading, "REQUEST_WITHIN", 0.2)
+    monkeypatch.setattr(request_decoding, "REQUEST_WITHIN", 0.2)
     began = http2.hello() + http2.opening(path, address, 1)
     for piece in (b"", http2.data(http2.message(b"a", length=100), 1)):
         status = await status_of(address, began + piece)

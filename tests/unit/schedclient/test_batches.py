@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schedclient import Client, InvalidArgument, Job, Run
-from schedclient.batches import BYTES, MOST
+from schedclient.calls.batches import BYTES, MOST
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs
 from schedproto.v1 import run_service_pb2 as runs

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schedclient import Client, DeadlineExceeded, InvalidArgument, NotFound
-from schedclient.methods import ALL
+from schedclient.transport.methods import ALL
 from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs

@@ -16,10 +16,10 @@ import pytest
 
 from schedclient import TLS, Client, ClusterUnavailable
 from schedctl.authority import Authority, Subject
-from schedd.core.rights import Kind, Role, uri_of, uris_of_user
-from schedkit import channel
-from schedkit.channel import SERVER_OPTIONS, listen
-from schedkit.handshake import is_tls
+from schedd.core.jobs.rights import Kind, Role, uri_of, uris_of_user
+from schedkit.net import channel
+from schedkit.net.channel import SERVER_OPTIONS, listen
+from schedkit.net.handshake import is_tls
 from schedproto.v1 import auth_service_pb2 as auth
 from support.wait import PATIENCE, wait_until_async
 

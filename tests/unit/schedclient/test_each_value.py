@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 import schedclient
-from schedclient.values import Value
+from schedclient.values.base import Value
 
 EXPORTED = [getattr(schedclient, name) for name in schedclient.__all__]
 VALUES = [one for one in EXPORTED if isinstance(one, type) and issubclass(one, Value)]

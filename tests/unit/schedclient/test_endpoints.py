@@ -75,7 +75,7 @@ async def test_a_member_that_hangs_costs_its_patience_and_no_more(
 ):
     from dataclasses import replace
 
-    from schedclient import methods
+    from schedclient.transport import methods
 
     monkeypatch.setattr(methods, "GET_RUN", replace(methods.GET_RUN, patience=0.2))
     member.say("GetRun", hang)

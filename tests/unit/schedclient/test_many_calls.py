@@ -9,9 +9,10 @@ import pytest
 from google.protobuf.message import Message
 
 from faults.hostile import http2
-from schedclient import Client, ClusterUnavailable, DeadlineExceeded, methods
-from schedclient.transport import AT_ONCE
-from schedkit.channel import MAX_STREAMS
+from schedclient import Client, ClusterUnavailable, DeadlineExceeded
+from schedclient.transport import methods
+from schedclient.transport.transport import AT_ONCE
+from schedkit.net.channel import MAX_STREAMS
 from schedproto.v1 import cluster_service_pb2 as cluster
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs

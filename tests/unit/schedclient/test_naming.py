@@ -8,15 +8,15 @@ from google.protobuf import message_factory
 from google.protobuf.message import Message
 
 from schedclient import Client
-from schedclient.backfill_values import Backfill
-from schedclient.calendar_values import Calendar
-from schedclient.cluster_values import Member, Worker
-from schedclient.dead_letter_values import DeadLetter, Redrive
-from schedclient.job_values import Job
-from schedclient.pool_values import Pool
-from schedclient.reading import value_of
-from schedclient.run_values import Run
-from schedclient.values import Value
+from schedclient.values.backfills import Backfill
+from schedclient.values.base import Value
+from schedclient.values.calendars import Calendar
+from schedclient.values.cluster import Member, Worker
+from schedclient.values.dead_letters import DeadLetter, Redrive
+from schedclient.values.jobs import Job
+from schedclient.values.pools import Pool
+from schedclient.values.reading import value_of
+from schedclient.values.runs import Run
 from schedproto.v1 import (
     calendar_service_pb2,
     cluster_service_pb2,

@@ -26,7 +26,7 @@ print(json.dumps(sorted(roots - set(sys.stdlib_module_names))))
 
 HANDLING = """
 import json, sys
-import workerd.handling
+import workerd.executors.handlers.handler_process
 from schedclient import Context, DontRetry, RetryAfter, handler
 heavy = ("grpc", "google", "schedproto", "schedclient.client")
 print(json.dumps([name for name in heavy if name in sys.modules]))

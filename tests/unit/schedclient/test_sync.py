@@ -9,12 +9,12 @@ import pytest
 
 from schedclient import Client, Misconfigured, NotFound, SyncClient
 from schedclient import sync as faces
-from schedclient.access import Access
-from schedclient.cluster import Audit, ClusterCalls, Workers
-from schedclient.dead_letters import DeadLetters, Redrives
-from schedclient.jobs import Jobs
-from schedclient.pools import Pools
-from schedclient.runs import Runs
+from schedclient.calls.access import Access
+from schedclient.calls.cluster import Audit, ClusterCalls, Workers
+from schedclient.calls.dead_letters import DeadLetters, Redrives
+from schedclient.calls.jobs import Jobs
+from schedclient.calls.pools import Pools
+from schedclient.calls.runs import Runs
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as runs
 from support.scripted import Refusal, Scripted

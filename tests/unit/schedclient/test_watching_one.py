@@ -196,7 +196,7 @@ async def test_what_connecting_takes_is_of_the_watchs_time(
     member.say("WatchWorker", [worker(2), asyncio.Event()])
     mute = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     endpoint = f"127.0.0.1:{mute.sockets[0].getsockname()[1]}"
-    monkeypatch.setattr("schedclient.transport.random.shuffle", lambda _: None)
+    monkeypatch.setattr("schedclient.transport.transport.random.shuffle", lambda _: None)
     async with Client([endpoint, member.address], timeout=5) as client:
         began, stream = monotonic(), client.workers.watch("w1", deadline=2.2)
         assert (await asyncio.wait_for(anext(stream), 10)).running == 2

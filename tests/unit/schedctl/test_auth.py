@@ -18,8 +18,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedctl import contexts
 from schedctl.session import Session
-from schedd.core.rights import Role, identity_of
-from schedkit.channel import TLS
+from schedd.core.jobs.rights import Role, identity_of
+from schedkit.net.channel import TLS
 from schedproto.v1 import auth_service_pb2 as auth
 from support.scripted import Refusal, Scripted
 

@@ -12,9 +12,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from schedctl.authority import Authority, Subject
 from schedctl.failure import Unfit
-from schedd.core.rights import Kind, Role, identity_of, uri_of, uris_of_user
-from schedkit.certificates import not_after
+from schedd.core.jobs.rights import Kind, Role, identity_of, uri_of, uris_of_user
 from schedkit.clock import utcnow
+from schedkit.net.certificates import not_after
 
 DAY = timedelta(days=1)
 

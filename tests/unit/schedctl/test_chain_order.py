@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from schedctl.chain_order import in_order, without
 from schedctl.failure import Failure
-from schedctl.manifests import Manifest
+from schedctl.manifests.chain_order import in_order, without
+from schedctl.manifests.manifests import Manifest
 from schedproto.v1 import job_pb2
 
 

@@ -87,7 +87,7 @@ def test_lint_takes_expressions_and_says_nothing_of_good_ones(offline):
 
 def test_lint_reads_manifests_and_crontabs_from_a_pipe(offline, monkeypatch):
     for text, where in ((MANIFESTS, "stdin:2"), ("# mine\n0 * * * * /bin/x\n", "stdin:2")):
-        monkeypatch.setattr("schedctl.timetables.standard_input", text.encode)
+        monkeypatch.setattr("schedctl.timetables.timetables.standard_input", text.encode)
         assert offline("cron", "lint", "-f", "-").out.startswith(f"{where}: warning: 0 * * * *")
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from schedctl.dev import binaries
-from schedctl.dev.binaries import find_etcd, find_postgres
 from schedctl.dev.errors import MissingProgram
+from schedctl.dev.servers import binaries
+from schedctl.dev.servers.binaries import find_etcd, find_postgres
 
 
 def program(path: Path) -> Path:

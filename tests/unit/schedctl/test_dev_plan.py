@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from schedctl.dev import ports
 from schedctl.dev.errors import BadOverride, DevError
 from schedctl.dev.plan import Wishes, complete, overrides_of
-from schedctl.dev.ports import HOST
-from schedctl.dev.processes import Process, find
 from schedctl.dev.records import PORTS, Folder, Kind, State
+from schedctl.dev.servers import ports
+from schedctl.dev.servers.ports import HOST
+from schedctl.dev.servers.processes import Process, find
 
 
 def names(state: State) -> list[str]:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from schedctl import manifests
-from schedctl.file_kinds import Kind, kind_of
+from schedctl.manifests import manifests
+from schedctl.manifests.file_kinds import Kind, kind_of
 
 KUBERNETES = """\
 apiVersion: batch/v1
@@ -62,7 +62,7 @@ MORE_FOREIGN = {
 def test_the_format_of_another_scheduler_is_named_in_one_line(
     offline, monkeypatch, tmp_path: Path, name: str, text: str, where: str
 ) -> None:
-    monkeypatch.setattr("schedctl.timetables.standard_input", text.encode)
+    monkeypatch.setattr("schedctl.timetables.timetables.standard_input", text.encode)
     path = tmp_path / where
     path.write_text(text)
     ended = offline("cron", "lint", "-f", "-" if where == "stdin" else str(path))
@@ -98,7 +98,7 @@ def test_a_manifest_is_read_as_one_wherever_it_comes_from_and_whatever_comes_fir
 ) -> None:
     path = tmp_path / "job.txt"
     path.write_text(text)
-    monkeypatch.setattr("schedctl.timetables.standard_input", text.encode)
+    monkeypatch.setattr("schedctl.timetables.timetables.standard_input", text.encode)
     for source in ("-", str(path)):
         for command in ("lint", "forecast", "collide"):
             ended = offline("cron", command, "-f", source)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from schedctl.manifests import Fault, Manifest, parse
+from schedctl.manifests.manifests import Fault, Manifest, parse
 from schedproto.v1 import common_pb2, job_pb2
 from support.scripted import Refusal
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from schedctl import manifests
+from schedctl.manifests import manifests
 from schedproto.v1 import job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs
 from schedproto.v1 import pool_service_pb2 as pools

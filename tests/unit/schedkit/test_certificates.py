@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.certificates import first_of, not_after
+from schedkit.net.certificates import first_of, not_after
 from support.certs import Authority
 
 

@@ -15,7 +15,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from schedkit.channel import (
+from schedkit.errors import Misconfigured
+from schedkit.net.channel import (
     MAX_MESSAGE,
     SERVER_OPTIONS,
     TLS,
@@ -25,7 +26,6 @@ from schedkit.channel import (
     listen,
     split_address,
 )
-from schedkit.errors import Misconfigured
 from support.certs import Authority
 
 ECHO = "/test.Echo/Echo"

@@ -27,7 +27,7 @@ def test_boot_time_runs_through_a_suspend(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_daemon_measures_time_by_another_clock() -> None:
     """P6.7. A worker's keeper sweeps for a second and a half, and stands on nothing of ours."""
-    keepers = {"workerd/procs.py", "workerd/cgroups.py"}
+    keepers = {"workerd/process/proc_files.py", "workerd/process/cgroups.py"}
     elsewhere = {
         str(file.relative_to(ROOT))
         for folder in ("schedd", "workerd", "client/schedkit")

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.rights import Kind, identity_of, uri_of, uris_of_worker
-from schedkit.certificates import MOST_NAMES, names_told
-from schedkit.channel import TLS
+from schedd.core.jobs.rights import Kind, identity_of, uri_of, uris_of_worker
 from schedkit.clock import utcnow
 from schedkit.config import Problem, refusal
-from schedkit.credentials import Bearer, problems
 from schedkit.errors import NotNow
+from schedkit.net.certificates import MOST_NAMES, names_told
+from schedkit.net.channel import TLS
+from schedkit.net.credentials import Bearer, problems
 from support import certs
 from workerd.config import names_worker
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedkit.duration import parse, render
+from schedkit.text.duration import parse, render
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from schedkit.outward.policy import Destinations, Egress
-from schedkit.outward.targets import ForbiddenTarget, Targets
+from schedkit.egress.policy import Destinations, Egress
+from schedkit.egress.targets import ForbiddenTarget, Targets
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "app": ("172.18.0.3",),

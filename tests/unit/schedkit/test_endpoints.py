@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedkit.endpoints import Endpoint, endpoint_of, method_of
+from schedkit.net.endpoints import Endpoint, endpoint_of, method_of
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.rights import Kind, Role, uri_of, uris_of_user
+from schedd.core.jobs.rights import Kind, Role, uri_of, uris_of_user
 from schedd.web.server import bound
-from schedkit import channel, handshake, log_rate_limit
-from schedkit.certificates import first_of
-from schedkit.channel import TLS, Rotation
+from schedkit.daemon import log_rate_limit
 from schedkit.errors import Misconfigured
-from schedkit.handshake import why_not
-from schedkit.https import CERTIFICATE, context_of
+from schedkit.net import channel, handshake
+from schedkit.net.certificates import first_of
+from schedkit.net.channel import TLS, Rotation
+from schedkit.net.handshake import why_not
+from schedkit.net.https import CERTIFICATE, context_of
 
 DAY = timedelta(days=1)
 MEMBER = Subject("m1", [uri_of(Kind.MEMBER, "m1")], ["127.0.0.1"])

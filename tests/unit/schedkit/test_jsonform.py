@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedkit.jsonform import FormErrors, Plain, from_json, named_fields, standard, to_json
+from schedkit.protojson import FormErrors, Plain, from_json, named_fields, standard, to_json
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 from schedproto.v1.pool_service_pb2 import Pool, Rate
 

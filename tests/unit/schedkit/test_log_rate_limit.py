@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from schedkit.log_rate_limit import MOST, SPAN, RateLimit
+from schedkit.daemon.log_rate_limit import MOST, SPAN, RateLimit
 
 
 class Clock:

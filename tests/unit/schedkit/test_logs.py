@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from schedkit import logs
+from schedkit.daemon import logs
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from schedkit.momentary import MOMENT, Momentary
+from schedkit.ttl_cache import MOMENT, Momentary
 
 
 def test_within_a_moment_it_is_made_once_of_each_key() -> None:

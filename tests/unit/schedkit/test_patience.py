@@ -15,8 +15,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from schedd.web import server
-from schedkit import patience
-from schedkit.proxies import NO_PROXIES, Proxies
+from schedkit.net import http_limits
+from schedkit.net.proxies import NO_PROXIES, Proxies
 
 HEAD = b"GET / HTTP/1.1\r\nhost: localhost\r\n"
 SHORT = 0.3
@@ -25,8 +25,8 @@ SHORT = 0.3
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience of 0.3 s in place of 10 s and 20 s."""
-    monkeypatch.setattr(patience, "HEAD_WITHIN", SHORT)
-    monkeypatch.setattr(patience, "STALLED_FOR", SHORT)
+    monkeypatch.setattr(http_limits, "HEAD_WITHIN", SHORT)
+    monkeypatch.setattr(http_limits, "STALLED_FOR", SHORT)
 
 
 @asynccontextmanager
@@ -108,7 +108,7 @@ async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
     """What is left then is less than what a transport tells of."""
     nearly, over = asyncio.Event(), asyncio.Event()
 
-    class Watched(patience.Patience):
+    class Watched(http_limits.Patience):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             ours = transport.get_extra_info("socket")
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -122,8 +122,8 @@ async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
             super().connection_lost(exc)
             over.set()
 
-    monkeypatch.setattr(patience, "Patience", Watched)
-    monkeypatch.setattr(patience, "STALLED_FOR", 3.0)
+    monkeypatch.setattr(http_limits, "Patience", Watched)
+    monkeypatch.setattr(http_limits, "STALLED_FOR", 3.0)
     loop = asyncio.get_running_loop()
     async with serving(size=100_000) as address:
         with socket.socket() as theirs:
@@ -151,7 +151,7 @@ async def test_a_request_that_came_with_the_one_before_has_its_time() -> None:
 async def test_a_body_that_goes_on_after_the_answer_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(patience, "HEAD_WITHIN", 60.0)
+    monkeypatch.setattr(http_limits, "HEAD_WITHIN", 60.0)
     async with serving() as (host, port):
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(HEAD + b"content-length: 99999999\r\n\r\n")
@@ -171,7 +171,7 @@ async def test_too_many_connections_of_one_host_are_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(server, "MOST_OF_ONE_HOST", 4)
-    monkeypatch.setattr(patience, "HEAD_WITHIN", 60.0)
+    monkeypatch.setattr(http_limits, "HEAD_WITHIN", 60.0)
     async with serving(most=32) as (host, port):
         kept = [await asyncio.open_connection(host, port) for _ in range(4)]
         reader, writer = await asyncio.open_connection(host, port)
@@ -195,7 +195,7 @@ async def test_too_many_connections_of_one_host_are_told_so(
 
 async def test_a_trusted_proxy_has_what_all_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MOST_OF_ONE_HOST", 4)
-    monkeypatch.setattr(patience, "HEAD_WITHIN", 60.0)
+    monkeypatch.setattr(http_limits, "HEAD_WITHIN", 60.0)
     async with serving(most=8, proxies=Proxies.of(["127.0.0.1"])) as (host, port):
         kept = [await asyncio.open_connection(host, port) for _ in range(7)]
         for answer in (b"HTTP/1.1 200 ", b"HTTP/1.1 503 "):
@@ -213,7 +213,7 @@ def test_a_daemon_takes_the_descriptors_that_it_may_have() -> None:
     lower = (min(512, before[1]), before[1])
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, lower)
-        assert patience.more_descriptors() == before[1]
+        assert http_limits.more_descriptors() == before[1]
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[1]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -221,7 +221,7 @@ def test_a_daemon_takes_the_descriptors_that_it_may_have() -> None:
 
 @pytest.mark.parametrize(("descriptors", "each"), [(1024, 384), (20_000, 4096), (100, 16)])
 def test_connections_leave_descriptors_to_spare(descriptors: int, each: int) -> None:
-    assert patience.connections_for(descriptors, listeners=2) == each
+    assert http_limits.connections_for(descriptors, listeners=2) == each
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedkit.proxies import UNKNOWN, Proxies
+from schedkit.net.proxies import UNKNOWN, Proxies
 
 PROXIES = Proxies.of(["10.0.0.2", "192.168.7.0/24", "2001:db8::/64"])
 

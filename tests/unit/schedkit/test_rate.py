@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedkit.rate import parse, render
+from schedkit.text.rate import parse, render
 
 MILLISECOND = timedelta(milliseconds=1)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from schedkit import logs
+from schedkit.daemon import logs
+from schedkit.daemon.reload import Reload
 from schedkit.errors import Misconfigured
-from schedkit.reloading import Reload
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.notify import Notifier
+from schedkit.daemon.systemd_notify import Notifier
 
 SOON = 20.0
 
 PROGRAM = """
 import asyncio, os, sys
-from schedkit import logs
+from schedkit.daemon import logs
 from schedkit.errors import Fault, Misconfigured, NotNow
-from schedkit.service import Daemon, run_daemon
+from schedkit.daemon.service import Daemon, run_daemon
 
 async def main(daemon: Daemon) -> None:
     logs.configure("info", "text", "test")
@@ -251,7 +251,7 @@ def test_a_watchdog_meant_for_another_process_is_not_ours() -> None:
 
 @pytest.mark.parametrize("address", ["", "/nonexistent/notify", "@nobody-listens-here"])
 def test_telling_nobody_fails_nothing(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "schedkit.notify")
+    caplog.set_level("DEBUG", "schedkit.daemon.systemd_notify")
     notifier = Notifier(address)
     notifier.ready("serving")
     notifier.beat()

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from schedkit.daemon.log_rate_limit import LimitedLine
 from schedkit.errors import BrokenData, Fault, Unavailable
-from schedkit.log_rate_limit import LimitedLine
 from schedkit.set_aside import counts, each, set_aside
 
 

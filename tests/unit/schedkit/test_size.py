@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedkit.size import parse
+from schedkit.text.size import parse
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedkit.lately import WINDOW
-from schedkit.slack import Slack
+from schedkit.lease_margin import Slack
+from schedkit.rolling_window import WINDOW
 
 
 class Lease:

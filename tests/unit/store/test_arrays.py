@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from schedd.store import arrays
+from schedd.store.statements import arrays
 from support.repository import ROOT
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psycopg2
 import pytest
 
-from schedd.store.database import Database, url_of
-from schedd.store.dsn import faults
+from schedd.store.connection.database import Database, url_of
+from schedd.store.connection.dsn import faults
 from support.certs import Authority
 
 _SSL, _GSS = 80877103, 80877104

@@ -8,7 +8,7 @@ from psycopg2 import errorcodes, errors, extensions
 from sqlalchemy import exc
 from sqlalchemy.exc import DBAPIError, OperationalError, StatementError
 
-from schedd.store.errors import Remedy, SchemaMismatch, Unsent, judge
+from schedd.store.connection.errors import Remedy, SchemaMismatch, Unsent, judge
 from schedkit.errors import (
     BrokenData,
     DatabaseUnavailable,

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from schedd.core.ids import RunId
-from schedd.core.run_records import RunRecord
-from schedd.store.gathered import Gathered
+from schedd.core.runs.run_records import RunRecord
+from schedd.store.statements.batched_reads import Gathered
 from schedkit.errors import Unavailable
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from schedd.store.halving import halved
+from schedd.store.statements.bisect import halved
 from schedkit.errors import BrokenData, Fault, Unavailable
 from schedkit.set_aside import counts
 

@@ -12,7 +12,7 @@ import pytest
 from psycopg2 import OperationalError
 
 from schedd.core.ids import Timeline
-from schedd.store.servers import Servers
+from schedd.store.connection.primary_selection import Servers
 
 DSN = {"host": "a,b,c", "port": "5432,5432,5433", "dbname": "schedd"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from schedd.store import migrate, revisions
+from schedd.store.schema import migrate, revisions
 
 FIRST = "0004"
 """The first step that names the oldest revision whose code works on it."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from schedd.store.together import BYTES, MOST, Together
+from schedd.store.statements.group_commit import BYTES, MOST, Together
 from schedkit.errors import BrokenData, Unavailable
 
 

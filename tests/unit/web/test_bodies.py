@@ -11,12 +11,12 @@ import pytest
 from starlette.requests import Request
 
 from faults.hostile import garbage
-from schedd.api import validation
+from schedd.api.definitions import validation
 from schedd.api.errors import CallError
-from schedd.web import bodies
-from schedd.web.bodies import parsed
-from schedd.web.problems import Refusal
-from schedkit.jsonform import FormErrors, from_json
+from schedd.web.rest import bodies
+from schedd.web.rest.bodies import parsed
+from schedd.web.rest.problems import Refusal
+from schedkit.protojson import FormErrors, from_json
 from schedproto.v1 import job_pb2
 
 BODIES = dict(garbage.bodies())

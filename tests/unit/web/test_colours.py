@@ -6,13 +6,19 @@ import re
 
 import pytest
 
-from schedd.web import words
+from schedd.web import formatting
 from schedd.web.templating import STATIC
 
 LEAST = 4.5
 """What WCAG 2 asks of words of this size."""
 
-WORDS = ("ink", "soft", "faint", "accent", *sorted({look.style for look in words.LOOKS.values()}))
+WORDS = (
+    "ink",
+    "soft",
+    "faint",
+    "accent",
+    *sorted({look.style for look in formatting.LOOKS.values()}),
+)
 GROUNDS = ("paper", "card", "track", "good", "wary", "bad")
 
 

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from schedd.web.forwarded import Forwarded, Reach
 from schedd.web.guard import MOST_AT_A_TIME, AtATime
-from schedkit.proxies import Proxies
+from schedkit.net.proxies import Proxies
 
 LOCAL = Proxies.of(["127.0.0.1"])
 

@@ -14,10 +14,10 @@ import pytest
 
 from schedd.api.errors import InvalidArgument
 from schedd.api.services import Caller
-from schedd.web.pages import looks as module
+from schedd.web.pages import snapshots as module
 from schedd.web.pages.all import PAGES
-from schedd.web.pages.looks import KEPT, KEPT_FOR, Look, Looks
 from schedd.web.pages.page import EVERY, Asked, Page, Shown
+from schedd.web.pages.snapshots import KEPT, KEPT_FOR, Look, Looks
 from schedd.web.streams import Event
 from schedd.web.templating import render
 from schedkit.errors import Unavailable

@@ -8,12 +8,12 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from schedd.api.bounds import MOST_COMING
 from schedd.api.calls import STREAMING, UNARY, methods
-from schedd.web import openapi, openapi_documents
-from schedd.web.rest import STATUSES
-from schedd.web.rules import Routes
-from schedkit.jsonform import to_json
+from schedd.api.field_bounds import MOST_COMING
+from schedd.web.rest import openapi, openapi_documents
+from schedd.web.rest.http_rules import Routes
+from schedd.web.rest.rest import STATUSES
+from schedkit.protojson import to_json
 from schedproto.v1 import common_pb2, job_pb2, pool_service_pb2, run_pb2, run_service_pb2
 
 THERE = {**UNARY, **STREAMING}

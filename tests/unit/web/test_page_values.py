@@ -16,22 +16,22 @@ import pytest
 from schedd.api.errors import InvalidArgument
 from schedd.api.services import Caller
 from schedd.core.ids import SHARDS, JobId
-from schedd.core.lifecycle import State
-from schedd.core.records import StoredDefinition
-from schedd.web.pages import forecast
-from schedd.web.pages.almanac import almanac
-from schedd.web.pages.audit_words import in_words
-from schedd.web.pages.cluster import AUDIT_READ, deeds, rows_of
-from schedd.web.pages.dead_letters import rate_of
-from schedd.web.pages.forecast import KEPT as FORECASTS
-from schedd.web.pages.forecast import MILD, Counted, ForecastSeen, foreseen, heat
-from schedd.web.pages.job import definition, does, facts, paused
-from schedd.web.pages.log import LogPart, LogText, Newest
-from schedd.web.pages.new_job import job_of
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.records import StoredDefinition
+from schedd.web.formatting import LOOKS
+from schedd.web.pages.cluster.audit_text import in_words
+from schedd.web.pages.cluster.cluster import AUDIT_READ, deeds, rows_of
+from schedd.web.pages.cluster.shard_ring import NOBODY, ring
+from schedd.web.pages.jobs import forecast
+from schedd.web.pages.jobs.calendar_view import almanac
+from schedd.web.pages.jobs.forecast import KEPT as FORECASTS
+from schedd.web.pages.jobs.forecast import MILD, Counted, ForecastSeen, foreseen, heat
+from schedd.web.pages.jobs.job import definition, does, facts, paused
+from schedd.web.pages.jobs.new_job import job_of
 from schedd.web.pages.page import Asked
-from schedd.web.pages.ring import NOBODY, ring
-from schedd.web.pages.story import story
-from schedd.web.words import LOOKS
+from schedd.web.pages.runs.dead_letters import rate_of
+from schedd.web.pages.runs.log import LogPart, LogText, Newest
+from schedd.web.pages.runs.run_timeline import story
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from support.callers import TESTER
@@ -551,7 +551,7 @@ def test_of_a_long_log_the_newest_is_kept_and_the_rest_told_of() -> None:
 def test_a_forecast_counts_as_many_jobs_as_its_budget_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("schedd.web.pages.forecast.BUDGET", 5_000)
+    monkeypatch.setattr("schedd.web.pages.jobs.forecast.BUDGET", 5_000)
     jobs = [
         job_pb2.Job(name=f"j{number}", cron=[f"{number} 3,{number % 24} * * *"])
         for number in range(60)

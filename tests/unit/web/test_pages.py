@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from schedd.api import standing
-from schedd.api.waiting import Waits
-from schedd.core.lifecycle import State
-from schedd.core.pauses import Pause
-from schedd.core.records import Counts
-from schedd.web import templating, words
-from schedd.web.pages.glance import Glance, glance
-from schedd.web.pages.missed import Missed
-from schedd.web.pages.reading import Stored
+from schedd.api import availability
+from schedd.api.runs.waiting_runs import Waits
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.records import Counts
+from schedd.core.timers.cluster_pauses import Pause
+from schedd.web import formatting, templating
+from schedd.web.pages.cluster.missed_runs import Missed
+from schedd.web.pages.cluster.overview_facts import Glance, glance
+from schedd.web.pages.cluster.overview_queries import Stored
 from schedd.web.pages.site import TABS
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
@@ -95,7 +95,7 @@ def test_the_page_tells_troubles_in_the_words_of_the_call() -> None:
     view = ToldCluster(leader=None, members=[member("m1")]).view()
     told = stored(shards=owned_by("m1", "gone"), workers=(), pause=Pause(NOW, "ops"))
     page = glance(told, view, None, trusted=False, away=False, now=NOW).troubles
-    call = standing.troubles(view, trusted=False, owned=128, workers=0)
+    call = availability.troubles(view, trusted=False, owned=128, workers=0)
     assert len(call) == 4
     assert [*page[1:]] == call
     assert page[0].startswith("the cluster is paused")
@@ -216,7 +216,7 @@ def test_the_figures_are_of_first_starts_those_of_retried_runs_too() -> None:
         run(State.PENDING),
     ]
     found = seen(stored(runs=runs))
-    assert (words.span(found.typical), words.span(found.worst)) == ("10 ms", "1.5 s")
+    assert (formatting.span(found.typical), formatting.span(found.worst)) == ("10 ms", "1.5 s")
     assert [round(bar.height, 2) for bar in found.strip] == [0, 0.5, 0.25, 0.79, 0.15]
 
 
@@ -224,7 +224,7 @@ def test_every_state_stands_with_its_symbol_its_word_and_its_colour() -> None:
     page = html(seen(stored(runs=[run(state) for state in State])))
     symbols = (templating.HERE / "templates/symbols.html").read_text()
     css = (templating.STATIC / "schedd.css").read_text()
-    for look in words.LOOKS.values():
+    for look in formatting.LOOKS.values():
         assert f"</svg>{look.word}</span>" in page
         assert f'id="m-{look.style}"' in symbols
         assert f".s-{look.style} " in css

@@ -8,9 +8,9 @@ import pytest
 
 from schedd.api import errors
 from schedd.api.errors import CallError, Violation
-from schedd.web import problems
+from schedd.web.rest import problems
 from schedkit.errors import OutcomeUnknown, Unavailable
-from schedkit.jsonform import FormErrors, Problem
+from schedkit.protojson import FormErrors, Problem
 
 REFUSALS = [one for one in vars(errors).values() if isinstance(one, type)]
 CODES = {one.code for one in REFUSALS if issubclass(one, CallError)} - {"UNKNOWN"}

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from schedd.web.pages.recent import Recent
+from schedd.web.pages.recent_cache import Recent
 from schedkit.errors import Unavailable
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from schedd.api import calls
-from schedd.api.bounds import IDS
-from schedd.web.problems import Refusal
-from schedd.web.requests import message_of
-from schedd.web.rules import Found, Routes
-from schedkit.jsonform import FormErrors
+from schedd.api.field_bounds import IDS
+from schedd.web.rest.http_rules import Found, Routes
+from schedd.web.rest.problems import Refusal
+from schedd.web.rest.requests import message_of
+from schedkit.protojson import FormErrors
 
 ROUTES = Routes(calls.methods())
 

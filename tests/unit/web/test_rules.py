@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedd.api import calls, unbuilt
-from schedd.web.rules import Found, Routes, routes_of
+from schedd.web.rest.http_rules import Found, Routes, routes_of
 
 ROUTES = Routes(calls.methods())
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from schedd.web import templating
-from schedd.web.pages.lines import run_line
-from schedd.web.pages.run import RunSeen
+from schedd.web.pages.rows import run_line
+from schedd.web.pages.runs.run import RunSeen
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1.run_service_pb2 import ExplainRunResponse
 

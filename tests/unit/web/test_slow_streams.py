@@ -10,7 +10,7 @@ import pytest
 from google.protobuf.message import Message
 
 from schedd.api.errors import NotFound
-from schedd.web import rest
+from schedd.web.rest import rest
 from schedproto.v1 import run_pb2
 
 GONE = {"type": "http.disconnect"}

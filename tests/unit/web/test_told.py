@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from schedd.web.pages.told import MOST_DRAWINGS, MOST_THINGS, Lately, Told, read
+from schedd.web.pages.flash import MOST_DRAWINGS, MOST_THINGS, Lately, Told, read
 from schedd.web.templating import ONCE
 
 ONE = {ONCE: "0123"}

@@ -12,11 +12,13 @@ from typing import Any, cast
 
 import pytest
 
-from schedd.api import in_time
+from schedd.api import deadlines
 from schedd.api.errors import OutOfTouch
 from schedd.api.services import Caller
-from schedd.web.pages import dead_letters, forecast, reading
+from schedd.web.pages.cluster import overview_queries
+from schedd.web.pages.jobs import forecast
 from schedd.web.pages.page import Asked, Read
+from schedd.web.pages.runs import dead_letters
 from schedkit.clock import boottime
 from support.callers import TESTER
 
@@ -40,7 +42,7 @@ class Silent:
         return await asyncio.Event().wait()
 
 
-READS = [reading.read, dead_letters.PAGE.read, forecast.PAGE.read]
+READS = [overview_queries.read, dead_letters.PAGE.read, forecast.PAGE.read]
 
 
 def asking(store: object, turns: int) -> Asked:
@@ -63,7 +65,7 @@ def asking(store: object, turns: int) -> Asked:
 async def test_nobody_waits_for_ever_for_a_turn_or_for_postgresql(
     read: Read, store: object, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_time, "READ_WITHIN", 0.6)
+    monkeypatch.setattr(deadlines, "READ_WITHIN", 0.6)
     asked = asking(store, turns)
     async with asyncio.timeout(10):
         with pytest.raises(OutOfTouch, match=r"no answer within 0\.6 s"):

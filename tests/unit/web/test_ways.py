@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from schedd.web import ways
+from schedd.web import links
 
 
 async def shown(_: Request) -> Response:
@@ -29,19 +29,19 @@ ROUTES = [
 
 def referred(referer: str) -> str:
     headers = [(b"host", b"m1:7421"), (b"referer", referer.encode())]
-    return ways.referred({"type": "http", "headers": headers}, default="/default")
+    return links.referred({"type": "http", "headers": headers}, default="/default")
 
 
 @pytest.mark.parametrize(
     "address", ["https://evil.example/", "//evil.example", "/\\evil.example", "", "/a\r\nb", "jobs"]
 )
 def test_nothing_leads_to_another_site(address: str) -> None:
-    assert ways.local(address) == "/"
-    assert ways.page_of(ROUTES, address) == "/"
+    assert links.local(address) == "/"
+    assert links.page_of(ROUTES, address) == "/"
 
 
 def test_an_address_of_this_site_leads_there() -> None:
-    assert ways.local("/jobs?filter=paused:true") == "/jobs?filter=paused:true"
+    assert links.local("/jobs?filter=paused:true") == "/jobs?filter=paused:true"
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_an_address_of_this_site_leads_there() -> None:
     ],
 )
 def test_what_is_an_actions_leads_to_the_page_above_it(address: str, page: str) -> None:
-    assert ways.page_of(ROUTES, address) == page
+    assert links.page_of(ROUTES, address) == page
 
 
 def test_a_path_has_the_methods_of_all_its_routes() -> None:
-    assert ways.methods(ROUTES, "/login") == {"GET", "HEAD", "POST"}
-    assert ways.methods(ROUTES, "/nowhere") == set()
+    assert links.methods(ROUTES, "/login") == {"GET", "HEAD", "POST"}
+    assert links.methods(ROUTES, "/nowhere") == set()
 
 
 @pytest.mark.parametrize(

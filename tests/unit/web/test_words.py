@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core.lifecycle import State
-from schedd.web import words
-from schedkit.jsonform import from_json
+from schedd.core.runs.lifecycle import State
+from schedd.web import formatting
+from schedkit.protojson import from_json
 from schedproto.v1 import job_pb2
 
 NOON = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
@@ -29,7 +29,7 @@ NOON = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)
     ],
 )
 def test_a_span_is_said_in_two_units_at_most(seconds: float, said: str) -> None:
-    assert words.span(timedelta(seconds=seconds)) == said
+    assert formatting.span(timedelta(seconds=seconds)) == said
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,16 @@ def test_a_span_is_said_in_two_units_at_most(seconds: float, said: str) -> None:
     ],
 )
 def test_an_instant_says_its_day_when_it_is_another(at: datetime, said: str) -> None:
-    assert words.clock(at, NOON) == said
+    assert formatting.clock(at, NOON) == said
 
 
 def test_an_instant_reads_the_same_for_a_whole_day() -> None:
     midnight = NOON.replace(hour=0, minute=0, second=0)
     for days in (-181, -180, -179, -1, 0, 1, 179, 180, 181):
         at = NOON + timedelta(days=days)
-        said = {words.clock(at, midnight + timedelta(minutes=minute)) for minute in range(1440)}
+        said = {
+            formatting.clock(at, midnight + timedelta(minutes=minute)) for minute in range(1440)
+        }
         assert len(said) == 1, f"{days} days away"
 
 
@@ -64,10 +66,10 @@ def test_an_instant_reads_the_same_for_a_whole_day() -> None:
     ],
 )
 def test_a_schedule_is_said_in_words(form: dict[str, object], said: str) -> None:
-    assert words.schedule(from_json(form, job_pb2.Job)) == said
+    assert formatting.schedule(from_json(form, job_pb2.Job)) == said
 
 
 def test_every_state_has_one_look_and_no_two_share_it() -> None:
-    assert set(words.LOOKS) == {state.value for state in State}
-    assert len({look.style for look in words.LOOKS.values()}) == len(State)
-    assert len({look.word for look in words.LOOKS.values()}) == len(State)
+    assert set(formatting.LOOKS) == {state.value for state in State}
+    assert len({look.style for look in formatting.LOOKS.values()}) == len(State)
+    assert len({look.word for look in formatting.LOOKS.values()}) == len(State)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from schedd.web import templating
-from schedd.web.pages.workers import row_of
+from schedd.web.pages.cluster.workers import row_of
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
 NOW = datetime(2026, 3, 4, 12, 0, 5, tzinfo=UTC)

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from schedclient.handlers import Progress
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
-from workerd.advance import EVERY, Advance
-from workerd.outbox import Outbox
+from workerd.runs.progress import EVERY, Advance
+from workerd.stream.outbox import Outbox
 
 KEY = pb.AssignmentKey(run_id="r", fencing_token=3)
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

@@ -11,9 +11,9 @@ import pytest
 
 from schedkit.clock import boottime
 from support.wait import PATIENCE, wait_until_async
-from workerd import armed as module
-from workerd.armed import Armed
 from workerd.core.ids import Key
+from workerd.runs import delayed_start as module
+from workerd.runs.delayed_start import Armed
 
 
 def key() -> Key:

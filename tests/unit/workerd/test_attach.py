@@ -13,27 +13,27 @@ from pathlib import Path
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.rights import Kind, uri_of
-from schedkit.channel import TLS
+from schedd.core.jobs.rights import Kind, uri_of
 from schedkit.clock import boottime, utcnow
+from schedkit.net.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember
 from support.keeping import keeping_in
 from support.wait import wait_until_async
-from workerd import attach as module
-from workerd.attach import Attach
-from workerd.core import promises
+from workerd.core import credit
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import JudgingClock, RoundTrip
-from workerd.core.grants import Head
 from workerd.core.ids import Address
-from workerd.core.trust import Trust
-from workerd.courier import Courier
+from workerd.core.lease_trust import Trust
+from workerd.core.slot_split import Head
+from workerd.delivery.result_sender import Courier
+from workerd.delivery.spool import Spool
 from workerd.identity import Identity
-from workerd.link import Link
 from workerd.metrics import Metrics
-from workerd.spool import Spool
-from workerd.work import Work
+from workerd.runs.assignments import Work
+from workerd.stream import streams as module
+from workerd.stream.stream import Link
+from workerd.stream.streams import Attach
 
 SLOTS = 4
 NEVER = 3600.0
@@ -195,7 +195,7 @@ async def test_what_a_member_that_never_answers_was_promised_goes_to_another_at_
 async def test_nothing_is_kept_for_a_member_that_takes_too_long_to_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(promises, "KEPT_FOR", 0.2)
+    monkeypatch.setattr(credit, "KEPT_FOR", 0.2)
     monkeypatch.setattr(module, "_LOOK", 0.05)
     async with attaching(tmp_path) as world:
         _, two = await sharing(world, answers=True)
@@ -214,7 +214,7 @@ async def test_nothing_is_kept_for_a_member_that_is_silent_or_gone(
         else:
             world.attach.closed(one)
         await asyncio.sleep(0)
-        await wait_until_async(lambda: granted(two) == SLOTS, promises.KEPT_FOR / 2, "all slots")
+        await wait_until_async(lambda: granted(two) == SLOTS, credit.KEPT_FOR / 2, "all slots")
 
 
 async def test_without_trust_all_slots_are_withdrawn_at_once_whatever_is_on_its_way(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from workerd import cgroups
-from workerd.births import Launcher
+from workerd.process import cgroups
+from workerd.process.cgroup_spawn import Launcher
 
 UNIFIED = "30 23 0:27 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
 HYBRID = """\

@@ -9,11 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from workerd.core.bounds import WITHIN, Bounds, Excess
 from workerd.core.capture import FINEST, KEEP, MOST_MARKS, Capture, Piece
 from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
-from workerd.core.grants import Head, Share, deal
 from workerd.core.ids import Address, Key, RunId, Token
+from workerd.core.lease_trust import Trust
 from workerd.core.outcome import (
     MOST_WORDS,
     Cause,
@@ -26,7 +25,8 @@ from workerd.core.outcome import (
     judged,
     stopped,
 )
-from workerd.core.trust import Trust
+from workerd.core.resource_limits import WITHIN, Bounds, Excess
+from workerd.core.slot_split import Head, Share, deal
 
 A, B, C = Address("a:1"), Address("b:1"), Address("c:1")
 LOW, MEDIUM, HIGH = 1, 2, 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workerd.core.doom import SLACK, Doom, Mortal
+from workerd.core.lease_kill_list import SLACK, Doom, Mortal
 
 FAST, SLOW = Mortal(10, 111, 1.0, "fast", 1), Mortal(20, 222, 10.0, "slow", 2)
 

@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 import pydantic
 import pytest
 
-from workerd.executors.fitting import Misfit, fit_of
+from workerd.executors.handlers.payload_types import Misfit, fit_of
 
 
 @dataclass

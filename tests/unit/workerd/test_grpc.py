@@ -19,8 +19,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2
 
 from schedkit.clock import utcnow
-from schedkit.outward.policy import Egress
-from schedkit.outward.targets import Targets
+from schedkit.egress.policy import Egress
+from schedkit.egress.targets import Targets
 from schedproto.v1 import common_pb2, job_handler_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.descriptors import open_files

@@ -18,7 +18,7 @@ from support.calling import called, handler_loops
 from support.wait import PATIENCE, wait_until_async
 from workerd.core.outcome import Cause, Outcome, Reason, Verdict
 from workerd.executors.base import Stop
-from workerd.executors.handler_loops import HandlerLoops
+from workerd.executors.handlers.handler_loops import HandlerLoops
 
 BLOCK_AFTER = 0.1
 
@@ -153,7 +153,7 @@ async def test_a_run_that_is_canceled_before_its_loop_was_free_never_begins() ->
 async def test_when_all_loops_are_blocked_the_worker_says_why_it_takes_no_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workerd.executors.handler_loops.MOST_LOOPS", 2)
+    monkeypatch.setattr("workerd.executors.handlers.handler_loops.MOST_LOOPS", 2)
     handlers = [Blocking(), Blocking()]
     async with handler_loops(BLOCK_AFTER) as loops:
         calls = [asyncio.create_task(called(each.handle, loops=loops)) for each in handlers]
@@ -194,7 +194,7 @@ async def test_a_stop_reaches_a_run_that_was_submitted_to_a_blocked_loop(
     cause: Cause, verdict: Verdict, most_loops: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one loop the run waits for that loop, else it begins on the second."""
-    monkeypatch.setattr("workerd.executors.handler_loops.MOST_LOOPS", most_loops)
+    monkeypatch.setattr("workerd.executors.handlers.handler_loops.MOST_LOOPS", most_loops)
     blocking, long, stop = Blocking(), Long(), Stop()
     async with handler_loops(BLOCK_AFTER) as loops:
         first = asyncio.create_task(called(blocking.handle, loops=loops))
@@ -215,7 +215,7 @@ async def test_a_stop_reaches_a_run_that_was_submitted_to_a_blocked_loop(
 async def test_runs_of_a_blocked_loop_move_to_a_loop_that_is_free_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workerd.executors.handler_loops.MOST_LOOPS", 2)
+    monkeypatch.setattr("workerd.executors.handlers.handler_loops.MOST_LOOPS", 2)
     handlers = [Blocking(), Blocking()]
     async with handler_loops(BLOCK_AFTER) as loops:
         calls = [asyncio.create_task(called(each.handle, loops=loops)) for each in handlers]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from schedkit.outward.policy import Egress
+from schedkit.egress.policy import Egress
 from schedproto.v1 import job_pb2
 from support.certs import Authority
 from support.fake_member import FakeMember

@@ -16,20 +16,20 @@ import pytest
 
 from support.descriptors import open_files
 from support.wait import PATIENCE, wait_until
-from workerd import journal, procs
-from workerd.core.doom import Mortal
-from workerd.keeper import sweep_leftovers
+from workerd.core.lease_kill_list import Mortal
+from workerd.process import proc_files, process_journal
+from workerd.process.keeper import sweep_leftovers
 
 
 def test_a_journal_lists_what_began_and_has_not_ended(tmp_path: Path) -> None:
-    written = journal.Journal(tmp_path, "mark")
+    written = process_journal.Journal(tmp_path, "mark")
     written.began(10, 111)
     written.began(20, 222)
     written.ended(10)
-    left = journal.read(written.path)
-    assert left == journal.Left("mark", {20: 222})
+    left = process_journal.read(written.path)
+    assert left == process_journal.Left("mark", {20: 222})
     written.close()
-    assert journal.read(written.path) is None
+    assert process_journal.read(written.path) is None
 
 
 @contextlib.contextmanager
@@ -44,12 +44,12 @@ def room_for(more: int, path: Path) -> Iterator[None]:
 
 
 def test_a_line_that_was_written_in_part_is_an_error_and_spoils_no_other(tmp_path: Path) -> None:
-    written = journal.Journal(tmp_path, "mark")
+    written = process_journal.Journal(tmp_path, "mark")
     with room_for(4, written.path), pytest.raises(OSError, match="in part"):
         written.began(10, 111)
     assert written.path.read_text().endswith("\n+ 10")
     written.began(20, 222)
-    assert journal.read(written.path) == journal.Left("mark", {20: 222})
+    assert process_journal.read(written.path) == process_journal.Left("mark", {20: 222})
 
 
 def parts_of(line: str) -> list[str]:
@@ -60,37 +60,39 @@ def parts_of(line: str) -> list[str]:
 def test_a_beginning_cut_off_anywhere_is_none_whatever_its_part_looks_like(
     tmp_path: Path, part: str
 ) -> None:
-    written = journal.Journal(tmp_path, "mark")
+    written = process_journal.Journal(tmp_path, "mark")
     written.began(123, 7)
     with room_for(len(part), written.path), pytest.raises(OSError, match="in part"):
         written.began(12345, 111)
     assert written.path.read_text().endswith("\n" + part)
-    assert journal.read(written.path) == journal.Left("mark", {123: 7}), "its writer died now"
+    assert process_journal.read(written.path) == process_journal.Left("mark", {123: 7}), (
+        "its writer died now"
+    )
     written.began(20, 222)
-    assert journal.read(written.path) == journal.Left("mark", {123: 7, 20: 222})
+    assert process_journal.read(written.path) == process_journal.Left("mark", {123: 7, 20: 222})
 
 
 @pytest.mark.parametrize("part", parts_of("- 12345\n"))
 def test_an_end_cut_off_anywhere_strikes_out_no_other_session(tmp_path: Path, part: str) -> None:
-    written = journal.Journal(tmp_path, "mark")
+    written = process_journal.Journal(tmp_path, "mark")
     for session in (1, 12, 123, 1234, 12345):
         written.began(session, 7)
-    listed = journal.read(written.path)
+    listed = process_journal.read(written.path)
     with room_for(len(part), written.path), pytest.raises(OSError, match="in part"):
         written.ended(12345)
     assert written.path.read_text().endswith("\n" + part)
-    assert journal.read(written.path) == listed, "its writer died now"
+    assert process_journal.read(written.path) == listed, "its writer died now"
     written.ended(1)
-    left = journal.read(written.path)
+    left = process_journal.read(written.path)
     assert left is not None
     assert set(left.sessions) == {12, 123, 1234, 12345}
 
 
 def test_what_an_earlier_version_left_of_a_line_stops_no_sweep(tmp_path: Path) -> None:
-    path = tmp_path / f"x{journal.SUFFIX}"
-    head = f"boot {journal.boot_id()}\nmark m\n"
+    path = tmp_path / f"x{process_journal.SUFFIX}"
+    head = f"boot {process_journal.boot_id()}\nmark m\n"
     path.write_text(f"{head}+ 10 111\n+ 12345 \n- \n+ 12345\n+ 20 222\n- 10\n")
-    assert journal.read(path) == journal.Left("m", {20: 222})
+    assert process_journal.read(path) == process_journal.Left("m", {20: 222})
 
 
 def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
@@ -99,16 +101,16 @@ def test_a_journal_that_cant_be_rewritten_holds_no_descriptor_more(
     def full(_fd: int, _data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    written = journal.Journal(tmp_path, "mark")
+    written = process_journal.Journal(tmp_path, "mark")
     written.began(10, 111)
     before = open_files()
     with monkeypatch.context() as patch:
-        patch.setattr(journal.os, "write", full)
+        patch.setattr(process_journal.os, "write", full)
         with pytest.raises(OSError, match="No space"):
             written._rewrite()
     assert open_files() == before
     written.began(20, 222)
-    assert journal.read(written.path) == journal.Left("mark", {10: 111, 20: 222})
+    assert process_journal.read(written.path) == process_journal.Left("mark", {10: 111, 20: 222})
 
 
 @contextlib.contextmanager
@@ -126,7 +128,7 @@ def test_a_journal_that_a_full_disk_doesnt_take_is_made_later_and_nothing_begins
     tmp_path: Path,
 ) -> None:
     with full_disk():
-        written = journal.Journal(tmp_path, "mark")
+        written = process_journal.Journal(tmp_path, "mark")
         assert written.problem
         with pytest.raises(OSError, match=written.problem):
             written.began(10, 111)
@@ -137,12 +139,12 @@ def test_a_journal_that_a_full_disk_doesnt_take_is_made_later_and_nothing_begins
     assert written.problem == ""
     written.began(10, 111)
     written.make()
-    assert journal.read(written.path) == journal.Left("mark", {10: 111})
+    assert process_journal.read(written.path) == process_journal.Left("mark", {10: 111})
 
 
 def test_a_journal_that_was_never_there_closes(tmp_path: Path) -> None:
     with full_disk():
-        written = journal.Journal(tmp_path, "mark")
+        written = process_journal.Journal(tmp_path, "mark")
     before = open_files()
     written.close()
     assert open_files() == before
@@ -150,58 +152,62 @@ def test_a_journal_that_was_never_there_closes(tmp_path: Path) -> None:
 
 
 def test_a_journal_names_the_tree_of_its_cgroups(tmp_path: Path) -> None:
-    written = journal.Journal(tmp_path, "mark", Path("/sys/fs/a b"))
+    written = process_journal.Journal(tmp_path, "mark", Path("/sys/fs/a b"))
     written.began(10, 111)
-    assert journal.read(written.path) == journal.Left("mark", {10: 111}, Path("/sys/fs/a b"))
+    assert process_journal.read(written.path) == process_journal.Left(
+        "mark", {10: 111}, Path("/sys/fs/a b")
+    )
 
 
 GROUPED, PLAIN = Mortal(10, 111, 2.5, "r-1", 7, "slot-3"), Mortal(20, 222, 10.0, "r-2", 8)
 
 
 def test_a_journal_tells_what_dies_with_the_lease_as_long_as_it_runs(tmp_path: Path) -> None:
-    written = journal.Journal(tmp_path, "mark")
+    written = process_journal.Journal(tmp_path, "mark")
     for each in (GROUPED, PLAIN):
         written.began(each.session, each.start, each)
     written.began(30, 333)
-    both = journal.read(written.path)
+    both = process_journal.read(written.path)
     assert both is not None
     assert both.mortals == {10: GROUPED, 20: PLAIN}
     assert both.sessions == {10: 111, 20: 222, 30: 333}
     written._rewrite()
-    assert journal.read(written.path) == both
+    assert process_journal.read(written.path) == both
     written.ended(10)
     written.began(10, 999)
-    left = journal.read(written.path)
+    left = process_journal.read(written.path)
     assert left is not None
     assert left.mortals == {20: PLAIN}, "a number is given anew, to one that may finish"
 
 
 @pytest.mark.parametrize("part", parts_of("! 10 111 2.5 r-1 7 slot-3\n"))
 def test_what_dies_with_the_lease_cut_off_anywhere_didnt_begin(tmp_path: Path, part: str) -> None:
-    written = journal.Journal(tmp_path, "mark")
+    written = process_journal.Journal(tmp_path, "mark")
     with room_for(len(part), written.path), pytest.raises(OSError, match="in part"):
         written.began(GROUPED.session, GROUPED.start, GROUPED)
     assert written.path.read_text().endswith("\n" + part)
     written.began(20, 222, PLAIN)
-    assert journal.read(written.path) == journal.Left("mark", {20: 222}, mortals={20: PLAIN})
+    assert process_journal.read(written.path) == process_journal.Left(
+        "mark", {20: 222}, mortals={20: PLAIN}
+    )
 
 
 def test_a_long_journal_is_rewritten_and_says_the_same(tmp_path: Path) -> None:
-    written = journal.Journal(tmp_path, "mark")
+    written = process_journal.Journal(tmp_path, "mark")
     written.began(1, 5)
     for session in range(2, 20_000):
         written.began(session, 7)
         written.ended(session)
     assert written.path.stat().st_size < 300 * 1024
-    assert journal.read(written.path) == journal.Left("mark", {1: 5})
+    assert process_journal.read(written.path) == process_journal.Left("mark", {1: 5})
 
 
 def test_a_journal_of_another_boot_or_a_cut_line_is_no_reason_to_kill(tmp_path: Path) -> None:
-    path = tmp_path / f"x{journal.SUFFIX}"
+    path = tmp_path / f"x{process_journal.SUFFIX}"
     path.write_text("boot another\nmark m\n+ 1 2\n")
-    assert journal.read(path) is None
-    path.write_text(f"boot {journal.boot_id()}\nmark m\n+ 10 111\n+ 2")
-    assert journal.read(path) == journal.Left("m", {10: 111})
+    assert process_journal.read(path) is None
+    path.write_text(f"boot {process_journal.boot_id()}\nmark m\n+ 10 111\n+ 2")
+    assert process_journal.read(path) == process_journal.Left("m", {10: 111})
 
 
 def sleeper(mark: str = "") -> subprocess.Popen[bytes]:
@@ -209,24 +215,24 @@ def sleeper(mark: str = "") -> subprocess.Popen[bytes]:
         [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(300)"],
         start_new_session=True,
         stdout=subprocess.PIPE,
-        env={**os.environ, procs.MARK: mark} if mark else None,
+        env={**os.environ, proc_files.MARK: mark} if mark else None,
     )
 
 
 def test_a_session_is_killed_by_number_and_start_time_together(tmp_path: Path) -> None:
     ours, reused = sleeper(), sleeper()
     try:
-        born = procs.look(ours.pid)
-        other = procs.look(reused.pid)
+        born = proc_files.look(ours.pid)
+        other = proc_files.look(reused.pid)
         assert born is not None
         assert other is not None
-        written = journal.Journal(tmp_path, "no-such-mark")
+        written = process_journal.Journal(tmp_path, "no-such-mark")
         written.began(ours.pid, born.start)
         written.began(reused.pid, other.start - 1)
         assert sweep_leftovers(tmp_path) >= 1
         assert wait_until(lambda: ours.poll() == -signal.SIGKILL, PATIENCE, "the end of ours")
         assert reused.poll() is None, "a number that was given to another is left in peace"
-        assert not [*tmp_path.glob(f"*{journal.SUFFIX}")]
+        assert not [*tmp_path.glob(f"*{process_journal.SUFFIX}")]
     finally:
         for each in (ours, reused):
             each.kill()
@@ -238,7 +244,7 @@ def test_what_carries_the_mark_is_killed_without_being_written_down(tmp_path: Pa
     try:
         assert marked.stdout is not None
         marked.stdout.readline()
-        journal.Journal(tmp_path, "this-mark")
+        process_journal.Journal(tmp_path, "this-mark")
         assert sweep_leftovers(tmp_path) == 1
         assert wait_until(lambda: marked.poll() == -signal.SIGKILL, PATIENCE, "its end")
     finally:

@@ -14,14 +14,14 @@ import pytest
 from schedkit.objects.files import Files
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
-from workerd import keeping as module
 from workerd.config import Results
 from workerd.core.backlog import Backlog
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import Content, Outcome, Verdict
-from workerd.keeping import Keeping, Parcel
+from workerd.delivery import result_upload as module
+from workerd.delivery.result_upload import Keeping, Parcel
+from workerd.logs.attempt_log import Folder
 from workerd.metrics import Metrics
-from workerd.recording import Folder
 
 KIB = 1024
 

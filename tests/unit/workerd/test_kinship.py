@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workerd.core.kinship import Fate, Kinship
+from workerd.core.orphan_attribution import Fate, Kinship
 
 
 def test_an_orphan_is_left_as_long_as_an_attempt_that_it_may_belong_to_runs() -> None:

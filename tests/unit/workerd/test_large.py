@@ -15,18 +15,19 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer as TestServer
 
-from schedkit.json_text import TooDeep
-from schedkit.jsonform import payload_value
-from schedkit.outward.policy import Egress
+from schedkit.egress.policy import Egress
+from schedkit.protojson import payload_value
+from schedkit.text.json_text import TooDeep
 from schedproto.v1 import job_pb2
 from support.calling import called
 from support.fake_member import FakeMember
 from workerd.core.outcome import Reason, Verdict
-from workerd.executors import http, large
+from workerd.executors import http
 from workerd.executors.base import Attempt, Stop
-from workerd.executors.calling import returned
-from workerd.executors.large import LARGE, TooLong, is_json, light, written
-from workerd.wire import payload as payload_of
+from workerd.executors.handlers import large_json
+from workerd.executors.handlers.invocation import returned
+from workerd.executors.handlers.large_json import LARGE, TooLong, is_json, light, written
+from workerd.messages import payload as payload_of
 
 MANY = 100_000
 
@@ -97,8 +98,8 @@ async def test_where_no_thread_can_be_made_it_is_done_on_the_loop(
     def none(_call: object) -> None:
         raise OSError("no room")
 
-    monkeypatch.setattr(large._threads, "submit", none)
-    assert await large.beside(threading.current_thread) is threading.current_thread()
+    monkeypatch.setattr(large_json._threads, "submit", none)
+    assert await large_json.beside(threading.current_thread) is threading.current_thread()
 
 
 @pytest.mark.parametrize(

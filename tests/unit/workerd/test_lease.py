@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 
-from workerd.lease import Lease
+from workerd.process.shared_lease import Lease
 
 
 def test_until_it_is_told_it_has_no_end() -> None:

@@ -18,26 +18,26 @@ import pytest
 from schedclient import Context
 from schedclient.handlers import Mode, Registered
 from schedkit.clock import utcnow
-from schedkit.outward.policy import Egress
+from schedkit.egress.policy import Egress
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.descriptors import only, open_files
-from workerd import procs
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import Verdict
+from workerd.executors import child_process, shell
 from workerd.executors import grpc as executors_grpc
-from workerd.executors import process, shell
-from workerd.executors.apart import Apart
 from workerd.executors.base import Attempt, Stop
+from workerd.executors.child_process import Child
 from workerd.executors.grpc import Grpc
-from workerd.executors.handler_loops import HandlerLoops
+from workerd.executors.handlers.handler_loops import HandlerLoops
+from workerd.executors.handlers.handler_subprocess import Apart
 from workerd.executors.http import Http
-from workerd.executors.process import Child
 from workerd.executors.python import Caller, Python
+from workerd.logs.log_tail import Tail
 from workerd.metrics import Metrics
-from workerd.programs import Begun, Plain, Program
-from workerd.sessions import Sessions
-from workerd.tail import Tail
+from workerd.process import proc_files
+from workerd.process.process_supervisor import Sessions
+from workerd.process.programs import Begun, Plain, Program
 
 KEY = Key(RunId("run"), Token(1))
 SLEEP = Program(["sleep", "86398"], {"PATH": "/usr/bin:/bin"}, Path("/"), subprocess.DEVNULL)
@@ -55,7 +55,7 @@ def attempt(**action: object) -> Attempt:
 
 
 def children() -> set[int]:
-    return {each.pid for each in procs.everyone() if each.parent == os.getpid()}
+    return {each.pid for each in proc_files.everyone() if each.parent == os.getpid()}
 
 
 class Journaled:
@@ -199,7 +199,7 @@ async def test_a_worker_whose_number_has_no_name_runs_programs_all_the_same(
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     sessions = Journaled()
-    monkeypatch.setattr(process.Child, "emptied", _at_once)
+    monkeypatch.setattr(child_process.Child, "emptied", _at_once)
     executor = shell.Shell(cast("Sessions", sessions), tmp_path)
     action = job_pb2.ShellAction(argv=["sh", "-c", 'echo "$HOME $USER"'])
     outcome = await executor.run(attempt(shell=action), Stop())

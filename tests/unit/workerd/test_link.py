@@ -9,9 +9,9 @@ import pytest
 
 from schedkit.clock import boottime
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd import wire
+from workerd import messages
 from workerd.core.ids import Address
-from workerd.link import Ending, Host, Link
+from workerd.stream.stream import Ending, Host, Link
 
 
 class Recorded:
@@ -90,7 +90,7 @@ class Deaf:
 async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workerd.link.TELLS_WITHIN", 0.05)
+    monkeypatch.setattr("workerd.stream.stream.TELLS_WITHIN", 0.05)
     _, link, _ = await beating()
     link.beat()
     async with asyncio.timeout(5):
@@ -101,4 +101,4 @@ async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
 def test_heads_of_a_member_that_doesnt_tell_how_wide_its_runs_are_take_one_slot() -> None:
     """It is of an older version; what it has would else be passed over, or never."""
     demand = pb.Demand(heads=[pb.Demand.Head(slots=6), pb.Demand.Head(slots=6, least=3)])
-    assert [head.least for head in wire.heads_of(demand)] == [1, 3]
+    assert [head.least for head in messages.heads_of(demand)] == [1, 3]

@@ -8,7 +8,7 @@ from time import monotonic
 import pytest
 
 from support.wait import PATIENCE, wait_until_async
-from workerd.nursery import Nursery
+from workerd.task_set import Nursery
 
 
 async def waits(go: asyncio.Event) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.outbox import MAX_BYTES, MAX_ITEMS, Outbox
+from workerd.stream.outbox import MAX_BYTES, MAX_ITEMS, Outbox
 
 
 def result(size: int = 0) -> pb.Result:

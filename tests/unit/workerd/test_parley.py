@@ -9,17 +9,17 @@ import pytest
 
 from schedclient.handlers import Progress
 from workerd.core.outcome import MAX_ERROR, MAX_RESULT, Content, Outcome, Reason, Verdict
-from workerd.executors import parley
-from workerd.executors.parley import Frame, Garbled
+from workerd.executors.handlers import handler_protocol
+from workerd.executors.handlers.handler_protocol import Frame, Garbled
 
 END = {"verdict": "SUCCEEDED", "reason": "NONE", "error": "", "retry_after": None, "json": None}
 
 
 def read(data: bytes) -> Frame:
-    kind, told, more = parley.sizes(data[: parley.HEAD.size])
-    rest = data[parley.HEAD.size :]
+    kind, told, more = handler_protocol.sizes(data[: handler_protocol.HEAD.size])
+    rest = data[handler_protocol.HEAD.size :]
     assert len(rest) == told + more
-    return parley.frame(kind, rest[:told], rest[told:])
+    return handler_protocol.frame(kind, rest[:told], rest[told:])
 
 
 @pytest.mark.parametrize(
@@ -33,23 +33,26 @@ def read(data: bytes) -> Frame:
     ],
 )
 def test_an_end_comes_across_as_it_was(outcome):
-    assert parley.end_in(read(parley.told_end(outcome).encoded())) == outcome
+    assert handler_protocol.end_in(read(handler_protocol.told_end(outcome).encoded())) == outcome
 
 
 def test_progress_comes_across_as_it_was():
     progress = Progress(30.0, 120.0, "pages")
-    assert parley.progress_in(read(parley.told_progress(progress).encoded())) == progress
+    assert (
+        handler_protocol.progress_in(read(handler_protocol.told_progress(progress).encoded()))
+        == progress
+    )
 
 
 def test_a_frame_without_an_end_is_refused_before_it_is_read():
     with pytest.raises(Garbled, match="a frame of"):
-        parley.sizes(parley.HEAD.pack(b"e", 2, parley.MOST + 1))
+        handler_protocol.sizes(handler_protocol.HEAD.pack(b"e", 2, handler_protocol.MOST + 1))
 
 
 @pytest.mark.parametrize("told", [b"{", b"[]", b"3", b"\xff", b"[" * 200_000])
 def test_what_is_no_object_is_refused(told):
     with pytest.raises(Garbled):
-        parley.frame(b"e", told, b"")
+        handler_protocol.frame(b"e", told, b"")
 
 
 @pytest.mark.parametrize(
@@ -66,18 +69,18 @@ def test_what_is_no_object_is_refused(told):
 )
 def test_an_end_that_cant_be_meant_is_refused(told):
     with pytest.raises(Garbled):
-        parley.end_in(Frame(parley.END, told))
+        handler_protocol.end_in(Frame(handler_protocol.END, told))
 
 
 @pytest.mark.parametrize("data", [b"x" * (MAX_RESULT + 1), b"\xff"])
 def test_a_result_that_cant_be_kept_is_refused(data):
     with pytest.raises(Garbled):
-        parley.end_in(Frame(parley.END, {**END, "json": True}, data))
+        handler_protocol.end_in(Frame(handler_protocol.END, {**END, "json": True}, data))
 
 
 def test_an_error_is_cut():
-    said = Frame(parley.END, {**END, "verdict": "FAILED", "error": "x" * 10 * MAX_ERROR})
-    assert len(parley.end_in(said).error) == MAX_ERROR
+    said = Frame(handler_protocol.END, {**END, "verdict": "FAILED", "error": "x" * 10 * MAX_ERROR})
+    assert len(handler_protocol.end_in(said).error) == MAX_ERROR
 
 
 @pytest.mark.parametrize(
@@ -94,4 +97,4 @@ def test_an_error_is_cut():
 )
 def test_a_progress_that_is_none_is_refused(told):
     with pytest.raises(Garbled):
-        parley.progress_in(Frame(parley.PROGRESS, told))
+        handler_protocol.progress_in(Frame(handler_protocol.PROGRESS, told))

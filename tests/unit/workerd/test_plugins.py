@@ -22,7 +22,7 @@ from support.wait import PATIENCE
 from workerd.core.outcome import Outcome, Reason, Verdict
 from workerd.executors import plugins
 from workerd.executors.base import Attempt, Stop
-from workerd.executors.handler_loops import HandlerLoops
+from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.plugins import Plugin
 from workerd.executors.python import Caller
 from workerd.metrics import Metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workerd.core.promises import KEPT_FOR, Promises
+from workerd.core.credit import KEPT_FOR, Promises
 
 
 def promised(*slots: int, answers: bool = True) -> Promises:

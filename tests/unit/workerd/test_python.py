@@ -15,7 +15,7 @@ from support.calling import called, handler_loops
 from support.wait import PATIENCE, wait_until_async
 from workerd.core.outcome import Cause, Reason, Verdict
 from workerd.executors.base import Stop
-from workerd.executors.handler_call import CANCELED
+from workerd.executors.handlers.attempt_call import CANCELED
 from workerd.executors.python import check
 
 

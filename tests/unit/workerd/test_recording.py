@@ -12,10 +12,10 @@ import pytest
 from schedkit.objects.frames import Unframed
 from schedproto.v1 import run_pb2
 from support.wait import PATIENCE, wait_until_async
-from workerd import recording as module
 from workerd.core.capture import Piece
 from workerd.core.ids import Key, RunId, Token
-from workerd.recording import MOST_WAITING, Folder, Recording
+from workerd.logs import attempt_log as module
+from workerd.logs.attempt_log import MOST_WAITING, Folder, Recording
 
 KEY = Key(RunId("run"), Token(7))
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from support.wait import PATIENCE, wait_until_async
-from workerd import sessions as module
 from workerd.core.ids import Key, RunId, Token
-from workerd.journal import Journal
-from workerd.keeper import Keeper
-from workerd.lease import Lease
-from workerd.programs import Program
-from workerd.sessions import Sessions
+from workerd.process import process_supervisor as module
+from workerd.process.keeper import Keeper
+from workerd.process.process_journal import Journal
+from workerd.process.process_supervisor import Sessions
+from workerd.process.programs import Program
+from workerd.process.shared_lease import Lease
 
 
 class NoOrphans:

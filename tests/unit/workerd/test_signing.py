@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.outward.secrets import keys
-from schedkit.outward.signing import signature
+from schedkit.egress.secrets import keys
+from schedkit.egress.signing import signature
 
 PUBLISHED = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_" + base64.b64encode(b"x" * 32).decode()

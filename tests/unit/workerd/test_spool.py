@@ -17,9 +17,9 @@ from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
 from workerd.core.ids import Address
-from workerd.courier import TELL_EVERY, Courier
-from workerd.spool import Spool
-from workerd.wire import key_of
+from workerd.delivery.result_sender import TELL_EVERY, Courier
+from workerd.delivery.spool import Spool
+from workerd.messages import key_of
 
 
 def result(run: str, size: int = 0) -> pb.Result:
@@ -219,7 +219,7 @@ async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However often it is tried meanwhile."""
-    caplog.set_level(logging.INFO, "workerd.courier")
+    caplog.set_level(logging.INFO, "workerd.delivery.result_sender")
     spool, disk = Spool(tmp_path), Disk(monkeypatch)
     tries, now, trial = 0, 1000.0, spool.try_out
 
@@ -233,7 +233,7 @@ async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
         await wait_until_async(lambda: tries >= goal, PATIENCE, "it to be tried again")
 
     monkeypatch.setattr(Spool, "try_out", lambda _: try_out())
-    monkeypatch.setattr("workerd.courier.boottime", lambda: now)
+    monkeypatch.setattr("workerd.delivery.result_sender.boottime", lambda: now)
     courier = Courier(spool, lambda _key, _verdict: None)
     courier.load()
     spooling = asyncio.create_task(courier.keep_spooling())

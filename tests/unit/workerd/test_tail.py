@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from workerd import tail
 from workerd.core.capture import Piece
 from workerd.core.ids import Key, RunId, Token
-from workerd.tail import Expected
+from workerd.logs import log_tail
+from workerd.logs.log_tail import Expected
 
 
 def key(token: int) -> Key:
@@ -41,7 +41,7 @@ def test_what_nobody_follows_any_more_is_forgotten() -> None:
 
 
 def test_there_is_an_end_to_what_is_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail, "MOST_EXPECTED", 2)
+    monkeypatch.setattr(log_tail, "MOST_EXPECTED", 2)
     expected = Expected()
     for token in (1, 2, 3):
         expected.follow(key(token), "m1", lambda _: None)

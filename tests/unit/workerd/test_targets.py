@@ -7,8 +7,8 @@ import socket
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from schedkit.outward.policy import Destinations
-from schedkit.outward.targets import ForbiddenTarget, Targets
+from schedkit.egress.policy import Destinations
+from schedkit.egress.targets import ForbiddenTarget, Targets
 
 PUBLIC, INSIDE = "93.184.215.14", "10.0.0.1"
 

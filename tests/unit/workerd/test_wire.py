@@ -14,20 +14,20 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as some
 
-from schedd.rpc import frames
-from schedd.rpc.reading import MOST_PARTS_OF_FRAME, reader
-from schedkit.channel import MAX_MESSAGE
+from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, reader
+from schedd.rpc.workers import frames
+from schedkit.net.channel import MAX_MESSAGE
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd import wire
+from workerd import messages
 from workerd.config import MOST_SLOTS, Config
 from workerd.core.admission import State
 from workerd.core.ids import Key, RunId, Token
 from workerd.core.outcome import Outcome, Reason, Verdict, digest
-from workerd.outbox import MAX_ITEMS
-from workerd.work import MOST_LISTED
+from workerd.runs.assignments import MOST_LISTED
+from workerd.stream.outbox import MAX_ITEMS
 
-Tell: TypeAlias = Callable[[pb.Heartbeat, Iterable[wire.Holding]], None]
+Tell: TypeAlias = Callable[[pb.Heartbeat, Iterable[messages.Holding]], None]
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=45)))
 
 
@@ -35,22 +35,22 @@ EPOCH = datetime(1970, 1, 1, tzinfo=timezone(timedelta(hours=5, minutes=45)))
 def test_an_instant_is_written_and_read_as_protobuf_does(since: timedelta) -> None:
     instant = EPOCH + since
     ours, theirs = Timestamp(), Timestamp()
-    wire.put(instant, ours)
+    messages.put(instant, ours)
     theirs.FromDatetime(instant)
     assert ours == theirs
-    assert wire.date_of(ours) == instant
+    assert messages.date_of(ours) == instant
 
 
 @given(some.integers(-62_135_596_800, 253_402_300_799), some.integers(0, 999_999_999))
 def test_an_instant_of_nanoseconds_is_cut_to_the_microsecond(seconds: int, nanos: int) -> None:
     told = Timestamp(seconds=seconds, nanos=nanos)
-    assert wire.date_of(told) == told.ToDatetime(tzinfo=UTC)
+    assert messages.date_of(told) == told.ToDatetime(tzinfo=UTC)
 
 
 @given(some.integers(-(10**9), 10**9), some.integers(0, 999_999_999))
 def test_a_duration_is_read_as_protobuf_does(seconds: int, nanos: int) -> None:
     told = Duration(seconds=seconds, nanos=nanos if seconds >= 0 else -nanos)
-    assert wire.span_of(told) == told.ToTimedelta()
+    assert messages.span_of(told) == told.ToTimedelta()
 
 
 @pytest.mark.parametrize("verdict", Verdict)
@@ -59,7 +59,7 @@ def test_each_end_has_its_number_on_the_wire(verdict: Verdict, reason: Reason) -
     at, key = datetime(2026, 11, 25, tzinfo=UTC), Key(RunId("r"), Token(7))
     assignment = pb.Assignment(key=pb.AssignmentKey(run_id="r", fencing_token=7), incarnation="i")
     outcome = Outcome(verdict, reason)
-    told = wire.result(key, assignment, "w1", outcome, at, at)
+    told = messages.result(key, assignment, "w1", outcome, at, at)
     assert pb.Result.Outcome.Name(told.outcome) == f"OUTCOME_{verdict.name}"
     assert common_pb2.Reason.Name(told.reason).startswith("REASON_")
     assert told.reason == reason.value
@@ -74,12 +74,12 @@ def test_the_same_outcome_has_the_digest_that_it_had_in_every_version() -> None:
     )
 
 
-@pytest.mark.parametrize("tell", [wire.pack_holdings, wire.list_holdings])
+@pytest.mark.parametrize("tell", [messages.pack_holdings, messages.list_holdings])
 async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member(tell: Tell) -> None:
     """Beside a frame's worth of results; else the worker would lose its stream, and its lease."""
     now = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)
     key = pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62)
-    wire.put(now, key.scheduled_at)
+    messages.put(now, key.scheduled_at)
     beat = pb.Heartbeat()
     tell(beat, [(key, State.RUNNING, now)] * MOST_LISTED)
     piece = run_pb2.LogPiece(data=bytes(2_000))
@@ -92,7 +92,7 @@ async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member(tell: 
     assert frames.holdings(read.heartbeat).unended == MOST_LISTED
 
 
-@pytest.mark.parametrize("tell", [wire.pack_holdings, wire.list_holdings])
+@pytest.mark.parametrize("tell", [messages.pack_holdings, messages.list_holdings])
 def test_a_member_knows_from_a_heartbeat_what_is_in_hand_and_since_when_it_runs(tell: Tell) -> None:
     """Whether it reads `held`, or is of a version that doesn't."""
     start = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)

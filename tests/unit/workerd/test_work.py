@@ -13,32 +13,32 @@ from typing import Any
 import pytest
 
 from schedkit.clock import boottime, utcnow
-from schedkit.json_text import TooDeep
+from schedkit.text.json_text import TooDeep
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.calling import handler_loops
 from support.fake_member import FakeMember
 from support.keeping import keeping_in
 from support.wait import PATIENCE, wait_until_async
-from workerd import work as module
-from workerd.armed import Armed
 from workerd.core.admission import Admission, State
 from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
 from workerd.core.ids import Address, Incarnation
+from workerd.core.lease_trust import Trust
 from workerd.core.outcome import Cause, Content, Outcome, Verdict, exited, stopped
-from workerd.core.trust import Trust
-from workerd.courier import Courier
-from workerd.executors import handler_call
+from workerd.delivery.result_sender import Courier
+from workerd.delivery.spool import Spool
 from workerd.executors.base import Attempt, Executor, Stop
-from workerd.executors.calling import Escaped, fenced
-from workerd.executors.fitting import fit_of
-from workerd.executors.handler_call import HandlerCall
-from workerd.executors.handler_loops import HandlerLoops
+from workerd.executors.handlers import attempt_call
+from workerd.executors.handlers.attempt_call import HandlerCall
+from workerd.executors.handlers.handler_loops import HandlerLoops
+from workerd.executors.handlers.invocation import Escaped, fenced
+from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.http import _content
 from workerd.executors.python import Caller
 from workerd.metrics import Metrics
-from workerd.spool import Spool
-from workerd.work import Work
+from workerd.runs import assignments as module
+from workerd.runs.assignments import Work
+from workerd.runs.delayed_start import Armed
 
 NEVER = 3600.0
 KILL, FINISH = job_pb2.ON_LEASE_LOST_KILL, job_pb2.ON_LEASE_LOST_FINISH
@@ -314,7 +314,7 @@ async def test_what_a_handler_left_in_its_task_loses_no_result(
         await asyncio.sleep(0.05)
         return write()
 
-    monkeypatch.setattr(handler_call, "beside", slowly)
+    monkeypatch.setattr(attempt_call, "beside", slowly)
     async with (
         handler_loops() as loops,
         working(tmp_path, Trust(60.0, boottime()), Calls(function, loops)) as (work, courier),

@@ -1,0 +1,1 @@
+"""Calls, grouped by noun."""

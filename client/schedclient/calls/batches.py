@@ -1,0 +1,143 @@
+"""Many requests in few calls: split, sent a few calls at a time, answered in their order.
+
+    requests ─┬─ at most MOST, and BYTES ─▶ a call ─▶ results ─▶ answers, each in its place
+              └─ … two calls at a time         └─ the world was away for some: those again
+
+Each request bears its idempotency key, so that what may have been done is asked for again. Members
+of a version before the calls for many are asked one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from schedclient.errors import (
+    ApiError,
+    ClusterUnavailable,
+    DeadlineExceeded,
+    NotBuilt,
+    from_result,
+)
+from schedclient.transport.methods import Method
+from schedclient.transport.transport import Transport
+from schedclient.values.base import Value
+from schedclient.values.reading import value_of
+from schedkit.backoff import Backoff
+
+Req = TypeVar("Req", bound=Message)
+V = TypeVar("V", bound=Value)
+
+MOST: Final = 500
+"""Requests in one call."""
+BYTES: Final = 2 * 1024 * 1024
+"""And of those, unless it is a single one: half of what a message may hold."""
+ONE_BY_ONE: Final = 32
+"""Calls at a time where each makes one request."""
+TOO_MANY: Final = "TOO_MANY_PARTS"
+
+
+@dataclass
+class Batches(Generic[Req, V]):
+    """Makes `many` calls of requests that `one` would make singly; `of` is the value that both give
+    by the name `result`, and `batch` the message of several requests.
+    """
+
+    transport: Transport
+    one: Method[Req, Any]
+    many: Method[Any, Any]
+    batch: Callable[..., Message]
+    of: type[V]
+    result: str
+    deadline: float | None = None
+    answers: dict[int, V | ApiError] = field(default_factory=dict)
+
+    async def ask(self, requests: Iterable[Req | ApiError], calls: int) -> list[V | ApiError]:
+        """An answer for each, in order, so that one refusal hides no other; so many calls at a
+        time. What is an error already is its own answer.
+        """
+        todo = self._split(requests)
+
+        async def work_off() -> None:
+            for batch in todo:
+                await self._settle(batch)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(calls):
+                group.create_task(work_off(), name=f"batches-{number}")
+        return [self.answers[place] for place in sorted(self.answers)]
+
+    def _split(self, requests: Iterable[Req | ApiError]) -> Iterator[dict[int, Req]]:
+        batch: dict[int, Req] = {}
+        left = BYTES
+        for place, request in enumerate(requests):
+            if isinstance(request, ApiError):
+                self.answers[place] = request
+                continue
+            size = request.ByteSize()
+            if batch and (len(batch) == MOST or size > left):
+                yield batch
+                batch, left = {}, BYTES
+            batch[place] = request
+            left -= size
+        if batch:
+            yield batch
+
+    async def _settle(self, batch: Mapping[int, Req]) -> None:
+        """Ask until each has an answer, or time is over."""
+        loop = asyncio.get_running_loop()
+        timeout = self.transport.settings.timeout if self.deadline is None else self.deadline
+        end, backoff = loop.time() + timeout, Backoff(0.05, 1.0)
+        while batch:
+            try:
+                request = self.batch(requests=batch.values())
+                answer = await self.transport.call(self.many, request, end - loop.time())
+            except NotBuilt:
+                return await self._one_by_one(batch)
+            except ApiError as error:
+                if error.reason == TOO_MANY and len(batch) > 1:
+                    return await self._halve([*batch.items()])
+                self.answers |= dict.fromkeys(batch, error)
+                return None
+            for place, result in zip(batch, answer.results, strict=True):
+                self.answers[place] = self._read(result)
+            batch = {place: one for place, one in batch.items() if self._away(place)}
+            wait = backoff.next()
+            if end - loop.time() < wait:
+                return None
+            if batch:
+                await asyncio.sleep(wait)
+        return None
+
+    def _read(self, result: Any) -> V | ApiError:
+        if result.HasField("error"):
+            return from_result(result.error)
+        return value_of(self.of, getattr(result, self.result))
+
+    def _away(self, place: int) -> bool:
+        """Whether the same request may fare better."""
+        return isinstance(self.answers[place], ClusterUnavailable | DeadlineExceeded)
+
+    async def _halve(self, batch: list[tuple[int, Req]]) -> None:
+        middle = len(batch) // 2
+        await self._settle(dict(batch[:middle]))
+        await self._settle(dict(batch[middle:]))
+
+    async def _one_by_one(self, batch: Mapping[int, Req]) -> None:
+        todo = iter(batch.items())
+
+        async def work_off() -> None:
+            for place, request in todo:
+                try:
+                    answer = await self.transport.call(self.one, request, self.deadline)
+                    self.answers[place] = value_of(self.of, answer)
+                except ApiError as error:
+                    self.answers[place] = error
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(ONE_BY_ONE):
+                group.create_task(work_off(), name=f"one-by-one-{number}")

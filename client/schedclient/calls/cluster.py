@@ -1,0 +1,185 @@
+"""Calls on the cluster itself: who is in it, what was done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from google.protobuf.message import Message
+
+from schedclient.calls import paging, watching
+from schedclient.calls.naming import member_of, worker_of
+from schedclient.calls.specs import When, when_message
+from schedclient.transport import methods
+from schedclient.transport.transport import Transport
+from schedclient.values.cluster import (
+    AuditEntry,
+    Checkup,
+    Cluster,
+    LeaderTransfer,
+    Member,
+    Shard,
+    ShardMove,
+    Worker,
+)
+from schedclient.values.reading import value_of
+from schedproto.v1 import cluster_service_pb2 as wire
+
+
+class ClusterCalls:
+    """`client.cluster`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._call = transport.call
+
+    async def status(self, *, deadline: float | None = None) -> Cluster:
+        """Leader, shards, and what is under way."""
+        return value_of(
+            Cluster, await self._call(methods.GET_CLUSTER, wire.GetClusterRequest(), deadline)
+        )
+
+    async def members(self, *, deadline: float | None = None) -> tuple[Member, ...]:
+        """Every schedd process."""
+        answer = await self._call(methods.LIST_MEMBERS, wire.ListMembersRequest(), deadline)
+        return tuple(value_of(Member, one) for one in answer.members)
+
+    async def shards(self, *, deadline: float | None = None) -> tuple[Shard, ...]:
+        """Every partition of the jobs, with its owner."""
+        answer = await self._call(methods.LIST_SHARDS, wire.ListShardsRequest(), deadline)
+        return tuple(value_of(Shard, one) for one in answer.shards)
+
+    async def transfer_leader(
+        self, member: Member | str = "", *, reason: str = "", deadline: float | None = None
+    ) -> LeaderTransfer:
+        """Have the leader step down for this member, or for the fittest."""
+        request = wire.TransferLeaderRequest(member=member_of(member), reason=reason)
+        answer = await self._call(methods.TRANSFER_LEADER, request, deadline)
+        return value_of(LeaderTransfer, answer)
+
+    async def rebalance(
+        self, *, dry_run: bool = False, deadline: float | None = None
+    ) -> tuple[ShardMove, ...]:
+        """Move every shard to where it should be; gives what moved, or with `dry_run` would."""
+        request = wire.RebalanceClusterRequest(dry_run=dry_run)
+        answer = await self._call(methods.REBALANCE, request, deadline)
+        return tuple(value_of(ShardMove, one) for one in answer.moves)
+
+    async def doctor(self, *, deadline: float | None = None) -> Checkup:
+        """What a person would look at, judged: etcd, PostgreSQL, clocks, members, workers."""
+        request = wire.CheckClusterRequest()
+        return value_of(Checkup, await self._call(methods.CHECK_CLUSTER, request, deadline))
+
+    async def pause(self, *, note: str = "", deadline: float | None = None) -> Cluster:
+        """Fire and start nothing until it is resumed. Returns when nothing starts any more."""
+        request = wire.PauseClusterRequest(note=note)
+        return value_of(Cluster, await self._call(methods.PAUSE_CLUSTER, request, deadline))
+
+    async def resume(
+        self,
+        *,
+        catch_up: bool | None = None,
+        catch_up_since: When | None = None,
+        deadline: float | None = None,
+    ) -> Cluster:
+        """Fire and start again. What fell due meanwhile is SKIPPED (PAUSED), or with `catch_up`
+        goes by each job's policy; with `catch_up_since` what fell due from then on. A
+        cluster whose database went back needs one of the two.
+        """
+        request = wire.ResumeClusterRequest(
+            catch_up=catch_up is True, catch_up_nothing=catch_up is False
+        )
+        if catch_up_since is not None:
+            request.catch_up_since.CopyFrom(when_message(catch_up_since, "catch_up_since"))
+        return value_of(Cluster, await self._call(methods.RESUME_CLUSTER, request, deadline))
+
+
+class Workers:
+    """`client.workers`, each by its name or as itself."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._call = transport.call
+
+    async def list(
+        self, *, limit: int | None = None, deadline: float | None = None
+    ) -> AsyncIterator[Worker]:
+        """Yield every workerd."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListWorkersRequest(page_size=size, page_token=token)
+            page = await self._call(methods.LIST_WORKERS, request, deadline)
+            return page.workers, page.next_page_token
+
+        async for worker in paging.paged(Worker, read, limit):
+            yield worker
+
+    async def get(self, worker: Worker | str, *, deadline: float | None = None) -> Worker:
+        """One workerd by its name."""
+        request = wire.GetWorkerRequest(worker=worker_of(worker))
+        return value_of(Worker, await self._call(methods.GET_WORKER, request, deadline))
+
+    async def watch(
+        self, worker: Worker | str, *, deadline: float | None = None
+    ) -> AsyncIterator[Worker]:
+        """Yield how it stands, then each change of it, as long as one likes; that only its
+        `lease_age` is another one is no change. A broken stream is taken up again at another
+        member.
+
+        Raises:
+            NotFound: it isn't there, or not any longer; of one that is drained that is a change, to
+                LOST.
+            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
+                streams there were; without one a watch has no end of its own.
+            ClusterUnavailable: no endpoint answers.
+        """
+        asked = watching.Asked(
+            methods.WATCH_WORKER,
+            wire.WatchWorkerRequest(worker=worker_of(worker)),
+            methods.GET_WORKER,
+            wire.GetWorkerRequest(worker=worker_of(worker)),
+        )
+        async for one in watching.one(self._transport, asked, deadline, Worker, lambda _: False):
+            yield one
+
+    async def drain(
+        self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
+    ) -> Worker:
+        """Give it no new work until it is undrained; what it runs it finishes. It has heard of it
+        when its `state` is DRAINING.
+        """
+        request = wire.DrainWorkerRequest(worker=worker_of(worker), reason=reason)
+        return value_of(Worker, await self._call(methods.DRAIN_WORKER, request, deadline))
+
+    async def undrain(
+        self, worker: Worker | str, *, reason: str = "", deadline: float | None = None
+    ) -> Worker:
+        """Give it work again."""
+        request = wire.UndrainWorkerRequest(worker=worker_of(worker), reason=reason)
+        return value_of(Worker, await self._call(methods.UNDRAIN_WORKER, request, deadline))
+
+
+class Audit:
+    """`client.audit`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._call = transport.call
+
+    async def list(
+        self,
+        *,
+        action: str = "",
+        of: str = "",
+        run_id: str = "",
+        limit: int | None = None,
+        deadline: float | None = None,
+    ) -> AsyncIterator[AuditEntry]:
+        """Yield what was done and refused, newest first; `of` names an object."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListAuditRequest(
+                page_size=size, page_token=token, action=action, object=of, run_id=run_id
+            )
+            page = await self._call(methods.LIST_AUDIT, request, deadline)
+            return page.entries, page.next_page_token
+
+        async for entry in paging.paged(AuditEntry, read, limit):
+            yield entry

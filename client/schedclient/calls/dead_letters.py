@@ -1,0 +1,215 @@
+"""Calls on dead letters, runs that failed for good, and on redrives, which do many again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from uuid import uuid4
+
+from google.protobuf.message import Message
+
+from schedclient.calls import paging, watching
+from schedclient.calls.naming import dead_letter_of, redrive_of
+from schedclient.calls.specs import When, payload_message, when_message
+from schedclient.transport import methods
+from schedclient.transport.transport import Transport
+from schedclient.values.dead_letters import DeadLetter, DeadLetterGroup, Redrive, RedrivePlan
+from schedclient.values.reading import value_of
+from schedclient.values.runs import Run
+from schedproto.v1 import run_service_pb2 as wire
+
+
+class DeadLetters:
+    """`client.dead_letters`. `client.runs.retry` does one again."""
+
+    def __init__(self, transport: Transport, namespace: str) -> None:
+        self._call = transport.call
+        self._namespace = namespace
+
+    async def list(
+        self,
+        *,
+        job: str = "",
+        fingerprint: str = "",
+        settled: bool = False,
+        redrive: str = "",
+        limit: int | None = None,
+        deadline: float | None = None,
+    ) -> AsyncIterator[DeadLetter]:
+        """Yield runs that failed for good and wait, newest first; with `settled` also those that
+        were redriven or discarded; of a redrive all that it chose.
+        """
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListDeadLettersRequest(
+                namespace=self._namespace,
+                job=job,
+                fingerprint=fingerprint,
+                settled=settled,
+                redrive_id=redrive,
+                page_size=size,
+                page_token=token,
+            )
+            page = await self._call(methods.LIST_DEAD, request, deadline)
+            return page.dead_letters, page.next_page_token
+
+        async for letter in paging.paged(DeadLetter, read, limit):
+            yield letter
+
+    async def get(
+        self, run_id: DeadLetter | Run | str, *, deadline: float | None = None
+    ) -> DeadLetter:
+        """That of one run, and what became of it."""
+        request = wire.GetDeadLetterRequest(run_id=dead_letter_of(run_id))
+        return value_of(DeadLetter, await self._call(methods.GET_DEAD, request, deadline))
+
+    async def groups(
+        self, *, job: str = "", deadline: float | None = None
+    ) -> tuple[DeadLetterGroup, ...]:
+        """Those that wait, by job and kind of error, the greatest first; at most 1,000 groups."""
+        request = wire.ListDeadLetterGroupsRequest(namespace=self._namespace, job=job)
+        answer = await self._call(methods.LIST_DEAD_GROUPS, request, deadline)
+        return tuple(value_of(DeadLetterGroup, one) for one in answer.groups)
+
+    async def discard(
+        self,
+        *,
+        run_ids: Iterable[DeadLetter | Run | str] = (),
+        job: str = "",
+        fingerprint: str = "",
+        group: DeadLetterGroup | None = None,
+        all: bool = False,  # noqa: A002 - as the wire says
+        until: When | None = None,
+        at_most: int = 0,
+        note: str = "",
+        deadline: float | None = None,
+    ) -> int:
+        """Have them wait for nobody any more; how many. Either `run_ids`, or a job, a fingerprint
+        or both, or one of `groups()` alone, or `all`: of these, where `until` is given, those that
+        died at or before it. With `until=group.last_died_at` that is what `groups()` has told of,
+        and what had died by then but was still being stored, for the moment that a commit takes.
+        `at_most`: where more are chosen by now, none is discarded (Aborted); 0: however many. With
+        `group.count - group.promised` nothing goes that wasn't told of. What a redrive is about to
+        do again stays.
+        """
+        request = wire.DiscardDeadLettersRequest(
+            namespace=self._namespace,
+            run_ids=[dead_letter_of(one) for one in run_ids],
+            job=job,
+            fingerprint=fingerprint,
+            group=_chosen(group),
+            all=all,
+            until=when_message(until, "until"),
+            at_most=at_most,
+            note=note,
+        )
+        return (await self._call(methods.DISCARD_DEAD, request, deadline)).discarded
+
+    async def redrive(
+        self,
+        *,
+        job: str = "",
+        fingerprint: str = "",
+        group: DeadLetterGroup | None = None,
+        all: bool = False,  # noqa: A002 - as the wire says
+        until: When | None = None,
+        at_most: int = 0,
+        rate: float = 0.0,
+        payload: object = None,
+        dry_run: bool = False,
+        note: str = "",
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+    ) -> RedrivePlan:
+        """Do many again: those of a job, a fingerprint or both, or one of `groups()` alone, or
+        `all` that wait, at most `rate` a second over the whole cluster (10 if 0), with `payload`
+        instead of each run's own. `until` and `at_most` as for `discard`.
+
+        A dry run says how many. A key is made when none is given, as for `jobs.create`.
+        """
+        request = wire.RedriveDeadLettersRequest(
+            namespace=self._namespace,
+            job=job,
+            fingerprint=fingerprint,
+            group=_chosen(group),
+            all=all,
+            until=when_message(until, "until"),
+            at_most=at_most,
+            rate=rate,
+            payload=payload_message(payload),
+            dry_run=dry_run,
+            note=note,
+            idempotency_key="" if dry_run else idempotency_key or str(uuid4()),
+        )
+        return value_of(RedrivePlan, await self._call(methods.REDRIVE_DEAD, request, deadline))
+
+
+def _chosen(group: DeadLetterGroup | None) -> wire.ChosenGroup | None:
+    """That group, and nothing beside it."""
+    if group is None:
+        return None
+    return wire.ChosenGroup(
+        job=group.job or "", fingerprint=group.fingerprint, submitted=group.submitted
+    )
+
+
+class Redrives:
+    """`client.redrives`, each by its id or as itself. `client.dead_letters.redrive` begins one."""
+
+    def __init__(self, transport: Transport, namespace: str) -> None:
+        self._transport = transport
+        self._call = transport.call
+        self._namespace = namespace
+
+    async def get(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
+        """One, with how its runs stand."""
+        request = wire.GetRedriveRequest(redrive_id=redrive_of(redrive_id))
+        return value_of(Redrive, await self._call(methods.GET_REDRIVE, request, deadline))
+
+    async def list(
+        self, *, limit: int | None = None, deadline: float | None = None
+    ) -> AsyncIterator[Redrive]:
+        """Yield redrives, newest first."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListRedrivesRequest(
+                namespace=self._namespace, page_size=size, page_token=token
+            )
+            page = await self._call(methods.LIST_REDRIVES, request, deadline)
+            return page.redrives, page.next_page_token
+
+        async for one in paging.paged(Redrive, read, limit):
+            yield one
+
+    async def watch(
+        self, redrive_id: Redrive | str, *, deadline: float | None = None
+    ) -> AsyncIterator[Redrive]:
+        """Yield how it stands, then each change of it, until it has `ended`. A broken stream is
+        taken up again at another member.
+
+        Raises:
+            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
+                streams there were; without one a watch has no end of its own.
+            ClusterUnavailable: no endpoint answers.
+        """
+        asked = watching.Asked(
+            methods.WATCH_REDRIVE,
+            wire.WatchRedriveRequest(redrive_id=redrive_of(redrive_id)),
+            methods.GET_REDRIVE,
+            wire.GetRedriveRequest(redrive_id=redrive_of(redrive_id)),
+        )
+        async for one in watching.one(self._transport, asked, deadline, Redrive, _ended):
+            yield one
+
+    async def stop(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
+        """Make no more runs of it until it is resumed; those that there are go on."""
+        request = wire.StopRedriveRequest(redrive_id=redrive_of(redrive_id))
+        return value_of(Redrive, await self._call(methods.STOP_REDRIVE, request, deadline))
+
+    async def resume(self, redrive_id: Redrive | str, *, deadline: float | None = None) -> Redrive:
+        """Go on with what is left of it."""
+        request = wire.ResumeRedriveRequest(redrive_id=redrive_of(redrive_id))
+        return value_of(Redrive, await self._call(methods.RESUME_REDRIVE, request, deadline))
+
+
+def _ended(one: Redrive) -> bool:
+    return one.ended

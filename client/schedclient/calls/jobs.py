@@ -1,0 +1,361 @@
+"""Calls on jobs. In all of them `job` is an id, a name, or a `Job` that a call returned."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Unpack
+from uuid import uuid4
+
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
+
+from schedclient.calls import paging, watching
+from schedclient.calls.batches import Batches
+from schedclient.calls.naming import backfill_of, job_of
+from schedclient.calls.specs import (
+    Form,
+    JobSpec,
+    Length,
+    When,
+    enum_number,
+    job_message,
+    length_message,
+    payload_message,
+    when_message,
+)
+from schedclient.errors import ApiError, from_form
+from schedclient.transport import methods
+from schedclient.transport.transport import Transport
+from schedclient.values.backfills import Backfill, BackfillPlan
+from schedclient.values.jobs import Instant, InstantExplanation, Job
+from schedclient.values.reading import value_of
+from schedclient.values.runs import Run
+from schedkit.protojson import FormErrors, from_json, named_fields
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import job_service_pb2 as wire
+
+
+class Jobs:
+    """`client.jobs`. Every call raises `ApiError`; `deadline` is in seconds."""
+
+    def __init__(self, transport: Transport, namespace: str) -> None:
+        self._transport = transport
+        self._call = transport.call
+        self._namespace = namespace
+
+    def in_namespace(self, namespace: str) -> Jobs:
+        """The same calls, for jobs of another namespace."""
+        return Jobs(self._transport, namespace)
+
+    async def create(
+        self,
+        /,
+        name: str,
+        spec: Form | job_pb2.Job | None = None,
+        *,
+        idempotency_key: str | None = None,
+        validate_only: bool = False,
+        deadline: float | None = None,
+        **fields: Unpack[JobSpec],
+    ) -> Job:
+        """Store a job: its fields as keywords, as a mapping, or as the wire's message.
+
+        A key is made when none is given, so that a lost answer makes no second job.
+        """
+        _need_name("create", name)
+        request = wire.CreateJobRequest(
+            job=job_message(fields if spec is None else spec, name=name, namespace=self._namespace),
+            idempotency_key="" if validate_only else idempotency_key or str(uuid4()),
+            validate_only=validate_only,
+        )
+        return value_of(Job, await self._call(methods.CREATE_JOB, request, deadline))
+
+    async def create_many(
+        self,
+        specs: Iterable[Form | job_pb2.Job],
+        *,
+        calls: int = 2,
+        deadline: float | None = None,
+    ) -> list[Job | ApiError]:
+        """Store many jobs, each named by its own spec: an answer for each in the same order, so
+        that one refusal hides no other.
+
+        Hundreds go in a call, so many `calls` at a time; each has the `deadline`. Every job has a
+        key of its own. None of them may name another in its `after`: create the parents first.
+        """
+        make = Batches(
+            self._transport,
+            methods.CREATE_JOB,
+            methods.BATCH_CREATE_JOBS,
+            wire.BatchCreateJobsRequest,
+            Job,
+            "job",
+            deadline,
+        )
+        return await make.ask(map(self._create_request, specs), calls)
+
+    def _create_request(self, spec: Form | job_pb2.Job) -> wire.CreateJobRequest | ApiError:
+        try:
+            job = job_message(spec, namespace=self._namespace)
+        except ApiError as error:
+            return error
+        return wire.CreateJobRequest(job=job, idempotency_key=str(uuid4()))
+
+    async def get(self, job: Job | str, *, deadline: float | None = None) -> Job:
+        """One job."""
+        namespace, name = job_of(job, self._namespace)
+        request = wire.GetJobRequest(namespace=namespace, job=name)
+        return value_of(Job, await self._call(methods.GET_JOB, request, deadline))
+
+    async def list(
+        self, *, where: str = "", limit: int | None = None, deadline: float | None = None
+    ) -> AsyncIterator[Job]:
+        """Yield jobs, newest first; `deadline` holds for each page."""
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListJobsRequest(
+                namespace=self._namespace, page_size=size, page_token=token, filter=where
+            )
+            page = await self._call(methods.LIST_JOBS, request, deadline)
+            return page.jobs, page.next_page_token
+
+        async for job in paging.paged(Job, read, limit):
+            yield job
+
+    async def update(
+        self,
+        /,
+        job: Job | str,
+        spec: Form | job_pb2.Job | None = None,
+        *,
+        mask: Sequence[str] | None = None,
+        etag: str = "",
+        validate_only: bool = False,
+        deadline: float | None = None,
+        **fields: Unpack[JobSpec],
+    ) -> Job:
+        """Change the fields that are named; `mask=["*"]` replaces all that a person may set.
+
+        None clears a field. With `etag` a job that somebody else has changed stays (`Conflict`).
+        A wire message needs its mask.
+        """
+        if not isinstance(job, Job):
+            _need_name("update", job)
+        namespace, name = job_of(job, self._namespace)
+        written: Form | job_pb2.Job = fields if spec is None else spec
+        message = job_message(written, name=name, namespace=namespace)
+        if mask is None:
+            if isinstance(written, Message):
+                raise TypeError(
+                    "update: a message says nothing of which fields to change: give mask"
+                )
+            mask = named_fields(written, job_pb2.Job)
+        request = wire.UpdateJobRequest(
+            job=message,
+            update_mask=FieldMask(paths=mask),
+            etag=etag,
+            validate_only=validate_only,
+        )
+        return value_of(Job, await self._call(methods.UPDATE_JOB, request, deadline))
+
+    async def delete(
+        self, job: Job | str, note: str = "", *, etag: str = "", deadline: float | None = None
+    ) -> None:
+        """Delete a job. When it returns, nothing of it starts any more; what runs, finishes."""
+        namespace, name = job_of(job, self._namespace)
+        request = wire.DeleteJobRequest(namespace=namespace, job=name, etag=etag, note=note)
+        await self._call(methods.DELETE_JOB, request, deadline)
+
+    async def pause(
+        self,
+        job: Job | str,
+        note: str = "",
+        *,
+        until: When | None = None,
+        etag: str = "",
+        deadline: float | None = None,
+    ) -> Job:
+        """Fire no instant until `resume`, or `until`; none is replayed afterwards. With an `etag`
+        only if it is the job's own.
+        """
+        namespace, name = job_of(job, self._namespace)
+        request = wire.PauseJobRequest(
+            namespace=namespace,
+            job=name,
+            note=note,
+            until=when_message(until, "until"),
+            etag=etag,
+        )
+        return value_of(Job, await self._call(methods.PAUSE_JOB, request, deadline))
+
+    async def resume(self, job: Job | str, *, deadline: float | None = None) -> Job:
+        """Let a paused job fire again."""
+        namespace, name = job_of(job, self._namespace)
+        request = wire.ResumeJobRequest(namespace=namespace, job=name)
+        return value_of(Job, await self._call(methods.RESUME_JOB, request, deadline))
+
+    async def trigger(
+        self,
+        job: Job | str,
+        payload: object = None,
+        *,
+        priority: str | None = None,
+        overlap: str | None = None,
+        delay: Length | None = None,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+    ) -> Run:
+        """Start a run now, or after `delay`, whatever the schedule says."""
+        namespace, name = job_of(job, self._namespace)
+        request = wire.TriggerJobRequest(
+            namespace=namespace,
+            job=name,
+            payload=payload_message(payload),
+            idempotency_key=idempotency_key or str(uuid4()),
+            overlap=job_pb2.Overlap.ValueType(enum_number("overlap", overlap)),
+            priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
+            delay=length_message(delay, "delay"),
+        )
+        return value_of(Run, await self._call(methods.TRIGGER_JOB, request, deadline))
+
+    async def next(
+        self,
+        job: Job | str,
+        *,
+        after: When | None = None,
+        count: int = 10,
+        excluded: bool = False,
+        deadline: float | None = None,
+    ) -> tuple[Instant, ...]:
+        """The next `count` instants of a job that run, after `after` (exclusive; now if None); with
+        `excluded` those between that don't, too.
+        """
+        namespace, name = job_of(job, self._namespace)
+        request = wire.ListNextInstantsRequest(
+            namespace=namespace,
+            job=name,
+            after=when_message(after, "after"),
+            count=count,
+            excluded=excluded,
+        )
+        answer = await self._call(methods.LIST_NEXT, request, deadline)
+        return tuple(value_of(Instant, one) for one in answer.instants)
+
+    async def explain(
+        self, job: Job | str, at: When, *, deadline: float | None = None
+    ) -> InstantExplanation:
+        """Why it ran, or not, at the nominal instant `at`."""
+        namespace, name = job_of(job, self._namespace)
+        request = wire.ExplainInstantRequest(
+            namespace=namespace, job=name, at=when_message(at, "at")
+        )
+        answer = await self._call(methods.EXPLAIN_INSTANT, request, deadline)
+        return value_of(InstantExplanation, answer)
+
+    async def backfill(
+        self,
+        job: Job | str,
+        first: When,
+        last: When,
+        *,
+        overlap: str | None = None,
+        max_parallel: int = 0,
+        priority: str | None = None,
+        rerun: str | None = None,
+        dry_run: bool = False,
+        idempotency_key: str | None = None,
+        deadline: float | None = None,
+    ) -> BackfillPlan:
+        """Run the job for the instants from `first` to `last` (both inclusive and past), at most
+        `max_parallel` at a time (1 if 0), LOW if no priority is given.
+
+        Instants that ran are left out; `rerun` "failed" or "all" runs those again. A dry run says
+        what would be run. A key is made when none is given, as for `create`.
+        """
+        namespace, name = job_of(job, self._namespace)
+        request = wire.BackfillJobRequest(
+            namespace=namespace,
+            job=name,
+            to=when_message(last, "last"),
+            dry_run=dry_run,
+            overlap=job_pb2.Overlap.ValueType(enum_number("overlap", overlap)),
+            max_parallel=max_parallel,
+            idempotency_key="" if dry_run else idempotency_key or str(uuid4()),
+            priority=common_pb2.Priority.ValueType(enum_number("priority", priority)),
+            rerun=_rerun(rerun),
+        )
+        getattr(request, "from").CopyFrom(when_message(first, "first"))
+        return value_of(BackfillPlan, await self._call(methods.BACKFILL_JOB, request, deadline))
+
+    async def get_backfill(
+        self, backfill_id: Backfill | str, *, deadline: float | None = None
+    ) -> Backfill:
+        """One backfill, with how its runs stand."""
+        request = wire.GetBackfillRequest(backfill_id=backfill_of(backfill_id))
+        return value_of(Backfill, await self._call(methods.GET_BACKFILL, request, deadline))
+
+    async def watch_backfill(
+        self, backfill_id: Backfill | str, *, deadline: float | None = None
+    ) -> AsyncIterator[Backfill]:
+        """Yield how it stands, then each change of it, until it has `ended`. A broken stream is
+        taken up again at another member.
+
+        Raises:
+            DeadlineExceeded: `deadline` seconds have passed since the first was asked for, whatever
+                streams there were; without one a watch has no end of its own.
+            ClusterUnavailable: no endpoint answers.
+        """
+        asked = watching.Asked(
+            methods.WATCH_BACKFILL,
+            wire.WatchBackfillRequest(backfill_id=backfill_of(backfill_id)),
+            methods.GET_BACKFILL,
+            wire.GetBackfillRequest(backfill_id=backfill_of(backfill_id)),
+        )
+        async for one in watching.one(self._transport, asked, deadline, Backfill, _ended):
+            yield one
+
+    async def backfills(
+        self, job: Job | str = "", *, limit: int | None = None, deadline: float | None = None
+    ) -> AsyncIterator[Backfill]:
+        """Yield backfills, of all jobs if none is named, newest first."""
+        namespace, name = job_of(job, self._namespace)
+
+        async def read(size: int, token: str) -> tuple[Sequence[Message], str]:
+            request = wire.ListBackfillsRequest(
+                namespace=namespace, job=name, page_size=size, page_token=token
+            )
+            page = await self._call(methods.LIST_BACKFILLS, request, deadline)
+            return page.backfills, page.next_page_token
+
+        async for one in paging.paged(Backfill, read, limit):
+            yield one
+
+    async def cancel_backfill(
+        self, backfill_id: Backfill | str, *, deadline: float | None = None
+    ) -> Backfill:
+        """Make no more runs of it, and end those that there are."""
+        request = wire.CancelBackfillRequest(backfill_id=backfill_of(backfill_id))
+        return value_of(Backfill, await self._call(methods.CANCEL_BACKFILL, request, deadline))
+
+
+def _rerun(word: str | None) -> wire.BackfillJobRequest.Rerun.ValueType:
+    """The wire's number of none, failed or all, in any case."""
+    if word is None:
+        return wire.BackfillJobRequest.RERUN_UNSPECIFIED
+    try:
+        return from_json({"rerun": word}, wire.BackfillJobRequest).rerun
+    except FormErrors as error:
+        raise from_form(error) from None
+
+
+def _need_name(call: str, given: object) -> None:
+    """A form in the name's place is a slip that protobuf would tell in words of its own."""
+    if not isinstance(given, str):
+        raise TypeError(
+            f"{call}: the job's name comes first, as text, then its fields: "
+            f'{call}("etl", …); got {type(given).__name__}'
+        )
+
+
+def _ended(one: Backfill) -> bool:
+    return one.ended

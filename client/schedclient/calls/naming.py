@@ -1,0 +1,82 @@
+"""What a call is on: an id or a name, or the value that an earlier call gave.
+
+A job, pool or calendar given as a value is the one of its own namespace, whichever the client's is.
+"""
+
+from __future__ import annotations
+
+from schedclient.values.backfills import Backfill
+from schedclient.values.base import Value
+from schedclient.values.calendars import Calendar
+from schedclient.values.cluster import Member, Worker
+from schedclient.values.dead_letters import DeadLetter, Redrive
+from schedclient.values.jobs import Job
+from schedclient.values.pools import Pool
+from schedclient.values.runs import Run
+
+
+def run_of(given: Run | str) -> str:
+    """The id of a run. This and those below raise TypeError for anything else."""
+    return given.run_id if isinstance(given, Run) else _text(given, "run", "id", Run)
+
+
+def dead_letter_of(given: DeadLetter | Run | str) -> str:
+    """The id of the run that failed for good."""
+    if isinstance(given, DeadLetter):
+        return given.run.run_id
+    return given.run_id if isinstance(given, Run) else _text(given, "dead letter", "id", DeadLetter)
+
+
+def job_of(given: Job | str, namespace: str) -> tuple[str, str]:
+    """The namespace of a job, and its id or name there."""
+    if isinstance(given, Job):
+        return given.namespace, given.job_id
+    return namespace, _text(given, "job", "id or name", Job)
+
+
+def pool_of(given: Pool | str, namespace: str) -> tuple[str, str]:
+    """The namespace of a pool, and its name there."""
+    if isinstance(given, Pool):
+        return given.namespace, given.name
+    return namespace, _text(given, "pool", "name", Pool)
+
+
+def calendar_of(given: Calendar | str, namespace: str) -> tuple[str, str]:
+    """The namespace of a calendar, and its name there."""
+    if isinstance(given, Calendar):
+        return given.namespace, given.name
+    return namespace, _text(given, "calendar", "name", Calendar)
+
+
+def backfill_of(given: Backfill | str) -> str:
+    """The id of a backfill."""
+    if isinstance(given, Backfill):
+        return given.backfill_id
+    return _text(given, "backfill", "id", Backfill)
+
+
+def redrive_of(given: Redrive | str) -> str:
+    """The id of a redrive."""
+    return (
+        given.redrive_id if isinstance(given, Redrive) else _text(given, "redrive", "id", Redrive)
+    )
+
+
+def worker_of(given: Worker | str) -> str:
+    """The name of a worker."""
+    return given.name if isinstance(given, Worker) else _text(given, "worker", "name", Worker)
+
+
+def member_of(given: Member | str) -> str:
+    """The name of a member."""
+    return given.name if isinstance(given, Member) else _text(given, "member", "name", Member)
+
+
+def _text(given: object, noun: str, called: str, value: type[Value]) -> str:
+    """Protobuf would tell of a slip in words of its own."""
+    if isinstance(given, str):
+        return given
+    raise TypeError(
+        f"a {noun} is given by its {called}, as text, or as a {value.__name__} that a call "
+        f"returned; got {type(given).__name__}"
+    )

@@ -1,0 +1,247 @@
+"""What a program writes to describe work: typed keywords, read by One JSON's own reader.
+
+Instants are aware datetimes (or RFC 3339 texts), lengths timedeltas (or `"90s"`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias, TypedDict
+
+from google.protobuf.message import Message
+
+from schedclient.errors import InvalidArgument, from_form
+from schedkit.protojson import FormErrors, Problem, from_json
+from schedproto.v1 import common_pb2, job_pb2
+
+Length: TypeAlias = timedelta | str
+When: TypeAlias = datetime | str
+Form: TypeAlias = Mapping[str, Any]
+
+
+class Retry(TypedDict, total=False):
+    """How often, and how long between: see SEMANTICS, "Retry"."""
+
+    max_attempts: int
+    backoff: Length
+    factor: float
+    max: Length
+    jitter: float
+    retry_on: Sequence[str]
+    fail_on: Sequence[str]
+
+
+class Limits(TypedDict, total=False):
+    """What a program may have at most: see `docs/semantics.md`, "Limits"."""
+
+    memory_bytes: int
+    processes: int
+    files: int
+
+
+class Shell(TypedDict, total=False):
+    """A program and its arguments, or a script with its interpreter."""
+
+    argv: Sequence[str]
+    script: str
+    interpreter: Sequence[str]
+    user: str
+    cwd: str
+    env: Mapping[str, str]
+    env_from: Sequence[str]
+    stdin: str
+    stdin_text: str
+    success_codes: Sequence[int]
+    limits: Limits
+    umask: int
+
+
+class Http(TypedDict, total=False):
+    """An HTTP call."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    json: Any
+    body: str
+    success_statuses: Sequence[int]
+    success_pattern: str
+    follow_redirects: bool
+    signing_key: str
+
+
+class Grpc(TypedDict, total=False):
+    """A gRPC call: `JobHandler.Run`, or `method` (`package.Service/Method`) by reflection."""
+
+    endpoint: str
+    method: str
+    metadata: Mapping[str, str]
+
+
+class Python(TypedDict, total=False):
+    """A worker's handler. `env_from` and `limits` are for one that has a process of its own."""
+
+    handler: str
+    env_from: Sequence[str]
+    limits: Limits
+
+
+class Plugin(TypedDict, total=False):
+    """What an executor does that isn't schedd's own; its `config` is its own to know."""
+
+    executor: str
+    config: Any
+
+
+class Notification(TypedDict, total=False):
+    """Who is told of something, and how often: at least one of webhook, command, email."""
+
+    webhook: str
+    command: Sequence[str]
+    email: str | Sequence[str]
+    threshold: int
+    silence: Length
+    after: Length
+
+
+class After(TypedDict, total=False):
+    """The jobs that it runs after, and of which of their ends: success, failure or any."""
+
+    jobs: Sequence[str]
+    when: str
+    with_output: bool
+
+
+class Work(TypedDict, total=False):
+    """What to run, how often, how long, where. Exactly one of shell, http, grpc, python,
+    plugin.
+    """
+
+    shell: Shell
+    http: Http
+    grpc: Grpc
+    python: Python
+    plugin: Plugin
+    payload: Any
+    priority: str
+    pool: str
+    slots: int
+    require: Mapping[str, str | Sequence[str]]
+    prefer: Mapping[str, str | Sequence[str]]
+    placement: str
+    retry: Retry
+    delivery: str
+    on_lease_lost: str
+    timeout: Length
+    start_deadline: Length
+    run_timeout: Length
+    heartbeat_timeout: Length
+    kill_after: Length
+
+
+class JobSpec(Work, total=False):
+    """A job: work, and when. Exactly one of cron, every, at, on_demand, after."""
+
+    labels: Mapping[str, str]
+    cron: str | Sequence[str]
+    every: Length
+    phase: Length
+    anchor: str
+    at: When
+    on_demand: bool
+    time_zone: str
+    start: When
+    end: When
+    max_runs: int
+    jitter: Length
+    exclude: Form
+    dst: Form
+    catch_up: Form
+    overlap: str | Mapping[str, int]
+    overlap_limit: int
+    pause_after_failures: int
+    after: After
+    on_failure: Notification
+    on_recovery: Notification
+    on_dead_letter: Notification
+    on_late: Notification
+    retention: Length
+    paused: bool
+    pause_note: str
+    paused_until: When
+
+
+def job_message(spec: Form | job_pb2.Job, *, name: str = "", namespace: str = "") -> job_pb2.Job:
+    """The wire's Job of a spec.
+
+    Raises:
+        InvalidArgument: with every problem of it.
+    """
+    job = job_pb2.Job()
+    if isinstance(spec, Message):
+        job.CopyFrom(spec)
+    else:
+        try:
+            job = from_json(spec, job_pb2.Job)
+        except FormErrors as error:
+            raise from_form(error) from None
+    job.name = name or job.name
+    job.namespace = job.namespace or namespace
+    return job
+
+
+def payload_message(value: Any) -> common_pb2.Payload | None:
+    """The wire's Payload of a JSON value or bytes; None for None."""
+    if value is None or isinstance(value, common_pb2.Payload):
+        return value
+    return job_message({"payload": value}).payload
+
+
+def length_message(value: Length | None, called: str) -> Any:
+    """The wire's Duration, or None; `called`: what the caller calls it."""
+    return None if value is None else _read("every", value, called).every
+
+
+def when_message(value: When | None, called: str) -> Any:
+    """The wire's Timestamp, or None; `called`: what the caller calls it."""
+    return None if value is None else _read("start", value, called).start
+
+
+def _read(field: str, value: Any, called: str) -> job_pb2.Job:
+    """A job with a value of the kind that its `field` has; what is wrong is said of `called`."""
+    try:
+        return from_json({field: value}, job_pb2.Job)
+    except FormErrors as error:
+        own = [
+            Problem((called, *one.path[1:]), one.message, one.suggestion) for one in error.problems
+        ]
+        raise from_form(FormErrors(own)) from None
+
+
+def enum_number(field: str, value: str | None) -> int:
+    """The number of an enum's word that the Job's `field` takes; 0 for None."""
+    return 0 if value is None else int(getattr(job_message({field: value}), field))
+
+
+__all__ = [
+    "Form",
+    "Grpc",
+    "Http",
+    "InvalidArgument",
+    "JobSpec",
+    "Length",
+    "Limits",
+    "Notification",
+    "Plugin",
+    "Python",
+    "Retry",
+    "Shell",
+    "When",
+    "Work",
+    "enum_number",
+    "job_message",
+    "length_message",
+    "payload_message",
+    "when_message",
+]

@@ -1,0 +1,1 @@
+"""Guards: targets that reject what a stale attempt writes."""

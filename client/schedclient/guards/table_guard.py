@@ -1,0 +1,117 @@
+"""A guard in PostgreSQL: one statement, in the transaction of the write that it protects.
+
+    guard = TableGuard("totals of sales")
+
+    with psycopg.connect(dsn) as connection:
+        connection.execute("UPDATE totals SET sum = 42")
+        guard.check(connection, ctx.fencing_token)
+
+Any connection of the DB-API does whose parameters are `%s` (psycopg, psycopg2, Django's). Other
+drivers and languages send the statement themselves (docs/fencing.md).
+
+Invariants
+- The statement locks the resource's row until the transaction ends. So a check and the writes
+  beside it are one step: who comes meanwhile waits, and is judged by what was committed.
+- A check that no transaction holds together with its writes is an error, not a guard.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from schedclient.guards import fencing
+from schedkit.errors import Misconfigured
+
+SCHEMA: Final = """\
+CREATE TABLE {table} (
+    resource text PRIMARY KEY,
+    token bigint NOT NULL
+)"""
+
+CHECK: Final = """\
+INSERT INTO {table} AS guard (resource, token) VALUES (%s, %s)
+ON CONFLICT (resource) DO UPDATE SET token = greatest(guard.token, excluded.token)
+RETURNING token"""
+"""Answers the greatest token seen, this one included: another than this one means refused."""
+
+WITHIN: Final = "SELECT txid_current_if_assigned() IS NOT NULL"
+"""After the check: whether its transaction is still open. Where each statement is a transaction of
+its own (autocommit, a pooler that deals out statements) it isn't.
+"""
+
+_NAME: Final = r"[a-z_][a-z0-9_]{0,62}"
+_TABLE: Final = re.compile(rf"{_NAME}(\.{_NAME})?")
+_UNDEFINED_TABLE: Final = "42P01"
+
+
+class Connection(Protocol):
+    """A connection of the DB-API."""
+
+    def cursor(self) -> Any:
+        """A new cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableGuard:
+    """The guard of one resource, remembered in a row of `table`, made by `schema`."""
+
+    resource: str
+    table: str = "schedd_fence"
+
+    def __post_init__(self) -> None:
+        fencing.named(self.resource)
+        if not _TABLE.fullmatch(self.table):
+            raise Misconfigured(
+                f"{self.table!r:.80} can't be the guard's table: small letters, digits and _, with"
+                " or without a schema before a dot"
+            )
+
+    @property
+    def schema(self) -> str:
+        """The statement that makes the table, once for all resources: for your migrations."""
+        return SCHEMA.format(table=self.table)
+
+    def check(self, connection: Connection, token: int | None = None) -> None:
+        """Let only the greatest token pass, until the connection's transaction ends. `token`: by
+        default that of the environment.
+
+        Raises:
+            StaleToken: a greater one was seen. Roll back.
+            Misconfigured: no token, no table, or each statement commits by itself.
+        """
+        token = fencing.given(token)
+        with closing(connection.cursor()) as cursor:
+            seen = self._ask(cursor, CHECK.format(table=self.table), self.resource, token)
+            fencing.judge(self.resource, token, seen)
+            if not self._ask(cursor, WITHIN):
+                raise Misconfigured(
+                    "the check has committed by itself, so it guards nothing: begin a transaction"
+                    " (or switch autocommit off), and make the check and the writes in it"
+                )
+
+    def _ask(self, cursor: Any, statement: str, *values: object) -> Any:
+        try:
+            cursor.execute(statement, values)
+            return _only(cursor.fetchone())
+        except Exception as error:
+            if _sqlstate(error) == _UNDEFINED_TABLE:
+                raise Misconfigured(
+                    f"the guard's table {self.table} isn't there; make it once: {self.schema}"
+                ) from error
+            raise
+
+
+def _only(row: Any) -> Any:
+    """The one value of a row, whatever the connection makes of rows: tuple, mapping, value."""
+    if isinstance(row, Mapping):
+        return next(iter(row.values()))
+    return row if isinstance(row, int) else row[0]
+
+
+def _sqlstate(error: Exception) -> object:
+    """PostgreSQL's code for what is wrong, as psycopg and psycopg2 tell it."""
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

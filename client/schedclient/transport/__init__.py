@@ -1,0 +1,1 @@
+"""Calls over several members: methods, retries, fork."""

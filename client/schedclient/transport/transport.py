@@ -1,0 +1,571 @@
+"""Calls over any of several members: the dead are passed by, what is safe is tried again.
+
+    call ──▶ an endpoint that is connected ──▶ a place ──▶ answer
+                │ none is yet: try the next               │ UNAVAILABLE, or out of patience:
+                │                                         │ back off, go on
+                ╰──────────── until the deadline of the call ─────────╯
+
+Invariants
+- Each call has a deadline; no wait or try goes past it. Streams have one only if asked for.
+- A call that may not be made twice (`Again.UNSENT`) is begun on once at most: trying again is
+  allowed only before a connection stands, or where the stream was refused (`errors.REFUSED`).
+- A change that one try may have made is told so (`DeadlineExceeded`), whatever later tries came to.
+- The endpoint that answered last is asked first again.
+- At most AT_ONCE calls are under way, however many are asked for: the others wait here in the order
+  in which they came, and what a try may take counts from when it is sent.
+- Certificates that are changed on disk hold for the calls that begin LOOK_EVERY later.
+- Each event loop has channels of its own. A fork closes them first, and breaks off the streams that
+  their caller resumes (`forking`).
+- Streams, which last, have a connection beside that of the calls: they keep no call waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import threading
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from schedclient.errors import (
+    BROKEN,
+    NO_ANSWER,
+    REFUSED,
+    ApiError,
+    ClusterUnavailable,
+    DeadlineExceeded,
+    from_rpc,
+)
+from schedclient.transport import fork
+from schedclient.transport.methods import Again, Method
+from schedclient.transport.tries import NO_TIME, Tries, with_remedy
+from schedkit.backoff import Backoff
+from schedkit.errors import Misconfigured
+from schedkit.net.channel import MAX_STREAMS, TLS, Rotation, against_each, check_plaintext, connect
+from schedkit.net.handshake import is_tls, why_not
+
+Req = TypeVar("Req", bound=Message)
+Res = TypeVar("Res", bound=Message)
+
+NOBODY: Final = frozenset({"NO_ENDPOINT", "TLS_WANTED"})
+"""Why a call was never sent: in all its time none of the endpoints spoke with us."""
+SILENT: Final = "DATABASE_SILENT"
+"""Reason of a read that PostgreSQL didn't answer."""
+NO_DATABASE: Final = frozenset({SILENT, "DATABASE_UNAVAILABLE", "DEPENDENCY_REJECTED"})
+"""Reasons of a member that can't reach PostgreSQL, gets no answer from it, or is rejected by it."""
+DATABASE_TRIES: Final = 1.5
+"""Seconds after which such a call isn't tried again, unless its caller chose a timeout: callers get
+an answer within 3 s.
+"""
+TIMEOUT: Final = 20.0
+"""Seconds that a call may take if neither the call nor its client says otherwise."""
+ENOUGH: Final = 1.0
+"""Seconds in which another member may find out more than the one that was asked."""
+CONNECTING: Final = 1.5
+"""Seconds that connecting to one endpoint may take before the next is tried."""
+AT_ONCE: Final = MAX_STREAMS // 2
+"""Calls under way of one client. Half of what a connection bears: members of before also count
+those that have just ended, and other clients of this process share the connection.
+"""
+RETIRES_WITHIN: Final = 60.0
+"""Seconds that calls have to end which were made by a certificate that was changed since."""
+GRPC_LATE: Final = 1.0
+"""Seconds after its deadline by which gRPC must have ended a call."""
+CALLS: Final = ""
+STREAMS: Final = "streams"
+"""What a connection is used for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to reach a cluster. `timeout` in seconds holds for each call without its own."""
+
+    endpoints: tuple[str, ...]
+    tls: TLS | None = None
+    token: str | None = None
+    timeout: float = TIMEOUT
+    patience: float | None = None
+    """Seconds in which some endpoint must take the first connection; None: the call's timeout."""
+
+    def __post_init__(self) -> None:
+        if not self.endpoints:
+            raise Misconfigured("no endpoint given; write host:port,host:port")
+        for why in against_each(self.endpoints, self._against):
+            raise Misconfigured(why)
+
+    def _against(self, endpoint: str) -> str:
+        try:
+            check_plaintext(endpoint, insecure=self.tls is not None or not self.token)
+        except (Misconfigured, ValueError) as error:
+            return str(error)
+        return ""
+
+
+def split_endpoints(endpoints: str | Sequence[str]) -> tuple[str, ...]:
+    """`host:port,host:port` or a sequence of such, as a tuple without repetitions."""
+    written = [endpoints] if isinstance(endpoints, str) else endpoints
+    parts = [part.strip() for one in written for part in one.split(",")]
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def refuse_pickle() -> NoReturn:
+    """Say why a client can't be sent to another process."""
+    raise TypeError(
+        "a client can't be pickled: it holds connections and may hold a token;"
+        " pass its endpoints to the other process and make a client there"
+    )
+
+
+class Transport:
+    """Calls to a cluster from any event loop. Each loop has channels of its own, because a channel
+    of `grpc.aio` belongs to the loop that made it.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _Channels] = WeakKeyDictionary()
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle()
+
+    async def close(self) -> None:
+        """Close every channel; calls that are still under way end."""
+        loop = asyncio.get_running_loop()
+        here = self._by_loop.pop(loop, None)
+        for channels in self._by_loop.values():
+            channels.drop()
+        self._by_loop.clear()
+        if here is not None:
+            await here.close()
+
+    async def call(
+        self, method: Method[Req, Res], request: Req, timeout: float | None = None
+    ) -> Res:
+        """Make a call and return its answer.
+
+        Raises:
+            ApiError: see `schedclient.errors`.
+        """
+        channels, use = await self._begun()
+        try:
+            return await channels.call(method, request, timeout)
+        finally:
+            channels.uses.discard(use)
+
+    async def stream(
+        self, method: Method[Req, Res], request: Req, timeout: float | None = None
+    ) -> AsyncIterator[Res]:
+        """Yield the messages of one stream, from one endpoint. The caller continues where it broke.
+        `timeout` seconds are for all of it, with connecting.
+
+        Raises:
+            ApiError: see `schedclient.errors`; `ClusterUnavailable` when the stream broke.
+        """
+        channels, use = await self._begun()
+        try:
+            messages = channels.stream(method, request, timeout, use)
+            async with contextlib.aclosing(messages):
+                async for message in messages:
+                    yield message
+        finally:
+            channels.uses.discard(use)
+
+    async def _begun(self) -> tuple[_Channels, _Use]:
+        """The channels of the running loop, and the use that keeps a fork from closing them.
+
+        Waits until no thread forks.
+        """
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise Misconfigured(
+                "Client needs a running asyncio event loop;"
+                " with trio or another library, call SyncClient in a thread"
+            ) from None
+        while True:
+            with fork.lock():
+                fork.check()
+                if not fork.is_forking():
+                    return self._use(loop)
+            await asyncio.sleep(fork.LOOK_EVERY)
+
+    def _use(self, loop: asyncio.AbstractEventLoop) -> tuple[_Channels, _Use]:
+        channels = self._by_loop.get(loop)
+        if channels is None:
+            channels = self._by_loop[loop] = _Channels(self.settings, loop)
+            fork.register(channels)
+        use = _Use()
+        channels.uses.add(use)
+        return channels, use
+
+
+class _Use:
+    """A call or stream in flight."""
+
+    def __init__(self) -> None:
+        self.stream: grpc.aio.UnaryStreamCall[Any, Any] | None = None
+        """Set for a stream that its caller resumes."""
+        self.broken_off = False
+
+    def break_off(self) -> bool:
+        """End the stream because of a fork. False: it isn't one that may be ended."""
+        if self.stream is None:
+            return False
+        self.stream.cancel()
+        self.stream, self.broken_off = None, True
+        return True
+
+
+class _Channels:
+    """Channels of one event loop to all endpoints, opened when first needed."""
+
+    def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
+        self.settings = settings
+        self.uses = set[_Use]()
+        self._process = os.getpid()
+        self._loop = weakref.ref(loop)
+        self._order = list(settings.endpoints)
+        random.shuffle(self._order)  # many clients with one list spread over its members
+        self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
+        self._callables: dict[tuple[str, str], Any] = {}
+        token = settings.token
+        self._rotation, self._retiring = Rotation(settings.tls), set[asyncio.Task[None]]()
+        self._met = False
+        self._places = asyncio.Semaphore(AT_ONCE)
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+
+    async def close(self) -> None:
+        """Close every channel; calls that are still under way end."""
+        channels, self._channels = list(self._channels.values()), {}
+        self._callables.clear()
+        await asyncio.gather(*(channel.close() for channel in channels), *self._retiring)
+
+    def drop(self) -> None:
+        """Close idle channels: gRPC closes a channel that nothing refers to."""
+        if not self.uses and self._process == os.getpid():
+            self._callables.clear()
+            self._channels.clear()
+
+    def _break_off(self) -> None:
+        """End the streams that their callers resume, and close the channels if nothing is left."""
+        if self._process == os.getpid():
+            self.uses -= {use for use in self.uses if use.break_off()}
+            self.drop()
+
+    def release(self) -> fork.Open:
+        """Close the channels in the thread of their loop; return what is open."""
+        loop = self._running()
+        here = loop is not None and _runs_here(loop)
+        if loop is None or here:
+            self.drop()
+        elif self._channels:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(self._break_off)
+        if not self.is_open():
+            return fork.Open.NO
+        return fork.Open.FOR_THIS_THREAD if here else fork.Open.SHORTLY
+
+    def pass_through(self, seconds: float) -> None:
+        """Wait until the event loop has done what it was doing, for that long at most."""
+        loop = self._running()
+        if loop is None or _runs_here(loop):
+            return
+        passed = threading.Event()
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(passed.set)
+            passed.wait(seconds)
+
+    def _running(self) -> asyncio.AbstractEventLoop | None:
+        loop = self._loop()
+        return None if loop is None or loop.is_closed() or not loop.is_running() else loop
+
+    def is_open(self) -> bool:
+        """Return whether a channel is open or a call is in flight."""
+        return bool(self._channels or self._retiring or self.uses)
+
+    async def call(self, method: Method[Req, Res], request: Req, timeout: float | None) -> Res:
+        """Make a call and return its answer."""
+        tries = Tries(reads=method.reads(request))
+        try:
+            return await self._call(method, request, timeout, tries)
+        except (ClusterUnavailable, DeadlineExceeded) as error:
+            if isinstance(error, ClusterUnavailable):
+                told = tries.outcome(await self._explained(error))
+            else:
+                told = tries.outcome(error)
+            if told is error:
+                raise  # with what it came of
+            raise told from error
+
+    async def _call(
+        self, method: Method[Req, Res], request: Req, timeout: float | None, tries: Tries
+    ) -> Res:
+        deadline = _Deadline(self.settings.timeout if timeout is None else timeout)
+        chosen = timeout is not None or self.settings.timeout != TIMEOUT
+        backoff = Backoff(0.05, 1.0)
+        answer: grpc.aio.UnaryUnaryCall[Req, Res] | None = None
+        while True:
+            await self._connected(deadline)
+            if not await self._placed(deadline):
+                raise _never_sent()
+            try:
+                endpoint = await self._connected(deadline)  # the one of before may be gone by now
+                seconds = self._try_for(method, deadline)
+                answer = self._callable(endpoint, method)(
+                    request, timeout=seconds, metadata=self._metadata
+                )
+                async with asyncio.timeout(seconds + GRPC_LATE):
+                    return await answer
+            except TimeoutError:  # gRPC's own timer doesn't run
+                raise DeadlineExceeded(
+                    f"gRPC didn't end the call to {endpoint} at its deadline",
+                    reason=NO_ANSWER,
+                    remedy="see whether the call took effect, and restart this process",
+                    endpoint=endpoint,
+                ) from None
+            except grpc.aio.AioRpcError as error:
+                failure = from_rpc(error, endpoint)
+                tries.add(failure)
+                self._demote(endpoint, failure)
+                wait = backoff.next()
+                late = not chosen and deadline.passed() + wait > DATABASE_TRIES
+                if late and failure.reason in NO_DATABASE:
+                    raise failure from error.with_traceback(None)
+                if not self._worth_another(failure, method, deadline.left() - wait):
+                    raise failure from error.with_traceback(None)
+            finally:
+                answer = None  # no traceback keeps its channel open over a fork
+                self._places.release()
+            await asyncio.sleep(wait)
+
+    async def stream(
+        self, method: Method[Req, Res], request: Req, timeout: float | None, use: _Use
+    ) -> AsyncGenerator[Res, None]:
+        """Yield the messages of one stream, from one endpoint."""
+        settling = self.settings.timeout if timeout is None else min(timeout, self.settings.timeout)
+        ends = None if timeout is None else _Deadline(timeout)
+        try:
+            endpoint = await self._connected(_Deadline(settling), STREAMS)
+        except ClusterUnavailable as error:
+            raise await self._explained(error) from error
+        pieces: grpc.aio.UnaryStreamCall[Req, Res] | None = self._callable(
+            endpoint, method, stream=True
+        )(request, timeout=None if ends is None else ends.left(), metadata=self._metadata)
+        use.stream = pieces if method.resumes else None
+        try:
+            while pieces is not None:
+                piece = await pieces.read()
+                if piece is grpc.aio.EOF:
+                    return
+                if method.resumes:
+                    pieces = None  # a suspended frame keeps no channel open over a fork
+                yield cast("Res", piece)
+                pieces = use.stream if method.resumes else pieces
+        except asyncio.CancelledError:
+            if not use.broken_off or _is_cancelled():
+                raise
+        except grpc.aio.AioRpcError as error:
+            failure = from_rpc(error, endpoint)
+            self._demote(endpoint, failure)
+            error = error.with_traceback(None)
+            raise with_remedy(failure, reads=method.reads(request)) from error
+        finally:
+            pieces = pieces or use.stream
+            if pieces is not None:
+                pieces.cancel()
+            pieces = use.stream = None  # no traceback keeps its channel open over a fork
+        raise ClusterUnavailable(
+            f"the stream from {endpoint} was broken off: this process forked",
+            reason=BROKEN,
+            remedy="ask again",
+            endpoint=endpoint,
+        )
+
+    # -- Endpoints --
+
+    async def _connected(self, deadline: _Deadline, use: str = CALLS) -> str:
+        """An endpoint with a connection of this use: the first in order that gets one in time."""
+        backoff = Backoff(0.05, 1.0)
+        tried = False  # whether one has refused, or had all the time that connecting may take
+        if not self._met and self.settings.patience is not None:
+            deadline = _Deadline(min(self.settings.patience, deadline.left()))
+        while True:
+            for endpoint in tuple(self._order):
+                within = min(CONNECTING, deadline.left())
+                ready = await self._connects(endpoint, use, within)
+                if ready:
+                    self._met = True
+                    return endpoint
+                tried = tried or ready is not None or within == CONNECTING
+                self._to_the_end(endpoint)
+            wait = backoff.next()
+            if deadline.left() <= wait:
+                told = ", ".join(self.settings.endpoints)
+                if not tried:
+                    raise DeadlineExceeded(
+                        f"the time was over before a connection stood: {told}",
+                        reason=NO_TIME,
+                        remedy="give it more time; nothing was sent",
+                    )
+                raise ClusterUnavailable(
+                    f"no endpoint answers: {told}",
+                    reason="NO_ENDPOINT",
+                    remedy="check the endpoints, and that the members run",
+                )
+            await asyncio.sleep(wait)
+
+    async def _connects(self, endpoint: str, use: str, within: float) -> bool | None:
+        """Whether a connection stands; None: it neither did nor was refused `within` seconds."""
+        channel = self._channel(endpoint, use)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(within, 0.0)):
+                state = channel.get_state(try_to_connect=True)
+                while state is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        return False
+                    await channel.wait_for_state_change(state)
+                    state = channel.get_state(try_to_connect=True)
+                return True
+        return None
+
+    async def _placed(self, deadline: _Deadline) -> bool:
+        """Whether it is this call's turn within its time; then the caller releases the place."""
+        try:
+            async with asyncio.timeout(deadline.left()):
+                return await self._places.acquire()
+        except TimeoutError:
+            return False
+
+    def _worth_another(self, failure: ApiError, method: Method[Any, Any], left: float) -> bool:
+        if failure.reason == REFUSED:
+            return left > 0
+        if method.again is Again.UNSENT or left <= 0:
+            return False
+        if failure.reason == SILENT and (len(self._order) == 1 or left < ENOUGH):
+            return False  # the member has waited for PostgreSQL already
+        return isinstance(failure, ClusterUnavailable | DeadlineExceeded)
+
+    def _demote(self, endpoint: str, failure: ApiError) -> None:
+        """Ask another first the next time, if this one can't answer."""
+        if isinstance(failure, ClusterUnavailable | DeadlineExceeded):
+            self._to_the_end(endpoint)
+
+    def _to_the_end(self, endpoint: str) -> None:
+        self._order.remove(endpoint)
+        self._order.append(endpoint)
+
+    def _try_for(self, method: Method[Any, Any], deadline: _Deadline) -> float:
+        """Seconds for one try: with others to ask, not all that is left on one that may hang."""
+        left = deadline.left()
+        if method.again is Again.UNSENT or len(self._order) == 1:
+            return left
+        return min(left, method.patience)
+
+    # -- Channels --
+
+    async def _explained(self, error: ClusterUnavailable) -> ClusterUnavailable:
+        """The failure; where a handshake is what fails, with its own words."""
+        if self.settings.tls is None:
+            return await self._unspoken(error)
+        for endpoint in self.settings.endpoints:
+            why = await asyncio.to_thread(why_not, endpoint, self.settings.tls)
+            if why is not None:
+                return ClusterUnavailable(
+                    f"no TLS with {endpoint}: {why.what}", reason="TLS_REFUSED", remedy=why.remedy
+                )
+        return error
+
+    async def _unspoken(self, error: ClusterUnavailable) -> ClusterUnavailable:
+        """The failure of who talks in the clear, perhaps to members that talk TLS."""
+        if error.reason != "NO_ENDPOINT":
+            return error
+        looks = (asyncio.to_thread(is_tls, endpoint) for endpoint in self.settings.endpoints)
+        for endpoint, speaks in zip(
+            self.settings.endpoints, await asyncio.gather(*looks), strict=True
+        ):
+            if speaks:
+                return ClusterUnavailable(
+                    f"{endpoint} answers by TLS, and we talk in the clear",
+                    reason="TLS_WANTED",
+                    remedy="give tls (ca, with cert and key or a token); for schedctl:"
+                    f" schedctl config set NAME --at {endpoint} --ca FILE --cert FILE --key FILE,"
+                    " or --ca FILE --token-file FILE at the port for tokens",
+                )
+        return error
+
+    def _retire(self) -> None:
+        """The certificate was changed: calls from now on go by the new one."""
+        for channel in self._channels.values():
+            task = asyncio.create_task(channel.close(RETIRES_WITHIN), name="channel of before")
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+        self._channels.clear()
+        self._callables.clear()
+
+    def _channel(self, endpoint: str, use: str) -> grpc.aio.Channel:
+        if self._rotation.turned():
+            self._retire()
+        channel = self._channels.get((endpoint, use))
+        if channel is None:
+            channel = connect(endpoint, tls=self.settings.tls, use=use)
+            self._channels[endpoint, use] = channel
+        return channel
+
+    def _callable(self, endpoint: str, method: Method[Req, Res], *, stream: bool = False) -> Any:
+        key = (endpoint, method.path)
+        if key not in self._callables:
+            channel = self._channel(endpoint, STREAMS if stream else CALLS)
+            make = channel.unary_stream if stream else channel.unary_unary
+            self._callables[key] = cast("Any", make)(
+                method.path,
+                request_serializer=method.write,
+                response_deserializer=method.read,
+            )
+        return self._callables[key]
+
+
+class _Deadline:
+    """When a call must have ended, on the event loop's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._at = self._began + seconds
+
+    def passed(self) -> float:
+        """Return the seconds since the call began."""
+        return self._loop.time() - self._began
+
+    def left(self) -> float:
+        """Seconds that are left, never less than zero."""
+        return max(0.0, self._at - self._loop.time())
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+def _is_cancelled() -> bool:
+    """Return whether someone cancelled the running task."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _never_sent() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"the time was over before it was this call's turn: {AT_ONCE} are made at a time",
+        reason=NO_TIME,
+        remedy="give it more time, or make fewer at a time; nothing was sent",
+    )

@@ -1,0 +1,1 @@
+"""Values that calls return."""

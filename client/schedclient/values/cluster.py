@@ -1,0 +1,172 @@
+"""What calls on the cluster return: itself, its members, shards and workers, checkups, the audit.
+
+Values as all others (`values`): frozen, with aware UTC instants; None means unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from schedclient.values.base import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster(Value):
+    """The cluster as it stands."""
+
+    cluster_id: str
+    leader: str | None
+    term: int
+    shards: int
+    owned: int
+    members: int
+    workers: int
+    pending: int
+    running: int
+    retrying: int
+    jobs: int
+    dead_letters: int
+    version: str | None
+    paused: bool
+    paused_at: datetime | None
+    paused_by: str | None
+    pause_note: str | None
+    troubles: list[str]
+    """What keeps runs from being on time, in words; a pause isn't among it."""
+    recovering: bool
+    """It is paused because its database went back, to `paused_at`."""
+    lost_until: datetime | None
+    """Until when the database that was lost may have gone on."""
+    lost_members: tuple[str, ...]
+    lost_workers: tuple[str, ...]
+    """Names of those that were lost within the retention and haven't returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Value):
+    """One schedd process. `role` LEADER or FOLLOWER; `state` LIVE, DRAINING, FENCED or LOST."""
+
+    name: str
+    role: str
+    state: str
+    shards: int
+    weight: int
+    grpc: str | None
+    http: str | None
+    version: str | None
+    tenure: str | None
+    attached: bool
+    database: bool
+    tzdata: str | None
+    lost_at: datetime | None
+    """When the leader fenced its tenure, if it is LOST."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding(Value):
+    """What a checkup found. `severity` OK, WARN or BAD; `why` and `remedy` None where all is well.
+
+    `subject`: the member, endpoint, worker or table that it is about.
+    """
+
+    area: str
+    severity: str
+    check: str
+    subject: str | None
+    what: str
+    why: str | None
+    remedy: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup(Value):
+    """All findings of one member that was asked. `now`: cluster time when it answered."""
+
+    findings: tuple[Finding, ...]
+    member: str | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderTransfer(Value):
+    """A planned change of leader: names of members, terms, and how long it took."""
+
+    old_leader: str
+    new_leader: str
+    old_term: int
+    new_term: int
+    took: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardMove(Value):
+    """A shard whose owner changed, or would: names of members, None for nobody."""
+
+    shard: int
+    old_owner: str | None
+    new_owner: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard(Value):
+    """One hash partition of the jobs."""
+
+    shard: int
+    owner: str | None
+    epoch: int
+    tenure: str | None
+    assigned: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker(Value):
+    """One workerd. `state` LIVE, DRAINING (it says so itself) or LOST; `refuses`: why it takes no
+    new work though it is live, in words; `drained_at`, `drained_by`, `drain_reason`: who wants it
+    to take none until it is undrained. `unstored`: results that it has and no member has stored.
+    `unheard`: no member that answers hears it, so that it isn't known what runs on it: `free`,
+    `running`, `unstored` and `lease_age` are None.
+    """
+
+    name: str
+    incarnation: str
+    state: str
+    slots: int
+    free: int | None
+    running: int | None
+    labels: Mapping[str, str]
+    handlers: tuple[str, ...]
+    version: str | None
+    host: str | None
+    started_at: datetime | None
+    lease_age: timedelta | None
+    refuses: str | None
+    drained_at: datetime | None
+    drained_by: str | None
+    drain_reason: str | None
+    executors: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    """Whose runs it is given; none: of all."""
+    unstored: int | None
+    unheard: bool
+    lost_at: datetime | None
+    """When it was recorded as lost, if it is LOST."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry(Value):
+    """Who did what to which, and with what outcome."""
+
+    at: datetime
+    actor: str
+    action: str
+    object: str
+    outcome: str
+    reason: str | None
+    run_id: str | None
+    fencing_token: int
+    worker: str | None
+    source: str | None
+    before: str | None
+    after: str | None

@@ -1,0 +1,45 @@
+"""What a stream of events tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from schedclient.values.base import Value
+from schedclient.values.runs import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap(Value):
+    """What a stream couldn't tell, in words: of runs scheduled before this that have ended
+    meanwhile; None: of all.
+    """
+
+    why: str
+    scheduled_before: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEvent(Value):
+    """A change of leader, or a member or worker that was lost or returned. `kind`: leader-changed,
+    member-lost, member-returned, worker-lost, worker-returned or worker-restarted. `object`:
+    cluster/leader, member/NAME or worker/NAME. `text`: one sentence.
+    """
+
+    at: datetime
+    kind: str
+    object: str
+    text: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent(Value):
+    """A run as it stands now, a gap, or a change of the cluster. `cursor`: where to go on after
+    it, at any member.
+    """
+
+    run: Run | None
+    gap: Gap | None
+    cluster: ClusterEvent | None
+    cursor: str

@@ -1,0 +1,78 @@
+"""What calls on jobs return: definitions, and the instants that they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from schedclient.values.base import Value
+from schedclient.values.runs import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After(Value):
+    """The jobs that a job runs after: SUCCESS (also if None), FAILURE or ANY of their ends."""
+
+    jobs: tuple[str, ...]
+    when: str | None
+    with_output: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(Value):
+    """A definition. The whole of it is in `message`; here is what programs look at."""
+
+    job_id: str
+    namespace: str
+    name: str
+    generation: int
+    etag: str
+    labels: Mapping[str, str]
+    cron: tuple[str, ...]
+    every: timedelta | None
+    at: datetime | None
+    on_demand: bool
+    after: After | None
+    time_zone: str | None
+    priority: str | None
+    pool: str | None
+    timeout: timedelta | None
+    paused: bool
+    pause_note: str | None
+    paused_until: datetime | None
+    max_runs: int
+    runs_made: int
+    calendar_versions: Mapping[str, int]
+    next_run_at: datetime | None
+    created_at: datetime | None
+    updated_at: datetime | None
+    warnings: tuple[str, ...] = ()
+    """Why no running worker can take its runs, in answers to create and update."""
+
+    @property
+    def action(self) -> str | None:
+        """shell, http, grpc, python or plugin."""
+        chosen: str | None = self.message.WhichOneof("action")
+        return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instant(Value):
+    """One coming instant of a job: nominal, and with jitter. `excluded_by`: the calendar, in words,
+    for which it doesn't run.
+    """
+
+    scheduled_at: datetime
+    due_at: datetime
+    excluded_by: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstantExplanation(Value):
+    """Why a job ran, or not, at one instant, and the row that says so; None where there is none."""
+
+    answer: str
+    run: Run | None
+    backfilled: tuple[Run, ...]
+    """Runs that backfills made for this instant, oldest first."""

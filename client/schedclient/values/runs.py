@@ -1,0 +1,179 @@
+"""What calls on runs return, and why one waits or ended so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, cast
+
+from schedclient.values.base import Value
+from schedkit.protojson import payload_value
+from schedproto.v1 import run_pb2
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    RETRYING = "RETRYING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    SKIPPED = "SKIPPED"
+    MISSED = "MISSED"
+    COALESCED = "COALESCED"
+
+
+LIVE: Final = frozenset({RunState.PENDING, RunState.RUNNING, RunState.RETRYING})
+"""States that a run leaves again; every other one is its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress(Value):
+    """How far a running attempt is, by its own word: `done` of `total`, said `at`."""
+
+    fraction: float
+    done: float
+    total: float
+    note: str | None
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent(Value):
+    """A run that a chain's run came after, and how it had ended."""
+
+    job: str
+    run_id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(Value):
+    """The record of one occurrence of a job, or of one-time work."""
+
+    run_id: str
+    namespace: str
+    job: str | None
+    state: str
+    reason: str | None
+    priority: str | None
+    scheduled_at: datetime | None
+    due_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempt: int
+    assignments: int
+    fencing_token: int
+    worker: str | None
+    exit_code: int | None
+    lateness_ms: int | None
+    count: int
+    scheduled_until: datetime | None
+    job_id: str | None
+    generation: int
+    error: str | None
+    trigger: str | None
+    retry_at: datetime | None
+    backfill_id: str | None
+    fired_by: str | None
+    tenure: str | None
+    excluded_by: str | None
+    redrive_of: str | None
+    progress: RunProgress | None
+    parent_run_id: str | None
+    target: str | None
+    children: int
+    parents: tuple[Parent, ...]
+    losses: int
+    """How many times its worker was lost while it ran."""
+    most_losses: int
+    """At so many it fails; 0: none was lost yet."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will never change again."""
+        return self.state not in LIVE
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended well."""
+        return self.state == RunState.SUCCEEDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(Value):
+    """One try of a run, or one handing out that was lost."""
+
+    attempt: int
+    fencing_token: int
+    worker: str | None
+    assigned_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    state: str
+    reason: str | None
+    exit_code: int | None
+    error: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece(Value):
+    """A piece of a run's output, bytes as the job wrote them. `stream` is STDOUT or STDERR."""
+
+    stream: str
+    data: bytes
+    offset: int
+    at: datetime | None
+    omitted: int
+    """Bytes left out just before it."""
+    fencing_token: int
+    """Of the attempt that wrote it, where the run is followed; else 0."""
+    note: str | None
+    """Instead of data: what is to be known of the log, such as why it isn't whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Value):
+    """What a run returned: `value` is JSON's, or bytes where it was no JSON. `stored`: it was too
+    large for the database; `problem`: and why it isn't kept.
+    """
+
+    run_id: str
+    size: int
+    sha256: str | None
+    stored: bool
+    problem: str | None
+
+    @property
+    def value(self) -> Any:
+        """The JSON value, bytes, or None."""
+        payload = cast("run_pb2.RunResult", self.message).result
+        return payload.raw if payload.WhichOneof("kind") == "raw" else payload_value(payload)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was returned, not even `null`."""
+        return not self.stored and self.value is None and not self.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Value):
+    """One thing that was looked at to answer why."""
+
+    question: str
+    answer: str
+    remedy: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation(Value):
+    """Why a run waits, or why it ended so."""
+
+    answer: str
+    checks: tuple[Check, ...]
+    refused: bool
+    """It waits because each worker that might run it has refused it."""

@@ -1,0 +1,129 @@
+"""`schedctl cron`: what expressions mean, and what they add up to. Works without a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+
+from schedctl.failure import Failure
+from schedctl.options.global_options import Group, dst_options, pass_session
+from schedctl.output import show_data
+from schedctl.session import INSTANT, Session, When
+from schedkit.clock import utcnow
+
+
+@click.group(
+    cls=Group,
+    lazy={
+        "collide": "schedctl.commands.cron.load:collide",
+        "diff": "schedctl.commands.cron.lint:diff",
+        "forecast": "schedctl.commands.cron.load:forecast",
+        "lint": "schedctl.commands.cron.lint:lint",
+    },
+)
+def cron() -> None:
+    """Cron expressions."""
+
+
+@cron.command()
+@click.argument("expression")
+@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA name.")
+@click.option("--after", type=When(), metavar=INSTANT, help="Exclusive.  [default: now]")
+@click.option("--next", "count", default=10, show_default=True, type=click.IntRange(0, 1000))
+@click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
+@dst_options
+@click.option("--exclude-cron", multiple=True, metavar="EXPR", help="Not at these times.")
+@click.option(
+    "--calendar",
+    "calendars",
+    multiple=True,
+    metavar="FILE",
+    help="Not what these manifests (kind: calendar) name.",
+)
+@click.option(
+    "-f",
+    "--file",
+    "files",
+    multiple=True,
+    metavar="FILE|DIR|-",
+    help="Crontabs and manifests: how many of them start in the same minutes.",
+)
+@click.option("--jobs", "with_jobs", is_flag=True, help="How many of the cluster's jobs do.")
+@pass_session
+def explain(
+    session: Session,
+    expression: str,
+    tz: str,
+    after: datetime | None,
+    count: int,
+    job: str,
+    dst_gap: str,
+    dst_overlap: str,
+    exclude_cron: tuple[str, ...],
+    calendars: tuple[str, ...],
+    files: tuple[str, ...],
+    with_jobs: bool,
+) -> None:
+    """What an expression means, when it is next, and what changes of the clock do to it."""
+    from schedctl.timetables import exclusions, timetables
+    from schedd.core.schedule.cron import CronError
+    from schedd.core.schedule.cron import explain as explained
+
+    exclude = exclusions.exclude_of(exclude_cron, calendars, tz)
+    since, seed = after or utcnow(), f"{session.namespace}/{job}" if job else ""
+    dst = timetables.dst_of(dst_gap, dst_overlap)
+    try:
+        told = explained(expression, tz, after=since, count=count, seed=seed, dst=dst)
+        if exclude:
+            told = exclusions.without(told, exclude, since, count, seed, dst)
+    except CronError as error:
+        raise Failure(
+            f"{error.field}: {error.problem}",
+            reason="WRONG_EXPRESSION",
+            remedy=error.hint or "schedctl cron explain '*/5 * * * *'",
+        ) from None
+    beside = None
+    if files or with_jobs:
+        beside = _beside(session, files, tz, job, told.instants, with_jobs=with_jobs)
+    if not session.tabular:
+        data = {
+            "expression": told.expression,
+            "timeZone": told.time_zone,
+            "description": told.description,
+            "next": [at.isoformat() for at in told.instants],
+            "notes": list(told.notes),
+        }
+        show_data(session, data if beside is None else data | {"beside": beside})
+        return
+    click.echo(told.description)
+    for number, at in enumerate(told.instants):
+        others = "" if beside is None else f"  {beside[number]:,} more in this minute"
+        click.echo(f"  {at.isoformat(sep=' ')}  {at:%a}{others}")
+    for note in told.notes:
+        click.echo(f"note: {note}")
+
+
+def _beside(
+    session: Session,
+    files: Sequence[str],
+    tz: str,
+    job: str,
+    instants: Sequence[datetime],
+    *,
+    with_jobs: bool,
+) -> list[int]:
+    """How many schedules of these files and of the cluster, but for `job`, start in the minute of
+    each instant.
+    """
+    from schedctl.timetables import timetables
+    from schedd.core.schedule.timetable import beside
+
+    tables = [timetables.given(session, (), files, tz, None)] if files else []
+    tables += [timetables.of_cluster(session)] if with_jobs else []
+    entries = [one for table in tables for one in table.entries if not job or one.name != job]
+    found, wrong = beside(entries, instants)
+    for number, table in enumerate(tables):
+        timetables.tell_left_out(table, [] if number else wrong)
+    return found

@@ -1,0 +1,251 @@
+"""`schedctl cron lint` and `diff`: is it what was meant, and is it the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from schedctl.failure import Failure
+from schedctl.options.global_options import Command, dst_options, pass_session
+from schedctl.output import message, show_data, show_objects
+from schedctl.session import INSTANT, Session, When
+from schedctl.timetables.timetables import Table, dst_of, given, source_options, window_options
+from schedd.core.schedule.compiled_schedule import CronSchedule
+from schedd.core.schedule.cron import CronError, ScheduleError, describe
+from schedd.core.schedule.cron import parse as parse_expression
+from schedd.core.schedule.timetable import Entry, Finding, Level, differ, grid_over, rows_of
+from schedd.core.schedule.timetable import lint as linted
+from schedkit.clock import utcnow
+from schedkit.text import duration
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A finding and where it is from."""
+
+    where: str
+    name: str
+    expression: str
+    zone: str
+    finding: Finding
+
+
+@click.command(cls=Command)
+@source_options
+@click.option("--strict", is_flag=True, help="Exit 1 on warnings too.")
+@click.option(
+    "--after", type=When(), metavar=INSTANT, help="Changes of clocks from then on.  [default: now]"
+)
+@pass_session
+def lint(
+    session: Session,
+    expressions: tuple[str, ...],
+    files: tuple[str, ...],
+    tz: str,
+    user_column: bool | None,
+    strict: bool,
+    after: datetime | None,
+) -> None:
+    """Find what is wrong, or perhaps not meant, in expressions, crontabs, manifests, or the jobs.
+
+    Exit 1 if there is an error.
+    """
+    table = given(session, expressions, files, tz, user_column)
+    told = list(_findings(table, after or utcnow()))
+    if session.tabular:
+        for one in told:
+            _say(one)
+    else:
+        show_objects(session, [_plain(one) for one in told])
+    errors = sum(one.finding.level is Level.ERROR for one in told)
+    warnings = len(told) - errors
+    looked = sum(len(_expressions(entry)) for entry in table.entries)
+    message(
+        f"{_many(looked, 'expression')}: {_many(errors, 'error')}, {_many(warnings, 'warning')}"
+    )
+    if errors or (strict and told):
+        click.get_current_context().exit(1)
+
+
+def _findings(table: Table, after: datetime) -> Iterator[Told]:
+    for fault in table.faults:
+        yield Told(
+            fault.where, "", "", "", Finding(Level.ERROR, "unread", fault.problem, fault.hint)
+        )
+    for where, trap in table.traps:
+        finding = Finding(Level.WARNING, trap.rule, trap.problem, trap.hint)
+        yield Told(where, "", "", "", finding)
+    for where, name, finding in table.warnings:
+        yield Told(where, name, "", "", finding)
+    for entry in table.entries:
+        crontab = entry.where.rpartition(":")[0] in table.crontabs
+        yield from _of_entry(entry, after, crontab=crontab)
+
+
+def _of_entry(entry: Entry, after: datetime, *, crontab: bool) -> Iterator[Told]:
+    schedule = entry.schedule
+    if not isinstance(schedule, CronSchedule):
+        yield from _of_plain(entry, after)
+        return
+    for number, text in enumerate(schedule.expressions):
+        found = linted(
+            text,
+            schedule.zone,
+            after=after,
+            seed=entry.seed,
+            dst=schedule.dst,
+            crontab=crontab,
+        )
+        where = entry.where
+        if len(entry.lines) > number:
+            where = f"{where.rpartition(':')[0]}:{entry.lines[number]}"
+        for finding in found:
+            yield Told(where, entry.name, text, schedule.zone, finding)
+
+
+def _of_plain(entry: Entry, after: datetime) -> Iterator[Told]:
+    """An interval or an instant, which can only be wrong as a whole."""
+    _, wrong = rows_of([entry], grid_over(after, timedelta(minutes=1)))
+    for one in wrong:
+        finding = Finding(Level.ERROR, one.error.field, str(one.error), one.error.hint)
+        yield Told(entry.where, entry.name, "", "", finding)
+
+
+def _expressions(entry: Entry) -> tuple[str, ...]:
+    return entry.schedule.expressions if isinstance(entry.schedule, CronSchedule) else ("",)
+
+
+def _say(one: Told) -> None:
+    finding = one.finding
+    written = f"{one.expression}: " if one.expression else ""
+    level = finding.level.value.lower()
+    click.echo(f"{one.where}: {level}: {written}{finding.problem} [{finding.rule}]")
+    if finding.hint:
+        click.echo(f"  try: {finding.hint}")
+
+
+def _plain(one: Told) -> dict[str, Any]:
+    return {
+        "where": one.where,
+        "name": one.name,
+        "expression": one.expression,
+        "timeZone": one.zone,
+        "level": one.finding.level.value,
+        "rule": one.finding.rule,
+        "problem": one.finding.problem,
+        "hint": one.finding.hint,
+        "rewrites": [
+            {
+                "expression": rewrite.text,
+                "description": rewrite.description,
+                "start": rewrite.start or None,
+                "end": rewrite.end or None,
+                "difference": rewrite.difference or None,
+            }
+            for rewrite in one.finding.rewrites
+        ],
+    }
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+@click.command(cls=Command)
+@click.argument("first")
+@click.argument("second")
+@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="Of both.")
+@click.option("--second-tz", metavar="ZONE", help="Of the second.  [default: as --tz]")
+@click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
+@dst_options
+@window_options("366d")
+@click.option("--limit", default=10, show_default=True, type=click.IntRange(0, 1000))
+@pass_session
+def diff(
+    session: Session,
+    first: str,
+    second: str,
+    tz: str,
+    second_tz: str | None,
+    job: str,
+    dst_gap: str,
+    dst_overlap: str,
+    start: datetime | None,
+    span: timedelta,
+    limit: int,
+) -> None:
+    """The instants that one expression has and the other lacks. Exit 1 if there are any."""
+    dst = dst_of(dst_gap, dst_overlap)
+    begin = (start or utcnow()).replace(microsecond=0)
+    one, other = (
+        Entry(job, "", CronSchedule((text,), zone, dst), session.namespace)
+        for text, zone in ((first, tz), (second, second_tz or tz))
+    )
+    try:
+        words = [describe(first, one.seed), describe(second, other.seed)]
+        found = differ(one, other, begin, span, limit)
+        info = ZoneInfo(parse_expression(first, zone=tz, seed="").zone)
+    except ScheduleError as error:
+        raise wrong_expression(error) from None
+    listed = [[at.astimezone(info) for at in side] for side in (found.in_first, found.in_second)]
+    sides = (
+        _Side("first", "<", first, words[0], listed[0], found.only_first),
+        _Side("second", ">", second, words[1], listed[1], found.only_second),
+    )
+    if session.tabular:
+        since = begin.astimezone(info).isoformat(sep=" ")
+        _tell_difference(sides, f"{duration.render(span)} from {since}", found.both)
+    else:
+        within = {"from": begin.isoformat(), "to": (begin + span).isoformat()}
+        show_data(
+            session, within | {side.name: _only(side) for side in sides} | {"both": found.both}
+        )
+    if found.differ:
+        click.get_current_context().exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One of two that are compared, with the first `instants` of the `count` that it alone has."""
+
+    name: str
+    mark: str
+    expression: str
+    description: str
+    instants: list[datetime]
+    count: int
+
+
+def _tell_difference(sides: Sequence[_Side], window: str, both: int) -> None:
+    for side in sides:
+        click.echo(f"{side.mark} {side.expression}: {side.description}")
+    alone = ", ".join(f"{side.count:,} in the {side.name} alone" for side in sides)
+    click.echo(f"{window}: {alone}, {both:,} in both")
+    for side in sides:
+        for at in side.instants:
+            click.echo(f"  {side.mark} {at.isoformat(sep=' ')}  {at:%a}")
+        if side.count > len(side.instants):
+            click.echo(f"  {side.mark} … {side.count - len(side.instants):,} more")
+
+
+def _only(side: _Side) -> dict[str, Any]:
+    return {
+        "expression": side.expression,
+        "description": side.description,
+        "only": side.count,
+        "instants": [at.isoformat() for at in side.instants],
+    }
+
+
+def wrong_expression(error: ScheduleError) -> Failure:
+    """What the dialect refuses, as three lines."""
+    return Failure(
+        f"{error.field}: {error.problem}",
+        reason="WRONG_EXPRESSION" if isinstance(error, CronError) else "WRONG_SCHEDULE",
+        remedy=error.hint or "schedctl cron explain '*/5 * * * *'",
+    )

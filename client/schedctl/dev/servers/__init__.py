@@ -1,0 +1,1 @@
+"""Servers of a development cluster: etcd, PostgreSQL, their processes."""

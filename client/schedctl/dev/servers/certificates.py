@@ -1,0 +1,64 @@
+"""The certificates of a cluster that was brought up with `--tls`: its own authority, in D/tls.
+
+D/tls/ca.pem  ca.key  m1.pem m1.key …  w1.pem w1.key …  dev.pem dev.key (you, as admin)
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+from schedctl.dev.records import Folder, Kind, Part, State
+from schedd.core.jobs import rights
+from schedd.core.jobs.rights import EVERY, Role, uri_of, uris_of_user
+from schedkit.net.channel import TLS
+
+YOU: Final = "dev"
+LIFETIME: Final = timedelta(days=365)
+HOSTS: Final = ("127.0.0.1", "localhost")
+_KINDS: Final = {Kind.MEMBER: rights.Kind.MEMBER, Kind.WORKER: rights.Kind.WORKER}
+
+
+def issue(folder: Folder, parts: Iterable[Part]) -> None:
+    """Fresh certificates for these daemons and for you; the authority, too, the first time."""
+    from schedctl.authority import Authority, Subject
+
+    authority = Authority(folder.tls)
+    if not authority.certificate.exists():
+        authority = Authority.create(folder.tls)
+    subjects = [
+        Subject(
+            part.name,
+            [uri_of(_KINDS[part.kind], part.name)],
+            HOSTS if part.kind is Kind.MEMBER else (),
+        )
+        for part in parts
+    ]
+    for subject in (*subjects, Subject(YOU, uris_of_user(YOU, Role.ADMIN, [EVERY]))):
+        authority.issue(subject, folder.tls, LIFETIME)
+
+
+def files_of(folder: Folder, name: str) -> TLS:
+    """Of a daemon, or of YOU."""
+    return TLS(folder.tls / "ca.pem", folder.tls / f"{name}.pem", folder.tls / f"{name}.key")
+
+
+def settings_of(folder: Folder, state: State, name: str) -> dict[str, dict[str, str]]:
+    """What a daemon's file says of them."""
+    if not state.tls:
+        return {}
+    tls = files_of(folder, name)
+    return {"tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)}}
+
+
+def trust(folder: Folder, state: State) -> ssl.SSLContext | None:
+    """How you ask its members over HTTPS; None: they talk in the clear."""
+    if not state.tls:
+        return None
+    you = files_of(folder, YOU)
+    context = ssl.create_default_context(cafile=you.ca)
+    assert you.cert is not None
+    context.load_cert_chain(you.cert, you.key)
+    return context

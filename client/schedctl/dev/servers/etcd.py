@@ -1,0 +1,120 @@
+"""One etcd server for `schedctl dev`: start it, wait until it is ready, require a password.
+
+It listens for peers on a Unix socket in its data folder, which is closed to other users: etcd has
+no password for peers, and a cluster of one has none. SIGTERM stops it and leaves nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from schedctl.dev.errors import DevError, Ended, NotReady
+from schedctl.dev.servers.http import Answer, fetch, post
+from schedctl.dev.servers.ports import address
+from schedctl.dev.servers.processes import Process, spawn, tail, wait_for
+
+ROOT: Final = "root"
+USER: Final = "schedd"
+"""The daemons' user: all keys, but no administration of users."""
+_ALL_KEYS: Final = base64.b64encode(b"\0").decode()
+
+
+def start(
+    program: Path,
+    data: Path,
+    *,
+    client: int,
+    peer: int,
+    log: Path,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Process:
+    """Start a cluster of one in `data` (made if need be); returns before it answers. `settings`
+    are further flags, without their dashes.
+    """
+    peers = f"http://{address(peer)}"
+    clients = f"http://{address(client)}"
+    data.mkdir(mode=0o700, exist_ok=True)
+    return spawn(
+        [
+            os.fspath(program),
+            *("--name", "dev"),
+            *("--data-dir", os.fspath(data)),
+            *("--listen-client-urls", clients),
+            *("--advertise-client-urls", clients),
+            *("--listen-peer-urls", "unix://peers:0"),  # the file `peers:0` in the data folder
+            *("--initial-advertise-peer-urls", peers),
+            *("--initial-cluster", f"dev={peers}"),
+            *("--auto-compaction-mode", "periodic"),
+            *("--auto-compaction-retention", "1h"),
+            *("--log-level", "warn"),
+            *("--bcrypt-cost", "4"),  # the passwords are random and long
+            *(f"--{name}={value}" for name, value in settings.items()),
+        ],
+        log=log,
+        cwd=data,
+        # etcd takes every ETCD_… variable for a flag.
+        env={key: value for key, value in os.environ.items() if not key.startswith("ETCD_")},
+    )
+
+
+def wait_ready(server: Process, client: int, log: Path, timeout: float) -> None:
+    """Wait until it serves (it has a leader: itself).
+
+    Raises:
+        Ended: it died. NotReady: `timeout` seconds passed. Both carry the log's tail.
+    """
+    if wait_for(lambda: _healthy(client) or not server.alive(), timeout) and server.alive():
+        return
+    if not server.alive():
+        raise Ended("etcd", log)
+    raise NotReady("etcd is not ready yet", f"look into {log}", evidence=tail(log))
+
+
+def require_password(client: int, password: str) -> None:
+    """Enable authentication with the users `root` and `schedd`, if it isn't enabled yet.
+
+    Raises:
+        DevError: etcd refused; or its users have another password.
+    """
+    if not _accepts(client, ROOT, password):
+        for user in (ROOT, USER):
+            _add(client, "user/add", {"name": user, "password": password})
+            _add(client, "role/add", {"name": user})
+            _add(client, "user/grant", {"user": user, "role": user})
+        everything = {"permType": "READWRITE", "key": _ALL_KEYS, "range_end": _ALL_KEYS}
+        _add(client, "role/grant", {"name": USER, "perm": everything})
+        _add(client, "enable", {})
+    for user in (ROOT, USER):
+        if not _accepts(client, user, password):
+            raise DevError(
+                f"etcd at {address(client)} refuses the password of user {user!r}",
+                "the password is in cluster.json; schedctl dev reset creates the cluster again",
+            )
+
+
+def _accepts(client: int, user: str, password: str) -> bool:
+    answer = _call(client, "authenticate", {"name": user, "password": password})
+    return answer.status == 200
+
+
+def _add(client: int, what: str, body: Mapping[str, Any]) -> None:
+    answer = _call(client, what, body)
+    if answer.status != 200 and b"already exists" not in answer.body:
+        raise DevError(f"etcd refused auth/{what}", evidence=answer.body.decode(errors="replace"))
+
+
+def _call(client: int, what: str, body: Mapping[str, Any]) -> Answer:
+    answer = post(f"http://{address(client)}/v3/auth/{what}", body, timeout=5.0)
+    if answer is None:
+        raise NotReady(f"etcd at {address(client)} did not answer auth/{what} within 5 s")
+    return answer
+
+
+def _healthy(client: int) -> bool:
+    answer = fetch(f"http://{address(client)}/health")
+    return answer is not None and answer.status == 200

@@ -1,0 +1,272 @@
+"""One PostgreSQL server of our own: made, started, made ready, stopped, and cleaned up after.
+
+Rules:
+- the process started is the postmaster itself, so that a signal to its pid hits PostgreSQL;
+- a server that was killed leaves nothing behind that could hinder the next one or outlive `stop`:
+  no stale lock file, no orphaned backend, no System V segment, nothing in /dev/shm;
+- the callers hold the folder's lock: whatever still runs in a data folder that is about to be
+  started belongs to nobody.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from schedctl.dev.errors import DevError, Ended, NotReady
+from schedctl.dev.servers import nonroot
+from schedctl.dev.servers.binaries import PostgresBinaries
+from schedctl.dev.servers.ports import HOST
+from schedctl.dev.servers.processes import Process, end, living_in, spawn, tail, wait_for
+
+if TYPE_CHECKING:
+    from psycopg2.extensions import connection
+
+ROLE = "schedd"
+ADMIN = "postgres"
+
+SETTINGS: Mapping[str, str] = {
+    "max_connections": "200",
+    "shared_buffers": "128MB",
+    "max_wal_size": "1GB",
+    "timezone": "'UTC'",
+    "log_timezone": "'UTC'",
+    "log_line_prefix": "'%m [%p] %a '",
+    "log_lock_waits": "on",
+    "log_checkpoints": "off",
+    # Files of the data folder, not of /dev/shm: there they would outlive a killed server.
+    "dynamic_shared_memory_type": "mmap",
+}
+"""What differs from PostgreSQL's own defaults; written once, into `postgresql.conf`."""
+
+ROLE_LIMITS: Mapping[str, str] = {
+    "statement_timeout": "3s",
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "2s",
+}
+"""Settings of the daemons' role (RELIABILITY, Timings): on the role, so poolers can't lose them."""
+
+_TRUST = re.compile(r"^([^#\n]*\s)trust\b", re.MULTILINE)
+
+
+def dsn(
+    port: int,
+    *,
+    database: str = ROLE,
+    role: str = ROLE,
+    host: str = HOST,
+    password: str | None = None,
+) -> str:
+    """The URL of a database of the server on this port. `password` is URL-safe."""
+    user = role if password is None else f"{role}:{password}"
+    return f"postgresql://{user}@{host}:{port}/{database}"
+
+
+def environment() -> dict[str, str]:
+    """Our environment without what libpq or the server would take for settings of theirs."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PG")}
+
+
+def initialise(
+    binaries: PostgresBinaries, data: Path, settings: Mapping[str, str] = SETTINGS
+) -> None:
+    """Make an empty data folder, unless it is there. Interrupted half-way, it leaves none.
+
+    Raises:
+        DevError: initdb failed; says what it said.
+    """
+    if data.exists():
+        return
+    draft = data.with_name(f"{data.name}.new")
+    shutil.rmtree(draft, ignore_errors=True)
+    made = subprocess.run(
+        [
+            *nonroot.command_prefix(draft, binaries.initdb),
+            os.fspath(binaries.initdb),
+            *("--pgdata", os.fspath(draft)),
+            *("--username", ADMIN),
+            *("--auth", "trust"),
+            *("--encoding", "UTF8"),
+            *("--locale", "C"),
+            "--no-sync",  # nothing in it is worth it yet; the server itself syncs as always
+        ],
+        cwd=data.parent,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode != 0:
+        raise DevError("initdb failed", evidence=made.stderr.strip() or made.stdout.strip())
+    with (draft / "postgresql.conf").open("a", encoding="utf-8") as conf:
+        conf.write("\n# schedctl dev\n")
+        conf.writelines(f"{name} = {value}\n" for name, value in settings.items())
+    draft.rename(data)
+
+
+def require_password(binaries: PostgresBinaries, data: Path, password: str) -> None:
+    """Make a stopped server refuse connections without a password, if it doesn't yet.
+
+    Sets the superuser's password in single-user mode, where no port is open; then replaces each
+    `trust` of `pg_hba.conf`. Interrupted halfway, it runs again at the next start.
+
+    Raises:
+        DevError: the password could not be set.
+    """
+    rules = data / "pg_hba.conf"
+    text = rules.read_text(encoding="utf-8")
+    closed = _TRUST.sub(r"\1scram-sha-256", text)
+    if closed == text:
+        return
+    clean_up(data)
+    done = subprocess.run(
+        [
+            *nonroot.command_prefix(data, binaries.postgres),
+            os.fspath(binaries.postgres),
+            *("--single", "-D", os.fspath(data)),
+            *("-c", "password_encryption=scram-sha-256"),
+            "postgres",
+        ],
+        input=f"ALTER ROLE {ADMIN} PASSWORD '{password}'\n",
+        cwd=data.parent,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 or "ERROR:" in done.stderr:
+        raise DevError("the password of PostgreSQL was not set", evidence=done.stderr.strip())
+    rules.write_text(closed, encoding="utf-8")
+
+
+def start(
+    binaries: PostgresBinaries,
+    data: Path,
+    port: int,
+    log: Path,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Process:
+    """Start the server of an initialised data folder; returns before it accepts connections.
+    `settings` hold for this start, above those of its file.
+    """
+    clean_up(data)
+    return spawn(
+        [
+            *nonroot.command_prefix(data, binaries.postgres),
+            os.fspath(binaries.postgres),
+            *("-D", os.fspath(data)),
+            *("-h", HOST),
+            *("-p", str(port)),
+            *("-k", ""),
+            *(word for name, value in settings.items() for word in ("-c", f"{name}={value}")),
+        ],
+        log=log,
+        cwd=data.parent,
+        env=environment(),
+    )
+
+
+def wait_ready(
+    server: Process, port: int, log: Path, timeout: float, password: str | None = None
+) -> None:
+    """Wait until it accepts connections (a crash recovery may come first).
+
+    Raises:
+        Ended: it died. NotReady: `timeout` seconds passed. Both carry the log's tail.
+    """
+    if wait_for(lambda: _answers(port, password) or not server.alive(), timeout) and server.alive():
+        return
+    if not server.alive():
+        raise Ended("PostgreSQL", log)
+    raise NotReady("PostgreSQL is not ready yet", f"look into {log}", evidence=tail(log))
+
+
+def prepare(
+    port: int,
+    *,
+    database: str = ROLE,
+    template: str | None = None,
+    host: str = HOST,
+    password: str | None = None,
+) -> str:
+    """Create the daemons' role with its limits and a database that it owns; return the DSN.
+
+    `password` is that of both roles; None: the server trusts its host.
+    """
+    admin = dsn(port, database="postgres", role=ADMIN, host=host, password=password)
+    with connect(admin) as session, session.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (ROLE,))
+        if cursor.fetchone() is None:
+            cursor.execute(f"CREATE ROLE {ROLE} LOGIN")
+        if password is not None:
+            cursor.execute("SET password_encryption = 'scram-sha-256'")
+            cursor.execute(f"ALTER ROLE {ROLE} PASSWORD %s", (password,))
+        for setting, value in ROLE_LIMITS.items():
+            cursor.execute(f"ALTER ROLE {ROLE} SET {setting} = %s", (value,))
+        cursor.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database,))
+        if cursor.fetchone() is None:
+            origin = f' TEMPLATE "{template}"' if template else ""
+            cursor.execute(f'CREATE DATABASE "{database}" OWNER {ROLE}{origin}')
+    return dsn(port, database=database, host=host, password=password)
+
+
+def stop(server: Process | None, data: Path) -> None:
+    """End the server and everything it left: fast shutdown, then immediate, then by force."""
+    for process in living_in(data):  # a backend that was paused would hold the shutdown up
+        process.send(signal.SIGCONT)
+    if server is not None:
+        end([server], (signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0))
+    clean_up(data)
+
+
+def clean_up(data: Path) -> None:
+    """Remove what a killed server leaves: backends, their shared memory, the lock file."""
+    end(list(living_in(data)))
+    lock = data / "postmaster.pid"
+    try:
+        lines = lock.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return
+    # Line 7 holds key and id of the System V segment that guards the data folder.
+    if len(lines) >= 7 and len(ids := lines[6].split()) == 2:
+        _remove_segment(key=int(ids[0]), segment=int(ids[1]))
+    lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def connect(url: str, timeout: int = 5) -> Iterator[connection]:
+    """A session in autocommit, deaf to the PG… variables that change what a URL means."""
+    import psycopg2
+
+    session = psycopg2.connect(url, sslmode="disable", options="", connect_timeout=timeout)
+    with closing(session):
+        session.autocommit = True
+        yield session
+
+
+def _answers(port: int, password: str | None) -> bool:
+    import psycopg2
+
+    try:
+        admin = dsn(port, database="postgres", role=ADMIN, password=password)
+        with connect(admin, timeout=2):
+            return True
+    except psycopg2.OperationalError:
+        return False
+
+
+def _remove_segment(*, key: int, segment: int) -> None:
+    libc = ctypes.CDLL(None)
+    # The id may be somebody else's by now; the key, made from the folder's inode, tells.
+    if libc.shmget(ctypes.c_int(key), ctypes.c_size_t(0), 0) == segment:
+        ipc_rmid = 0
+        libc.shmctl(segment, ipc_rmid, None)

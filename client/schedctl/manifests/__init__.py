@@ -1,0 +1,1 @@
+"""Manifests: YAML documents that become jobs, pools and calendars."""

@@ -1,0 +1,76 @@
+"""Jobs of manifests that run after each other: parents are stored first, whatever the file's order.
+
+manifests ─→ in_order: parents before children, else as they stand ─→ a cycle is refused here
+plan: a child of one that isn't there yet is checked without it (`without`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from schedctl.failure import Failure
+from schedctl.manifests.manifests import Manifest
+from schedproto.v1 import job_pb2
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+
+def key_of(job: job_pb2.Job, namespace: str) -> Key:
+    """Of a job, where `namespace` is the one of the call."""
+    return (job.namespace or namespace, job.name)
+
+
+def in_order(found: Sequence[Manifest], namespace: str) -> list[Manifest]:
+    """Parents before their children.
+
+    Raises:
+        Failure: some of them run after each other in a circle; with the path.
+    """
+    by_key = {key_of(one.job, namespace): one for one in found}
+    done: dict[Key, Manifest] = {}
+    for key in by_key:
+        _visit(key, by_key, done)
+    return list(done.values())
+
+
+def _visit(first: Key, by_key: dict[Key, Manifest], done: dict[Key, Manifest]) -> None:
+    """Depth first, by hand: a chain may be longer than the interpreter's stack."""
+    path = [first]
+    while path:
+        here = path[-1]
+        place, _ = here
+        if here in done:
+            path.pop()
+            continue
+        parents = [(place, name) for name in by_key[here].job.after.jobs]
+        left = [one for one in parents if one in by_key and one not in done]
+        if not left:
+            done[here] = by_key[here]
+            path.pop()
+        elif left[0] in path:
+            names = [name for _, name in path[path.index(left[0]) :]]
+            told = " → ".join([left[0][1], *reversed(names)])
+            raise Failure(
+                f"{by_key[here].where}: {here[1]}: after.jobs closes a cycle: {told}",
+                reason="CHAIN_CYCLE",
+                remedy="take one of these out of the `after` of the next; nothing was stored",
+            )
+        else:
+            path.append(left[0])
+
+
+def without(job: job_pb2.Job, made: Collection[Key], namespace: str) -> job_pb2.Job:
+    """The job without the parents that are made before it, for a check while they aren't there."""
+    place, _ = key_of(job, namespace)
+    there = [name for name in job.after.jobs if (place, name) not in made]
+    if len(there) == len(job.after.jobs):
+        return job
+    found = job_pb2.Job()
+    found.CopyFrom(job)
+    if there:
+        found.after.jobs[:] = there
+    else:
+        found.ClearField("after")
+        found.on_demand = True
+    return found

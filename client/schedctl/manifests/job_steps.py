@@ -1,0 +1,209 @@
+"""The jobs among manifests: checked with all else, stored last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, cast
+
+from google.protobuf.message import Message
+
+from schedclient import ApiError, Client, Job, NotFound
+from schedclient.calls.jobs import Jobs
+from schedclient.values.reading import value_of
+from schedctl.failure import Failure, of_manifest
+from schedctl.manifests import chain_order
+from schedctl.manifests.manifests import Manifest
+from schedctl.output import message
+from schedproto.v1 import job_pb2
+
+ALL: Final = ("*",)
+PAUSE: Final = ("paused", "pause_note", "paused_until")
+
+
+@dataclass(frozen=True, slots=True)
+class JobStep:
+    """What is to be done for one manifest: created, updated or unchanged."""
+
+    manifest: Manifest
+    before: Job | None
+    after: Job
+    partly: bool = False
+    """Checked without what it names and isn't there yet; so it can't be as it was before."""
+
+    @property
+    def edited(self) -> bool:
+        """Whether its definition changes."""
+        was = self.before
+        return was is not None and (self.partly or was.generation != self.after.generation)
+
+    @property
+    def pause(self) -> tuple[str, datetime | None] | None:
+        """Note and end of the pause that is to be made; None: of none. What the manifest doesn't
+        say of a pause stays as it is, and one that says nothing of it resumes nobody.
+        """
+        was, said = self.before, self.manifest.job
+        if was is None or not said.paused:
+            return None
+        there = (was.pause_note or "", was.paused_until) if was.paused else None
+        note, until = there or ("", None)
+        wanted = (said.pause_note or note, _until(said) or until)
+        return None if wanted == there else wanted
+
+    @property
+    def verb(self) -> str:
+        """What happens to the job."""
+        if self.before is None:
+            return "created"
+        return "updated" if self.edited or self.pause else "unchanged"
+
+
+async def plan(
+    client: Client, found: Sequence[Manifest], checked: Callable[[job_pb2.Job], job_pb2.Job]
+) -> list[JobStep]:
+    """What the cluster would do with each, or the first refusal, parents before their children.
+    `checked` leaves out of a job what it names and isn't there yet.
+    """
+    steps = []
+    made: set[chain_order.Key] = set()
+    for manifest in chain_order.in_order(found, client.namespace):
+        job = chain_order.without(checked(manifest.job), made, client.namespace)
+        try:
+            step = await _planned(_jobs(client, manifest.job), manifest, job)
+        except ApiError as error:
+            raise _refused(error, manifest) from error
+        if job is not manifest.job:
+            step = replace(step, after=_whole(step.after, manifest.job), partly=True)
+        if step.before is None:
+            made.add(chain_order.key_of(manifest.job, client.namespace))
+        steps.append(step)
+    return steps
+
+
+async def _planned(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> JobStep:
+    try:
+        before = await jobs.get(job.name)
+    except NotFound:
+        if job.etag:
+            raise _gone(manifest) from None
+        return await _created(jobs, manifest, job)
+    after = await jobs.update(job.name, job, mask=ALL, etag=before.etag, validate_only=True)
+    return JobStep(manifest, before, after)
+
+
+def _whole(after: Job, job: job_pb2.Job) -> Job:
+    """What was checked, with what it was checked without."""
+    whole = job_pb2.Job()
+    whole.CopyFrom(cast("job_pb2.Job", after.message))
+    whole.pool = job.pool
+    if job.HasField("exclude"):
+        whole.exclude.CopyFrom(job.exclude)
+    if job.HasField("after"):
+        whole.after.CopyFrom(job.after)
+        whole.on_demand = False
+    return value_of(Job, whole)
+
+
+async def _created(jobs: Jobs, manifest: Manifest, job: job_pb2.Job) -> JobStep:
+    try:
+        after = await jobs.create(job.name, job, validate_only=True)
+    except ApiError as error:
+        if not _over(error, "paused_until"):
+            raise
+        manifest = _without_pause(manifest)
+        plain = _plain(job, *PAUSE)
+        after = await jobs.create(job.name, plain, validate_only=True)
+    return JobStep(manifest, None, after)
+
+
+async def store(client: Client, steps: Sequence[JobStep]) -> list[JobStep]:
+    """Write them."""
+    done = []
+    for step in steps:
+        job = step.manifest.job
+        jobs = _jobs(client, job)
+        if step.before is None:
+            after = await jobs.create(job.name, job)
+        else:
+            after = await _changed(jobs, step, step.before)
+        done.append(JobStep(step.manifest, step.before, after))
+    return done
+
+
+async def _changed(jobs: Jobs, step: JobStep, before: Job) -> Job:
+    """Paused first: nothing of a new definition starts that isn't to start."""
+    job, seen = step.manifest.job, before
+    if step.pause is not None:
+        seen = await _paused(jobs, step, *step.pause, before)
+    if not step.edited:
+        return seen
+    plain = _plain(job, "etag")  # the plan has compared it with the job's own
+    return await jobs.update(job.name, plain, mask=ALL, etag=seen.etag)
+
+
+async def _paused(jobs: Jobs, step: JobStep, note: str, until: datetime | None, before: Job) -> Job:
+    """The job as it was planned from, paused."""
+    name = step.manifest.job.name
+    try:
+        return await jobs.pause(name, note, until=until, etag=before.etag)
+    except ApiError as error:
+        if _over(error, "until"):
+            _without_pause(step.manifest)
+            return before
+        if error.reason != "ETAG_MISMATCH":
+            raise
+        found = await jobs.get(name)  # a call that wasn't answered is made again
+        ours = found.paused and found.generation == before.generation + 1
+        if not ours or found.job_id != before.job_id or (found.pause_note or "") != note:
+            raise
+        return found
+
+
+def _until(job: job_pb2.Job) -> datetime | None:
+    if not job.HasField("paused_until"):
+        return None
+    return job.paused_until.ToDatetime(tzinfo=UTC)
+
+
+def _gone(manifest: Manifest) -> Failure:
+    """An etag is of a job that was seen; there is none of this name now."""
+    return Failure(
+        f"{manifest.where}: {manifest.job.name}: no such job, and the manifest has an etag",
+        status="ABORTED",
+        reason="ETAG_MISMATCH",
+        remedy="leave etag out of the manifest to create the job",
+    )
+
+
+def _refused(error: ApiError, manifest: Manifest) -> Failure:
+    remedy, name = "", manifest.job.name
+    if error.reason == "ETAG_MISMATCH" and manifest.job.etag:
+        remedy = f"get it anew (schedctl job get {name} -o yaml), or leave etag out to overwrite it"
+    return of_manifest(error, manifest.where, name, remedy)
+
+
+def _over(error: ApiError, field: str) -> bool:
+    """Whether a pause was refused for its end has come, by the cluster's time."""
+    return any(one.field == field and one.problem == "is past" for one in error.violations)
+
+
+def _without_pause(manifest: Manifest) -> Manifest:
+    """The manifest without its pause, which is over: the job went on then, by what it says."""
+    message(f"{manifest.where}: the pause of {manifest.job.name} is over: it pauses nothing")
+    return replace(manifest, job=_plain(manifest.job, *PAUSE))
+
+
+def _plain(job: job_pb2.Job, *fields: str) -> job_pb2.Job:
+    """The job without these fields."""
+    found = job_pb2.Job()
+    found.CopyFrom(job)
+    plain: Message = found
+    for field in fields:
+        plain.ClearField(field)
+    return found
+
+
+def _jobs(client: Client, job: job_pb2.Job) -> Jobs:
+    """The calls for jobs of the namespace that the manifest names, if it does."""
+    return client.jobs.in_namespace(job.namespace) if job.namespace else client.jobs

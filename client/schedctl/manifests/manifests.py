@@ -1,0 +1,335 @@
+"""Manifests: YAML documents that become jobs, pools and calendars, with every problem at its line.
+
+    text ──compose──▶ nodes with marks ──▶ plain values (all texts) ──One JSON──▶ Job
+                                      ╰──▶ path → line, for what is wrong
+
+No scalar is guessed at: types come from the model, so `on`, `010` and `22:30` stay what they say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from schedctl.failure import Failure, standard_input
+from schedctl.manifests.file_kinds import Foreign, Kind, foreign_document, kind_of, plain_value
+from schedkit.protojson import FormErrors, Plain, from_json
+from schedkit.protojson import Path as FieldPath
+from schedkit.protojson.problems import did_you_mean
+from schedproto.v1 import calendar_service_pb2, job_pb2, pool_service_pb2
+
+Described = job_pb2.Job | pool_service_pb2.Pool | calendar_service_pb2.Calendar
+MESSAGES: Final[dict[str, type[Described]]] = {
+    "job": job_pb2.Job,
+    "pool": pool_service_pb2.Pool,
+    "calendar": calendar_service_pb2.Calendar,
+}
+"""What a document of a kind is read as."""
+SUFFIXES: Final = frozenset({".yaml", ".yml", ".json"})
+DEEPEST: Final = 100
+"""Levels in a document. A payload nested deeper is refused by the JSON readers after us anyway."""
+LARGEST: Final = 200_000
+"""Values in a document, aliases written out: more than 256 KiB of payload can hold."""
+QUOTE: Final = 'quote it: "*/5 * * * *" (in YAML a * begins an alias)'
+
+
+CRONTAB: Final = "is a crontab (import crontab isn't built): cron lint -f and forecast -f read it"
+
+
+TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "null"))
+"""What a node is that bears no tag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a manifest, and where: `jobs.yaml:12`."""
+
+    where: str
+    problem: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One document: where it begins, the job it describes, and the lines of its schedule: of each
+    cron expression, or of `every`.
+    """
+
+    where: str
+    job: job_pb2.Job
+    schedule_lines: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarManifest:
+    """One document that describes a calendar."""
+
+    where: str
+    calendar: calendar_service_pb2.Calendar
+
+
+@dataclass(frozen=True, slots=True)
+class PoolManifest:
+    """One document that describes a pool."""
+
+    where: str
+    pool: pool_service_pb2.Pool
+
+
+Read = Manifest | CalendarManifest | PoolManifest
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All documents that could be read, and all that is wrong."""
+
+    manifests: tuple[Manifest, ...]
+    faults: tuple[Fault, ...]
+    calendars: tuple[CalendarManifest, ...] = ()
+    pools: tuple[PoolManifest, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[list[tuple[str, Described]], ...]:
+        """Of each kind all that is described, and where."""
+        return (
+            [(one.where, one.job) for one in self.manifests],
+            [(one.where, one.calendar) for one in self.calendars],
+            [(one.where, one.pool) for one in self.pools],
+        )
+
+
+class _Unfit(yaml.MarkedYAMLError):
+    """YAML, but no job: has tags, keys that are no texts, is too deep or too large (a few hundred
+    bytes of aliases can mean gigabytes).
+    """
+
+
+class _Loader(yaml.BaseLoader):
+    """All scalars are texts, and what is nested too deep ends as an error, not the stack."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # theirs has no types
+            raise _Unfit(None, None, f"is nested more than {DEEPEST} deep", mark)
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+def read(files: Sequence[str]) -> Reading:
+    """Read files, folders (their *.yaml, *.yml, *.json) and `-`.
+
+    Raises:
+        OSError: a file can't be read.
+    """
+    found = [one for name, content in _contents(files) for one in parse(name, content)]
+    reading = Reading(
+        tuple(one for one in found if isinstance(one, Manifest)),
+        tuple(one for one in found if isinstance(one, Fault)),
+        tuple(one for one in found if isinstance(one, CalendarManifest)),
+        tuple(one for one in found if isinstance(one, PoolManifest)),
+    )
+    doubles = (fault for described in reading.kinds for fault in _doubles(described))
+    return replace(reading, faults=(*reading.faults, *doubles))
+
+
+def read_or_fail(files: Sequence[str]) -> Reading:
+    """`read`; Failure for what is wrong, all of it."""
+    try:
+        reading = read(files)
+    except OSError as error:
+        where = error.filename or ", ".join(files)
+        raise Failure(
+            f"{where}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
+        ) from error
+    if not reading.faults:
+        return reading
+    first, *others = reading.faults
+    raise Failure(
+        f"{first.where}: {first.problem}",
+        reason="WRONG_MANIFEST",
+        details=[
+            f"{fault.where}: {fault.problem}" + (f" ({fault.hint})" if fault.hint else "")
+            for fault in others
+        ],
+        remedy=first.hint or "mend it and apply again; nothing was stored",
+    )
+
+
+def parse(name: str, content: bytes | str) -> Iterator[Read | Fault]:
+    """The documents of one text, `name` being where it is from."""
+    try:
+        text = content if isinstance(content, str) else content.decode()
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        problem = f"not UTF-8: byte 0x{error.object[error.start]:02x}"
+        yield Fault(f"{name}:{line}", problem, "save the file as UTF-8")
+        return
+    kind = kind_of(text)
+    if isinstance(kind, Foreign):
+        yield Fault(name, f"is {kind}")
+        return
+    try:
+        documents = list(yaml.compose_all(text, Loader=_Loader))
+    except yaml.YAMLError as error:
+        yield Fault(name, CRONTAB) if kind is Kind.CRONTAB else _syntax(name, text, error)
+        return
+    if kind is Kind.CRONTAB:
+        yield Fault(name, CRONTAB)
+        return
+    for node in documents:
+        if node is not None and (foreign := foreign_document(plain_value(node))):
+            yield Fault(f"{name}:{node.start_mark.line + 1}", f"is {foreign}")
+        elif isinstance(node, yaml.SequenceNode):  # what `job list -o json` prints
+            for one in node.value:
+                yield from _document(name, one)
+        elif node is not None and not (isinstance(node, yaml.ScalarNode) and not node.value):
+            yield from _document(name, node)
+
+
+def _document(name: str, node: yaml.Node) -> Iterator[Read | Fault]:
+    start = f"{name}:{node.start_mark.line + 1}"
+    lines: dict[FieldPath, int] = {}
+    doubles: list[Fault] = []
+    try:
+        value = _plain(node, (), lines, doubles, name)
+    except _Unfit as error:
+        yield _syntax(name, "", error)
+        return
+    yield from doubles
+    if not isinstance(value, dict):
+        yield Fault(start, "a manifest is an object with keys")
+        return
+    kind = value.pop("kind", "job")
+    if kind not in MESSAGES:
+        where = f"{name}:{lines.get(('kind',), node.start_mark.line) + 1}"
+        yield Fault(where, f"kind: {kind!r} is unknown", did_you_mean(str(kind), MESSAGES))
+        return
+    try:
+        read_as = from_json(value, MESSAGES[kind], strings=True)
+    except FormErrors as errors:
+        for problem in errors.problems:
+            line = _line(lines, problem.path, node.start_mark.line)
+            told = f"{problem.where}: {problem.message}" if problem.path else problem.message
+            yield Fault(f"{name}:{line + 1}", told, problem.suggestion)
+        return
+    if not read_as.name:
+        yield Fault(start, "name is missing", f"give the {kind} a name")
+    elif doubles:
+        return
+    elif isinstance(read_as, calendar_service_pb2.Calendar):
+        yield CalendarManifest(start, read_as)
+    elif isinstance(read_as, pool_service_pb2.Pool):
+        yield PoolManifest(start, read_as)
+    else:
+        yield Manifest(start, read_as, _schedule_lines(lines, len(read_as.cron)))
+
+
+def _schedule_lines(lines: dict[FieldPath, int], count: int) -> tuple[int, ...]:
+    """The line of each cron expression (one alone stands beside its key), or of `every`."""
+    if not count:
+        return (lines[("every",)] + 1,) if ("every",) in lines else ()
+    return tuple(_line(lines, ("cron", at), 0) + 1 for at in range(count))
+
+
+def _plain(
+    node: yaml.Node,
+    path: FieldPath,
+    lines: dict[FieldPath, int],
+    doubles: list[Fault],
+    name: str,
+) -> Any:
+    """The node as dicts, lists and texts, the line of each path written down."""
+    lines.setdefault(path, node.start_mark.line)
+    if node.tag not in TAGS:
+        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+        raise _Unfit(None, None, f"has the tag {tag}; tags aren't read", node.start_mark)
+    if len(path) > DEEPEST:  # an alias may hold itself
+        raise _Unfit(None, None, f"is nested more than {DEEPEST} deep", node.start_mark)
+    if len(lines) > LARGEST:
+        excess = f"has more than {LARGEST:,} values, its aliases written out"
+        raise _Unfit(None, None, excess, node.start_mark)
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key, inner in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise _Unfit(None, None, "has a key that is no text", key.start_mark)
+            word = str(key.value)
+            here = (*path, word)
+            if word in found:
+                doubles.append(Fault(f"{name}:{key.start_mark.line + 1}", f"{word} is given twice"))
+            lines[here] = key.start_mark.line
+            found[word] = _plain(inner, here, lines, doubles, name)
+        return found
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _plain(inner, (*path, at), lines, doubles, name) for at, inner in enumerate(node.value)
+        ]
+    assert isinstance(node, yaml.ScalarNode), "compose resolves aliases"
+    beside_key = not path or isinstance(path[-1], str)
+    if node.style is None and beside_key and node.value in ("", "~", "null"):
+        return None  # as if the key weren't there; in a list a word is a word
+    return Plain(node.value) if node.style is None else node.value
+
+
+def _line(lines: dict[FieldPath, int], path: FieldPath, default: int) -> int:
+    """The line of the path, or of the nearest one above it."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, default)
+
+
+def _syntax(name: str, text: str, error: yaml.YAMLError) -> Fault:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return Fault(name, f"isn't valid YAML: {error}")
+    number = error.problem_mark.line
+    if isinstance(error, _Unfit):
+        return Fault(f"{name}:{number + 1}", str(error.problem))
+    lines = text.split("\n")
+    written = lines[number] if number < len(lines) else ""
+    starred = "*" in written and error.context in (
+        "while scanning an alias",
+        "while parsing a block mapping",
+        None,
+    )
+    quote = QUOTE if starred else _quoted(written)
+    return Fault(f"{name}:{number + 1}", f"isn't valid YAML: {error.problem}", quote)
+
+
+def _quoted(written: str) -> str:
+    """How to write a value that begins with a character that YAML reserves: `cron: @daily`."""
+    found = re.search(r"(?:[:-]\s+|[\[,]\s*|^\s*)([@`%][^,\]}]*?)\s*(?:\s#.*|[,\]}].*)?$", written)
+    return f'quote it: "{found[1]}" (in YAML {found[1][0]} can\'t begin a value)' if found else ""
+
+
+def _doubles(found: Sequence[tuple[str, Described]]) -> Iterator[Fault]:
+    seen: dict[tuple[str, str], str] = {}
+    for where, one in found:
+        key = (one.namespace, one.name)
+        if key in seen:
+            yield Fault(where, f"{one.name} stands in {seen[key]} too")
+        seen.setdefault(key, where)
+
+
+def _contents(files: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    for name in files:
+        if name == "-":
+            yield "stdin", standard_input()
+            continue
+        path = Path(name)
+        inner = (
+            sorted(one for one in path.rglob("*") if one.suffix in SUFFIXES)
+            if path.is_dir()
+            else [path]
+        )
+        for file in inner:
+            yield str(file), file.read_bytes()

@@ -1,0 +1,205 @@
+"""Global flags, taken before and after the subcommand alike; groups that load when needed.
+
+A command's own flag of the same name (`job create --timeout`) hides the global one there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from schedctl import unbuilt
+from schedctl.failure import Failure, NotBuilt
+from schedctl.session import OUTPUTS, Seconds, Session
+from schedkit.protojson.problems import did_you_mean
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    if value is None or value is False or value == ():
+        return
+    session = ctx.find_root().obj
+    if not isinstance(session, Session):
+        session = ctx.find_root().obj = Session()
+    name = str(param.name)
+    session.given[name] = value
+    if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        session.typed.add(name)
+
+
+def _globals() -> list[click.Option]:
+    def option(*names: str, **more: Any) -> click.Option:
+        return click.Option(names, expose_value=False, callback=_keep, **more)
+
+    return [
+        option("-o", "--output", type=click.Choice(OUTPUTS), help="How to print data."),
+        option("--no-headers", is_flag=True, help="Tables without their first line."),
+        option(
+            "--time-format",
+            type=click.Choice(("relative", "iso")),
+            help="Times in tables.  [default: relative on a terminal, else iso]",
+        ),
+        option("--color", type=click.Choice(("auto", "always", "never")), help="Colours."),
+        option("--endpoints", metavar="HOST:PORT,…", help="Members to talk to."),
+        option("--context", metavar="NAME", help="A cluster of the configuration."),
+        option("--namespace", metavar="NAME", help="Of all names.  [default: default]"),
+        option("--timeout", type=Seconds(), help="For each call, or for all of a wait."),
+        option("--yes", is_flag=True, help="Don't ask."),
+        option("--no-input", is_flag=True, help="Never ask: fail instead."),
+    ]
+
+
+class Command(click.Command):
+    """A command that takes the global flags too, and says which of its flags aren't built."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        own = {name for param in self.params for name in param.opts}
+        for option in _globals():
+            if not own & set(option.opts):
+                option.hidden = option.name != "output"
+                self.params.append(option)
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Add the flags that aren't built, once the full name is known."""
+        path = (*unbuilt.path_of(parent), info_name or "")
+        if parent is not None:
+            session_of(parent).command = " ".join(("schedctl", *path))
+        known = {name for param in self.params for name in param.opts}
+        for flag in unbuilt.FLAGS.get(path, ()):
+            if flag not in known:
+                self.params.append(_unbuilt_flag(path, flag))
+        return super().make_context(info_name, args, parent, **extra)
+
+
+def _unbuilt_flag(path: Sequence[str], flag: str) -> click.Option:
+    def refuse(_ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+        if value:
+            raise NotBuilt(f"schedctl {' '.join(path)} {flag}", "leave the flag out")
+
+    more: dict[str, Any] = {} if flag in unbuilt.WITH_VALUE else {"is_flag": True}
+    return click.Option([flag], hidden=True, expose_value=False, callback=refuse, **more)
+
+
+class Group(click.Group):
+    """A group that loads its commands when they are named, and knows what isn't built."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, lazy: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = dict(lazy or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """What is built, by name."""
+        return sorted({*super().list_commands(ctx), *self._lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command, loaded now if it has to be."""
+        if cmd_name in self._lazy:
+            module, _, attribute = self._lazy[cmd_name].partition(":")
+            found = getattr(importlib.import_module(module), attribute)
+            assert isinstance(found, click.Command), f"{cmd_name} is no command"
+            return found
+        return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first word; a word that isn't one says what is near."""
+        word = args[0]
+        if self.get_command(ctx, word) is None and not word.startswith("-"):
+            path = (*unbuilt.path_of(ctx), word)
+            if unbuilt.is_command(path):
+                told = [part for part in args if not part.startswith("-")]
+                longest = path
+                for end in range(1, len(told) + 1):
+                    candidate = (*unbuilt.path_of(ctx), *told[:end])
+                    longest = candidate if unbuilt.is_command(candidate) else longest
+                raise NotBuilt(f"schedctl {' '.join(longest)}")
+            known = [*self.list_commands(ctx), *unbuilt.beside(unbuilt.path_of(ctx))]
+            where = " ".join(("schedctl", *unbuilt.path_of(ctx)))
+            near = _elsewhere(ctx, word) or did_you_mean(word, known)
+            raise Failure(
+                f'{where} has no command "{word}"',
+                reason="UNKNOWN_COMMAND",
+                remedy=f"{near} {where} --help".strip(),
+            )
+        return super().resolve_command(ctx, args)
+
+
+def _elsewhere(ctx: click.Context, word: str) -> str:
+    """The commands of this name in other groups, as a question; empty: there is none."""
+    root = ctx.find_root().command
+    assert isinstance(root, click.Group)
+    groups = {name: root.get_command(ctx, name) for name in root.list_commands(ctx)}
+    found = [
+        f"schedctl {name} {word}"
+        for name, group in groups.items()
+        if isinstance(group, click.Group) and word in group.list_commands(ctx)
+    ]
+    return f"did you mean {' or '.join(found)}?" if found else ""
+
+
+Group.group_class = Group
+
+
+class Word(click.Choice[str]):
+    """One of a few words, written with `_` or `-`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word, with `_`."""
+        return super().convert(str(value).replace("-", "_"), param, ctx)
+
+
+def dst_options(command: Callable[P, R]) -> Callable[P, R]:
+    """What clocks that change do to fixed times."""
+    gap = click.option(
+        "--dst-gap",
+        type=Word(("run_after", "skip")),
+        default="run_after",
+        help="A fixed time that the clocks jump over.",
+    )
+    overlap = click.option(
+        "--dst-overlap",
+        type=Word(("first", "second", "both")),
+        default="first",
+        help="A fixed time that comes twice.",
+    )
+    return gap(overlap(command))
+
+
+def with_globals(group: click.Group) -> click.Group:
+    """Give the root group the global flags, shown in its help."""
+    group.params.extend(_globals())
+    return group
+
+
+def session_of(ctx: click.Context) -> Session:
+    """This invocation's session."""
+    root = ctx.find_root()
+    if not isinstance(root.obj, Session):
+        root.obj = Session()
+    return root.obj
+
+
+def pass_session(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
+    """Give a command its Session as first argument."""
+
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        return command(session_of(click.get_current_context()), *args, **kwargs)
+
+    return update_wrapper(called, command)

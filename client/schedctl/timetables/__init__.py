@@ -1,0 +1,1 @@
+"""Tables of schedules that `schedctl cron` reads."""

@@ -1,0 +1,144 @@
+"""The flattened version, as something to apply by hand: a crontab, a patch, or commands.
+
+A rewritten text is read again before it is printed: a move that it doesn't show, or that changes
+another schedule, is left out and named. Nothing here writes a file or asks a cluster.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schedctl.timetables.timetables import Table, entries_of_text
+from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule, Schedule
+from schedd.core.schedule.timetable import Entry, Flattened, Move
+from schedkit.text import duration
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """Lines to print, and the moves that couldn't be written."""
+
+    lines: tuple[str, ...]
+    left_out: tuple[Move, ...]
+
+
+def rewritten(table: Table, flat: Flattened | None) -> Rewritten:
+    """The moves of a proposal. One crontab alone comes whole, with minutes that any cron reads."""
+    moves = () if flat is None else flat.moves
+    crontabs = [name for name in table.texts if name in table.crontabs]
+    alone = len(table.texts) == len(crontabs) == 1
+    lines: list[str] = []
+    left_out: list[Move] = []
+    for name, text in table.texts.items():
+        its = [move for move in moves if _file(move) == name]
+        made, failed = _made(table, name, its)
+        left_out += failed
+        if alone:
+            lines += made
+        elif made != text.split("\n"):
+            lines += difflib.unified_diff(text.split("\n"), made, name, name, lineterm="")
+    told: set[str] = set()
+    for move in moves:
+        if _file(move) not in table.texts and move.entry.name not in told:
+            told.add(move.entry.name)
+            same = [one for one in moves if one.entry.name == move.entry.name]
+            lines.append(_command(move, same))
+    if alone and lines and not lines[-1]:
+        lines.pop()  # the newline at the end is printed with the last line
+    return Rewritten(tuple(lines), tuple(left_out))
+
+
+def _file(move: Move) -> str:
+    return move.entry.where.rpartition(":")[0]
+
+
+def _made(table: Table, name: str, moves: Sequence[Move]) -> tuple[list[str], list[Move]]:
+    """The lines with the moves made, as far as the text then says so; and the other moves."""
+    crontab, text = name in table.crontabs, table.texts[name]
+    before = [entry for entry in table.entries if entry.where.rpartition(":")[0] == name]
+    lines = _moved(text, moves, crontab=crontab)
+    if _shows(table, name, lines, before, moves):
+        return lines, []
+    kept: list[Move] = []
+    for move in moves:
+        if _shows(table, name, _moved(text, [*kept, move], crontab=crontab), before, [*kept, move]):
+            kept.append(move)
+    return _moved(text, kept, crontab=crontab), [move for move in moves if move not in kept]
+
+
+def _shows(
+    table: Table, name: str, lines: Sequence[str], before: Sequence[Entry], moves: Sequence[Move]
+) -> bool:
+    """Whether the lines, read again, have these schedules: those of before with the moves."""
+    crontab = name in table.crontabs
+    expected: list[tuple[str, Schedule]] = []
+    for entry in before:
+        schedule = entry.schedule
+        for move in moves:
+            if move.entry == entry:
+                schedule = _with(schedule, move, move.fixed if crontab else move.after)
+        expected.append((entry.name, schedule))
+    found = entries_of_text(table, name, "\n".join(lines))
+    return [(entry.name, entry.schedule) for entry in found] == expected
+
+
+def _with(schedule: Schedule, move: Move, after: str) -> Schedule:
+    """The schedule with one move made."""
+    if isinstance(schedule, EverySchedule):
+        return EverySchedule(schedule.interval, duration.parse(after))
+    assert isinstance(schedule, CronSchedule), "only these two are moved"
+    texts = list(schedule.expressions)
+    texts[move.number] = after
+    return CronSchedule(tuple(texts), schedule.zone, schedule.dst)
+
+
+def _moved(text: str, moves: Sequence[Move], *, crontab: bool) -> list[str]:
+    """The lines with the moves made; a phase becomes a line of its own, below `every`."""
+    lines = text.split("\n")
+    phases: dict[int, str] = {}
+    for move in moves:
+        if len(move.entry.lines) <= max(move.number, 0):
+            continue
+        number = move.entry.lines[max(move.number, 0)]
+        if move.number < 0:
+            phases[number] = move.after
+            continue
+        after = move.fixed if crontab else move.after
+        lines[number - 1] = _replaced(lines[number - 1], move.before, after, crontab=crontab)
+    for number in sorted(phases, reverse=True):
+        key = re.match(r"\s*(?=every\s*:)", lines[number - 1])
+        written = f"phase: {phases[number]}"
+        lines.insert(number, f"{key[0]}{written}" if key else f"# beside every: {written}")
+    return lines
+
+
+_BEGINS: Final = r"(?P<begins>(?:^|[\[,'\"{]|[:-]\s)\s*)"
+_ENDS: Final = r"(?=\s*(?:$|['\"\],}]|\s#))"
+"""Where an expression begins and ends in a manifest: one of a list may end as another does."""
+
+
+def _replaced(line: str, before: str, after: str, *, crontab: bool) -> str:
+    """The line with its expression replaced, however it was spaced."""
+    words = r"\s+".join(re.escape(word) for word in before.split())
+    begins, ends = (r"(?P<begins>^\s*-?)", r"(?=\s)") if crontab else (_BEGINS, _ENDS)
+    pattern = f"{begins}{words}{ends}"
+    return re.sub(pattern, lambda found: found["begins"] + after, line, count=1)
+
+
+def _command(move: Move, moves: Sequence[Move]) -> str:
+    """What changes a stored job so."""
+    words = ["schedctl", "job", "patch", move.entry.name]
+    schedule = move.entry.schedule
+    if move.number < 0 or not isinstance(schedule, CronSchedule):
+        return shlex.join([*words, "--phase", move.after])
+    texts = list(schedule.expressions)
+    for one in moves:
+        texts[one.number] = one.after
+    for text in texts:
+        words += ["--cron", text]
+    return shlex.join(words)

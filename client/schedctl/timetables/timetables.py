@@ -1,0 +1,337 @@
+"""What `schedctl cron` looks at, and over which span: words, crontabs, manifests or jobs.
+
+'0 * * * *'                ╮
+-f crontab │ jobs.yaml │ - ├──▶ entries (with the line of each), and what couldn't be read
+the jobs of the namespace  ╯
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import click
+
+from schedctl.failure import Failure, standard_input
+from schedctl.manifests import manifests
+from schedctl.manifests.file_kinds import Foreign, Kind, kind_of
+from schedctl.manifests.manifests import Fault
+from schedctl.output import message
+from schedctl.session import INSTANT, Session, When
+from schedd.core.schedule import local_times
+from schedd.core.schedule.compiled_schedule import (
+    AtSchedule,
+    Bounds,
+    CronSchedule,
+    EverySchedule,
+    OnDemand,
+    Schedule,
+)
+from schedd.core.schedule.cron import DEBIAN, Dst, Gap, Pass, ScheduleError
+from schedd.core.schedule.timetable import Entry, Finding, Trap, Wrong, never_finishes, read
+from schedkit.clock import utcnow
+from schedkit.text import duration
+from schedproto.v1 import job_pb2
+
+SHOWN_LEFT_OUT: Final = 10
+LONGEST: Final = timedelta(days=3 * 366)
+"""Of spans to look at."""
+
+TIMEOUT: Final = timedelta(hours=1)
+"""Of a job that says none."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What was asked for: `texts` holds each file as it was, `crontabs` names those that are."""
+
+    entries: tuple[Entry, ...]
+    faults: tuple[Fault, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    crontabs: frozenset[str] = frozenset()
+    reader: Callable[[str, str], Table] | None = None
+    """Reads a text in the place of the file of this name, as the file was read."""
+    paused: int = 0
+    """Jobs of the cluster that are left out, since nothing of them starts."""
+    done: int = 0
+    """Jobs that have no instant to come."""
+    counting: int = 0
+    """Jobs with `max_runs`; their instants are told as if there were no end."""
+    traps: tuple[tuple[str, Trap], ...] = ()
+    """What cron does with lines of crontabs that surprises people, and where."""
+    warnings: tuple[tuple[str, str, Finding], ...] = ()
+    """What surprises of jobs as a whole: where, the job's name, and what."""
+    excluding: int = 0
+    """Jobs that exclude calendars or times; their instants are told as if they didn't."""
+
+
+def source_options(command: F) -> F:
+    """Where schedules come from."""
+    for option in reversed(
+        [
+            click.argument("expressions", nargs=-1, metavar="[EXPR]…"),
+            click.option(
+                "-f",
+                "--file",
+                "files",
+                multiple=True,
+                metavar="FILE|DIR|-",
+                help="Crontabs and manifests (*.yaml, *.yml, *.json); repeatable.",
+            ),
+            click.option(
+                "--tz", default="UTC", show_default=True, metavar="ZONE", help="Where none is said."
+            ),
+            click.option(
+                "--user-column/--no-user-column",
+                default=None,
+                help="Crontabs have one, as /etc/crontab does.  [default: as they look]",
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+class Span(click.ParamType[timedelta]):
+    """A length of time to look at: `7d`, `36h`."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """More than none, at most three years."""
+        if isinstance(value, timedelta):
+            return value
+        try:
+            span = duration.parse(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not timedelta(seconds=1) <= span <= LONGEST:
+            self.fail(f"is 1s to {LONGEST.days}d", param, ctx)
+        return span
+
+
+def window_options(length: str) -> Callable[[F], F]:
+    """From when on, and for how long, schedules are looked at."""
+    start = click.option("--from", "start", type=When(), metavar=INSTANT, help="[default: now]")
+    span = click.option(
+        "--for", "span", type=Span(), default=length, show_default=True, metavar="7d"
+    )
+    return lambda command: start(span(command))
+
+
+def dst_of(gap: str, overlap: str) -> Dst:
+    """The policy that the flags name."""
+    return Dst(Gap[gap.upper()], Pass[overlap.upper()])
+
+
+def given(
+    session: Session,
+    expressions: Sequence[str],
+    files: Sequence[str],
+    tz: str,
+    user_column: bool | None,
+) -> Table:
+    """The schedules of the command line; those of the cluster if it names none."""
+    if not expressions and not files:
+        return of_cluster(session)
+    entries = [
+        Entry(f"expression-{number}", f"argument {number}", CronSchedule((text,), tz))
+        for number, text in enumerate(expressions, 1)
+    ]
+    faults: list[Fault] = []
+    texts: dict[str, str] = {}
+    crontabs: set[str] = set()
+    traps: list[tuple[str, Trap]] = []
+    warnings: list[tuple[str, str, Finding]] = []
+    excluding = 0
+
+    def read_text(name: str, text: str) -> Table:
+        if name in crontabs:
+            return _crontab(session, name, text, tz, user_column)
+        return _manifest(session, name, text)
+
+    for name, text in _texts(files):
+        texts[name] = text
+        if _kind(name, text) is Kind.CRONTAB:
+            crontabs.add(name)
+        found = read_text(name, text)
+        entries += found.entries
+        faults += found.faults
+        traps += found.traps
+        warnings += found.warnings
+        excluding += found.excluding
+    return Table(
+        tuple(entries),
+        tuple(faults),
+        texts,
+        frozenset(crontabs),
+        read_text,
+        traps=tuple(traps),
+        warnings=tuple(warnings),
+        excluding=excluding,
+    )
+
+
+def entries_of_text(table: Table, name: str, text: str) -> tuple[Entry, ...]:
+    """The schedules that a text has, read in the place of a file of the table."""
+    assert table.reader is not None, "the table is of files"
+    return table.reader(name, text).entries
+
+
+def of_cluster(session: Session) -> Table:
+    """The jobs of the namespace that aren't paused."""
+    jobs = session.collect(lambda client: client.jobs.list())
+    going = [job for job in jobs if not job.paused]
+    active = [job for job in going if job.on_demand or job.next_run_at]
+    entries = [entry_of(cast("job_pb2.Job", job.message), job.name) for job in active]
+    excluding = sum(job.message.HasField("exclude") for job in active)
+    messages = [cast("job_pb2.Job", job.message) for job in active]
+    surprises = ((one.name, surprise_of(one)) for one in messages)
+    return Table(
+        tuple(entries),
+        warnings=tuple((name, name, found) for name, found in surprises if found),
+        paused=len(jobs) - len(going),
+        done=len(going) - len(active),
+        counting=sum(job.max_runs > 0 for job in active),
+        excluding=excluding,
+    )
+
+
+def tell_left_out(table: Table, wrong: Sequence[Wrong]) -> None:
+    """Say what can't be counted, and what is counted as it isn't."""
+    left_out = [(fault.where, fault.problem, fault.hint) for fault in table.faults]
+    left_out += [(one.entry.where, str(one.error), "") for one in wrong]
+    for where, problem, hint in left_out[:SHOWN_LEFT_OUT]:
+        message(f"left out: {where}: {problem}" + (f" ({hint})" if hint else ""))
+    if len(left_out) > SHOWN_LEFT_OUT:
+        message(f"left out: {len(left_out) - SHOWN_LEFT_OUT:,} more (schedctl cron lint)")
+    if table.paused:
+        message(f"left out: {table.paused} paused jobs")
+    if table.done:
+        message(f"left out: {table.done} jobs that are done")
+    if table.counting:
+        message(f"counted as if they had no end: {table.counting} jobs with max_runs")
+    if table.excluding:
+        message(f"counted as if they excluded nothing: {table.excluding} jobs with exclude")
+
+
+def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> Entry:
+    """A job's schedule, as its owner would read it."""
+    bounds = Bounds(
+        job.start.ToDatetime(tzinfo=UTC) if job.HasField("start") else None,
+        job.end.ToDatetime(tzinfo=UTC) if job.HasField("end") else None,
+    )
+    return Entry(job.name, where, _schedule(job), job.namespace or "default", bounds, lines)
+
+
+def surprise_of(job: job_pb2.Job) -> Finding | None:
+    """A warning of a job whose runs end each other before they finish."""
+    policy = job_pb2.Overlap.Name(job.overlap).removeprefix("OVERLAP_").lower()
+    timeout = job.timeout.ToTimedelta() if job.HasField("timeout") else TIMEOUT
+    seed = f"{job.namespace or 'default'}/{job.name}"
+    try:
+        return never_finishes(_schedule(job), seed, policy, timeout, utcnow())
+    except ScheduleError:
+        return None  # the schedule is wrong: that is said of it
+
+
+def _schedule(job: job_pb2.Job) -> Schedule:
+    if job.cron:
+        return CronSchedule(tuple(job.cron), job.time_zone or "UTC", _dst(job.dst))
+    if job.HasField("every"):
+        anchor = _local(job.anchor)
+        every, phase = job.every.ToTimedelta(), job.phase.ToTimedelta()
+        return EverySchedule(every, phase, anchor, job.time_zone)
+    if job.local_at and (at := _local(job.local_at)):
+        return AtSchedule(at, job.time_zone)
+    if job.HasField("at"):
+        return AtSchedule(job.at.ToDatetime(tzinfo=UTC))
+    return OnDemand()
+
+
+def _local(text: str) -> datetime | None:
+    """A local time; None if it isn't one: the schedule is then read without it."""
+    try:
+        return local_times.read(text, "anchor") if text else None
+    except ScheduleError:
+        return None
+
+
+def _dst(policy: job_pb2.DstPolicy) -> Dst:
+    gap = job_pb2.DstPolicy.Gap.Name(policy.gap).removeprefix("GAP_")
+    overlap = job_pb2.DstPolicy.Repeated.Name(policy.overlap).removeprefix("REPEATED_")
+    return Dst(
+        Gap[gap] if policy.gap else DEBIAN.gap,
+        Pass[overlap] if policy.overlap else DEBIAN.overlap,
+    )
+
+
+def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
+    """Each file's name and text; of a folder its manifests, or all of it if it has none."""
+    found: list[tuple[str, bytes]] = []
+    try:
+        for name in files:
+            if name == "-":
+                found.append(("stdin", standard_input()))
+                continue
+            path = Path(name)
+            inner = [path]
+            if path.is_dir():
+                plain = sorted(one for one in path.rglob("*") if one.is_file())
+                inner = [one for one in plain if one.suffix in manifests.SUFFIXES] or plain
+            found += [(str(one), one.read_bytes()) for one in inner]
+    except OSError as error:
+        where = error.filename or ", ".join(files)
+        raise Failure(
+            f"{where}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
+        ) from error
+    return [(name, content.decode("utf-8", "replace")) for name, content in found]
+
+
+def _kind(name: str, text: str) -> Kind | Foreign:
+    """By the content; the name decides only where the content says nothing."""
+    found = kind_of(text)
+    if found is not None:
+        return found
+    return Kind.MANIFEST if Path(name).suffix in manifests.SUFFIXES else Kind.CRONTAB
+
+
+def _manifest(session: Session, name: str, text: str) -> Table:
+    found = list(manifests.parse(name, text))
+    entries, excluding = [], 0
+    warnings: list[tuple[str, str, Finding]] = []
+    for one in found:
+        if isinstance(one, manifests.Manifest):
+            one.job.namespace = one.job.namespace or session.namespace
+            entries.append(entry_of(one.job, one.where, one.schedule_lines))
+            excluding += one.job.HasField("exclude")
+            if surprise := surprise_of(one.job):
+                warnings.append((one.where, one.job.name, surprise))
+    faults = tuple(one for one in found if isinstance(one, Fault))
+    return Table(tuple(entries), faults, warnings=tuple(warnings), excluding=excluding)
+
+
+def _crontab(session: Session, name: str, text: str, tz: str, user_column: bool | None) -> Table:
+    if user_column is None and (name == "/etc/crontab" or name.startswith("/etc/cron.d/")):
+        user_column = True
+    found = read(text, system=user_column)
+    entries = (
+        Entry(
+            line.name,
+            f"{name}:{line.number}",
+            CronSchedule((line.schedule,), line.zone or tz),
+            session.namespace,
+            lines=(line.number,),
+        )
+        for line in found.lines
+    )
+    faults = (Fault(f"{name}:{one.number}", one.problem, one.hint) for one in found.unread)
+    traps = tuple((f"{name}:{one.number}", one) for one in found.traps)
+    return Table(tuple(entries), tuple(faults), traps=traps)

@@ -1,0 +1,1 @@
+"""The life of a daemon: service manager, reload, logs."""

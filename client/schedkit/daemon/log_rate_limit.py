@@ -1,0 +1,199 @@
+"""Repeated lines of a log are limited, with a count: an outage must not flood the log.
+
+    record ──same line, or too many of its kind──→ suppressed, counted
+           └──────────────────────────────────────→ written, with repeated=N since the last
+
+Invariants
+- The first line of a kind is written at once. The same line follows after 1 s at the earliest, then
+  after 10 s, then each 60 s, as long as it is repeated; numbers in it may differ.
+- Of lines that differ in names or ids, `MOST` of a kind are written in `SPAN` seconds.
+- A count is written: with the next line, once its time has come; at the latest when another line is
+  written after that, or when the process ends.
+- A line with a traceback is never suppressed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, TextIO
+
+from schedkit.clock import boottime
+
+WAITS: Final = (1.0, 10.0, 60.0)
+"""Seconds between two lines that are the same, from one to the next."""
+FORGET: Final = 120.0
+"""Seconds without a repetition after which a line is a first one again."""
+MOST: Final = 20
+SPAN: Final = 10.0
+KNOWN: Final = 1_000
+"""Lines, and kinds of lines, that are remembered."""
+ANSWERS: Final = frozenset({"schedkit.daemon.reload"})
+"""Loggers that answer an operator's act. Their lines are never suppressed."""
+
+_NUMBER: Final = re.compile(r"(?<![\w.:-])[+-]?\d+(\.\d+)?(?![\w.:-]*[A-Za-z_:-])")
+_PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+@dataclass(slots=True)
+class _Line:
+    """One line: when it was written last, how long it is suppressed for, how often it was since."""
+
+    written: float
+    step: int = 0
+    suppressed: int = 0
+    last: logging.LogRecord | None = None
+    seen: float = 0.0
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Lines of one place in the code."""
+
+    since: float
+    written: int = 0
+    suppressed: int = 0
+    last: logging.LogRecord | None = None
+
+
+@dataclass(slots=True)
+class RateLimit:
+    """What was written of late. `clock`: seconds."""
+
+    clock: Callable[[], float] = boottime
+    _lines: dict[tuple[str, ...], _Line] = field(default_factory=dict)
+    _kinds: dict[tuple[str, ...], _Kind] = field(default_factory=dict)
+
+    def admit(self, record: logging.LogRecord) -> Iterator[logging.LogRecord]:
+        """Return the records to write now: counts that are due, then this one unless suppressed."""
+        now = self.clock()
+        yield from self._due(now)
+        if record.exc_info or record.name in ANSWERS:
+            yield record
+            return
+        key = (record.name, record.levelname, _text(record))
+        line = self._lines.get(key)
+        if line is not None and now - line.seen <= FORGET:
+            line.seen = now
+            if now - line.written < WAITS[min(line.step, len(WAITS) - 1)]:
+                line.suppressed += 1
+                line.last = record
+                return
+            line.written, line.step = now, line.step + 1
+            count, line.suppressed, line.last = line.suppressed, 0, None
+            yield _counted(record, count)
+            return
+        if self._crowded(record, now):
+            return
+        self._remember(key, _Line(now, seen=now))
+        yield record
+
+    def rest(self) -> Iterator[logging.LogRecord]:
+        """Return what was suppressed and not yet counted."""
+        known: list[_Line | _Kind] = [*self._lines.values(), *self._kinds.values()]
+        for line in known:
+            if line.last is not None and line.suppressed:
+                yield _counted(line.last, line.suppressed - 1)
+                line.last, line.suppressed = None, 0
+
+    def _due(self, now: float) -> Iterator[logging.LogRecord]:
+        for line in self._lines.values():
+            wait = WAITS[min(line.step, len(WAITS) - 1)]
+            if line.last is not None and now - line.written >= wait:
+                last, count = line.last, line.suppressed - 1
+                line.last, line.suppressed = None, 0
+                line.written, line.step = now, line.step + 1
+                yield _counted(last, count)
+        for kind in self._kinds.values():
+            if kind.last is not None and now - kind.since >= SPAN:
+                last, count = kind.last, kind.suppressed - 1
+                kind.last, kind.suppressed = None, 0
+                kind.since, kind.written = now, 1
+                yield _counted(last, count)
+
+    def _crowded(self, record: logging.LogRecord, now: float) -> bool:
+        """Whether too many different lines of its kind were written; it is counted then."""
+        key = (record.name, record.levelname, str(record.msg))
+        kind = self._kinds.get(key)
+        if kind is None:
+            _bounded(self._kinds)
+            kind = self._kinds[key] = _Kind(now)
+        if now - kind.since >= SPAN:
+            kind.since, kind.written = now, 0
+        if kind.written < MOST:
+            kind.written += 1
+            return False
+        kind.suppressed += 1
+        kind.last = record
+        return True
+
+    def _remember(self, key: tuple[str, ...], line: _Line) -> None:
+        _bounded(self._lines)
+        self._lines[key] = line
+
+
+class LimitedHandler(logging.StreamHandler[TextIO]):
+    """Writes what a rate limit admits. Of debug lines all: who asks for them wants them."""
+
+    def __init__(self, stream: TextIO, limit: RateLimit | None = None) -> None:
+        super().__init__(stream)
+        self._limit = limit or RateLimit()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it, or count it."""
+        if record.levelno <= logging.DEBUG:
+            super().emit(record)
+            return
+        for admitted in self._limit.admit(record):
+            super().emit(admitted)
+
+    def close(self) -> None:
+        """Write the counts that are left."""
+        self.acquire()
+        try:
+            for admitted in self._limit.rest():
+                super().emit(admitted)
+        finally:
+            self.release()
+        super().close()
+
+
+class LimitedLine:
+    """A line that callers can cause at will: at most one in a second."""
+
+    every: float = 1.0
+
+    def __init__(self) -> None:
+        self._since, self._told_at = 0, -1e9
+
+    def due(self) -> int:
+        """Count one more; return how many there were since the last line, or 0 if none is due."""
+        self._since += 1
+        if boottime() - self._told_at < self.every:
+            return 0
+        since, self._since, self._told_at = self._since, 0, boottime()
+        return since
+
+
+def _bounded(known: dict[tuple[str, ...], _Line] | dict[tuple[str, ...], _Kind]) -> None:
+    if len(known) >= KNOWN:
+        for key in [key for key, one in known.items() if one.last is None][: KNOWN // 2]:
+            del known[key]
+        while len(known) >= KNOWN:
+            del known[next(iter(known))]
+
+
+def _text(record: logging.LogRecord) -> str:
+    """Return what makes the line: its text and its extras, without numbers that change."""
+    extras = [f"{k}={v}" for k, v in vars(record).items() if k not in _PLAIN and k != "repeated"]
+    return _NUMBER.sub("#", " ".join([record.getMessage(), *extras]))
+
+
+def _counted(record: logging.LogRecord, count: int) -> logging.LogRecord:
+    if not count:
+        return record
+    counted = logging.makeLogRecord(vars(record))
+    counted.__dict__["repeated"] = count
+    return counted

@@ -1,0 +1,195 @@
+"""A daemon's life as its service manager sees it.
+
+    start ──ready──→ serving ──SIGTERM, SIGINT──→ draining ──main returns──→ exit 0
+                      │    ↑                         └──the same signal again──→ exit at once
+                      └SIGHUP: reload, then ready┘
+
+Exit codes: 0 ended as asked · 1 a bug, logged with its traceback · 2 the configuration is wrong ·
+75 the start failed for now: the host's clock, its full disk, or a dependency that rejects us ·
+128 + signal when the same signal came twice. 2 and 75 end a start alone: a daemon that was ready
+ends with 1 in their place, so that its service manager restarts it.
+
+Invariants
+- A signal only sets an event; what it means is decided in `main`, on the loop.
+- The watchdog is fed from the loop that does the work, so a daemon whose loop hangs is replaced.
+- Every exception is caught here, where a process ends, and in `reloading`, where none may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, NoReturn
+
+from schedkit.daemon.systemd_notify import Notifier
+from schedkit.errors import Misconfigured, NotNow
+from schedkit.tasks import TERMINATION
+
+log = logging.getLogger(__name__)
+
+OK: Final = 0
+BUG: Final = 1
+MISCONFIGURED: Final = 2
+
+REST_WITHIN: Final = 2.0
+"""Seconds in which what `main` left behind may end, once it is asked to."""
+
+
+class Daemon:
+    """What `main` is given: the events it waits for, and the ear of the service manager."""
+
+    def __init__(self, notifier: Notifier, reload: Callable[[], None] = lambda: None) -> None:
+        """`reload` takes what it can of the settings as they are now."""
+        self.served = False
+        """Whether it has ever been ready: from then on no exit code keeps it from a restart."""
+        self.take_settings = reload
+        self.draining = asyncio.Event()
+        """Set once by SIGTERM or SIGINT: hand over, finish, return from `main`."""
+        self.reload = asyncio.Event()
+        """Set by SIGHUP. `main` clears it, takes the settings, and calls `ready` again."""
+        self._notifier = notifier
+        self._heard: set[signal.Signals] = set()
+
+    def ready(self, status: str) -> None:
+        """Serving now (or again, after a reload); `status` is one line for people."""
+        self.served = True
+        self._notifier.ready(status)
+
+    def status(self, text: str) -> None:
+        """What the daemon is doing, one line for people."""
+        self._notifier.status(text)
+
+    def beat(self) -> None:
+        """Feed the watchdog. `run_daemon` does this from the loop, often enough."""
+        self._notifier.beat()
+
+    def drain(self, why: str) -> None:
+        """Ask for the end as SIGTERM does."""
+        if not self.draining.is_set():
+            log.info("draining: %s", why)
+            self._notifier.stopping(f"draining: {why}")
+            self.draining.set()
+
+    def hear(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Take the signals for this loop, until it closes."""
+        for number in TERMINATION:
+            loop.add_signal_handler(number, functools.partial(self._terminated, number))
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+
+    def _terminated(self, number: signal.Signals) -> None:
+        # The same one twice: a terminal's Ctrl-C and the parent's SIGTERM may both come once.
+        if number in self._heard:
+            log.warning("%s again: leaving at once", number.name)
+            logging.shutdown()
+            os._exit(128 + number)
+        self._heard.add(number)
+        self.drain(number.name)
+
+    def _hung_up(self) -> None:
+        log.info("SIGHUP: reloading")
+        if not self.draining.is_set():
+            self._notifier.reloading()
+        self.reload.set()
+
+
+async def answer_reloads(daemon: Daemon, serving: str) -> NoReturn:
+    """Answer SIGHUP: take the settings, and say so to the service manager, which waits for it."""
+    while True:
+        await daemon.reload.wait()
+        daemon.reload.clear()
+        daemon.take_settings()
+        if not daemon.draining.is_set():
+            daemon.ready(serving)
+
+
+def run_daemon(
+    main: Callable[[Daemon], Awaitable[None]], reload: Callable[[], None] = lambda: None
+) -> int:
+    """Run `main` on a new event loop until it returns; the exit code for `sys.exit`.
+
+    `main` calls `daemon.ready` when it serves, and returns soon after `daemon.draining` is set.
+    Before it is called nothing has been logged: it sets up logging itself, or has done so.
+    `reload` is `Daemon.take_settings`.
+    """
+    runner = asyncio.Runner()
+    served = False
+
+    async def watched(daemon: Daemon) -> None:
+        nonlocal served
+        try:
+            await main(daemon)
+        finally:
+            served = daemon.served
+
+    code = _run(runner, watched, reload)
+    if served and code in {MISCONFIGURED, NotNow.EXIT_CODE}:
+        log.error("a setting was rejected in a daemon that has served: it ends to be restarted")
+        code = BUG
+    if not runner.run(_rest_ended()):
+        log.warning("what was left behind doesn't end: leaving without it")
+        sys.stdout.flush()
+        logging.shutdown()
+        os._exit(code)
+    runner.close()
+    return code
+
+
+def _run(
+    runner: asyncio.Runner,
+    main: Callable[[Daemon], Awaitable[None]],
+    reload: Callable[[], None],
+) -> int:
+    try:
+        runner.run(_live(main, reload))
+    except Exception as error:
+        causes = [*_leaves(error)]
+        if all(isinstance(cause, Misconfigured) for cause in causes):
+            sys.stderr.writelines(f"{cause}\n" for cause in causes)
+            later = all(isinstance(cause, NotNow) for cause in causes)
+            return NotNow.EXIT_CODE if later else MISCONFIGURED
+        log.exception("a bug ends this process")
+        return BUG
+    return OK
+
+
+async def _rest_ended() -> bool:
+    """Whether all tasks that are left have ended now that they're asked to: a coroutine of a user's
+    may swallow that.
+    """
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    return not rest or not (await asyncio.wait(rest, timeout=REST_WITHIN))[1]
+
+
+async def _live(main: Callable[[Daemon], Awaitable[None]], reload: Callable[[], None]) -> None:
+    notifier = Notifier.take(os.environ)
+    daemon = Daemon(notifier, reload)
+    daemon.hear(asyncio.get_running_loop())
+    feeder = asyncio.create_task(_feed(daemon, notifier.watchdog), name="watchdog")
+    try:
+        await main(daemon)
+    finally:
+        feeder.cancel()
+        notifier.stopping("stopped")
+        notifier.close()
+
+
+async def _feed(daemon: Daemon, period: float | None) -> None:
+    while period is not None:
+        daemon.beat()
+        await asyncio.sleep(period / 4)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions themselves, out of the groups that task groups put them in."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

@@ -1,0 +1,105 @@
+"""The address check of outgoing calls: public addresses, and targets that `egress.allow` lists.
+
+Invariants
+- The address that was checked is the address that is connected to: the check is in the resolver,
+  so a name that resolves differently a moment later gains nothing.
+- An address that is written in the URL passes no resolver; it is checked separately. A host that
+  some systems read as an address though it isn't written as one (`127.1`, `0x7f.1`) is refused.
+- Every address of a name must be permitted.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import ThreadedResolver
+
+from schedkit.egress.policy import (
+    Destinations,
+    address_of,
+    is_public,
+    name_of,
+    never,
+    real,
+    seems_an_address,
+)
+
+
+class ForbiddenTarget(OSError):
+    """The target isn't one that may be called."""
+
+
+class Targets(AbstractResolver):
+    """A resolver that returns permitted addresses only."""
+
+    def __init__(self, allow: Destinations, file: str) -> None:
+        """`file`: the configuration file that errors name, `workerd.toml`."""
+        self._allow, self._file = allow, file
+        self._inner = ThreadedResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return the addresses of a name.
+
+        Raises:
+            ForbiddenTarget: one of the addresses isn't permitted.
+        """
+        self._check_name(host)
+        found = await self._inner.resolve(host, port, family)
+        for each in found:
+            self._check(host, each["host"], port)
+        return found
+
+    async def addresses(self, host: str, port: int) -> list[str]:
+        """Return all addresses of a host, which may be an address itself.
+
+        Raises:
+            ForbiddenTarget: one of the addresses isn't permitted.
+            OSError: the name can't be resolved.
+        """
+        self.check_literal(host, port)
+        if address_of(host) is not None:
+            return [host]
+        found = await self.resolve(host, port, socket.AF_UNSPEC)
+        return [each["host"] for each in found]
+
+    def check_literal(self, host: str, port: int) -> None:
+        """Check a host that is an address, or the name of a metadata service. Any other name is
+        checked by `resolve`.
+
+        Raises:
+            ForbiddenTarget: the host isn't permitted, or isn't written as an address should be.
+        """
+        if address_of(host) is not None:
+            self._check(host, host, port)
+        elif seems_an_address(host):
+            raise ForbiddenTarget(
+                f"{host} isn't a public address as it is written: write an IPv4 address as four"
+                " decimal numbers without leading zeros, as in 93.184.215.14"
+            )
+        else:
+            self._check_name(host)
+
+    async def close(self) -> None:
+        """Close the inner resolver."""
+        await self._inner.close()
+
+    def _check_name(self, host: str) -> None:
+        if why := never(host):
+            raise ForbiddenTarget(f"{host} is {why}: jobs and webhooks can't call it")
+
+    def _check(self, host: str, address: str, port: int) -> None:
+        subject = f"{host} is" if host == address else f"{host} resolves to {address}, which is"
+        if why := never(address):
+            raise ForbiddenTarget(f"{subject} {why}: jobs and webhooks can't call it")
+        ip = address_of(address)
+        assert ip is not None, "a resolver returns addresses"
+        if is_public(ip) or self._allow.address(real(ip), port) or self._allow.name(host, port):
+            return
+        entry = name_of(host) if host != address else str(real(ip))
+        raise ForbiddenTarget(
+            f"{subject} not a public address. To permit it, add it or its network to egress.allow"
+            f' in {self._file}: [egress] allow = ["{entry}"]'
+        )

@@ -1,0 +1,1 @@
+"""Network: gRPC channels, TLS, HTTP servers, proxies."""

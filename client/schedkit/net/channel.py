@@ -1,0 +1,293 @@
+"""gRPC connections and listeners as all of schedd makes them: bounded, kept alive, mutual TLS.
+
+Invariants
+- Without TLS nothing leaves the host unless the operator said `insecure = true`: see
+  `check_plaintext`, which whoever reads a configuration calls.
+- With TLS both sides show a certificate of the cluster's own authority; at least TLS 1.2 (the
+  floor of gRPC's core, held by a test).
+- A dead peer is noticed within 15 s on an idle stream, and tried again within 2 s, for ever.
+- No message is greater than 4 MiB, and no proxy of the environment stands between members.
+- A connection that isn't begun within 10 s, or has no call for 5 min, is ended by the server.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import grpc
+import grpc.aio
+
+from schedkit.clock import boottime
+from schedkit.errors import Misconfigured
+from schedkit.net.certificates import unfit
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE: Final = 4 * 1024 * 1024
+"""Bytes of the greatest message, in both directions."""
+
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks at the files of TLS."""
+
+MAX_STREAMS: Final = 256
+"""Calls under way on one connection: a client's others wait until one of these has ended."""
+
+_BOTH: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),  # is the TCP user timeout too
+    ("grpc.keepalive_permit_without_calls", 1),
+    # How long any ping may stay unanswered: a minute else, whatever keepalive's own timeout says.
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+CLIENT_OPTIONS: Final = (
+    *_BOTH,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),  # its default of two minutes outlasts any fail-over
+    ("grpc.min_reconnect_backoff_ms", 3_000),  # in truth the time that one connecting may take
+    ("grpc.enable_http_proxy", 0),
+)
+"""For `grpc.aio` channels; `connect` sets them."""
+
+SERVER_OPTIONS: Final = (
+    *_BOTH,
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
+    # Else calls count until they are taken apart, of which their caller knows nothing: one that has
+    # no more than it may is refused streams, each time that a loop is behind with its work.
+    ("grpc.http.overload_protection", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # two minutes else, for who says nothing at all
+    ("grpc.max_connection_idle_ms", 300_000),  # without a call; a client comes again by itself
+    ("grpc.so_reuseport", 0),  # two daemons on one port are an error, not a lottery
+)
+"""For `grpc.aio.server(options=SERVER_OPTIONS)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TLS:
+    """PEM files: the cluster's authority, and this process's certificate with its key. Who sends a
+    token instead needs neither.
+    """
+
+    ca: Path
+    cert: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise Misconfigured("tls: cert and key go together")
+
+    def read(self) -> tuple[bytes, bytes | None, bytes | None]:
+        """Authority, certificate, key.
+
+        Raises:
+            Misconfigured: one of the files can't be read.
+        """
+        try:
+            if self.cert is None or self.key is None:
+                return self.ca.read_bytes(), None, None
+            return self.ca.read_bytes(), self.cert.read_bytes(), self.key.read_bytes()
+        except OSError as error:
+            raise Misconfigured(f"TLS file can't be read: {error}") from error
+
+
+class Rotation:
+    """Notices that TLS files were changed; looks at them each LOOK_EVERY seconds at most."""
+
+    def __init__(self, tls: TLS | None) -> None:
+        self._files = [file for file in (tls.ca, tls.cert, tls.key) if file] if tls else []
+        self._seen = self._stamps()
+        self._looked = boottime()
+
+    def turned(self) -> bool:
+        """Whether they are others than at the last time that this was true."""
+        if not self._files or boottime() - self._looked < LOOK_EVERY:
+            return False
+        self._looked = boottime()
+        before, self._seen = self._seen, self._stamps() or self._seen
+        return self._seen != before
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        """What changes with the files; nothing where one isn't there just now."""
+        try:
+            found = [file.stat() for file in self._files]
+        except OSError:
+            return []
+        return [(one.st_mtime_ns, one.st_ino, one.st_size) for one in found]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`; the host without brackets.
+
+    Raises:
+        ValueError: it is neither. What stands before an `@`, a password perhaps, isn't repeated.
+    """
+    if "@" in address:
+        raise ValueError("an address is not host:port: it has an @ in it")
+    host, colon, port = address.rpartition(":")
+    if not colon or not _PORT.fullmatch(port) or int(port) > 0xFFFF:
+        raise ValueError(f"address {address!r} is not host:port")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not bracketed:
+        raise ValueError(f"address {address!r} is not host:port; write [v6 address]:port")
+    host = host[1:-1] if bracketed else host
+    if not host or "/" in host:
+        raise ValueError(f"address {address!r} is not host:port")
+    if not (_is_v6(host) if bracketed else _may_be_host(host)):
+        raise ValueError(f"address {address!r} is not host:port: {host!r} is no host")
+    return host, int(port)
+
+
+def against_each(
+    addresses: Sequence[str],
+    against: Callable[[str], str],
+    users: str = "no address takes a user or password: one has an @ in it",
+) -> Iterator[str]:
+    """Why these addresses of a list can't be what they are to be, in words: by `against` of each
+    ("": it can). None is repeated that may be a part of a password, which stands before an `@`: in
+    that one or, where it has a comma, in an earlier one. So where there is any, `users` is all.
+    """
+    if any("@" in address for address in addresses):
+        yield users
+    else:
+        yield from filter(None, map(against, addresses))
+
+
+def _may_be_host(host: str) -> bool:
+    """Whether it can be a name or an address of IPv4, in all the ways in which these are written:
+    `127.1` is one, and `256.0.0.1` is none.
+    """
+    dotted = _DOTTED.fullmatch(host)
+    if dotted and any(int(part) > 0xFF for part in dotted.groups()):
+        return False
+    return bool(_HOST.fullmatch(host))
+
+
+def _is_v6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_HOST: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+_DOTTED: Final = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9]+)")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what is sent to this host stays on this one. A name but `localhost` never does."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback
+
+
+def check_plaintext(address: str, insecure: bool, section: str = "") -> None:
+    """The loopback rule: without TLS, only loopback, or what the operator has asked for by
+    `insecure`, a key of this section of the configuration.
+
+    Raises:
+        Misconfigured: `address` can be reached from elsewhere and `insecure` is false.
+        ValueError: `address` is not host:port.
+    """
+    host, _ = split_address(address)
+    under = f" under [{section}]" if section else ""
+    if not insecure and not is_loopback(host):
+        raise Misconfigured(
+            f"{address} is not loopback and TLS is not set: "
+            f"set tls (ca, cert, key), or insecure = true{under} to send everything in the clear"
+        )
+
+
+def connect(endpoint: str, *, tls: TLS | None, use: str = "") -> grpc.aio.Channel:
+    """A channel to `host:port`. Connects lazily and again by itself; the caller closes it.
+
+    Channels of one process to one address share a connection, and with it MAX_STREAMS, unless their
+    `use` differs. The certificate files are read now: a channel lives with the certificate it began
+    with.
+    """
+    options = (*CLIENT_OPTIONS, *((("schedd.use", use),) if use else ()))
+    if tls is None:
+        return grpc.aio.insecure_channel(endpoint, options=options)
+    ca, cert, key = tls.read()
+    credentials = grpc.ssl_channel_credentials(ca, key, cert)
+    return grpc.aio.secure_channel(endpoint, credentials, options=options)
+
+
+def listen(
+    server: grpc.aio.Server, address: str, tls: TLS | None, *, certificates: bool = True
+) -> int:
+    """Bind a server (made with `SERVER_OPTIONS`) to `host:port`; port 0 picks a free one.
+
+    With TLS each client must show a certificate of the authority (unless `certificates` is false:
+    then none is asked for, and gRPC knows nothing between the two). Files that change on disk hold
+    from the next handshake on.
+
+    Returns:
+        The port.
+
+    Raises:
+        Misconfigured: the address can't be bound, or a TLS file can't be read.
+    """
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, _server_credentials(tls, certificates))
+    except RuntimeError as error:
+        raise Misconfigured(f"can't listen on {address}: {error}") from error
+
+
+def _server_credentials(tls: TLS, certificates: bool) -> grpc.ServerCredentials:
+    last = tls.read()
+    if why := _unfit(tls):
+        raise Misconfigured(why)
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC at each handshake; None keeps the certificate in use."""
+        nonlocal last
+        try:
+            now = tls.read()
+        except Misconfigured as error:
+            log.warning("keeping the certificate in use: %s", error)
+            return None
+        if now == last:
+            return None
+        if why := _unfit(tls):
+            log.warning("keeping the certificate in use: %s", why)
+            return None
+        last = now
+        log.info("certificate changed on disk: using %s from now on", tls.cert)
+        return _configuration(*now)
+
+    fetch = cast("Callable[[], grpc.ServerCertificateConfiguration]", changed)  # stubs lack None
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(*last), fetch, require_client_authentication=certificates
+    )
+
+
+def _unfit(tls: TLS) -> str:
+    """Why gRPC would keep what it has, unsaid, or tell of a port that can't be had."""
+    return unfit(tls.cert, tls.key) if tls.cert and tls.key else ""
+
+
+def _configuration(
+    ca: bytes, cert: bytes | None, key: bytes | None
+) -> grpc.ServerCertificateConfiguration:
+    if cert is None or key is None:
+        raise Misconfigured("a listener needs cert and key")
+    return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=ca)

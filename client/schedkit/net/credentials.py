@@ -1,0 +1,194 @@
+"""Whether a daemon can live by the files of its `[tls]`: judged before it starts, all at once.
+
+    each file is there, and PEM ─▶ the certificate's time, whom it names ─▶ the key fits it
+        ─▶ a handshake of it with itself: do its authorities vouch for it, and for this purpose?
+
+What is wrong with them shows nowhere else but as connections that end, on the other side.
+"""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from schedkit.config import Problem, Untimely
+from schedkit.net.certificates import Certificate, first_of, names_told, unfit
+from schedkit.net.channel import TLS
+from schedkit.net.handshake import in_words
+
+_NOT_YET, _ENDED, _PURPOSE = 9, 10, 26
+"""X509_V_ERR_…, of OpenSSL."""
+_ROUNDS: Final = 10
+"""Of a handshake in memory; it takes three."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """Whose the certificate is to be. `is_named`: whether these URIs name it, and nobody else."""
+
+    kind: str
+    name: str
+    uri: str
+    is_named: Callable[[Sequence[str]], bool]
+    issue: str
+    """The command that issues one."""
+    serves: bool
+    """Whether others connect to it, too."""
+
+
+def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[Problem]:
+    """Why this daemon can't be known, or reached, by these files; none: it can."""
+    assert tls.cert is not None
+    assert tls.key is not None
+    told = unusable("tls", tls.ca, tls.cert, tls.key)
+    bad = {problem.where for problem in told}
+    if "tls.cert" not in bad:
+        told += _judged(tls.cert, bearer, now)
+    if not bad and (refused := _refused(tls, bearer, now)):
+        told.append(refused)
+    return told
+
+
+def unusable(section: str, ca: Path | None, cert: Path | None, key: Path | None) -> list[Problem]:
+    """Which of these files of a section, as far as they are given, can't be read, or aren't what
+    they are given for.
+    """
+    told = [
+        Problem(f"{section}.{name}", why)
+        for name, file in (("ca", ca), ("cert", cert), ("key", key))
+        if file is not None and (why := _unusable(name, file))
+    ]
+    bad = {problem.where for problem in told} & {f"{section}.cert", f"{section}.key"}
+    if not bad and cert and key and (why := unfit(cert, key)):
+        told.append(Problem(f"{section}.key", f"{why}; give the two that were made together"))
+    return told
+
+
+def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[Problem]:
+    """Whether the certificate in this file isn't good now. `fresh`: how to have another one."""
+    found = first_of(file.read_bytes())
+    if found.not_after <= now:
+        yield Untimely(where, f"{file} ended at {_minute(found.not_after)}; {fresh}")
+    if now < found.not_before:
+        begins = f"{file} isn't good before {_minute(found.not_before)}, and it is {_minute(now)}"
+        yield Untimely(where, f"{begins}: set this host's clock right, or {fresh}")
+
+
+def unreadable(file: Path) -> str:
+    """Why this file can't be read, in words; empty: it can."""
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):  # to read it might take for ever
+            return f"{file} can't be read: it is no regular file"
+        with file.open("rb"):
+            return ""
+    except OSError as error:
+        why = f"{file} can't be read: {error.strerror}"
+        return f"{why}; give the file of TLS, readable by this user"
+
+
+def _unusable(name: str, file: Path) -> str:
+    if why := unreadable(file):
+        return why
+    content = file.read_bytes()
+    if name == "ca" and not _authorities(file):
+        return f"{file} has no authority's certificate in it (PEM)"
+    if name == "cert" and _certificate(content) is None:
+        return f"{file} is no certificate that can be read (PEM)"
+    if name == "key" and b"ENCRYPTED" in content:
+        return f"{file} is encrypted, and nobody is asked for its passphrase"
+    if name == "key" and b"PRIVATE KEY-----" not in content:
+        return f"{file} is no private key (PEM)"
+    return ""
+
+
+def _authorities(file: Path) -> bool:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _certificate(content: bytes) -> Certificate | None:
+    try:
+        return first_of(content)
+    except ValueError:
+        return None
+
+
+def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[Problem]:
+    """What the certificate itself says."""
+    found = first_of(file.read_bytes())
+    yield from untimely("tls.cert", file, now, f"issue a fresh one: {bearer.issue}")
+    if not bearer.is_named(found.uris):
+        likes = bearer.uri.removesuffix(bearer.name)
+        another = any(uri.startswith(likes) for uri in found.uris)
+        yield Problem(
+            "tls.cert",
+            f"{file} names {names_told(found.uris)}, and this {bearer.kind} is {bearer.name!r}:"
+            f" its certificate has the URI {bearer.uri} and names nobody else;"
+            f" issue it: {bearer.issue}{', or set `name` as the certificate' * another}",
+        )
+
+
+def _minute(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def _refused(tls: TLS, bearer: Bearer, now: datetime) -> Problem | None:
+    """What its own authorities have against the certificate."""
+    server = _context(tls, ssl.PROTOCOL_TLS_SERVER, verifies=True)
+    client = _context(tls, ssl.PROTOCOL_TLS_CLIENT, verifies=bearer.serves)
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = {
+        "be called": client.wrap_bio(down, up),
+        "call": server.wrap_bio(up, down, server_side=True),
+    }
+    for _ in range(_ROUNDS):
+        for purpose, side in sides.items():
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError as error:
+                return _against(error, tls, bearer, purpose, now)
+    return None
+
+
+def _context(tls: TLS, protocol: int, *, verifies: bool) -> ssl.SSLContext:
+    assert tls.cert is not None
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED if verifies else ssl.CERT_NONE
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC does
+    context.load_verify_locations(tls.ca)
+    context.load_cert_chain(tls.cert, tls.key)
+    return context
+
+
+def _against(
+    error: ssl.SSLError, tls: TLS, bearer: Bearer, purpose: str, now: datetime
+) -> Problem | None:
+    why = in_words(error)
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return Problem("tls.cert", f"no TLS stands by {tls.cert}: {why}")
+    assert tls.cert is not None
+    found = first_of(tls.cert.read_bytes())
+    if error.verify_code in (_NOT_YET, _ENDED):
+        if not found.not_before <= now < found.not_after:
+            return None  # told already
+        return Untimely("tls.ca", f"an authority of {tls.cert} is out of its time: {why}")
+    if error.verify_code == _PURPOSE:
+        what = f"{tls.cert} isn't one by which a {bearer.kind} may {purpose} (its key usage)"
+        return Problem("tls.cert", f"{what}; issue it: {bearer.issue}")
+    return Problem(
+        "tls.cert",
+        f"{tls.cert} isn't signed by an authority of {tls.ca}: {why}; give the `ca` of who issued"
+        " it, or put what stands between the two below the certificate, in its file",
+    )

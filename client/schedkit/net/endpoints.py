@@ -1,0 +1,63 @@
+"""What a gRPC job calls: the words of its definition, read alike by members and workers.
+
+host:port                   in the clear
+grpcs://host:port           with TLS
+package.Service/Method      a method found by reflection
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from schedkit.net.channel import split_address
+
+_TLS: Final = "grpcs://"
+_WORD: Final = "[A-Za-z_][A-Za-z0-9_]{0,254}"
+_METHOD: Final = re.compile(rf"((?:{_WORD}\.)*{_WORD})/({_WORD})")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a service is."""
+
+    host: str
+    """A name or an address; one of IPv6 without brackets."""
+    port: int
+    tls: bool
+
+    @property
+    def authority(self) -> str:
+        """As the service is addressed: `host:port` or `[v6]:port`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def endpoint_of(text: str) -> Endpoint:
+    """Read an endpoint.
+
+    Raises:
+        ValueError: it is none.
+    """
+    tls = text.startswith(_TLS)
+    try:
+        host, port = split_address(text.removeprefix(_TLS))
+        if not port or "%" in host:  # a link of this very host
+            raise ValueError
+    except ValueError:
+        forms = f"host:port (in the clear) nor {_TLS}host:port (with TLS)"
+        raise ValueError(f"{text[:140]!r} is neither {forms}") from None
+    return Endpoint(host, port, tls)
+
+
+def method_of(text: str) -> tuple[str, str]:
+    """The full name of a service, and the name of its method.
+
+    Raises:
+        ValueError: it names none.
+    """
+    named = _METHOD.fullmatch(text)
+    if named is None:
+        raise ValueError(f"{text[:140]!r} isn't package.Service/Method")
+    return named[1], named[2]

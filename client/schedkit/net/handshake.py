@@ -1,0 +1,142 @@
+"""Why no TLS comes to stand with a member, in words: gRPC itself says little, and seldom to whom.
+
+    connect ─▶ handshake: is the member's certificate one for us? ─▶ wait a moment: is ours for it?
+
+A client learns only after the handshake that its own certificate was refused (TLS 1.3).
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Final
+
+from schedkit.clock import utcnow
+from schedkit.errors import Misconfigured
+from schedkit.net.certificates import first_of
+from schedkit.net.channel import TLS, split_address
+
+WITHIN: Final = 2.0
+"""Seconds for connecting and for the handshake each."""
+REFUSED_WITHIN: Final = 0.5
+"""Seconds in which a member that refuses our certificate says so."""
+LOOKS_WITHIN: Final = 1.0
+"""Seconds for connecting and for the handshake each, of who talks in the clear."""
+_ASKED: Final = "it asks for a certificate, and we have none"
+_HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+
+
+FILES: Final = "check ca, cert and key, and the hosts of the member's certificate"
+NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "HTTP_REQUEST"})
+"""What OpenSSL says of an answer that is none of TLS."""
+IN_THE_CLEAR: Final = (
+    "ask a member that has [tls], or leave ca, cert and key out (for schedctl: a context without"
+    " them)"
+)
+NONE_OF_OURS: Final = (
+    "a token goes to the port of the members' listen.grpc_tokens, such as host:7423 (ask who runs"
+    " them); this one takes a certificate: give cert and key"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What keeps TLS from standing, and what to do."""
+
+    what: str
+    remedy: str = FILES
+
+
+def why_not(endpoint: str, tls: TLS) -> Why | None:
+    """What keeps TLS with `host:port` from standing; None: nothing of TLS. Blocks for seconds."""
+    try:
+        if ours := out_of_time(tls):
+            return Why(ours)
+        context = ssl.create_default_context(cafile=tls.ca)
+        context.set_alpn_protocols(["h2"])
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except (Misconfigured, ValueError, OSError) as error:
+        return Why(str(error))
+    host, port = split_address(endpoint)
+    try:
+        plain = socket.create_connection((host, port), WITHIN)
+    except OSError:
+        return None
+    with plain:
+        return _tried(context, plain, host, ours=tls.cert is not None)
+
+
+def out_of_time(tls: TLS) -> str:
+    """Why our certificate, as its file has it, isn't good now; empty: its time is right, or we have
+    none.
+
+    Raises:
+        Misconfigured: one of the files can't be read.
+        ValueError: it is no certificate.
+    """
+    _, cert, _ = tls.read()
+    told = _untimely(cert) if cert is not None else ""
+    return f"our certificate {tls.cert} {told}" if told else ""
+
+
+def is_tls(endpoint: str) -> bool:
+    """Whether TLS is spoken at `host:port`, by whomever. Blocks for seconds."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent, and nothing believed
+    context.set_alpn_protocols(["h2"])
+    host, port = split_address(endpoint)
+    try:
+        with socket.create_connection((host, port), LOOKS_WITHIN) as plain:
+            context.wrap_socket(plain, server_hostname=host).close()
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # in TLS 1.2 who has no certificate is told so here
+    except OSError:
+        return False
+    return True
+
+
+def in_words(error: ssl.SSLError) -> str:
+    """What OpenSSL has against a handshake."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return (error.reason or str(error)).lower().replace("_", " ")
+
+
+def _untimely(cert: bytes) -> str:
+    """Why a certificate isn't good now; empty: its time is right. Raises ValueError."""
+    found, now = first_of(cert), utcnow()
+    if found.not_after <= now:
+        return f"ended at {found.not_after:%Y-%m-%d %H:%M} UTC"
+    if now < found.not_before:
+        begins = f"isn't good before {found.not_before:%Y-%m-%d %H:%M} UTC"
+        return f"{begins}, and here it is {now:%Y-%m-%d %H:%M}"
+    return ""
+
+
+def _tried(context: ssl.SSLContext, plain: socket.socket, host: str, *, ours: bool) -> Why | None:
+    """`ours`: whether we have a certificate."""
+    try:
+        with context.wrap_socket(plain, server_hostname=host) as secure:
+            secure.sendall(_HELLO)
+            secure.settimeout(REFUSED_WITHIN)
+            while secure.recv(4096):
+                continue
+    except TimeoutError:
+        return None
+    except ssl.SSLCertVerificationError as error:
+        return Why(f"the member's certificate isn't one for us: {in_words(error)}")
+    except ssl.SSLError as error:
+        if error.reason in NO_TLS:
+            return Why("it talks in the clear, and we talk TLS", IN_THE_CLEAR)
+        if not ours and "CERTIFICATE" in (error.reason or ""):
+            return Why(_ASKED, NONE_OF_OURS)
+        return Why(f"the member refuses ours: {in_words(error)}")
+    except OSError:
+        return Why("the member ended the handshake")
+    ended = "the member ended the connection after the handshake"
+    if not ours:
+        return Why(f"{ended}: {_ASKED}", NONE_OF_OURS)
+    return Why(f"{ended}: our certificate isn't one for it")

@@ -1,0 +1,213 @@
+"""HTTP connections of a daemon whose patience ends: uvicorn's own wait for ever.
+
+    accepted ──head──▶ asked ──body: the app's own limit──▶ answered ──▶ kept for a moment
+        │ 10 s: ended                                          │ not read for 20 s: cut off
+        └ too many, of all or of one host: 503
+
+Invariants
+- A head that isn't whole HEAD_WITHIN after the connection, or after the answer before, ends it;
+  bytes that trickle in don't prolong that.
+- An answer that isn't taken away ends its connection STALLED_FOR later, with all that it held.
+- No host has all connections, but one that stands for many (a trusted proxy), and there are never
+  more of them than descriptors to spare.
+- A body that nobody wants any more isn't read to its end.
+- What comes in one piece is small, so that one peer's noise doesn't hold up the loop for others.
+
+For `uvicorn.Config(http=protocol_of(most, most_of_one_host))`, which is one daemon's listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from schedkit.net.https import showing
+
+HEAD_WITHIN: Final = 10.0
+"""Seconds that the head of a request may take."""
+STALLED_FOR: Final = 20.0
+"""Seconds that an answer may wait to be read on."""
+PIECE: Final = 2 * 1024
+"""Bytes read at a time: a body may come in chunks of a byte, each of them 20 µs to look at, and
+whoever else is served waits for a few such pieces.
+"""
+UNWANTED: Final = 64 * 1024
+"""Bytes of a body that are still taken when its request has been answered."""
+
+MOST_HEAD: Final = 64 * 1024
+"""Bytes of a head."""
+SPARE: Final = 256
+"""Descriptors that a daemon needs beside the connections of others, with some to spare."""
+MOST: Final = 4_096
+
+_BUSY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"retry-after: 1\r\nconnection: close\r\ncontent-length: 21\r\n\r\ntoo many connections\n"
+)
+
+
+def more_descriptors() -> int:
+    """Have as many descriptors as the process may; how many that is. For daemons whose children,
+    if any, don't mind.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
+
+
+def connections_for(descriptors: int, listeners: int) -> int:
+    """How many connections each of so many listeners may have."""
+    return max(16, min(MOST, (descriptors - SPARE) // listeners))
+
+
+def protocol_of(
+    most: int, most_of_one_host: int, many: Callable[[str], bool] = lambda _: False
+) -> type[H11Protocol]:
+    """Uvicorn's protocol with these bounds; the connections that it counts are of one server.
+    `many`: whether a host stands for many others, as a proxy does, and may have more than one.
+    """
+    doors = _Doors(most, most_of_one_host, many)
+    return type("BoundedPatience", (Patience,), {"doors": doors})
+
+
+class _Doors:
+    """The connections of one listener, by host."""
+
+    def __init__(self, most: int, most_of_one_host: int, many: Callable[[str], bool]) -> None:
+        self._most, self._most_of_one_host, self._many = most, most_of_one_host, many
+        self._hosts: Counter[str] = Counter()
+
+    def enter(self, host: str) -> bool:
+        """One more of this host; whether there is room for it. It leaves in any case."""
+        self._hosts[host] += 1
+        few = self._hosts[host] <= self._most_of_one_host or self._many(host)
+        return few and self._hosts.total() <= self._most
+
+    def leave(self, host: str) -> None:
+        """One less."""
+        self._hosts[host] -= 1
+        if not self._hosts[host]:
+            del self._hosts[host]
+
+
+class OneLength(h11.Connection):
+    """HTTP/1.1 in which a request has one length: `Content-Length` beside `Transfer-Encoding` is
+    refused. A proxy in front may go by the other one, and take a body for the next request.
+    """
+
+    def next_event(self) -> Any:
+        """As h11's. Raises RemoteProtocolError."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("both Content-Length and Transfer-Encoding")
+        return event
+
+
+class Patience(H11Protocol):
+    """One connection, through the `doors` that its class has (`protocol_of`)."""
+
+    doors: ClassVar[_Doors]
+
+    _host = ""
+    _head: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
+    _refused = False
+    _unwanted = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """It was accepted: is there room, and will a head come?"""
+        super().connection_made(transport)
+        self.conn = OneLength(h11.SERVER, max_incomplete_event_size=MOST_HEAD)
+        cast("Any", transport).max_size = PIECE  # of asyncio's own transports
+        self.app = showing(self.app, transport.get_extra_info("ssl_object"))
+        self._host = str(self.client[0]) if self.client else ""
+        if self.doors.enter(self._host):
+            self._await_head()
+        else:
+            self._refused = True
+            transport.write(_BUSY)
+            self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over."""
+        self.doors.leave(self._host)
+        self._head = _disarmed(self._head)
+        self._stall = _disarmed(self._stall)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """A piece of a head or a body."""
+        if self._refused or self._overdue(data):
+            return
+        super().data_received(data)
+        self._heed_head()
+
+    def on_response_complete(self) -> None:
+        """The next head may come now; it may be here already, with what follows it."""
+        self._await_head()
+        super().on_response_complete()
+        self._heed_head()
+        if self.transport.is_closing():
+            self._end()
+
+    def pause_writing(self) -> None:
+        """What was said isn't read."""
+        super().pause_writing()
+        self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It is read on; the rest of a connection that closes has what is left of its time."""
+        if not self.transport.is_closing():
+            self._stall = _disarmed(self._stall)
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Nothing came after an answer."""
+        super().timeout_keep_alive_handler()
+        self._end()
+
+    def _overdue(self, data: bytes) -> bool:
+        """Whether too much comes of a body whose request was answered: it is looked at no more.
+        Some is taken, for who is reset while it sends hasn't read the answer yet.
+        """
+        answered = self.cycle is not None and self.cycle.response_complete
+        if not answered or not self.cycle.more_body:
+            self._unwanted = 0
+            return False
+        self._unwanted += len(data)
+        if self._unwanted > UNWANTED:
+            self._end()
+        return self._unwanted > UNWANTED
+
+    def _await_head(self) -> None:
+        _disarmed(self._head)
+        self._head = self._later(HEAD_WITHIN, self._end)
+
+    def _heed_head(self) -> None:
+        """A whole one is here: its answer may take what time it needs."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._head = _disarmed(self._head)
+
+    def _end(self) -> None:
+        """Close it; and cut it off if what was said isn't taken away."""
+        self._head = _disarmed(self._head)
+        self.transport.close()
+        self._stall = self._stall or self._later(STALLED_FOR, self.transport.abort)
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.loop.call_later(seconds, what)
+
+
+def _disarmed(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    """What is left of a timer that mustn't ring."""
+    if timer is not None:
+        timer.cancel()
+    return None

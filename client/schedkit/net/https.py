@@ -1,0 +1,132 @@
+"""HTTPS as all of schedd serves it: TLS 1.2 or newer, certificates that are changed on disk, and
+callers that may show one of their own.
+
+    handshake ─▶ have the files changed? ─▶ the context of this handshake
+              ├▶ the caller's certificate, if it shows one ─▶ scope[CERTIFICATE]
+              └▶ none comes to stand: the caller sees its connection end, the log says why
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from asyncio import BaseTransport, Protocol, get_running_loop
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from schedkit.daemon.log_rate_limit import LimitedLine
+from schedkit.errors import Misconfigured
+from schedkit.net.channel import TLS
+from schedkit.net.handshake import in_words
+
+log = logging.getLogger(__name__)
+
+CERTIFICATE: Final = "schedd.certificate"
+"""In the scope of a request: what its caller showed, `pem` and `names` (kind and name each)."""
+HANDSHAKE_WITHIN: Final = 10.0
+"""Seconds."""
+
+
+def context_of(tls: TLS) -> ssl.SSLContext:
+    """For a listener; files that change hold from the next handshake on.
+
+    Raises:
+        Misconfigured: one of them can't be read, or they don't belong together.
+    """
+    last = tls.read()
+    first = current = _context(tls)
+
+    def changed(handshake: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
+        nonlocal last, current
+        try:
+            if (now := tls.read()) != last:
+                current, last = _context(tls), now
+                log.info("certificate changed on disk: using %s from now on", tls.cert)
+        except Misconfigured as error:
+            log.warning("keeping the certificate in use: %s", error)
+        handshake.context = current
+
+    first.sni_callback = changed
+    return first
+
+
+def _context(tls: TLS) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_OPTIONAL
+    try:
+        context.load_verify_locations(tls.ca)
+        context.load_cert_chain(*_pair(tls))
+    except (OSError, ssl.SSLError) as error:
+        raise Misconfigured(f"TLS files can't be used: {tls.cert}: {error}") from error
+    return context
+
+
+def _pair(tls: TLS) -> tuple[Path, Path]:
+    if tls.cert is None or tls.key is None:
+        raise Misconfigured("a listener needs cert and key")
+    return tls.cert, tls.key
+
+
+class Handshake(SSLProtocol):
+    """TLS of one accepted connection, as asyncio does it; but why it doesn't come to stand is told.
+    `begun`: whether `inner` has had its connection. `lines`: of the listener.
+    """
+
+    def __init__(
+        self,
+        inner: Protocol,
+        begun: Callable[[], bool],
+        context: ssl.SSLContext,
+        lines: LimitedLine,
+    ) -> None:
+        super().__init__(
+            get_running_loop(),
+            inner,
+            context,
+            None,  # type: ignore[arg-type]  # nobody waits for it
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_WITHIN,  # type: ignore[arg-type]
+        )
+        self._begun, self._lines = begun, lines
+        self._peer: Any = None
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """It was accepted."""
+        self._peer = transport.get_extra_info("peername")
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It is over; was it ever more than a handshake?"""
+        if isinstance(exc, ssl.SSLError) and not self._begun() and (refused := self._lines.due()):
+            log.warning("%s", _told(exc, self._peer, refused))
+        super().connection_lost(exc)
+
+
+def _told(error: ssl.SSLError, peer: Any, refused: int) -> str:
+    whose = "its certificate: " if isinstance(error, ssl.SSLCertVerificationError) else ""
+    host, port = peer[:2] if peer else ("somebody", 0)
+    return (
+        f"no TLS with {host}:{port}: {whose}{in_words(error)}"
+        f" (of {refused} handshakes that failed since the last line)"
+    )
+
+
+def showing(app: ASGIApp, connection: ssl.SSLObject | None) -> ASGIApp:
+    """The app for the requests of one connection, which tells it what its caller has shown."""
+    shown = None if connection is None else connection.getpeercert(binary_form=True)
+    if connection is None or not shown:
+        return app
+    told: dict[str, Any] = {
+        "pem": ssl.DER_cert_to_PEM_cert(shown).encode(),
+        "names": (connection.getpeercert() or {}).get("subjectAltName", ()),
+    }
+
+    async def with_certificate(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, CERTIFICATE: told}, receive, send)
+
+    return with_certificate

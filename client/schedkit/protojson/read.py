@@ -1,0 +1,313 @@
+"""From One JSON, or a manifest, to a message: types come from the descriptor, never from guessing.
+
+Every problem is collected with its path; the message is returned only when there is none. Forms
+come from anybody, so reading ends where a form is larger, or more wrong, than any person's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from functools import cache, partial
+from typing import Any, Final, TypeVar
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from schedkit.protojson.problems import FormErrors, Path, Problem, Unreadable, did_you_mean
+from schedkit.protojson.scalars import (
+    READERS,
+    Plain,
+    read_bytes,
+    read_duration,
+    read_enum,
+    read_instant,
+    read_rate,
+    read_string,
+    read_token,
+    shown,
+)
+from schedkit.protojson.write import BASE64, MATCHES, TOKENS, fields_of, is_map, map_value
+from schedkit.text.json_text import TooDeep, check_depth
+
+M = TypeVar("M", bound=Message)
+
+ONE_OR_MANY: Final = frozenset(
+    {
+        "schedd.v1.Job.cron",
+        "schedd.v1.Exclude.cron",
+        "schedd.v1.Calendar.cron",
+        "schedd.v1.Notification.email",
+    }
+)
+"""Lists that may be written as their only element."""
+
+MOST_ENTRIES: Final = 20_000
+"""Keys and elements of a form, all together but for what is in its payloads."""
+MOST_PROBLEMS: Final = 20
+"""Problems that are told of one form."""
+
+
+def from_json(obj: Any, message_class: type[M], *, snake: bool = True, strings: bool = False) -> M:
+    """Read a mapping as a message.
+
+    Args:
+        obj: keys in lowerCamelCase, and in snake_case where `snake`; values as in One JSON, or
+            datetime, timedelta and bytes where a program has them. Null means absent.
+        message_class: what to make.
+        snake: whether snake_case keys are taken too; suggestions then use them.
+        strings: numbers and booleans may come as text (a manifest read without types).
+
+    Raises:
+        FormErrors: with every problem at once, MOST_PROBLEMS at most.
+    """
+    message = message_class()
+    reader = _Reader(snake, strings)
+    with suppress(_Enough):
+        reader.fill(message, obj, ())
+    if reader.problems:
+        raise FormErrors(reader.problems)
+    return message
+
+
+def named_fields(obj: Mapping[str, Any], message_class: type[Message]) -> list[str]:
+    """The top-level fields that `obj` names, as in the proto, for a field mask.
+
+    A null counts: it clears the field. `{"overlap": {"allow": 3}}` names two. Unknown keys are
+    left out: `from_json` tells them.
+    """
+    fields = message_class.DESCRIPTOR.fields
+    known = {name: field.name for field in fields for name in (field.name, field.json_name)}
+    names = [known[key] for key in obj if key in known]
+    if "overlap" in names and "overlap_limit" in known and "overlap_limit" not in names:
+        names.append("overlap_limit")
+    return list(dict.fromkeys(names))
+
+
+class _Enough(Exception):
+    """There is no use in reading on."""
+
+
+class _Reader:
+    """One reading: what is allowed, the problems met so far, and how much more may come."""
+
+    def __init__(self, snake: bool, strings: bool) -> None:
+        self.snake = snake
+        self.strings = strings
+        self.problems: list[Problem] = []
+        self.left = MOST_ENTRIES
+
+    def fill(self, message: Message, obj: Any, path: Path) -> None:
+        """Set in `message` what `obj` says."""
+        if not isinstance(obj, Mapping):
+            self._problem(path, f"must be an object with keys, not {shown(obj)}")
+            return
+        written: dict[str, str] = {}
+        for key, field, value in self._known(message, obj, path):
+            if field.name in written:
+                self._problem((*path, key), f"is given twice, as {written[field.name]} too")
+                continue
+            written[field.name] = key
+            group = field.containing_oneof
+            other = message.WhichOneof(group.name) if group and len(group.fields) > 1 else None
+            if other:
+                self._problem((*path, key), f"stands beside {written[other]}; give one of them")
+                continue
+            self._field(message, field, value, (*path, key))
+
+    def _known(
+        self, message: Message, obj: Mapping[Any, Any], path: Path
+    ) -> Iterator[tuple[str, FieldDescriptor, Any]]:
+        """The entries that name a field and have a value."""
+        names = _names(message.DESCRIPTOR, self.snake)
+        for key, value in obj.items():
+            self._one_more(path)
+            field = names.get(key) if isinstance(key, str) else None
+            if field is None:
+                fields, style = fields_of(message), self.strings or "_" in str(key)
+                known = [f.name if self.snake and style else f.json_name for f in fields]
+                self._problem((*path, str(key)), "unknown field", did_you_mean(str(key), known))
+            elif value is not None:
+                yield key, field, value
+
+    def _field(self, message: Message, field: FieldDescriptor, value: Any, path: Path) -> None:
+        if is_map(field):
+            self._map(getattr(message, field.name), field, value, path)
+        elif field.is_repeated:
+            self._list(getattr(message, field.name), field, value, path)
+        elif field.full_name == "schedd.v1.Job.overlap" and isinstance(value, Mapping):
+            self._allow(message, value, path)
+        elif field.full_name == "schedd.v1.Job.at" and (local := _local_time(value)):
+            setattr(message, "local_at", local)  # noqa: B010 - a field of this message alone
+        elif field.message_type is not None:
+            self._message(getattr(message, field.name), value, path)
+        else:
+            read = self._scalar(field, value, path)
+            if read is not None:
+                setattr(message, field.name, read)
+
+    def _message(self, inner: Message, value: Any, path: Path) -> None:
+        special = _SPECIAL.get(inner.DESCRIPTOR.full_name)
+        if special is None:
+            inner.SetInParent()
+            self.fill(inner, value, path)
+            return
+        read = self._try(lambda: special(value, self.strings), path)
+        if read is not None:
+            inner.SetInParent()
+            inner.CopyFrom(read) if isinstance(read, Message) else self._payload(inner, read)
+
+    @staticmethod
+    def _payload(inner: Any, read: str | bytes) -> None:
+        if isinstance(read, bytes):
+            inner.raw = read
+        else:
+            inner.json = read
+
+    def _scalar(self, field: FieldDescriptor, value: Any, path: Path) -> Any:
+        if field.enum_type is not None:
+            enum = field.enum_type
+            return self._try(lambda: read_enum(enum, value), path)
+        if field.name in TOKENS:
+            return self._try(lambda: read_token(value), path)
+        return self._try(lambda: READERS[field.type](value, self.strings), path)
+
+    def _list(self, into: Any, field: FieldDescriptor, value: Any, path: Path) -> None:
+        of = field.message_type
+        if of is not None and of.full_name in MATCHES and isinstance(value, Mapping):
+            self._matches(into, value, path)
+            return
+        if isinstance(value, str) and field.full_name in ONE_OR_MANY:
+            value = [value]
+        if not isinstance(value, list | tuple):
+            self._problem(path, f"must be a list, not {shown(value)}")
+            return
+        for position, one in enumerate(value):
+            self._one_more(path)
+            here = (*path, position)
+            if of is not None:
+                self._message(into.add(), one, here)
+            elif (read := self._scalar(field, one, here)) is not None:
+                into.append(read)
+
+    def _map(self, into: Any, field: FieldDescriptor, value: Any, path: Path) -> None:
+        if not isinstance(value, Mapping):
+            self._problem(path, f"must be an object with keys, not {shown(value)}")
+            return
+        of = map_value(field)
+        for key, one in value.items():
+            self._one_more(path)
+            word = self._try(partial(read_string, str(key)), path)
+            read = self._scalar(of, one, (*path, str(key)))
+            if word is not None and read is not None:
+                into[word] = read
+
+    def _matches(self, into: Any, value: Mapping[Any, Any], path: Path) -> None:
+        """`{disk: ssd, region: [eu, us]}`."""
+        for key, wanted in value.items():
+            self._one_more(path)
+            values = wanted if isinstance(wanted, list | tuple) else [wanted]
+            if not values or not all(isinstance(one, str) for one in values):
+                self._problem((*path, str(key)), "must be a text or a list of texts")
+                continue
+            into.add(key=str(key), any_of=values)
+
+    def _allow(self, job: Any, value: Mapping[Any, Any], path: Path) -> None:
+        """`overlap: {allow: 3}`: at most three at once."""
+        fields = job.DESCRIPTOR.fields_by_name
+        if [str(key).lower() for key in value] != ["allow"]:
+            self._problem(path, "must be a word, or {allow: N}")
+            return
+        [(key, limit)] = value.items()
+        read = self._scalar(fields["overlap_limit"], limit, (*path, key))
+        if read == 0:
+            self._problem((*path, key), "must be at least 1")
+        elif read is not None:
+            job.overlap = read_enum(fields["overlap"].enum_type, "allow")
+            job.overlap_limit = read
+
+    def _try(self, read: Callable[[], Any], path: Path) -> Any:
+        try:
+            return read()
+        except ValueError as error:  # Unreadable, or schedkit.text.duration's own
+            self._problem(path, str(error))
+            return None
+
+    def _one_more(self, path: Path) -> None:
+        self.left -= 1
+        if self.left < 0:
+            self._problem(path, f"the whole has more than {MOST_ENTRIES:,} entries")
+            raise _Enough
+
+    def _problem(self, path: Path, message: str, suggestion: str = "") -> None:
+        self.problems.append(Problem(path, message, suggestion))
+        if len(self.problems) >= MOST_PROBLEMS:
+            raise _Enough
+
+
+_LOCAL: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}(?::\d{2})?", re.ASCII)
+
+
+def _local_time(value: Any) -> str:
+    """A time without an offset as a text; empty if the value isn't one."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        value = value.isoformat(timespec="seconds")
+    return value.upper() if isinstance(value, str) and _LOCAL.fullmatch(value) else ""
+
+
+def read_payload(value: Any, strings: bool) -> str | bytes:
+    """JSON text for a value, bytes for `{"$base64": …}` or bytes."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, Mapping) and list(value) == [BASE64]:
+        return read_bytes(value[BASE64])
+    if strings:
+        value = _typed(value)
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        text.encode()  # half of a surrogate pair is no text
+        check_depth(value)
+        return text
+    except TooDeep as deep:
+        raise Unreadable(str(deep)) from None
+    except RecursionError:
+        raise Unreadable(str(TooDeep())) from None
+    except (TypeError, ValueError) as error:
+        raise Unreadable(f"is no JSON: {error}") from None
+
+
+def _typed(value: Any) -> Any:
+    """A value read without types: what was written plainly and is a JSON literal becomes it."""
+    if isinstance(value, Mapping):
+        return {str(key): _typed(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_typed(one) for one in value]
+    if not isinstance(value, Plain):
+        return value
+    if value in ("", "~"):
+        return None
+    if value.lower().lstrip("+-") in (".nan", ".inf"):
+        raise ValueError(f"{value} is a number that JSON hasn't; quote it if it is a text")
+    try:
+        return json.loads(value)
+    except ValueError:
+        return str(value)
+
+
+_SPECIAL: Final[dict[str, Callable[[Any, bool], Any]]] = {
+    "google.protobuf.Timestamp": lambda value, _: read_instant(value),
+    "google.protobuf.Duration": lambda value, _: read_duration(value),
+    "schedd.v1.Payload": read_payload,
+    "schedd.v1.Rate": lambda value, _: read_rate(value),
+}
+"""Messages that are read from a value of their own."""
+
+
+@cache
+def _names(of: Any, snake: bool) -> Mapping[str, FieldDescriptor]:
+    """What a form may call the fields of this descriptor, and which those are."""
+    names = {field.json_name: field for field in of.fields}
+    return names | {field.name: field for field in of.fields} if snake else names

@@ -1,0 +1,259 @@
+"""Single values of One JSON as texts, and texts as single values.
+
+A reader raises Unreadable with a message for the person who wrote the value; `read` adds the path.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.descriptor import EnumDescriptor, EnumValueDescriptor, FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedkit.protojson.problems import Unreadable, did_you_mean
+from schedkit.text import duration, rate
+from schedproto.v1.pool_service_pb2 import Rate
+
+NANOS: Final = 1_000_000_000
+LONGEST: Final = 315_576_000_000
+"""Seconds that google.protobuf.Duration may hold."""
+MOST: Final = (1 << 31) - 1
+"""What the wire's numbers hold, where they have 32 bits."""
+_SECONDS: Final = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
+_INSTANT: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?"
+    r"([Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+_OCTAL: Final = re.compile(r"0o[0-7]{1,20}")
+_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,19}")
+_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+class Plain(str):
+    """A scalar as written without quotes, in a language (YAML) where that matters.
+
+    Inside a payload, which has no model, a plain number, `true`, `false` or `null` is just that.
+    """
+
+    __slots__ = ()
+
+
+# -- Values as texts --
+
+
+def instant_text(stamp: Timestamp) -> str:
+    """RFC 3339 in UTC with milliseconds; what is finer is cut off."""
+    at = datetime.fromtimestamp(stamp.seconds, UTC).replace(tzinfo=None)
+    return f"{at.isoformat()}.{stamp.nanos // 1_000_000:03d}Z"
+
+
+def duration_text(length: Duration) -> str:
+    """Seconds with as many decimals as it takes: `90s`, `0.5s`, `-0.25s`."""
+    nanos = length.seconds * NANOS + length.nanos
+    whole, part = divmod(abs(nanos), NANOS)
+    decimals = f".{part:09d}".rstrip("0") if part else ""
+    return f"{'-' * (nanos < 0)}{whole}{decimals}s"
+
+
+def rate_text(of: Rate) -> str:
+    """`100/m`, `3/30s`; of no rate at all (a negative time) what it says."""
+    try:
+        return rate.render(of.count, of.per.ToTimedelta())
+    except (ValueError, OverflowError):
+        return f"{of.count}/{duration_text(of.per)}"
+
+
+@cache
+def enum_prefix(enum: EnumDescriptor) -> str:
+    """What each value's name begins with: `RUN_STATE_` of RunState."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", enum.name).upper() + "_"
+
+
+def enum_word(enum: EnumDescriptor, number: int) -> str | int | None:
+    """The bare name; None for UNSPECIFIED; a value newer than this code stays a number."""
+    value = enum.values_by_number.get(number)
+    if value is None:
+        return number
+    return bare_name(value) if number else None
+
+
+def bare_name(value: EnumValueDescriptor) -> str:
+    """The value's name without its enum's prefix."""
+    return value.name.removeprefix(enum_prefix(value.type))
+
+
+# -- Texts as values --
+
+
+def read_instant(value: Any) -> Timestamp:
+    """An RFC 3339 text with its offset, or an aware datetime."""
+    if isinstance(value, datetime):
+        at = value
+    else:
+        if not isinstance(value, str) or not _INSTANT.fullmatch(value):
+            raise Unreadable(
+                f"{shown(value)} is no instant; write RFC 3339 with the offset, "
+                "such as 2026-01-31T09:00:00Z"
+            )
+        try:
+            at = datetime.fromisoformat(value.upper())
+        except ValueError as error:
+            problem = "its offset is a day or more" if "offset" in str(error) else error
+            raise Unreadable(f"{shown(value)} is no instant: {problem}") from None
+    if at.tzinfo is None:
+        raise Unreadable(f"{shown(value)} has no time zone")
+    stamp = Timestamp()
+    try:
+        stamp.FromDatetime(at.astimezone(UTC))
+    except (ValueError, OverflowError) as error:
+        raise Unreadable(f"{shown(value)} is no instant: {error}") from None
+    return stamp
+
+
+def read_duration(value: Any) -> Duration:
+    """`90s`, `10m`, `1h30m`, `0.5s`, or a timedelta. A bare number is refused."""
+    length = Duration()
+    if isinstance(value, timedelta):
+        return _bounded(length, value, value)
+    if not isinstance(value, str):
+        wanted = "write it as text with a unit, such as 90s, 10m or 1h30m"
+        raise Unreadable(f"{shown(value)} is no duration; {wanted}")
+    match = _SECONDS.fullmatch(value.strip())
+    if match and int(match[2]) <= LONGEST:
+        sign, whole, part = match.groups()
+        direction = -1 if sign else 1
+        length.seconds = direction * int(whole)
+        length.nanos = direction * int((part or "").ljust(9, "0"))
+        return length
+    return _bounded(length, duration.parse(value), value)
+
+
+def read_rate(value: Any) -> Rate:
+    """`100/s`, `100/m`, `3/30s`: a whole number in a time."""
+    if not isinstance(value, str):
+        raise Unreadable(f"{shown(value)} is no rate; write it as text, such as 100/s or 100/m")
+    count, per = rate.parse(value)
+    if count.denominator != 1:
+        raise Unreadable(f"{shown(value)}: must be a whole number in a time; 2.5/s is 5/2s")
+    return Rate(
+        count=read_integer(int(count), False, 1, MOST), per=_bounded(Duration(), per, value)
+    )
+
+
+def _bounded(length: Duration, span: timedelta, value: Any) -> Duration:
+    """The wire holds ten thousand years and no more."""
+    if abs(span.total_seconds()) > LONGEST:
+        raise Unreadable(f"duration {shown(value)} is too long")
+    length.FromTimedelta(span)
+    return length
+
+
+def read_enum(enum: EnumDescriptor, value: Any) -> int:
+    """A value's number from its name: any case, with or without the prefix."""
+    known = {bare_name(one): one.number for one in enum.values if one.number}
+    if isinstance(value, str):
+        word = value.strip().upper().replace("-", "_")
+        for candidate in (word, word.removeprefix(enum_prefix(enum))):
+            if candidate in known:
+                return known[candidate]
+        hint = did_you_mean(value, [name.lower() for name in known])
+        choice = ", ".join(name.lower() for name in known)
+        raise Unreadable(f"{shown(value)} is none of {choice}" + (f"; {hint}" if hint else ""))
+    raise Unreadable(f"{shown(value)} is none of {', '.join(name.lower() for name in known)}")
+
+
+def read_bytes(value: Any) -> bytes:
+    """Base64 text, or bytes as they are."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        try:
+            return base64.b64decode(value, validate=True)
+        except binascii.Error:
+            pass
+    raise Unreadable(f"{shown(value)} is no base64")
+
+
+def read_string(value: Any) -> str:
+    """Text, and nothing that merely could be written as one."""
+    if not isinstance(value, str):
+        raise Unreadable(f"must be a text, not {shown(value)}; put it into quotes")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Unreadable("holds half of a surrogate pair, which is no text") from None
+    return str(value)
+
+
+def read_bool(value: Any, strings: bool) -> bool:
+    """True or false; in a language of strings the words `true` and `false` alone."""
+    if isinstance(value, bool):
+        return value
+    if strings and value in ("true", "false"):
+        return bool(value == "true")
+    raise Unreadable(f"must be true or false, not {shown(value)}")
+
+
+def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
+    """A whole number within bounds."""
+    if strings and isinstance(value, str) and _INTEGER.fullmatch(value):
+        value = int(value)
+    elif strings and isinstance(value, str) and _OCTAL.fullmatch(value):
+        value = int(value, 8)  # as YAML has it, and who writes permissions
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise Unreadable(f"must be a whole number, not {shown(value)}")
+    if not low <= value <= high:
+        raise Unreadable(f"must be from {low} to {high}, not {value}")
+    return value
+
+
+def read_float(value: Any, strings: bool) -> float:
+    """A number."""
+    if strings and isinstance(value, str) and _NUMBER.fullmatch(value):
+        value = float(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise Unreadable(f"must be a number, not {shown(value)}")
+    return float(value)
+
+
+def read_token(value: Any) -> int:
+    """A fencing token: a decimal string (or a number, from those who can hold 64 bits)."""
+    return read_integer(value, True, 0, (1 << 63) - 1)
+
+
+def shown(value: Any) -> str:
+    """A value as its writer knows it, cut to a length that fits a message."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+Reader: TypeAlias = Callable[[Any, bool], Any]
+
+
+def _integers(bits: int, signed: bool) -> Reader:
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return lambda value, strings: read_integer(value, strings, low, high)
+
+
+READERS: Final[dict[int, Reader]] = {
+    FieldDescriptor.TYPE_STRING: lambda value, _: read_string(value),
+    FieldDescriptor.TYPE_BYTES: lambda value, _: read_bytes(value),
+    FieldDescriptor.TYPE_BOOL: read_bool,
+    FieldDescriptor.TYPE_DOUBLE: read_float,
+    FieldDescriptor.TYPE_FLOAT: read_float,
+    FieldDescriptor.TYPE_INT32: _integers(32, signed=True),
+    FieldDescriptor.TYPE_INT64: _integers(64, signed=True),
+    FieldDescriptor.TYPE_UINT32: _integers(32, signed=False),
+    FieldDescriptor.TYPE_UINT64: _integers(64, signed=False),
+}
+"""How a scalar of each type is read: (value, whether scalars come as strings)."""

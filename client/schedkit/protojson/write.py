@@ -1,0 +1,136 @@
+"""From a message to One JSON: a walk over its descriptor, so that a new field needs no code.
+
+descriptor ──once──▶ a writer for each field        message ──▶ the writers ──▶ dict
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final, cast
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from schedkit.protojson.scalars import duration_text, enum_word, instant_text, rate_text
+from schedkit.text import json_text
+
+BASE64: Final = "$base64"
+"""The one key of an object that stands for raw bytes."""
+
+TOKENS: Final = frozenset({"fencing_token"})
+"""64-bit numbers that JavaScript would round: decimal strings."""
+
+UNKNOWN: Final = dict.fromkeys(
+    (f"schedd.v1.Worker.{name}" for name in ("free", "running", "unstored")), "unheard"
+)
+"""Numbers that aren't known, where they are 0 and the flag of this name is set beside them."""
+
+
+def to_json(message: Message, *, snake: bool = False) -> dict[str, Any]:
+    """The message as a dict that `json.dumps` takes, every key there; `snake` for YAML."""
+    return {key: write(message) for key, write in _writers(message.DESCRIPTOR, snake)}
+
+
+def fields_to_json(message: Message, names: Collection[str]) -> dict[str, Any]:
+    """As `to_json`, of these fields alone, by their JSON names: the others aren't even written."""
+    writers = _writers(message.DESCRIPTOR, False)
+    return {key: write(message) for key, write in writers if key in names}
+
+
+def fields_of(message: Message) -> Sequence[FieldDescriptor]:
+    """The fields of a message, in the order of the proto file."""
+    return cast("Sequence[FieldDescriptor]", message.DESCRIPTOR.fields)  # upb's class is its twin
+
+
+def payload_value(payload: Message) -> Any:
+    """The JSON value of a `Payload`, `{"$base64": …}` for raw bytes, None when it holds none."""
+    kind = payload.WhichOneof("kind")
+    if kind is None:
+        return None
+    content = getattr(payload, kind)
+    if kind == "json":
+        try:
+            return json_text.loads(content, levels=json_text.READ_NESTED, any_width=True)
+        except ValueError:
+            content = content.encode()
+    return {BASE64: base64.b64encode(content).decode()}
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """Whether the wire has this field as map<…>."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def map_value(field: FieldDescriptor) -> FieldDescriptor:
+    """What the values of a map<…> are."""
+    assert field.message_type is not None, "a map is a message of key and value"
+    return field.message_type.fields_by_name["value"]
+
+
+@cache
+def _writers(message: Descriptor, snake: bool) -> tuple[tuple[str, Callable[[Message], Any]], ...]:
+    """The key of each field, and what writes it."""
+    return tuple(
+        (field.name if snake else field.json_name, _field(field, snake)) for field in message.fields
+    )
+
+
+def _field(field: FieldDescriptor, snake: bool) -> Callable[[Message], Any]:
+    value = attrgetter(field.name)
+    if is_map(field):
+        inner = _single(map_value(field), snake)
+        return lambda message: {
+            str(key): inner(value(message)[key]) for key in sorted(value(message))
+        }
+    single = _single(field, snake)
+    if field.is_repeated:
+        if field.message_type is not None and field.message_type.full_name in MATCHES:
+            return lambda message: _matches(value(message))
+        return lambda message: [single(one) for one in value(message)]
+    if field.name in TOKENS:
+        single = _unless_zero
+    elif field.type == FieldDescriptor.TYPE_STRING and not field.has_presence:
+        return lambda message: value(message) or None
+    elif (flag := UNKNOWN.get(field.full_name)) is not None:
+        return lambda message: value(message) or (None if getattr(message, flag) else 0)
+    if not field.has_presence:
+        return lambda message: single(value(message))
+    name = field.name
+    return lambda message: single(value(message)) if message.HasField(name) else None
+
+
+def _single(field: FieldDescriptor, snake: bool) -> Callable[[Any], Any]:
+    """What writes one value of a field."""
+    if field.message_type is not None:
+        special = WRITERS.get(field.message_type.full_name)
+        return special or (lambda value: to_json(value, snake=snake))
+    if (enum := field.enum_type) is not None:
+        return lambda value: enum_word(enum, value)
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return lambda value: base64.b64encode(value).decode()
+    return lambda value: value
+
+
+def _unless_zero(number: int) -> str | None:
+    return str(number) if number else None
+
+
+MATCHES: Final = frozenset({"schedd.v1.LabelMatch"})
+"""Lists of these stand as an object: `{"disk": "ssd", "region": ["eu", "us"]}`."""
+
+
+def _matches(matches: Iterable[Any]) -> dict[str, Any]:
+    return {one.key: one.any_of[0] if len(one.any_of) == 1 else list(one.any_of) for one in matches}
+
+
+WRITERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "google.protobuf.Timestamp": instant_text,
+    "google.protobuf.Duration": duration_text,
+    "google.protobuf.FieldMask": lambda mask: list(mask.paths),
+    "schedd.v1.Payload": payload_value,
+    "schedd.v1.Rate": rate_text,
+}
+"""Messages that stand as a value of their own."""

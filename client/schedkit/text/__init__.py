@@ -1,0 +1,1 @@
+"""Values that people write: durations, sizes, rates, names, JSON."""

@@ -1,0 +1,56 @@
+"""Rates as people write them: `100/m`, `5/s`, `3/30s`: so many, in any such time.
+
+Invariants
+- The time is written, as one unit (`s`, `m`, `h`, `d`) or as a duration; who takes a bare number
+  says which unit it has.
+- `parse(render(n, d)) == (n, d)` for every count from one up in whole milliseconds from one up.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from fractions import Fraction
+from typing import Final
+
+from schedkit.text import duration
+
+_UNITS: Final = ("s", "m", "h", "d")
+_COUNT: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}")
+
+
+def parse(text: str, *, bare: str = "") -> tuple[Fraction, timedelta]:
+    """How many, in which time. `bare`: the unit of a number that stands alone; refused if empty.
+
+    Raises:
+        ValueError: with a message for the person who wrote it.
+    """
+    count, slash, per = (part.strip() for part in text.partition("/"))
+    if not slash and bare:
+        per = bare
+    if not _COUNT.fullmatch(count) or not (per or not slash):
+        raise _no_rate(text)
+    if not per:
+        raise ValueError(f"rate {text!r} needs a time, such as {count}/s or {count}/m")
+    try:
+        span = duration.parse(f"1{per}" if per in _UNITS else per)
+    except ValueError:
+        raise _no_rate(text) from None
+    if not Fraction(count) or not span:
+        raise ValueError(f"rate {text!r} must be more than 0, and in some time")
+    return Fraction(count), span
+
+
+def render(count: int, per: timedelta) -> str:
+    """The shortest text that `parse` reads as this rate: `100/m`, `3/30s`.
+
+    Raises:
+        ValueError: for a negative time. Parts of a millisecond are cut off.
+    """
+    span = duration.render(per)
+    unit = span.removeprefix("1")
+    return f"{count}/{unit if unit in _UNITS else span}"
+
+
+def _no_rate(text: str) -> ValueError:
+    return ValueError(f"{text!r} is no rate: write 100/s, 6/m or 90/h")

@@ -1,0 +1,1 @@
+"""What calls write into the audit log."""

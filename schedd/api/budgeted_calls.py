@@ -1,0 +1,63 @@
+"""Computations of calls, each within a budget of work (`core/schedule/work_budget`): on the event
+loop while it is little, else in one thread, one at a time for each caller.
+
+    compute ──ON_LOOP──▶ answer
+               └─ more ──caller's turn──▶ thread ──OF_CALL──▶ answer
+                                                    └─ more ──▶ RESOURCE_EXHAUSTED
+
+One computation is tried on the event loop at a time, and after much work other tasks have their
+turn, so many calls together block the loop no longer than one.
+
+A caller has one computation in the thread at a time, so a caller with many delays the others by one
+of them. A cancelled call ends its computation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from schedd.api.errors import TooMany
+from schedd.api.services import Caller
+from schedd.core.schedule.work_budget import OF_CALL, ON_LOOP, TooMuchWork
+from schedd.runtime.budgeted_work import ComputingThread, on_loop
+
+T = TypeVar("T")
+
+_THREAD: Final = ComputingThread("computation")
+_ATTEMPTS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+_turns: Final[WeakValueDictionary[str, asyncio.Lock]] = WeakValueDictionary()
+
+
+def _attempts() -> asyncio.Lock:
+    loop = asyncio.get_running_loop()
+    if (lock := _ATTEMPTS.get(loop)) is None:
+        lock = _ATTEMPTS[loop] = asyncio.Lock()
+    return lock
+
+
+async def compute(caller: Caller, computation: Callable[[], T]) -> T:
+    """The answer of a pure computation. Raises TooMany when it needs more than a call may spend."""
+    async with _attempts():
+        try:
+            return await on_loop(ON_LOOP, computation)
+        except TooMuchWork:  # repeated in the thread: what it has found is in caches
+            await asyncio.sleep(0)
+    turn = _turns.setdefault(caller.actor, asyncio.Lock())
+    async with turn:
+        try:
+            return await _THREAD.run(OF_CALL, computation)
+        except TooMuchWork as error:
+            raise too_expensive() from error
+
+
+def too_expensive() -> TooMany:
+    """The refusal of a computation that needs more than a call may spend."""
+    return TooMany(
+        "computing the fire times of this schedule exceeds the CPU budget of one call"
+        f" ({OF_CALL / 1_000_000:g} s)",
+        reason="SCHEDULE_TOO_EXPENSIVE",
+        remedy="request fewer fire times or a shorter range, or simplify cron and exclude",
+    )

@@ -1,0 +1,1 @@
+"""Calls on the cluster and its workers."""

@@ -1,0 +1,300 @@
+"""Calls on the cluster: who is there, who leads, who owns what, which workers, what was done."""
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+from schedd.api import availability, paging, views
+from schedd.api.errors import InvalidArgument, NotFound, Violation, cut
+from schedd.api.field_bounds import id_of
+from schedd.api.services import Caller, Services
+from schedd.core.cluster.cluster_events import Losses, LostMember
+from schedd.core.cluster.membership import ClusterView, MemberView
+from schedd.core.ids import SHARDS, RunId, TenureId
+from schedd.core.runs.model import Incarnation
+from schedd.core.runs.records import WorkerView, unheard
+from schedproto.v1 import cluster_service_pb2 as wire
+
+AUDIT_BYTES: Final = 2 * 1024 * 1024
+"""Of one page of the audit, about: half of what a message holds."""
+
+
+async def get_cluster(
+    services: Services, caller: Caller, request: wire.GetClusterRequest
+) -> wire.Cluster:
+    """The cluster at a glance."""
+    del caller, request
+    view = services.cluster.view()
+    rows = await services.membership.read_shards()
+    live = {member.tenure for member in view.members}
+    counts = await services.store.counts()
+    pause = await services.pauses.present()
+    leader = view.member(view.leader)
+    owned = sum(row.owner in live for row in rows)
+    lost = await lost_now(services)
+    return wire.Cluster(
+        cluster_id=services.cluster_id,
+        leader=leader.name if leader else "",
+        term=view.term,
+        shards=SHARDS,
+        owned=owned,
+        members=len(view.members),
+        workers=len(view.workers),
+        pending=counts.pending,
+        running=counts.running,
+        retrying=counts.retrying,
+        jobs=counts.jobs,
+        dead_letters=counts.dead_letters,
+        version=services.version,
+        paused=pause is not None,
+        paused_at=views.stamp(pause.began) if pause else None,
+        paused_by=pause.by if pause else "",
+        pause_note=pause.note if pause else "",
+        recovering=pause is not None and pause.recovering,
+        lost_until=views.stamp(pause.lost_until) if pause else None,
+        lost_members=[one.name for one in lost.members],
+        lost_workers=[one.worker for one in lost.workers],
+        troubles=availability.troubles(
+            view,
+            trusted=services.cluster.trusted(),
+            owned=owned,
+            workers=len(view.workers),
+            twin=services.cluster.twin,
+            failures=services.failures(),
+        ),
+    )
+
+
+async def list_members(
+    services: Services, caller: Caller, request: wire.ListMembersRequest
+) -> wire.ListMembersResponse:
+    """Those who are there, and those lost within the retention, by name."""
+    del caller, request
+    view = services.cluster.view()
+    rows = await services.membership.read_shards()
+    fenced = await services.membership.fenced([member.tenure for member in view.members])
+    owned = Counter(row.owner for row in rows)
+    lost = await lost_now(services)
+    members = [
+        _member(member, view, owned[member.tenure], fenced=member.tenure in fenced)
+        for member in view.members
+    ]
+    members += [_lost_member(one, owned[one.tenure]) for one in lost.members]
+    return wire.ListMembersResponse(members=sorted(members, key=lambda member: member.name))
+
+
+async def lost_now(services: Services) -> Losses:
+    """Return members and workers that were lost within the retention and haven't returned."""
+    losses = await services.membership.losses(services.lost_for)
+    if not losses.members and not losses.workers:
+        return losses
+    drained = {one.worker for one in await services.worker_store.drains()}
+    members = {member.name for member in services.cluster.view().members}
+    workers = {one.incarnation.worker for one in services.lines.workers()}
+    return losses.missing(members, workers, drained)
+
+
+async def list_shards(
+    services: Services, caller: Caller, request: wire.ListShardsRequest
+) -> wire.ListShardsResponse:
+    """All shards with owner and epoch."""
+    del caller, request
+    view = services.cluster.view()
+    rows = await services.membership.read_shards()
+    return wire.ListShardsResponse(
+        term=view.term,
+        shards=[
+            wire.Shard(
+                shard=row.id,
+                owner=_name(view, row.owner),
+                epoch=row.epoch,
+                tenure=str(row.owner) if row.owner else "",
+                assigned=_name(view, view.assigned.get(row.id)),
+            )
+            for row in sorted(rows, key=lambda row: row.id)
+        ],
+    )
+
+
+async def list_workers(
+    services: Services, caller: Caller, request: wire.ListWorkersRequest
+) -> wire.ListWorkersResponse:
+    """The workers that live, by name. They are few: one page."""
+    del caller
+    paging.size(request.page_size)
+    if request.page_token:
+        raise InvalidArgument(
+            "page_token: there is only one page",
+            reason="BAD_PAGE_TOKEN",
+            remedy="leave it out",
+            violations=[Violation("page_token", "there is only one page")],
+        )
+    return wire.ListWorkersResponse(workers=await _workers(services))
+
+
+async def get_worker(
+    services: Services, caller: Caller, request: wire.GetWorkerRequest
+) -> wire.Worker:
+    """One worker, by name."""
+    del caller
+    return await worker_named(services, request.worker)
+
+
+async def worker_named(services: Services, name: str) -> wire.Worker:
+    """One that lives, or is drained. Raises NotFound."""
+    return picked(await workers_by_name(services), name)
+
+
+async def workers_by_name(services: Services) -> dict[str, wire.Worker]:
+    """Those that live, or are drained. Of two with one name, the one that was started last."""
+    return {worker.name: worker for worker in reversed(await _workers(services))}
+
+
+def picked(workers: Mapping[str, wire.Worker], name: str) -> wire.Worker:
+    """The one of this name. Raises NotFound."""
+    if (worker := workers.get(name)) is not None:
+        return worker
+    raise NotFound(
+        f"there is no live worker {cut(name)!r}",
+        reason="NO_SUCH_WORKER",
+        remedy="see `schedctl worker list`",
+    )
+
+
+async def list_audit(
+    services: Services, caller: Caller, request: wire.ListAuditRequest
+) -> wire.ListAuditResponse:
+    """A page of the audit, newest first; a short one, where its lines say much."""
+    del caller
+    size, listing = paging.size(request.page_size), paging.listing("audit", request)
+    rows = await services.store.list_audit(
+        request.action or None,
+        request.object or None,
+        RunId(id_of("run_id", request.run_id)) if request.run_id else None,
+        paging.read_number_token(listing, request.page_token),
+        size + 1,
+    )
+    answer = wire.ListAuditResponse()
+    held = 0
+    for place, (_, entry) in enumerate(rows):
+        message = views.audit_message(entry)
+        held += message.ByteSize()
+        if place and (place == size or held > AUDIT_BYTES):
+            answer.next_page_token = paging.number_token(listing, rows[place - 1][0])
+            break
+        answer.entries.append(message)
+    return answer
+
+
+async def living(services: Services) -> list[WorkerView]:
+    """Those that live by etcd, with what some member hears from them."""
+    here = {view.incarnation.id: view.incarnation for view in services.lines.workers()}
+    ids = sorted(services.cluster.view().workers | here.keys())
+    stored = {one.id: one for one in await services.worker_store.incarnations(ids)}
+    lost = {one.id for one in stored.values() if one.lost_at is not None}
+    return await services.lines.views(
+        [one for one in (stored | here).values() if one.id not in lost]
+    )
+
+
+async def _workers(services: Services) -> list[wire.Worker]:
+    """Live by etcd, with what some member hears from them; then those that were lost within the
+    retention, and those that are drained and not there.
+    """
+    workers = [_worker(view) for view in await living(services)]
+    drains = {one.worker: one for one in await services.worker_store.drains()}
+    there = {worker.name for worker in workers}
+    lost = wire.Worker.STATE_LOST
+    losses = await services.membership.losses(services.lost_for)
+    workers += [_lost_worker(one) for one in losses.workers if one.worker not in there]
+    there.update(one.worker for one in losses.workers)
+    workers += [
+        wire.Worker(name=name, state=lost, unheard=True) for name in drains if name not in there
+    ]
+    for worker in workers:
+        if (drain := drains.get(worker.name)) is not None:
+            worker.drained_at.FromDatetime(drain.at)
+            worker.drained_by, worker.drain_reason = drain.by, drain.reason
+            if worker.unheard and worker.state != lost:  # it can't say so itself
+                worker.state = wire.Worker.STATE_DRAINING
+    return sorted(workers, key=_by_name_newest_first)
+
+
+def _lost_worker(one: Incarnation) -> wire.Worker:
+    worker = _worker(unheard(one))
+    worker.state = wire.Worker.STATE_LOST
+    if one.lost_at is not None:
+        worker.lost_at.FromDatetime(one.lost_at)
+    return worker
+
+
+def _lost_member(one: LostMember, shards: int) -> wire.Member:
+    return wire.Member(
+        name=one.name,
+        role=wire.Member.ROLE_FOLLOWER,
+        state=wire.Member.STATE_LOST,
+        shards=shards,
+        grpc=one.grpc,
+        http=one.http,
+        version=one.version,
+        tenure=str(one.tenure),
+        lost_at=views.stamp(one.lost_at),
+    )
+
+
+def _by_name_newest_first(worker: wire.Worker) -> tuple[str, int]:
+    return worker.name, -worker.started_at.ToNanoseconds()
+
+
+def _worker(view: WorkerView) -> wire.Worker:
+    one = view.incarnation
+    worker = wire.Worker(
+        name=one.worker,
+        incarnation=str(one.id),
+        state=wire.Worker.STATE_DRAINING if view.draining else wire.Worker.STATE_LIVE,
+        slots=one.slots,
+        labels=one.labels,
+        handlers=one.handlers,
+        executors=one.actions,
+        version=one.version,
+        host=one.host,
+        started_at=views.stamp(one.started_at),
+        refuses=view.refuses,
+        namespaces=sorted(one.namespaces or ()),
+        unheard=view.unheard,
+    )
+    if not view.unheard:
+        worker.free, worker.running, worker.unstored = view.free, view.running, view.unstored
+        worker.lease_age.FromTimedelta(timedelta(seconds=view.lease_age))
+    return worker
+
+
+def _member(member: MemberView, view: ClusterView, shards: int, *, fenced: bool) -> wire.Member:
+    leads = member.tenure == view.leader
+    return wire.Member(
+        name=member.name,
+        role=wire.Member.ROLE_LEADER if leads else wire.Member.ROLE_FOLLOWER,
+        state=_state(member, fenced=fenced),
+        shards=shards,
+        weight=member.weight,
+        grpc=member.grpc,
+        http=member.http,
+        version=member.version,
+        tenure=str(member.tenure),
+        attached=member.attached,
+        database=member.database,
+        tzdata=member.tzdata,
+    )
+
+
+def _state(member: MemberView, *, fenced: bool) -> wire.Member.State.ValueType:
+    """FENCED: its lease still lives, and it may take no shard any more."""
+    if fenced:
+        return wire.Member.STATE_FENCED
+    return wire.Member.STATE_DRAINING if member.draining else wire.Member.STATE_LIVE
+
+
+def _name(view: ClusterView, tenure: TenureId | None) -> str:
+    member = view.member(tenure)
+    return member.name if member else ""

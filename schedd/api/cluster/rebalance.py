@@ -1,0 +1,114 @@
+"""Rebalancing: the shards' owners against the map as it should be now.
+
+    members as they stand ─→ who should own what ─┐
+    shards' rows ─→ who owns what ───────────────┴─→ what moves; the leader looks now; ok when moved
+
+A leader compares once a second by itself, so there is seldom anything to move; this says so, or
+waits until it is done.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from schedd.api import availability
+from schedd.api.audit import refusal_audit
+from schedd.api.errors import FailedPrecondition, OutcomeUnclear
+from schedd.api.jobs import quiesce
+from schedd.api.services import Caller, Services
+from schedd.core.cluster.membership import ClusterView
+from schedd.core.cluster.shard_assignment import assign
+from schedd.core.ids import ShardId, TenureId
+from schedproto.v1 import cluster_service_pb2 as wire
+
+OBJECT: Final = "cluster/shards"
+ACTION: Final = "rebalance"
+WITHIN: Final = 10.0
+"""Seconds to wait, if the caller gives no deadline before."""
+LOOK_EVERY: Final = 0.05
+
+Owners = Mapping[ShardId, TenureId | None]
+
+
+async def rebalance_cluster(
+    services: Services, caller: Caller, request: wire.RebalanceClusterRequest
+) -> wire.RebalanceClusterResponse:
+    """Move what must move, or with `dry_run` say what would: that changes nothing, so it isn't
+    audited when it is refused either.
+    """
+    if request.dry_run:
+        return await _rebalance(services, caller, request)
+    async with refusal_audit.audited(services, caller, ACTION, OBJECT, request.request_id):
+        return await _rebalance(services, caller, request)
+
+
+async def _rebalance(
+    services: Services, caller: Caller, request: wire.RebalanceClusterRequest
+) -> wire.RebalanceClusterResponse:
+    availability.need_touch(services.cluster)
+    view = services.cluster.view()
+    wanted = assign(view.members)
+    if view.member(view.leader) is None or not wanted:
+        raise FailedPrecondition(
+            "there is no leader to write a map" if wanted else "no live member may own shards",
+            reason="NO_LEADER" if wanted else "NOBODY_FIT",
+            remedy="see `schedctl cluster members`",
+        )
+    before = await _owners(services)
+    if request.dry_run:
+        return _answer(view, before, wanted, dry_run=True)
+    services.nudges.cluster_changed()
+    with quiesce.after_commit():
+        after = await _settled(services, caller)
+        view = services.cluster.view()
+        moved = _shares(view, before), _shares(view, after)
+        await services.store.audit(caller.changed(ACTION, OBJECT, *moved, request.request_id))
+    return _answer(view, before, after)
+
+
+async def _owners(services: Services) -> Owners:
+    return {row.id: row.owner for row in await services.membership.read_shards()}
+
+
+async def _settled(services: Services, caller: Caller) -> Owners:
+    """The owners once they are those that should be."""
+    try:
+        async with asyncio.timeout(min(caller.deadline or WITHIN, WITHIN)):
+            while True:
+                owners = await _owners(services)
+                if owners == assign(services.cluster.view().members):
+                    return owners
+                await asyncio.sleep(LOOK_EVERY)
+    except TimeoutError:
+        raise OutcomeUnclear(
+            "not every shard is where it should be yet",
+            reason="STILL_MOVING",
+            remedy="see `schedctl cluster shards` and `schedctl cluster doctor`",
+        ) from None
+
+
+def _answer(
+    view: ClusterView, before: Owners, after: Owners, *, dry_run: bool = False
+) -> wire.RebalanceClusterResponse:
+    def name(tenure: TenureId | None) -> str:
+        member = view.member(tenure)
+        return member.name if member else ""
+
+    return wire.RebalanceClusterResponse(
+        moves=[
+            wire.RebalanceClusterResponse.Move(
+                shard=shard, old_owner=name(before.get(shard)), new_owner=name(owner)
+            )
+            for shard, owner in sorted(after.items())
+            if before.get(shard) != owner
+        ],
+        term=view.term,
+        dry_run=dry_run,
+    )
+
+
+def _shares(view: ClusterView, owners: Owners) -> dict[str, object]:
+    """How many shards each member owns, by name."""
+    names = {member.tenure: member.name for member in view.members}
+    return dict(sorted(Counter(names.get(o, "") if o else "" for o in owners.values()).items()))

@@ -1,0 +1,137 @@
+"""What the doctor's area "work" looks at: losses, waiting runs, failing jobs, growing queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from schedd.api.cluster.cluster import living, lost_now
+from schedd.api.runs.waiting_runs import doable
+from schedd.api.services import Services
+from schedd.core.checkup.facts import FailingJob, GrowingQueue, StuckJob, WorkFacts
+from schedd.core.cluster.cluster_events import Losses
+from schedd.core.dispatch.placement import able, asked_of_worker
+from schedd.core.ids import JobId
+from schedd.core.jobs import labels
+from schedd.core.jobs.definition import Definition
+from schedd.core.runs.model import Incarnation
+from schedd.core.runs.overlap import BUFFERS
+from schedd.core.runs.records import StoredDefinition, Wait
+from schedd.runtime import job_codec
+from schedkit.errors import Unavailable
+
+WITHIN: Final = 4.0
+"""Seconds that all of it may take."""
+
+
+async def work_facts(services: Services) -> WorkFacts | str:
+    """Return the facts; as text: why they can't be read."""
+    try:
+        async with asyncio.timeout(WITHIN):
+            return await _read(services)
+    except Unavailable as error:
+        return str(error)
+    except TimeoutError:
+        return f"PostgreSQL didn't answer within {WITHIN:g} s"
+
+
+async def stuck_now(services: Services) -> Sequence[StuckJob]:
+    """Return the jobs whose runs wait although no worker can run them. Raises Unavailable."""
+    waits = await services.store.waits()
+    stored = await services.store.definitions({wait.job_id for wait in waits})
+    takers, draining = await _takers(services)
+    return stuck(waits, stored, takers, await lost_now(services), draining)
+
+
+async def _read(services: Services) -> WorkFacts:
+    waits = await services.store.waits()
+    failing = await services.store.failing()
+    growing = await services.store.growing()
+    jobs = {wait.job_id for wait in waits}
+    jobs |= {one.job_id for one in failing} | {one.job_id for one in growing}
+    stored = await services.store.definitions(jobs)
+    (takers, draining), losses = await _takers(services), await lost_now(services)
+    ready = [
+        wait.since
+        for wait in waits
+        if (one := stored.get(wait.job_id)) is not None
+        and (definition := job_codec.stored_definition(one)).overlap not in BUFFERS
+        and doable(wait, definition, takers)
+    ]
+    return WorkFacts(
+        losses=losses,
+        kept=services.lost_for,
+        stuck=tuple(stuck(waits, stored, takers, losses, draining)),
+        oldest=min(ready, default=None),
+        failing=tuple(
+            FailingJob(_name(stored[one.job_id]), one.times, one.more)
+            for one in failing
+            if _there(stored, one.job_id)
+        ),
+        growing=tuple(
+            GrowingQueue(_name(stored[one.job_id]), one.runs, one.made, one.ended)
+            for one in growing
+            if _there(stored, one.job_id)
+        ),
+    )
+
+
+async def _takers(services: Services) -> tuple[list[Incarnation], list[Incarnation]]:
+    """The workers that may take work, those that are full just now too; and those that drain."""
+    drained = {drain.worker for drain in await services.worker_store.drains()}
+    takers: list[Incarnation] = []
+    draining: list[Incarnation] = []
+    for view in await living(services):
+        drains = view.draining or view.incarnation.worker in drained
+        (draining if drains else takers).append(view.incarnation)
+    return takers, draining
+
+
+def stuck(
+    waits: Sequence[Wait],
+    stored: Mapping[JobId, StoredDefinition],
+    takers: Collection[Incarnation],
+    losses: Losses,
+    draining: Collection[Incarnation] = (),
+) -> list[StuckJob]:
+    """Return the jobs of these that no taker can run, one entry each. Pure."""
+    found: dict[JobId, StuckJob] = {}
+    for wait in waits:
+        if (one := stored.get(wait.job_id)) is None or one.deleted:
+            continue
+        definition = job_codec.stored_definition(one)
+        if doable(wait, definition, [*takers]):
+            continue
+        need = replace(asked_of_worker(definition), worker=wait.target)
+        before = found.get(wait.job_id)
+        found[wait.job_id] = StuckJob(
+            _name(one),
+            wait.runs + (before.runs if before else 0),
+            min(wait.since, before.since) if before else wait.since,
+            _need(definition, wait),
+            tuple(lost.worker for lost in losses.workers if able(lost, need)),
+            tuple(one.worker for one in draining if able(one, need)),
+        )
+    return [*found.values()]
+
+
+def _need(definition: Definition, wait: Wait) -> str:
+    if wait.target is not None:
+        return f"runs for worker {wait.target}"
+    what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
+    what += f" of {definition.slots} slots" if definition.slots > 1 else ""
+    what += f" with {labels.told(definition.require)}" if definition.require else ""
+    return f"{what} of namespace {definition.namespace!r}"
+
+
+def _there(stored: Mapping[JobId, StoredDefinition], job: JobId) -> bool:
+    return (one := stored.get(job)) is not None and not one.deleted
+
+
+def _name(job: StoredDefinition) -> str:
+    """`namespace/name`; the default namespace isn't named."""
+    if job.ephemeral:
+        return f"{job.namespace}/submitted work"
+    return job.name if job.namespace == "default" else f"{job.namespace}/{job.name}"

@@ -1,0 +1,131 @@
+"""Dead letters: what failed for good, told of or discarded. Done again: `retrying` one, `redrives`
+many.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from schedd.api import paging, views
+from schedd.api.dead_letters.dead_letter_filter import (
+    check_chosen,
+    choice_of,
+    chosen_by,
+    counted,
+    more_than_told,
+    told,
+)
+from schedd.api.definitions import validation
+from schedd.api.errors import NotFound, cut, wrong
+from schedd.api.field_bounds import id_of
+from schedd.api.jobs import stored_jobs
+from schedd.api.runs.runs import run_id_of
+from schedd.api.services import Caller, Services
+from schedd.core.ids import RedriveId, RunId
+from schedd.core.runs.records import Conflict
+from schedd.core.runs.redrive import Choice
+from schedproto.v1 import run_pb2
+from schedproto.v1 import run_service_pb2 as wire
+
+MOST_GROUPS: Final = 1_000
+MOST_NAMED: Final = 1_000
+"""Runs that one call may name."""
+
+
+async def list_dead_letters(
+    services: Services, caller: Caller, request: wire.ListDeadLettersRequest
+) -> wire.ListDeadLettersResponse:
+    """A page of the runs that failed for good, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    listing = paging.listing("dead letters", request)
+    after = paging.read_token(listing, request.page_token)
+    rows = await services.dead_letters.listed(
+        choice_of(request.namespace, request.job, request.fingerprint),
+        RedriveId(id_of("redrive_id", request.redrive_id)) if request.redrive_id else None,
+        (after[0], RunId(after[1])) if after else None,
+        size + 1,
+        settled=request.settled,
+    )
+    page = rows[:size]
+    last = page[-1].run.run.key if rows[size:] else None
+    return wire.ListDeadLettersResponse(
+        dead_letters=[views.dead_letter_message(row) for row in page],
+        next_page_token=paging.token(listing, last.scheduled_at, last.run_id) if last else "",
+    )
+
+
+async def get_dead_letter(
+    services: Services, caller: Caller, request: wire.GetDeadLetterRequest
+) -> run_pb2.DeadLetter:
+    """One, settled or not."""
+    del caller
+    found = await services.dead_letters.get(run_id_of(request.run_id))
+    if found is None:
+        raise NotFound(
+            f"no dead letter of run {cut(request.run_id)}: it didn't fail for good",
+            reason="NO_SUCH_DEAD_LETTER",
+            remedy="see `schedctl dlq list`, or `schedctl run get` for the run",
+        )
+    return views.dead_letter_message(found)
+
+
+async def list_dead_letter_groups(
+    services: Services, caller: Caller, request: wire.ListDeadLetterGroupsRequest
+) -> wire.ListDeadLetterGroupsResponse:
+    """Those that wait, by job and kind of error; the greatest first."""
+    del caller
+    found, _ = await services.dead_letters.groups(
+        choice_of(request.namespace, request.job, ""), MOST_GROUPS
+    )
+    return wire.ListDeadLetterGroupsResponse(groups=[views.group_message(one) for one in found])
+
+
+async def greatest_groups(
+    services: Services, namespace: str, most: int, job: str = "", fingerprint: str = ""
+) -> tuple[list[run_pb2.DeadLetterGroup], int]:
+    """The greatest, and how many letters wait in whichever; for who may see them. `job` and
+    `fingerprint` choose, where they aren't empty.
+    """
+    found, waiting = await services.dead_letters.groups(
+        choice_of(namespace, job, fingerprint), most
+    )
+    return [views.group_message(one) for one in found], waiting
+
+
+async def discard_dead_letters(
+    services: Services, caller: Caller, request: wire.DiscardDeadLettersRequest
+) -> wire.DiscardDeadLettersResponse:
+    """They wait for nobody any more; their runs stay. Those that a redrive is to do stay, too."""
+    validation.check_note(request.note, "note")
+    if len(request.run_ids) > MOST_NAMED:
+        raise wrong("run_ids", f"has {len(request.run_ids):,}, at most {MOST_NAMED:,} are allowed")
+    run_ids = tuple(run_id_of(one, "run_ids") for one in request.run_ids)
+    if not run_ids:
+        check_chosen(request)
+    elif request.job or request.fingerprint or request.all or request.HasField("group"):
+        raise wrong("run_ids", "goes with neither job, fingerprint, group nor all")
+    elif request.HasField("until") or request.at_most:
+        field = "until" if request.HasField("until") else "at_most"
+        raise wrong(field, "goes with a job, a fingerprint, a group or all, not with ids of runs")
+    choice = chosen_by(request, run_ids)
+    what = told(choice) | {"note": request.note}
+    entry = caller.audit("discard", "dead letters", request.request_id)
+    done = await services.dead_letters.discard(
+        choice, caller.actor, request.note, entry, partial(counted, what, "discarded")
+    )
+    if isinstance(done, Conflict):
+        raise more_than_told(choice)
+    if not done:
+        await check_job(services, choice)
+    return wire.DiscardDeadLettersResponse(discarded=len(done))
+
+
+async def check_job(services: Services, choice: Choice) -> None:
+    """Raise NotFound where the job that is named neither is there nor has left a letter."""
+    if not choice.job or await services.store.get_job(choice.namespace, choice.job) is not None:
+        return
+    of_job = Choice(choice.namespace, choice.job)
+    if not await services.dead_letters.listed(of_job, None, None, 1, settled=True):
+        raise stored_jobs.unknown(choice.job)

@@ -1,0 +1,168 @@
+"""Redrives: many dead letters done again, so many a second.
+
+letters chosen ─▶ promised ─▶ their runs, made by the owner ⇄ stopped
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from uuid import uuid4
+
+from schedd.api import paging, views
+from schedd.api.dead_letters.dead_letter_filter import (
+    check_chosen,
+    chosen_by,
+    counted,
+    more_than_told,
+    told,
+)
+from schedd.api.dead_letters.dead_letters import check_job
+from schedd.api.definitions import validation
+from schedd.api.errors import FailedPrecondition, NotFound, cut, wrong
+from schedd.api.field_bounds import id_of
+from schedd.api.jobs import stored_jobs
+from schedd.api.services import Caller, Services, compact
+from schedd.core.cluster.partition import shard_of
+from schedd.core.ids import JobId, RedriveId
+from schedd.core.runs.records import Conflict
+from schedd.core.runs.redrive import LEAST_RATE, MOST_RATE, USUAL_RATE, Choice, RedriveRecord, Wish
+from schedproto.v1 import run_pb2
+from schedproto.v1 import run_service_pb2 as wire
+
+
+async def redrive_dead_letters(
+    services: Services, caller: Caller, request: wire.RedriveDeadLettersRequest
+) -> wire.RedriveDeadLettersResponse:
+    """Do many again, so many a second, as people see it go on."""
+    validation.check_note(request.note, "note")
+    payload = validation.given_payload(request)
+    rate = request.rate or USUAL_RATE
+    if not math.isfinite(rate) or not LEAST_RATE <= rate <= MOST_RATE:
+        raise wrong("rate", f"is {rate:g} a second: from {LEAST_RATE} to {MOST_RATE:,.0f}")
+    check_chosen(request)
+    choice = chosen_by(request)
+    if request.dry_run:
+        planned = await services.dead_letters.planned(choice)
+        if not planned:
+            await check_job(services, choice)
+        return wire.RedriveDeadLettersResponse(total=planned)
+    redrive_id = RedriveId(uuid4())
+    wish = Wish(redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor)
+    what = told(choice) | {"rate": rate, "payload": payload is not None, "note": request.note}
+    entry = caller.audit("redrive", f"redrive/{redrive_id}", request.request_id)
+    made = await services.dead_letters.create(
+        wish,
+        stored_jobs.idempotency(
+            choice.namespace, request.idempotency_key, "RedriveDeadLetters", request
+        ),
+        entry,
+        partial(counted, what, "total"),
+    )
+    if isinstance(made, Conflict) and made.what == "letters":
+        raise more_than_told(choice)
+    if isinstance(made, Conflict):
+        raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
+    if made is None:
+        await check_job(services, choice)
+        raise FailedPrecondition(
+            f"no dead letter{_of(choice)} is free to be done again",
+            reason="NO_DEAD_LETTERS",
+            remedy="see `schedctl dlq groups`, and `schedctl dlq redrives` for what is under way",
+        )
+    return wire.RedriveDeadLettersResponse(total=made.total, redrive=views.redrive_message(made))
+
+
+async def get_redrive(
+    services: Services, caller: Caller, request: wire.GetRedriveRequest
+) -> run_pb2.Redrive:
+    """One, with how its runs stand."""
+    del caller
+    redrive_id = _redrive_id(request.redrive_id)
+    return _answer(request.redrive_id, await services.dead_letters.redrive(redrive_id))
+
+
+async def list_redrives(
+    services: Services, caller: Caller, request: wire.ListRedrivesRequest
+) -> wire.ListRedrivesResponse:
+    """A page of redrives, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    listing = paging.listing("redrives", request)
+    after = paging.read_token(listing, request.page_token)
+    rows = await services.dead_letters.redrives(
+        stored_jobs.namespace_of(request.namespace),
+        (after[0], RedriveId(after[1])) if after else None,
+        size + 1,
+    )
+    page = rows[:size]
+    last = page[-1] if rows[size:] else None
+    return wire.ListRedrivesResponse(
+        redrives=[views.redrive_message(row) for row in page],
+        next_page_token=paging.token(listing, last.created_at, last.redrive_id) if last else "",
+    )
+
+
+async def stop_redrive(
+    services: Services, caller: Caller, request: wire.StopRedriveRequest
+) -> run_pb2.Redrive:
+    """Make no more runs of it; those that there are go on. Twice is fine."""
+    return await _switched(services, caller, request, "stop", on=False)
+
+
+async def resume_redrive(
+    services: Services, caller: Caller, request: wire.ResumeRedriveRequest
+) -> run_pb2.Redrive:
+    """Go on with what is left of it. Twice is fine."""
+    return await _switched(services, caller, request, "resume", on=True)
+
+
+async def _switched(
+    services: Services,
+    caller: Caller,
+    request: wire.StopRedriveRequest | wire.ResumeRedriveRequest,
+    action: str,
+    *,
+    on: bool,
+) -> run_pb2.Redrive:
+    redrive_id = _redrive_id(request.redrive_id)
+    entry = caller.audit(action, f"redrive/{redrive_id}", request.request_id)
+    done = await services.dead_letters.switch(redrive_id, caller.actor, entry, _stands, on=on)
+    if done is not None and done.finished_at is not None:
+        raise FailedPrecondition(
+            "the redrive has made all its runs already",
+            reason="REDRIVE_DONE",
+            remedy="`schedctl run cancel` ends runs that are under way",
+        )
+    return _answer(request.redrive_id, done)
+
+
+def _of(choice: Choice) -> str:
+    """In words, after what is chosen."""
+    one = choice.group or choice
+    whose = "submitted runs" if choice.group and choice.group.submitted else "job"
+    named = f" {cut(one.job)!r}" if one.job else ""
+    of = f" of {whose}{named}" if named or choice.group else ""
+    kind = f" with the fingerprint {cut(one.fingerprint)!r}" if one.fingerprint else ""
+    until = f" that died by {choice.until.isoformat()}" if choice.until else ""
+    return of + kind + until
+
+
+def _answer(text: str, found: RedriveRecord | None) -> run_pb2.Redrive:
+    if found is None:
+        raise NotFound(
+            f"there is no redrive {cut(text)}",
+            reason="NO_SUCH_REDRIVE",
+            remedy="see `schedctl dlq redrives`",
+        )
+    return views.redrive_message(found)
+
+
+def _stands(redrive: RedriveRecord) -> str:
+    """Whether it is stopped, as the audit has it."""
+    by = {} if redrive.open else {"by": redrive.stopped_by}
+    return compact({"namespace": redrive.namespace, "stopped": not redrive.open} | by)
+
+
+def _redrive_id(text: str) -> RedriveId:
+    return RedriveId(id_of("redrive_id", text))

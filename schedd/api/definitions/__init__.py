@@ -1,0 +1,1 @@
+"""From the wire's `Job` to its definition, checked."""

@@ -1,0 +1,189 @@
+"""What a job does, checked as far as it can be before any worker sees it."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from schedd.api.errors import Violation
+from schedkit.net import headers
+from schedkit.net.endpoints import endpoint_of, method_of
+from schedkit.text.patterns import Pattern
+from schedproto.v1 import job_pb2
+
+_METHOD: Final = re.compile(r"[A-Za-z]{1,20}")
+_VARIABLE: Final = re.compile(r"[^\s=]+")
+_LAST_CODE: Final = 255
+_LAST_UMASK: Final = 0o777
+_LEAST_MEMORY: Final = 1 << 20
+_LEAST_FILES: Final = 16
+_USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,31}\$?", re.ASCII)
+MOST_FILES: Final = 20
+"""Of variables, that a job may name."""
+_EXECUTOR: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HOST: Final = re.compile(rb"[A-Za-z0-9._~-]+")
+_METADATA: Final = re.compile(r"[0-9A-Za-z_.-]+")
+_TEXT: Final = re.compile(r"[ -~]*")
+
+
+def violations(job: job_pb2.Job) -> Iterator[Violation]:
+    """What no worker could run."""
+    match job.WhichOneof("action"):
+        case None:
+            yield Violation("action", "give one of shell, http, grpc, python, plugin")
+        case "shell":
+            yield from _shell(job.shell)
+        case "http":
+            yield from _http(job.http)
+        case "grpc":
+            yield from _grpc(job.grpc)
+        case "python":
+            yield from _python(job.python)
+        case "plugin":
+            yield from _plugin(job.plugin)
+
+
+def _shell(shell: job_pb2.ShellAction) -> Iterator[Violation]:
+    if bool(shell.argv) == bool(shell.script):
+        yield Violation("shell", "give either argv or script")
+    if shell.argv and not shell.argv[0]:
+        yield Violation("shell.argv", "the program's name is empty")
+    if shell.interpreter and not shell.script:
+        yield Violation("shell.interpreter", "goes with script alone")
+    if shell.stdin_text and shell.stdin != job_pb2.ShellAction.STDIN_TEXT:
+        yield Violation("shell.stdin_text", "goes with stdin: text")
+    if shell.cwd and not shell.cwd.startswith("/"):
+        yield Violation("shell.cwd", f"{shell.cwd[:140]!r} isn't an absolute path")
+    for code in shell.success_codes:
+        if not 0 <= code <= _LAST_CODE:
+            # Not even -15, Python's word for SIGTERM, which workers would understand: who killed a
+            # program, a person or a host without memory, can't be told from it, so it never is
+            # success. A program that ends well when it is asked to catches the signal and exits.
+            signal = ", and an end by a signal is a failure" if code < 0 else ""
+            problem = f"{code} isn't an exit code: 0 to {_LAST_CODE}{signal}"
+            yield Violation("shell.success_codes", problem)
+    if shell.umask > _LAST_UMASK:
+        yield Violation("shell.umask", f"{shell.umask} isn't a umask: 0 to {_LAST_UMASK} (0o777)")
+    if shell.user and not _USER.fullmatch(shell.user):
+        yield Violation("shell.user", f"{shell.user[:60]!r} isn't the name of a user")
+    yield from _variables("shell.env_from", shell.env_from)
+    yield from _limits("shell.limits", shell.limits)
+    for name in shell.env:
+        if not _VARIABLE.fullmatch(name) or not name.isprintable():
+            yield Violation("shell.env", f"{name!r} isn't the name of a variable")
+        elif headers.reserved_variable(name):
+            yield Violation("shell.env", f"{name[:60]!r} is set by schedd itself, as all SCHEDD_…")
+
+
+def _python(python: job_pb2.PythonAction) -> Iterator[Violation]:
+    if not python.handler:
+        yield Violation("python.handler", "is missing")
+    yield from _variables("python.env_from", python.env_from)
+    yield from _limits("python.limits", python.limits)
+
+
+def _plugin(plugin: job_pb2.PluginAction) -> Iterator[Violation]:
+    """What its config may say is the executor's own to know."""
+    if not _EXECUTOR.fullmatch(plugin.executor):
+        problem = f"{plugin.executor[:80]!r} isn't the name of an executor: {_EXECUTOR.pattern}"
+        yield Violation("plugin.executor", problem)
+    if plugin.config.WhichOneof("kind") == "raw":
+        yield Violation("plugin.config", "is JSON, not bytes")
+
+
+def _variables(field: str, files: Sequence[str]) -> Iterator[Violation]:
+    if len(files) > MOST_FILES:
+        yield Violation(field, f"names {len(files)} files, at most {MOST_FILES}")
+    for path in files[:MOST_FILES]:
+        if not path.startswith("/"):
+            yield Violation(field, f"{path[:140]!r} isn't an absolute path")
+
+
+def _limits(where: str, limits: job_pb2.ShellAction.Limits) -> Iterator[Violation]:
+    """0 is none. What is too little for any program is a slip, such as of the unit."""
+    for field, given, least, told in (
+        ("memory_bytes", limits.memory_bytes, _LEAST_MEMORY, f"{_LEAST_MEMORY} (1 MiB)"),
+        ("files", limits.files, _LEAST_FILES, f"{_LEAST_FILES}"),
+    ):
+        if 0 < given < least:
+            problem = f"{given} is too little for any program: at least {told}"
+            yield Violation(f"{where}.{field}", problem)
+
+
+def _http(http: job_pb2.HttpAction) -> Iterator[Violation]:
+    if not is_url(http.url):
+        yield Violation("http.url", f"{http.url!r} isn't an http or https URL")
+    if http.method and not _METHOD.fullmatch(http.method):
+        yield Violation("http.method", f"{http.method[:60]!r} isn't an HTTP method")
+    for name, value in http.headers.items():
+        if not _HEADER.fullmatch(name):
+            yield Violation("http.headers", f"{name[:60]!r} isn't the name of a header")
+        if any(sign in value for sign in "\r\n"):
+            yield Violation("http.headers", f"the value of {name!r} holds a line break")
+        if headers.reserved(name, signed=bool(http.signing_key)):
+            yield Violation("http.headers", f"{name!r} is set by schedd itself")
+    if http.signing_key and not http.signing_key.startswith("/"):
+        problem = f"{http.signing_key[:140]!r} isn't the absolute path of a file on the worker"
+        yield Violation("http.signing_key", problem)
+    yield from _twice("http.headers", http.headers)
+    if http.HasField("json") and http.body:
+        yield Violation("http.body", "give either json or body")
+    for status in http.success_statuses:
+        if not 100 <= status <= 599:
+            yield Violation("http.success_statuses", f"{status} isn't an HTTP status")
+    if http.success_pattern:
+        try:
+            Pattern(http.success_pattern)
+        except ValueError as wrong:
+            yield Violation("http.success_pattern", f"can't be read as RE2 syntax: {wrong}")
+
+
+def _grpc(call: job_pb2.GrpcAction) -> Iterator[Violation]:
+    for field, read, text in (
+        ("endpoint", endpoint_of, call.endpoint),
+        ("method", method_of, call.method),
+    ):
+        try:
+            if text or field == "endpoint":
+                read(text)
+        except ValueError as wrong:
+            yield Violation(f"grpc.{field}", str(wrong))
+    for name, value in call.metadata.items():
+        if not _METADATA.fullmatch(name):
+            yield Violation("grpc.metadata", f"{name[:60]!r} isn't the name of metadata")
+        if name.lower().endswith("-bin"):
+            yield Violation("grpc.metadata", f"{name[:60]!r} would be binary; text alone is sent")
+        if not _TEXT.fullmatch(value):
+            yield Violation("grpc.metadata", f"the value of {name[:60]!r} isn't printable ASCII")
+        if headers.reserved_metadata(name):
+            yield Violation("grpc.metadata", f"{name[:60]!r} is set by schedd itself")
+    yield from _twice("grpc.metadata", call.metadata)
+
+
+def _twice(field: str, names: Iterable[str]) -> Iterator[Violation]:
+    counted = Counter(name.lower() for name in names)
+    for name in (name for name, count in counted.items() if count > 1):
+        yield Violation(field, f"{name[:60]!r} is given twice")
+
+
+def is_url(text: str) -> bool:
+    """Whether it is an http or https address with a host that can be looked up."""
+    if not re.match(r"https?://[^/\s]+", text, re.IGNORECASE):
+        return False
+    try:
+        parts = urlsplit(text)
+        port = parts.port is None or parts.port > 0
+        return port and "\\" not in parts.netloc and _is_host(parts.hostname or "")
+    except ValueError:
+        return False
+
+
+def _is_host(host: str) -> bool:
+    """Raises ValueError where one of its labels is none."""
+    if ":" in host:  # an IPv6 address, which `urlsplit` has read
+        return True
+    known = host.encode("idna")
+    known.decode("idna")
+    return _HOST.fullmatch(known) is not None

@@ -1,0 +1,58 @@
+"""What a job excludes, between the wire and the store: found by name, and judged."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from schedd.api.errors import Aborted, Violation
+from schedd.api.services import Services
+from schedd.core.runs.records import PinnedCalendar
+from schedd.core.schedule.calendars import check_expression
+from schedd.core.schedule.cron import CronError
+from schedproto.v1 import job_pb2
+
+MOST_CALENDARS: Final = 20
+"""Of one job."""
+MOST_EXPRESSIONS: Final = 100
+
+
+async def calendars_of(
+    services: Services, namespace: str, job: job_pb2.Job
+) -> tuple[PinnedCalendar, ...]:
+    """The newest version of the calendars that a job names, as far as there are any."""
+    names = sorted({*job.exclude.calendars})[:MOST_CALENDARS]
+    return await services.calendars.current(namespace, names) if names else ()
+
+
+def violations(
+    exclude: job_pb2.Exclude, calendars: Sequence[PinnedCalendar]
+) -> Iterator[Violation]:
+    """What is wrong with it, given the calendars that there are."""
+    named, there = list(exclude.calendars), {one.name for one in calendars}
+    if len(named) > MOST_CALENDARS:
+        problem = f"{len(named):,} of them, at most {MOST_CALENDARS} are allowed"
+        yield Violation("exclude.calendars", problem)
+        return
+    for name in dict.fromkeys(named):
+        if named.count(name) > 1:
+            yield Violation("exclude.calendars", f"{name[:140]!r} stands there twice")
+        if name not in there:
+            yield Violation("exclude.calendars", f"there is no calendar {name[:140]!r}")
+    if len(exclude.cron) > MOST_EXPRESSIONS:
+        problem = f"{len(exclude.cron):,} expressions, at most {MOST_EXPRESSIONS} are allowed"
+        yield Violation("exclude.cron", problem)
+        return
+    for expression in exclude.cron:
+        try:
+            check_expression(expression)
+        except CronError as wrong:
+            told = wrong.problem + (f" ({wrong.hint})" if wrong.hint else "")
+            yield Violation("exclude.cron", told)
+
+
+def changed_meanwhile(name: str) -> Aborted:
+    """The refusal for a job whose calendars were changed while it was checked."""
+    return Aborted(
+        f"a calendar of job {name!r} was changed meanwhile",
+        reason="CALENDAR_CHANGED",
+        remedy="call again: it is checked with what the calendar says now",
+    )

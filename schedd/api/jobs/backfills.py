@@ -1,0 +1,264 @@
+"""Backfills: a job run for instants of the past, told of while that goes on, and cancelled.
+
+check ─→ the instants of the range ─→ dry run: said, nothing stored
+                                  └─→ stored with what is chosen; its job's owner makes the runs
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+from uuid import uuid4
+
+from schedd.api import paging, views
+from schedd.api.budgeted_calls import compute
+from schedd.api.errors import (
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Violation,
+    refuse,
+    wrong,
+)
+from schedd.api.field_bounds import id_of
+from schedd.api.jobs import stored_jobs
+from schedd.api.services import Caller, Services, compact
+from schedd.core.events import EndedUnreported
+from schedd.core.ids import BackfillId
+from schedd.core.jobs.definition import Definition, Priority
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun
+from schedd.core.runs.reasons import told
+from schedd.core.runs.records import Conflict
+from schedd.core.schedule.cron import ScheduleError
+from schedd.core.timers.backfill import MOST_INSTANTS, MOST_PARALLEL, TOGETHER, Rerun, Wish
+from schedd.core.timers.backfill_records import BackfillRecord
+from schedd.runtime import job_codec
+from schedproto.v1 import job_service_pb2
+
+TURN: Final = 250
+"""Instants that are reckoned before everybody else has their turn."""
+
+_TICK: Final = timedelta(microseconds=1)
+
+
+async def backfill_job(
+    services: Services, caller: Caller, request: job_service_pb2.BackfillJobRequest
+) -> job_service_pb2.BackfillJobResponse:
+    """Run a job for the instants of a past range, some at a time; also while it is paused."""
+    now = services.clock.now()
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    stored = record.definition
+    definition = stored_jobs.definition(stored)
+    first, last = _range(request, now)
+    _check_parallel(request, definition)
+    wish = Wish(
+        BackfillId(uuid4()),
+        first,
+        last,
+        await _instants(caller, definition, first, last),
+        Rerun(_word(request.Rerun.Name(request.rerun).removeprefix("RERUN_"))),
+        job_codec.overlap_of(request.overlap),
+        request.max_parallel or 1,
+        Priority(request.priority or Priority.LOW),
+        caller.actor,
+    )
+    if request.dry_run:
+        return views.planned_message(await services.backfills.plan(stored.job_id, wish))
+    object_ = f"job/{stored.namespace}/{stored.name}"
+    what = {
+        "backfill": str(wish.backfill_id),
+        "from": told(first),
+        "to": told(last),
+    }
+    made = await services.backfills.create(
+        stored.job_id,
+        stored.generation,
+        wish,
+        stored_jobs.idempotency(stored.namespace, request.idempotency_key, "BackfillJob", request),
+        caller.changed("backfill", object_, {}, what, request.request_id),
+    )
+    if isinstance(made, Conflict):
+        if made.what == "key":
+            raise stored_jobs.taken(made, name=stored.name, key=request.idempotency_key)
+        raise stored_jobs.edited_meanwhile(stored.name)
+    if made is None:
+        raise stored_jobs.unknown(request.job)
+    services.nudges.runs_ready([record.shard])
+    answer = views.planned_message(made.plan)
+    answer.backfill.CopyFrom(views.backfill_message(made.record))
+    return answer
+
+
+async def get_backfill(
+    services: Services, caller: Caller, request: job_service_pb2.GetBackfillRequest
+) -> job_service_pb2.Backfill:
+    """One backfill, with how its runs stand."""
+    del caller
+    found = await services.backfills.get(_id(request.backfill_id))
+    if found is None:
+        raise _unknown(request.backfill_id)
+    return views.backfill_message(found)
+
+
+async def list_backfills(
+    services: Services, caller: Caller, request: job_service_pb2.ListBackfillsRequest
+) -> job_service_pb2.ListBackfillsResponse:
+    """A page of backfills, newest first."""
+    del caller
+    size = paging.size(request.page_size)
+    listing = paging.listing("backfills", request)
+    after = paging.read_token(listing, request.page_token)
+    job_id = None
+    if request.job:
+        found = await stored_jobs.find(services, request.namespace, request.job)
+        job_id = found.definition.job_id
+    rows = await services.backfills.newest(
+        stored_jobs.namespace_of(request.namespace),
+        job_id,
+        (after[0], BackfillId(after[1])) if after else None,
+        size + 1,
+    )
+    page = rows[:size]
+    last = page[-1] if rows[size:] else None
+    return job_service_pb2.ListBackfillsResponse(
+        backfills=[views.backfill_message(row) for row in page],
+        next_page_token=paging.token(listing, last.created_at, last.backfill_id) if last else "",
+    )
+
+
+async def cancel_backfill(
+    services: Services, caller: Caller, request: job_service_pb2.CancelBackfillRequest
+) -> job_service_pb2.Backfill:
+    """Make no more runs of it, and end those that there are. Twice is fine."""
+    backfill_id = _id(request.backfill_id)
+    done = await services.backfills.cancel(
+        backfill_id,
+        caller.actor,
+        caller.audit("cancel", f"backfill/{backfill_id}", request.request_id),
+        _cancelled,
+    )
+    if done is None:
+        raise _unknown(request.backfill_id)
+    record, changed = done
+    if record.cancelled_at is None:
+        raise FailedPrecondition(
+            "all runs of the backfill have ended already",
+            reason="BACKFILL_DONE",
+            remedy="there is nothing left to cancel",
+        )
+    for run in changed:
+        if run.state is State.RUNNING:
+            services.lines.cancel(run)
+    ended = sum(run.state is State.CANCELLED for run in changed)
+    if ended:
+        services.emit(EndedUnreported(State.CANCELLED, Reason.BY_USER, ended))
+    services.nudges.runs_changed([run.hint for run in changed])
+    services.nudges.runs_ready([record.shard])
+    return views.backfill_message(record)
+
+
+def _cancelled(was: BackfillRecord, changed: Sequence[LiveRun]) -> tuple[str, str]:
+    """How it stood and what was ended of it, as the audit has it."""
+    running = sum(run.state is State.RUNNING for run in changed)
+    before = {
+        "namespace": was.namespace,
+        "job": was.job,
+        "made": was.made,
+        "toCome": was.total - was.made if was.open else 0,
+    }
+    after = {"cancelled": len(changed) - running, "cancelling": running}
+    return compact(before), compact(after)
+
+
+def of_run(text: str) -> BackfillId | None:
+    """The backfill by which runs are to be found; None for an empty text."""
+    return _id(text) if text else None
+
+
+# -- what is asked for --
+
+
+def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[datetime, datetime]:
+    """From when to when, both inclusive. Raises InvalidArgument."""
+    violations = [
+        Violation(field, "is missing: give the first and the last instant of the range")
+        for field in ("from", "to")
+        if not request.HasField(field)
+    ]
+    refuse(violations, "INVALID_FIELD")
+    first, last = job_codec.instant(getattr(request, "from")), job_codec.instant(request.to)
+    if last < first:
+        violations.append(Violation("to", "is before from; both are inclusive"))
+    if last > now:
+        violations.append(
+            Violation("to", f"is still to come: a backfill is of the past, until {told(now)}")
+        )
+    refuse(violations, "INVALID_FIELD")
+    return first, last
+
+
+def _check_parallel(request: job_service_pb2.BackfillJobRequest, definition: Definition) -> None:
+    """Raises InvalidArgument for a number that nobody can mean, or that would lose instants."""
+    wanted = request.max_parallel
+    policy = job_codec.overlap_of(request.overlap) or definition.overlap
+    if not 0 <= wanted <= MOST_PARALLEL:
+        problem = f"is {wanted}: from 1 to {MOST_PARALLEL:,}"
+    elif wanted > 1 and policy not in TOGETHER:
+        problem = (
+            f"is {wanted}, and overlap is {policy.lower()}: of runs that come together all but one "
+            "would be lost. Name overlap: allow, or buffer_all, or leave max_parallel out"
+        )
+    else:
+        return
+    raise wrong("max_parallel", problem)
+
+
+async def _instants(
+    caller: Caller, definition: Definition, first: datetime, last: datetime
+) -> tuple[datetime, ...]:
+    """All of the range. Raises InvalidArgument when there are none, or too many."""
+    try:
+        schedule = await compute(caller, partial(job_codec.compiled, definition))
+    except ScheduleError as error:  # stored by a version that took it
+        raise InvalidArgument(
+            f"the job's schedule can't be read: {error}", reason="INVALID_JOB", remedy="mend it"
+        ) from error
+    most = MOST_INSTANTS + 1
+    walk = partial(schedule.instants_between, first - _TICK, last, most)
+    found = [one.nominal for one in await compute(caller, walk)]
+    if len(found) == most:
+        count, reached = await compute(
+            caller, partial(schedule.count, first - _TICK, last, 10 * MOST_INSTANTS)
+        )
+        many = f"{max(count, len(found)):,}" + (" or more" if reached < last else "")
+        raise InvalidArgument(
+            f"the range holds {many} instants, and a backfill has {MOST_INSTANTS:,} at most",
+            reason="TOO_MANY_INSTANTS",
+            remedy="ask for a part of the range at a time; nothing was stored",
+            violations=[Violation("from", f"holds {many} instants until `to`")],
+        )
+    if not found:
+        raise InvalidArgument(
+            f"{definition.name!r} has no instant from {told(first)} to {told(last)}",
+            reason="NO_INSTANTS",
+            remedy=f"see `schedctl job next {definition.name} --after {told(first)}`",
+            violations=[Violation("from", "there is no instant of the schedule until `to`")],
+        )
+    return tuple(found)
+
+
+def _word(word: str) -> str:
+    return "NONE" if word == "UNSPECIFIED" else word
+
+
+def _id(text: str) -> BackfillId:
+    return BackfillId(id_of("backfill_id", text))
+
+
+def _unknown(text: str) -> NotFound:
+    return NotFound(
+        f"there is no backfill {text}",
+        reason="NO_SUCH_BACKFILL",
+        remedy="see `schedctl job backfills`",
+    )

@@ -1,0 +1,131 @@
+"""New jobs, one or many in a call: judged one by one, stored with whatever comes at that time."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeAlias
+from uuid import uuid4
+
+from google.protobuf.message import Message
+
+from schedd.api import batches, pools, views
+from schedd.api.audit import audit_diff
+from schedd.api.budgeted_calls import compute
+from schedd.api.definitions import chains, exclusions, notifications, validation
+from schedd.api.jobs import stored_jobs, worker_warnings
+from schedd.api.services import Caller, Services
+from schedd.core.ids import JobId
+from schedd.core.runs.records import ChainRefused, Conflict, Create, JobRecord
+from schedkit.errors import Unavailable
+from schedproto.v1 import common_pb2, job_pb2
+from schedproto.v1 import job_service_pb2 as wire
+
+Answer: TypeAlias = JobRecord | Conflict | ChainRefused | Unavailable
+
+NAMES: Final = frozenset({"job_id", "namespace", "name", "generation", "etag", "warnings"})
+"""What an answer has of a job that holds too many of them."""
+
+
+async def create_job(
+    services: Services, caller: Caller, request: wire.CreateJobRequest
+) -> job_pb2.Job:
+    """Store a new job with its timer."""
+    wish = await _judged(services, caller, request)
+    if isinstance(wish, job_pb2.Job):
+        return wish
+    stored = _made(request, await services.store.create_job(wish.record, wish.key, wish.entry))
+    services.nudges.jobs_changed([(stored.definition.job_id, stored.shard)])
+    return await worker_warnings.answer(services, stored)
+
+
+async def batch_create_jobs(
+    services: Services, caller: Caller, request: wire.BatchCreateJobsRequest
+) -> wire.BatchCreateJobsResponse:
+    """Store many; each fares as `create_job` by itself."""
+    batches.check_count(request.requests)
+    made: list[tuple[job_pb2.Job, JobRecord]] = []
+
+    async def judged(one: wire.CreateJobRequest) -> Create | job_pb2.Job:
+        return await _judged(services, caller, one)
+
+    def told(one: wire.CreateJobRequest, answer: Answer) -> job_pb2.Job:
+        stored = _made(one, answer)
+        made.append((job := views.job_message(stored), stored))
+        return job
+
+    outcomes = await batches.outcomes(request.requests, judged, services.store.create_jobs, told)
+    await worker_warnings.add(services, made)
+    answer = wire.BatchCreateJobsResponse()
+    for outcome in outcomes:
+        if isinstance(outcome, common_pb2.CallError):
+            answer.results.add(error=outcome)
+        else:
+            answer.results.add(job=outcome)
+    services.nudges.jobs_changed([(one.definition.job_id, one.shard) for _, one in made])
+    if answer.ByteSize() > batches.MOST_BYTES:
+        for result in answer.results:
+            _cut(result)
+    return answer
+
+
+def _cut(result: wire.BatchCreateJobsResponse.Result) -> None:
+    """To what a message can hold of each, however much was sent."""
+    if result.HasField("error"):
+        result.error.ClearField("violations")
+        return
+    plain: Message = result.job
+    for field, _ in plain.ListFields():
+        if field.name not in NAMES:
+            plain.ClearField(field.name)
+
+
+async def _judged(
+    services: Services, caller: Caller, request: wire.CreateJobRequest
+) -> Create | job_pb2.Job:
+    """What is to be stored; the job as it would be, where it is only to be checked."""
+    now = services.clock.now()
+    job = request.job
+    namespace = stored_jobs.namespace_of(job.namespace)
+    calendars = await exclusions.calendars_of(services, namespace, job)
+    await compute(caller, partial(validation.check, job, now, calendars=calendars))
+    await pools.check_there(services, namespace, job.pool)
+    notifications.check_means(services, job)
+    await chains.check(services, None, namespace, job)
+    record = await compute(
+        caller,
+        partial(
+            stored_jobs.new_record,
+            caller,
+            job,
+            JobId(uuid4()),
+            namespace,
+            now,
+            ephemeral=False,
+            calendars=calendars,
+        ),
+    )
+    if request.validate_only:
+        if await services.store.get_job(namespace, job.name):
+            raise stored_jobs.taken(Conflict("name"), name=job.name, key="")
+        return await worker_warnings.answer(services, record)
+    audit = caller.audit("create", f"job/{namespace}/{job.name}", request.request_id)
+    return Create(
+        record,
+        stored_jobs.idempotency(namespace, request.idempotency_key, "CreateJob", job),
+        replace(audit, after=audit_diff.definition(record)),
+    )
+
+
+def _made(request: wire.CreateJobRequest, stored: Answer) -> JobRecord:
+    """The job that there is now. Raises what stands against it."""
+    job = request.job
+    if isinstance(stored, Unavailable):
+        raise stored
+    if isinstance(stored, ChainRefused):
+        raise chains.refusal(stored, job.name)
+    if isinstance(stored, Conflict) and stored.what == "calendar":
+        raise exclusions.changed_meanwhile(job.name)
+    if isinstance(stored, Conflict) and stored.what == "pool":
+        raise pools.missing(job.pool)
+    if isinstance(stored, Conflict):
+        raise stored_jobs.taken(stored, name=job.name, key=request.idempotency_key)
+    return stored

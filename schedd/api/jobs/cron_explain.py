@@ -1,0 +1,66 @@
+"""What a cron expression means, for whoever asks: a call, and the dashboard's page by it. Pure but
+for the clock.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+
+from schedd.api import paging
+from schedd.api.budgeted_calls import compute
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.jobs.stored_jobs import namespace_of
+from schedd.api.services import Caller, Services
+from schedd.core.schedule.cron import EPOCH, CronError
+from schedd.core.schedule.cron import explain as explained
+from schedd.runtime import job_codec
+from schedproto.v1 import job_service_pb2 as wire
+
+
+async def explain_cron(
+    services: Services, caller: Caller, request: wire.ExplainCronRequest
+) -> wire.ExplainCronResponse:
+    """In words, its next instants, what to know about it. Raises InvalidArgument: it is none."""
+    after = services.clock.now()
+    if request.HasField("after"):
+        after = max(job_codec.instant(request.after), EPOCH)  # a schedule has no earlier past
+    return await compute(caller, partial(explanation, request, after))
+
+
+def explanation(request: wire.ExplainCronRequest, after: datetime) -> wire.ExplainCronResponse:
+    """The answer, of instants after `after` (exclusive). Raises InvalidArgument. Pure."""
+    namespace = namespace_of(request.namespace)
+    seed = f"{namespace}/{request.job}" if request.job else ""
+    count = paging.coming(request.count)
+    try:
+        told = explained(
+            request.expression, request.time_zone or "UTC", after=after, count=count, seed=seed
+        )
+    except CronError as error:
+        raise _wrong(error) from error
+    answer = wire.ExplainCronResponse(
+        expression=told.expression,
+        time_zone=told.time_zone,
+        description=told.description,
+        warnings=told.notes,
+    )
+    for at in told.instants:
+        answer.instants.add().FromDatetime(at.astimezone(UTC))
+    return answer
+
+
+def _wrong(error: CronError) -> InvalidArgument:
+    """By the caller's own fields; which part of the expression it is stands in the words."""
+    whole = error.field in ("expression", "time_zone")
+    violation = (
+        Violation(error.field, error.problem)
+        if whole
+        else Violation("expression", f"{error.field}: {error.problem}")
+    )
+    return InvalidArgument(
+        f"{error.field}: {error.problem}",
+        reason="WRONG_EXPRESSION",
+        remedy=error.hint or "for example 30 9 * * MON-FRI",
+        violations=[violation],
+    )

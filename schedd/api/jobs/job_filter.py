@@ -1,0 +1,179 @@
+"""The filter of a list of jobs: words, all of which must hold.
+
+    nightly            the name has this in it
+    name:etl-*         the name, with `*` for any signs
+    label.team:data    a label and its value, `*` for any value
+    paused:true        pool:reports   pool:none   action:shell
+
+    text ──read──▶ Filter ──database──▶ rows ──holds──▶ jobs
+
+A value with spaces stands in double quotes. A field that isn't known is refused, with the one that
+was probably meant. Labels and actions lie in the definition, which the database has as bytes: it
+looks for how they are written in it, and `holds` judges.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
+from schedkit.protojson.problems import did_you_mean
+from schedproto.v1 import job_pb2
+
+LONGEST: Final = 1_000
+MOST_WORDS: Final = 20
+
+ACTIONS: Final = tuple(one.name for one in job_pb2.Job.DESCRIPTOR.oneofs_by_name["action"].fields)
+LABEL: Final = "label."
+ANY: Final = "*"
+NO_POOL: Final = "none"
+PAUSED: Final = {"true": True, "yes": True, "false": False, "no": False}
+
+
+class _Wrong(ValueError):
+    """One word that can't be read, told to who wrote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What was asked for. `stored`: as much of it as the database can tell."""
+
+    stored: JobFilter = ALL_JOBS
+    labels: dict[str, str] = field(default_factory=dict)
+    action: str = ""
+
+    def holds(self, job: job_pb2.Job) -> bool:
+        """Whether a job is among those that the database has found rightly."""
+        labels = all(
+            key in job.labels and value in (ANY, job.labels[key])
+            for key, value in self.labels.items()
+        )
+        return labels and self.action in ("", job.WhichOneof("action"))
+
+
+def read(text: str) -> Filter:
+    """The filter that is meant.
+
+    Raises:
+        InvalidArgument: with each word that can't be read.
+    """
+    wanted, wrong = Filter(), []
+    seen: set[str] = set()
+    for word in _words(text):
+        name, colon, value = word.partition(":")
+        try:
+            if not colon:
+                wanted = _stored(wanted, words=(*wanted.stored.words, word))
+                continue
+            if not value:
+                raise _Wrong("says nothing after the colon")
+            if name in seen:
+                raise _Wrong("is given twice; all words of a filter must hold")
+            seen.add(name)
+            wanted = _field(name)(wanted, value)
+        except _Wrong as problem:
+            wrong.append(f"{name}: {problem}")
+    if wrong:
+        raise _refusal(wrong)
+    return wanted
+
+
+def _words(text: str) -> list[str]:
+    if len(text) > LONGEST:
+        raise _refusal([f"has more than {LONGEST:,} signs"])
+    lexer = shlex.shlex(text, posix=True, punctuation_chars="")
+    lexer.whitespace_split, lexer.commenters, lexer.quotes, lexer.escape = True, "", '"', ""
+    try:
+        words = [*lexer]
+    except ValueError:
+        raise _refusal(["a double quote is never closed"]) from None
+    if len(words) > MOST_WORDS:
+        raise _refusal([f"has more than {MOST_WORDS} words"])
+    return words
+
+
+def _field(name: str) -> Callable[[Filter, str], Filter]:
+    if name.startswith(LABEL) and name != LABEL:
+        return lambda wanted, value: _label(wanted, name.removeprefix(LABEL), value)
+    if name in FIELDS:
+        return FIELDS[name]
+    near = did_you_mean(name, [*FIELDS, f"{LABEL}KEY"])
+    known = ", ".join([*FIELDS, f"{LABEL}KEY"])
+    raise _Wrong(f"no field of a filter; {near or f'there are {known}'}")
+
+
+def _name(wanted: Filter, value: str) -> Filter:
+    return _stored(wanted, name=value)
+
+
+def _paused(wanted: Filter, value: str) -> Filter:
+    if value.lower() not in PAUSED:
+        raise _Wrong(f"{value!r} is neither true nor false")
+    return _stored(wanted, paused=PAUSED[value.lower()])
+
+
+def _pool(wanted: Filter, value: str) -> Filter:
+    return _stored(wanted, pool="" if value == NO_POOL else value)
+
+
+def _action(wanted: Filter, value: str) -> Filter:
+    action = value.lower()
+    if action not in ACTIONS:
+        near = did_you_mean(action, ACTIONS)
+        raise _Wrong(f"{value!r} is no action; {near or 'there are ' + ', '.join(ACTIONS)}")
+    number = job_pb2.Job.DESCRIPTOR.fields_by_name[action].number
+    return replace(_contains(wanted, _tag(number)), action=action)
+
+
+def _label(wanted: Filter, key: str, value: str) -> Filter:
+    if key in wanted.labels:
+        raise _Wrong("is given twice")
+    written = _text(1, key) + (_tag(2) if value == ANY else _text(2, value))
+    return replace(_contains(wanted, written), labels={**wanted.labels, key: value})
+
+
+FIELDS: Final[dict[str, Callable[[Filter, str], Filter]]] = {
+    "name": _name,
+    "paused": _paused,
+    "pool": _pool,
+    "action": _action,
+}
+
+
+def _stored(wanted: Filter, **changes: Any) -> Filter:
+    return replace(wanted, stored=replace(wanted.stored, **changes))
+
+
+def _contains(wanted: Filter, written: bytes) -> Filter:
+    return _stored(wanted, bytes_=(*wanted.stored.bytes_, written))
+
+
+def _tag(number: int) -> bytes:
+    """How a field with a length begins on the wire."""
+    return _varint(number << 3 | 2)
+
+
+def _text(number: int, text: str) -> bytes:
+    content = text.encode()
+    return _tag(number) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    written = bytearray()
+    while number > 127:
+        written.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*written, number])
+
+
+def _refusal(wrong: list[str]) -> InvalidArgument:
+    return InvalidArgument(
+        f"filter: {'; '.join(wrong)}",
+        reason="BAD_FILTER",
+        remedy="write words such as: name:etl-* label.team:data paused:true pool:reports",
+        violations=[Violation("filter", one) for one in wrong],
+    )

@@ -1,0 +1,316 @@
+"""Calls on jobs: read, edit, delete, and what comes next; `creating` makes them.
+
+Each is: check, do it in one transaction with its audit line, tell the owner. `ok` of edit and
+delete means that nothing of the old definition starts any more (`settling`).
+"""
+
+import logging
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from schedd.api import paging, pools, views
+from schedd.api.audit import audit_diff
+from schedd.api.budgeted_calls import compute
+from schedd.api.definitions import chains, exclusions, notifications, validation
+from schedd.api.field_bounds import MOST_COMING
+from schedd.api.jobs import job_filter, quiesce, stored_jobs, timer_edit, worker_warnings
+from schedd.api.jobs.missed_on_edit import LeftOut
+from schedd.api.jobs.update_masks import masked
+from schedd.api.services import Caller, Services, compact
+from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core.events import EndedUnreported
+from schedd.core.ids import JobId
+from schedd.core.jobs.notifications import redirected
+from schedd.core.runs import reasons
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import NewRun
+from schedd.core.runs.records import (
+    ChainRefused,
+    Conflict,
+    JobRecord,
+    PinnedCalendar,
+    StoredDefinition,
+)
+from schedd.core.schedule.compiled_schedule import Occurrence
+from schedd.core.schedule.cron import EPOCH, ScheduleError
+from schedd.core.schedule.work_budget import TooMuchWork, limited, spend
+from schedd.runtime import job_codec
+from schedkit.clock import boottime
+from schedkit.set_aside import set_aside
+from schedkit.tasks import in_turns
+from schedproto.v1 import job_pb2, job_service_pb2
+
+log = logging.getLogger(__name__)
+
+LOOKS: Final = 50
+"""Statements for one page of a list, at most; where they don't fill it, it goes on in the next."""
+LOOKED_FOR: Final = 0.05
+"""Seconds past which none is begun any more for a page."""
+PAGE: Final = 20_000
+"""Units of work (`core/schedule/work_budget`) to find the next runs of a page's jobs, about 20
+ms.
+"""
+_TICK: Final = timedelta(microseconds=1)
+
+
+async def get_job(
+    services: Services, caller: Caller, request: job_service_pb2.GetJobRequest
+) -> job_pb2.Job:
+    """One job, by id or name."""
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    return await compute(caller, partial(views.job_message, record, exact=True))
+
+
+async def list_jobs(
+    services: Services, caller: Caller, request: job_service_pb2.ListJobsRequest
+) -> job_service_pb2.ListJobsResponse:
+    """A page of jobs, newest first."""
+    del caller
+    wanted, listing = job_filter.read(request.filter), paging.listing("jobs", request)
+    size = paging.size(request.page_size)
+    token = paging.read_token(listing, request.page_token)
+    after = (token[0], JobId(token[1])) if token else None
+    namespace = stored_jobs.namespace_of(request.namespace)
+    page: list[job_pb2.Job] = []
+    began = boottime()
+    for _ in range(LOOKS):
+        rows, end = await services.store.list_jobs(namespace, after, size + 1, wanted.stored)
+        with limited(PAGE):
+            async for row in in_turns(rows, every=10):
+                with set_aside("definition", _name_of(row), passes=(TooMuchWork,), once=True):
+                    job = views.job_message(row)
+                    if wanted.holds(job):
+                        if len(page) == size:
+                            return _page(page, listing, after)
+                        page.append(job)
+                after = row.created_at, row.definition.job_id
+        if len(rows) <= size:
+            after = end
+        if after is None or boottime() - began > LOOKED_FOR:
+            break
+    return _page(page, listing, after)
+
+
+def _name_of(record: JobRecord) -> str:
+    return f"job/{record.definition.namespace}/{record.definition.name}"
+
+
+async def newest_definitions(
+    services: Services, namespace: str, most: int
+) -> list[StoredDefinition]:
+    """Of the newest jobs, without the calendars that they go by: for who may see them and counts
+    what they come to.
+    """
+    return await services.store.newest_definitions(stored_jobs.namespace_of(namespace), most)
+
+
+def _page(
+    page: list[job_pb2.Job], listing: str, after: tuple[datetime, JobId] | None
+) -> job_service_pb2.ListJobsResponse:
+    token = "" if after is None else paging.token(listing, *after)
+    return job_service_pb2.ListJobsResponse(jobs=page, next_page_token=token)
+
+
+async def update_job(
+    services: Services, caller: Caller, request: job_service_pb2.UpdateJobRequest
+) -> job_pb2.Job:
+    """Write a new generation with the fields that the mask names."""
+    now = services.clock.now()
+    refuse_unbuilt(request)
+    record = await _seen(services, request)
+    stored = record.definition
+    old = job_codec.stored_spec(stored.spec)
+    spec, calendars = await _edited_spec(services, caller, request, stored, old, now)
+    if spec == old:
+        if not request.validate_only:  # an edit whose answer was "unknown" may be asked again
+            async with quiesce.kept(services, stored.name):
+                await quiesce.settle(services, caller, record, may_start=stored.generation)
+        return views.job_message(record)
+    edited = replace(
+        stored,
+        generation=stored.generation + 1,
+        spec=spec.SerializeToString(deterministic=True),
+        calendars=calendars,
+        pool=spec.pool,
+        after=tuple(spec.after.jobs),
+        line=job_codec.line_id(spec, stored.namespace),
+    )
+    timer = await compute(caller, partial(timer_edit.edited_timer, record, old, spec, edited, now))
+    missed = (
+        None
+        if timer.reset is None
+        else LeftOut(
+            partial(
+                timer_edit.never_fired,
+                now=now,
+                by=reasons.edit(caller.actor),
+                edited=stored_jobs.compiled(edited),
+            ),
+            services.emit,
+        )
+    )
+    if request.validate_only:
+        due = timer_edit.due_after(record, timer)
+        return await worker_warnings.answer(
+            services, replace(record, definition=edited, due_at=due)
+        )
+    audit = stored_jobs.audited(caller, "update", stored, request.request_id)
+    before, after = audit_diff.differences(old, spec)
+    audit = replace(audit, before=before, after=after)
+    async with quiesce.kept(services, stored.name):
+        told = redirected(job_codec.notices_of(old), job_codec.notices_of(spec))
+        result = _written(
+            await services.store.update_job(
+                stored.job_id, stored.generation, edited, timer, audit, missed, told
+            ),
+            stored.name,
+            spec.pool,
+        )
+        if missed is not None:
+            missed.stored()
+        await quiesce.settle(services, caller, result, may_start=result.definition.generation)
+    return await worker_warnings.answer(services, result)
+
+
+async def _seen(services: Services, request: job_service_pb2.UpdateJobRequest) -> JobRecord:
+    """The job that is to be edited, if it is the one that was seen."""
+    record = await stored_jobs.find(
+        services, request.job.namespace, request.job.name or request.job.job_id
+    )
+    stored = record.definition
+    if request.job.job_id and request.job.job_id.lower() != str(stored.job_id):
+        raise stored_jobs.another_job(stored.name, request.job.job_id)
+    for etags in (request.etag, request.job.etag):
+        stored_jobs.check_seen(stored, etags)
+    return record
+
+
+async def _edited_spec(
+    services: Services,
+    caller: Caller,
+    request: job_service_pb2.UpdateJobRequest,
+    stored: StoredDefinition,
+    old: job_pb2.Job,
+    now: datetime,
+) -> tuple[job_pb2.Job, tuple[PinnedCalendar, ...]]:
+    """What would be stored, and the calendars that it goes by; checked."""
+    new = masked(old, request)
+    if list(request.update_mask.paths) == ["*"]:
+        validation.check_standing(request.job)
+    new.namespace, new.name = stored.namespace, stored.name
+    calendars = await exclusions.calendars_of(services, stored.namespace, new)
+    await compute(
+        caller, partial(timer_edit.check_edit, old, new, now, stored.calendars, calendars)
+    )
+    await pools.check_there(services, stored.namespace, new.pool)
+    notifications.check_means(services, new, old)
+    await chains.check(services, stored.job_id, stored.namespace, new)
+    spec = job_codec.spec_of(new)
+    if spec.cron == old.cron:
+        job_codec.keep_dialect(old, spec)
+    return spec, calendars
+
+
+def _written(result: JobRecord | Conflict | ChainRefused | None, name: str, pool: str) -> JobRecord:
+    """The job as it is after an edit that wasn't refused."""
+    if isinstance(result, ChainRefused):
+        raise chains.refusal(result, name)
+    if isinstance(result, Conflict) and result.what == "calendar":
+        raise exclusions.changed_meanwhile(name)
+    if isinstance(result, Conflict) and result.what == "pool":
+        raise pools.missing(pool)
+    if isinstance(result, Conflict):
+        raise stored_jobs.edited_meanwhile(name)
+    if result is None:
+        raise stored_jobs.unknown(name)
+    return result
+
+
+async def delete_job(
+    services: Services, caller: Caller, request: job_service_pb2.DeleteJobRequest
+) -> job_service_pb2.DeleteJobResponse:
+    """Delete a job: waiting runs are cancelled, running ones finish, the name is free."""
+    validation.check_note(request.note, "note")
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    stored = record.definition
+    stored_jobs.check_seen(stored, request.etag)
+    audit = stored_jobs.audited(caller, "delete", stored, request.request_id)
+    if request.note:
+        audit = replace(audit, after=compact({"note": request.note}))
+    async with quiesce.kept(services, stored.name):
+        missed = LeftOut(partial(_never_fired, caller.actor), services.emit)
+        seen = stored.generation if request.etag else None
+        deleted = await services.store.delete_job(
+            stored.job_id, audit, missed, audit_diff.definition, seen
+        )
+        if isinstance(deleted, Conflict):
+            raise stored_jobs.edited_meanwhile(stored.name)
+        if isinstance(deleted, ChainRefused):
+            raise chains.refusal(deleted, stored.name)
+        if deleted is None:
+            raise stored_jobs.unknown(request.job)
+        missed.stored()
+        if deleted.cancelled:
+            services.emit(EndedUnreported(State.CANCELLED, Reason.DELETED, deleted.cancelled))
+        await quiesce.settle(services, caller, record)
+    return job_service_pb2.DeleteJobResponse(deleted=True)
+
+
+def _never_fired(actor: str, record: JobRecord, now: datetime) -> NewRun | None:
+    """The row for what was due of a job that is deleted now; none if it can't be read."""
+    stored = record.definition
+    try:
+        job_codec.check_dialect(job_codec.stored_spec(stored.spec))
+        return timer_edit.never_fired(record, now, reasons.deletion(actor), Reason.DELETED)
+    except (ValueError, ScheduleError, TooMuchWork) as wrong:  # it must be deleted all the same
+        log.warning("job %s is deleted, and what was due of it isn't known: %s", stored.name, wrong)
+        return None
+
+
+async def list_next_instants(
+    services: Services, caller: Caller, request: job_service_pb2.ListNextInstantsRequest
+) -> job_service_pb2.ListNextInstantsResponse:
+    """The coming instants of a stored job, as its schedule has them: those that run. With
+    `max_runs`, those that are left, from its next one on.
+    """
+    count = paging.coming(request.count)
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    after = services.clock.now()
+    if request.HasField("after"):
+        after = max(job_codec.instant(request.after), EPOCH)  # a schedule has no earlier past
+    coming = await compute(
+        caller, partial(_coming, record, after, count, excluded=request.excluded)
+    )
+    return job_service_pb2.ListNextInstantsResponse(
+        instants=[
+            job_service_pb2.ListNextInstantsResponse.Instant(
+                scheduled_at=views.stamp(one.nominal),
+                due_at=views.stamp(one.due),
+                excluded_by=excluded_by,
+            )
+            for one, excluded_by in coming
+        ]
+    )
+
+
+def _coming(
+    record: JobRecord, after: datetime, count: int, *, excluded: bool
+) -> list[tuple[Occurrence, str]]:
+    """The next `count` that run, each with nothing beside it; with `excluded` those between, too,
+    each with what excludes it.
+    """
+    definition = stored_jobs.definition(record.definition)
+    compiled = job_codec.compiled(definition)
+    if definition.max_runs:
+        count = min(count, timer_edit.left_after(record, compiled, definition.max_runs, after))
+        after = max(after, record.nominal - _TICK) if record.nominal else after
+    found: list[tuple[Occurrence, str]] = []
+    source = compiled.whole if excluded else compiled
+    while count > 0 and len(found) < MOST_COMING and (one := source.next_after(after)) is not None:
+        spend(10)
+        found.append((one, compiled.excluded_by(one.nominal)))
+        count -= not found[-1][1]
+        after = one.nominal
+    return found

@@ -1,0 +1,100 @@
+"""Pausing and resuming a job. While it is paused nothing of it fires; triggers still work."""
+
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from schedd.api import views
+from schedd.api.budgeted_calls import compute
+from schedd.api.definitions import validation
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.api.jobs import quiesce, stored_jobs, timer_edit
+from schedd.api.services import Caller, Services, compact
+from schedd.api.unbuilt import refuse_unbuilt
+from schedd.core.runs.records import Conflict, JobRecord
+from schedd.runtime import job_codec
+from schedproto.v1 import job_pb2, job_service_pb2
+
+RESUMED_AT_MOST: Final = 5
+"""Tries of a resume while others edit the job."""
+
+
+async def pause_job(
+    services: Services, caller: Caller, request: job_service_pb2.PauseJobRequest
+) -> job_pb2.Job:
+    """Fire nothing more until it is resumed, by its owner at `until`. Triggers still work."""
+    refuse_unbuilt(request)
+    validation.check_note(request.note, "note")
+    until = job_codec.instant(request.until) if request.HasField("until") else None
+    if until is not None and until <= services.clock.now():
+        raise InvalidArgument(
+            "until: is past",
+            reason="INVALID_FIELD",
+            remedy="give an instant to come, or none: it is then paused until somebody resumes it",
+            violations=[Violation("until", "is past")],
+        )
+    record = await stored_jobs.find(services, request.namespace, request.job)
+    stored = record.definition
+    stored_jobs.check_seen(stored, request.etag)
+    audit = stored_jobs.audited(caller, "pause", stored, request.request_id)
+    async with quiesce.kept(services, stored.name):
+        paused = await services.store.pause_job(
+            stored.job_id,
+            request.note,
+            caller.actor,
+            audit,
+            until,
+            stored.generation if request.etag else None,
+            _stood,
+        )
+        if isinstance(paused, Conflict):
+            raise stored_jobs.edited_meanwhile(stored.name)
+        if paused is None:
+            raise stored_jobs.unknown(request.job)
+        await quiesce.settle(services, caller, paused)
+    return views.job_message(paused)
+
+
+async def resume_job(
+    services: Services, caller: Caller, request: job_service_pb2.ResumeJobRequest
+) -> job_pb2.Job:
+    """Fire again from now on; the instants of the pause are SKIPPED (PAUSED)."""
+    for _ in range(RESUMED_AT_MOST):
+        record = await stored_jobs.find(services, request.namespace, request.job)
+        stored = record.definition
+        if not stored.paused:
+            return views.job_message(record)
+        timer, skipped = await compute(
+            caller, partial(timer_edit.after_pause, record, services.clock.now())
+        )
+        audit = stored_jobs.audited(caller, "resume", stored, request.request_id)
+        resumed = await services.store.resume_job(
+            stored.job_id,
+            timer,
+            skipped,
+            replace(audit, after=compact({"paused": False})),
+            stored.generation,
+            _stood,
+        )
+        if not isinstance(resumed, Conflict):
+            break  # else it was edited meanwhile, and the timer was reckoned from what it was
+    else:
+        raise stored_jobs.edited_meanwhile(request.job)
+    if resumed is None:
+        raise stored_jobs.unknown(request.job)
+    services.nudges.jobs_changed([(stored.job_id, resumed.shard)])
+    services.nudges.runs_ready([resumed.shard])
+    return views.job_message(resumed)
+
+
+def _stood(job: JobRecord) -> str:
+    return compact(standing(job.definition.paused, job.paused_by, job.pause_note, job.paused_until))
+
+
+def standing(paused: bool, by: str, note: str, until: datetime | None) -> dict[str, object]:
+    """How the job stands, as the audit has it."""
+    if not paused:
+        return {"paused": False}
+    told: dict[str, object] = {"paused": True, "by": by, "note": note}
+    return told if until is None else told | {"until": until.isoformat()}

@@ -1,0 +1,222 @@
+"""What a pause, an edit or a deletion makes of a job's timer, reckoned from the job as it stands.
+
+instants of the timer until now ─→ one row that accounts for them all
+the first that is later         ─→ the timer to go on with
+
+It is the nominal instant that counts: one of a pause is accounted for though jitter makes it due
+after the end. One from before the pause that isn't due yet fires when it is.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from google.protobuf.message import Message
+
+from schedd.api.definitions import validation
+from schedd.api.jobs import stored_jobs
+from schedd.api.jobs.update_masks import SCHEDULES
+from schedd.core.ids import scheduled_run_id
+from schedd.core.runs import reasons
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import NewRun, RunKey
+from schedd.core.runs.records import JobRecord, PinnedCalendar, StoredDefinition, TimerEdit
+from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
+from schedd.core.timers import fire_plan
+from schedd.core.timers.cluster_pauses import due_until
+from schedd.runtime import job_codec
+from schedproto.v1 import job_pb2
+
+WHEN: Final = frozenset(
+    {*SCHEDULES, "phase", "anchor", "time_zone", "start", "end", "jitter", "dst", "exclude"}
+)
+"""Fields whose edit sets the timer anew; any other keeps it."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+COUNTED: Final = 100_000
+"""Instants that are counted one by one, at most."""
+_TICK: Final = timedelta(microseconds=1)
+FOLDS: Final = 20
+"""Steps in which the instants of a pause are counted; past them the count is a lower bound."""
+
+
+def after_pause(record: JobRecord, end: datetime) -> tuple[TimerEdit, NewRun | None]:
+    """The timer to go on with, and the row that accounts for the pause until its end."""
+    most = stored_jobs.definition(record.definition).max_runs
+    if record.due_at is None:
+        return TimerEdit(max_runs=most), None
+    why, since = _pause(record), record.paused_at
+    fold, following = _settled(record, end, State.SKIPPED, Reason.PAUSED, why, since)
+    reset = (following.due, following.nominal) if following else (None, None)
+    return TimerEdit(reset, max_runs=most), fold
+
+
+def edited_timer(
+    record: JobRecord, old: job_pb2.Job, new: job_pb2.Job, edited: StoredDefinition, now: datetime
+) -> TimerEdit:
+    """Where an edit leaves the timer: anew if the schedule changed, or ends with it (it has made
+    as many runs as are wanted now), or had made all its runs and may make more now.
+    """
+    most = stored_jobs.definition(edited).max_runs
+    if schedule_changed(old, new) or edited.calendars != record.definition.calendars:
+        return TimerEdit(timer_anew(record, edited, now), max_runs=most)
+    if new.max_runs == old.max_runs or record.nominal is None:
+        return TimerEdit(max_runs=most)
+    anew = stored_jobs.compiled(edited).following(now)
+    later = (anew.due, anew.nominal) if anew else (None, None)
+    if 0 < most <= record.fired:  # it ends with this edit, which accounts for what was due
+        return TimerEdit(later, max_runs=most)
+    return TimerEdit(restart=later, max_runs=most)
+
+
+def timer_anew(
+    record: JobRecord, edited: StoredDefinition, now: datetime
+) -> tuple[datetime | None, datetime | None]:
+    """When another schedule is due first, and the instant that stands for. Whose run is made
+    already isn't made again: a row of several instants, that one the first, would find its key
+    taken.
+    """
+    compiled = stored_jobs.compiled(edited)
+    kept = _kept(record, compiled, now)
+    if kept is not None:
+        return max(kept.due, now), kept.nominal
+    first = compiled.first(now)
+    while first is not None and first.nominal in record.early:
+        first = compiled.following(first.nominal)
+    return (first.due, first.nominal) if first else (None, None)
+
+
+def _kept(record: JobRecord, edited: CompiledSchedule, now: datetime) -> Occurrence | None:
+    """The instant that has passed and isn't due yet, for its jitter, if the schedule that takes the
+    place of the job's has it as well: an edit takes nothing from it.
+    """
+    if record.nominal is None or record.nominal > now or record.definition.paused:
+        return None
+    compiled = stored_jobs.compiled(record.definition)
+    newest = compiled.whole.newest(record.nominal - _TICK, now)
+    if newest is None or compiled.excludes(newest) or compiled.due(newest) <= now:
+        return None
+    return edited.following(newest - _TICK) if edited.whole.contains(newest) else None
+
+
+def left_after(
+    record: JobRecord, schedule: CompiledSchedule, max_runs: int, after: datetime
+) -> int:
+    """How many runs a schedule with `max_runs` still makes later than `after`, as it stands: one
+    that is skipped gives its turn back.
+    """
+    if record.nominal is None:
+        return 0
+    before, _ = schedule.count(record.nominal - _TICK, after, COUNTED)
+    return max(0, max_runs - record.fired - before)
+
+
+def due_after(record: JobRecord, edit: TimerEdit) -> datetime | None:
+    """When it would be due first after an edit, as the record stands."""
+    if edit.max_runs and record.fired >= edit.max_runs:
+        return None
+    if edit.reset is not None:
+        return edit.reset[0]
+    if record.due_at is None and edit.restart is not None:
+        return edit.restart[0]
+    return record.due_at
+
+
+def never_fired(
+    record: JobRecord,
+    now: datetime,
+    by: str,
+    reason: Reason = Reason.EDITED,
+    edited: CompiledSchedule | None = None,
+) -> NewRun | None:
+    """The row that accounts for what was due by a schedule that is being replaced (by `edited`), or
+    that ends with its job (DELETED). `by`: what of whom, in words.
+    """
+    if record.definition.paused:
+        return _settled(record, now, State.SKIPPED, Reason.PAUSED, _pause(record))[0]
+    kept = None if edited is None else _kept(record, edited, now)
+    spares = None if kept is None else kept.nominal
+    return _settled(record, now, State.MISSED, reason, by, spares)[0]
+
+
+def _pause(record: JobRecord) -> str:
+    return reasons.pause(record.paused_by, record.paused_at, record.pause_note)
+
+
+def _settled(
+    record: JobRecord,
+    now: datetime,
+    state: State,
+    reason: Reason,
+    by: str,
+    spares: datetime | None = None,
+) -> tuple[NewRun | None, Occurrence | None]:
+    """One row for all instants of the timer until now, and the first one that is later. One up to
+    `spares` that isn't due yet is left to fire.
+    """
+    if record.nominal is None or record.due_at is None:
+        return None, None
+    compiled = stored_jobs.compiled(record.definition)
+    schedule, head = compiled.whole, Occurrence(record.nominal, record.due_at)
+    if compiled.excludes(head.nominal):  # its timer waits for the last of many
+        head = Occurrence(head.nominal, schedule.due(head.nominal))
+    newest = schedule.newest(head.nominal, now) or head.nominal
+    spared = newest > now or (spares is not None and newest <= spares)
+    until = now if spared else due_until(schedule, head, now)
+    following: Occurrence | None = head
+    folds: list[fire_plan.Fold] = []
+    while following is not None and following.due <= until and len(folds) < FOLDS:
+        fold, following = fire_plan.settle(schedule, following, until, state, reason)
+        folds += [fold] if fold else []
+    end = folds[-1].last if folds else None
+    if following is not None and following.due <= until:  # the count is a lower bound from here on
+        end = fire_plan.newest_due(schedule, following, until)
+        following = schedule.next_after(end)
+    if following is not None and compiled.excludes(following.nominal):
+        following = compiled.following(following.nominal - _TICK)
+    if not folds or end is None:
+        return None, following
+    first = folds[0]
+    if compiled.excluding and not compiled.newest(first.first - _TICK, end):
+        state, reason = State.SKIPPED, Reason.CALENDAR
+        by = compiled.excluded_by(first.first)
+    return NewRun(
+        RunKey(first.first, scheduled_run_id(record.definition.job_id, first.first)),
+        first.due,
+        state=state,
+        reason=reason,
+        count=sum(fold.count for fold in folds),
+        scheduled_until=end,
+        excluded_by=by,
+    ), following
+
+
+def edited_at(old: job_pb2.Job, new: job_pb2.Job, now: datetime) -> datetime:
+    """The instant to judge an edit by: a schedule, or an `at`, that stays as it was may be past."""
+    if not schedule_changed(old, new):
+        return EPOCH
+    return job_codec.instant(old.at) if new.HasField("at") and new.at == old.at else now
+
+
+def check_edit(
+    old: job_pb2.Job,
+    new: job_pb2.Job,
+    now: datetime,
+    pinned: Sequence[PinnedCalendar] = (),
+    calendars: Sequence[PinnedCalendar] = (),
+) -> None:
+    """Raise InvalidArgument with all that an edit would make wrong with a job, or Unbuilt.
+
+    A fault that the stored job has, in the same words, is none of the edit's: an earlier version
+    took it, and the job must stay editable. The schedule's are borne with only as it stays.
+    `pinned` are the old one's calendars, `calendars` the new one's.
+    """
+    at = edited_at(old, new, now)
+    scheduled = not schedule_changed(old, new)
+    known = [*validation.faults(old, at, scheduled=scheduled, calendars=pinned)]
+    validation.check(new, at, known=known, calendars=calendars)
+
+
+def schedule_changed(old: job_pb2.Job, new: job_pb2.Job) -> bool:
+    plain_old: Message = old
+    plain_new: Message = new
+    return any(getattr(plain_old, field) != getattr(plain_new, field) for field in WHEN)

@@ -1,0 +1,100 @@
+"""Update masks: which fields of a job an edit changes.
+
+`"*"` stands for everything that a person may set; otherwise each path names one field, at any
+depth. A patch that gives one kind of schedule takes the others away, with what means nothing then.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from google.protobuf.message import Message
+
+from schedd.api.errors import InvalidArgument, Violation
+from schedd.runtime import job_codec
+from schedd.runtime.job_codec import OF_INSTANTS
+from schedproto.v1 import job_pb2, job_service_pb2
+
+SCHEDULES: Final = ("cron", "every", "at", "local_at", "on_demand", "after")
+"""Kinds of schedule; a job has one. `local_at` is stored as `at`."""
+
+
+def masked(old: job_pb2.Job, request: job_service_pb2.UpdateJobRequest) -> job_pb2.Job:
+    """The job with the named fields taken from the request."""
+    paths = list(request.update_mask.paths)
+    if not paths:
+        raise _bad_mask("update_mask is missing", 'name the fields to change, or "*" for all')
+    new = job_pb2.Job()
+    if paths == ["*"]:
+        new.CopyFrom(job_codec.spec_of(request.job))
+        return new
+    if "at" in paths and request.job.local_at:
+        paths.append("local_at")  # forms call both `at`
+    unset = {*job_codec.SET_BY_CLUSTER, *job_codec.STANDING, "name", "namespace"}
+    for path in paths:
+        first = path.split(".")[0]
+        if first not in job_pb2.Job.DESCRIPTOR.fields_by_name:
+            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+        if first in unset:
+            raise _not_edited(path)
+    new.CopyFrom(old)
+    begins = not old.HasField("after") and "after.jobs" in paths and bool(request.job.after.jobs)
+    if begins or any(path in SCHEDULES for path in paths):
+        plain: Message = new
+        for field in (*SCHEDULES, *_meaningless(request.job, paths)):
+            plain.ClearField(field)
+    _copy(request.job, new, paths)
+    return job_codec.with_instant(new)
+
+
+def _meaningless(given: job_pb2.Job, paths: Collection[str]) -> set[str]:
+    """What goes with another kind of schedule than the one that is taken from what is given."""
+    kept: set[str] = set()
+    if "every" in paths and given.HasField("every"):
+        kept.update(("phase", "anchor"))
+    if "cron" in paths and given.cron:
+        kept.add("dst")
+    bare = "on_demand" in paths and given.on_demand
+    bare |= ("after" in paths or "after.jobs" in paths) and bool(given.after.jobs)
+    return {"phase", "anchor", "dst", *(OF_INSTANTS if bare else ())} - kept
+
+
+def _copy(source: Message, target: Message, paths: list[str]) -> None:
+    """Replace the fields that `paths` name, at any depth; an unset one is cleared."""
+    for path in paths:
+        from_, to = source, target
+        *parents, last = path.split(".")
+        for name in parents:
+            field = from_.DESCRIPTOR.fields_by_name.get(name)
+            if field is None or field.message_type is None or field.is_repeated:
+                raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+            from_, to = getattr(from_, name), getattr(to, name)
+        field = from_.DESCRIPTOR.fields_by_name.get(last)
+        if field is None:
+            raise _bad_mask(f"a job has no field {path!r}", "see `schedctl job get`")
+        to.ClearField(last)
+        if field.is_repeated:
+            getattr(to, last).MergeFrom(getattr(from_, last))
+        elif field.message_type is not None:
+            if from_.HasField(last):
+                getattr(to, last).CopyFrom(getattr(from_, last))
+        elif not field.has_presence or from_.HasField(last):
+            setattr(to, last, getattr(from_, last))
+
+
+def _not_edited(path: str) -> InvalidArgument:
+    problem = "can't be edited"
+    return InvalidArgument(
+        f"{path}: {problem}",
+        reason="BAD_UPDATE_MASK",
+        remedy="leave it out: the cluster sets it, or a call of its own does, as pause and resume",
+        violations=[Violation(path, problem)],
+    )
+
+
+def _bad_mask(message: str, remedy: str) -> InvalidArgument:
+    return InvalidArgument(
+        message,
+        reason="BAD_UPDATE_MASK",
+        remedy=remedy,
+        violations=[Violation("update_mask", message)],
+    )

@@ -1,0 +1,92 @@
+"""Warn of jobs whose runs no running worker can take, or whose late instants would be skipped.
+
+Invariant: a warning never fails the call, because the job is stored already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from schedd.api import views
+from schedd.api.jobs import stored_jobs
+from schedd.api.services import Services
+from schedd.core.dispatch.placement import able, asked_of_worker
+from schedd.core.jobs import labels
+from schedd.core.jobs.definition import CatchUpPolicy, Definition, Overlap
+from schedd.core.runs.model import Incarnation
+from schedd.core.runs.records import JobRecord
+from schedkit.errors import Unavailable
+from schedproto.v1 import job_pb2
+
+WITHIN: Final = 1.0
+"""Seconds that reading the workers may take; after that there is no warning."""
+
+
+SKIPS_LATE: Final = (
+    "catch_up all with overlap skip: late instants become ready together, and all but one at a time"
+    " are skipped; give it overlap buffer_all or allow"
+)
+
+
+async def answer(services: Services, record: JobRecord) -> job_pb2.Job:
+    """Return the job as people see it, with its warnings."""
+    job = views.job_message(record)
+    await add(services, [(job, record)])
+    return job
+
+
+async def add(services: Services, jobs: Sequence[tuple[job_pb2.Job, JobRecord]]) -> None:
+    """Add to each message the warnings of its job."""
+    if not jobs:
+        return
+    for job, record in jobs:
+        if skips_late(stored_jobs.definition(record.definition)):
+            job.warnings.append(SKIPS_LATE)
+    try:
+        async with asyncio.timeout(WITHIN):
+            workers = await _running(services)
+    except (Unavailable, TimeoutError):
+        return
+    for job, record in jobs:
+        if text := warning(stored_jobs.definition(record.definition), workers):
+            job.warnings.append(text)
+
+
+def skips_late(definition: Definition) -> bool:
+    """Whether each late instant would get a run, and nearly all of them would be skipped."""
+    every = definition.catch_up.policy is CatchUpPolicy.ALL
+    return every and definition.overlap is Overlap.SKIP
+
+
+def warning(definition: Definition, workers: Sequence[Incarnation]) -> str:
+    """Return why none of these workers can run the job; empty if one can."""
+    need = asked_of_worker(definition)
+    if any(able(worker, need) for worker in workers):
+        return ""
+    waits = "its runs stay PENDING until one connects"
+    if not workers:
+        return f"no worker is running; {waits}"
+    here = [worker for worker in workers if worker.may_work_for(need.namespace)]
+    if not here:
+        return f"no running worker serves namespace {need.namespace!r}; {waits}"
+    runs = [worker for worker in here if need.action in worker.actions]
+    if not runs:
+        return f"no running worker runs {need.action} jobs; {waits}"
+    handles = [one for one in runs if not need.handler or need.handler in one.handlers]
+    if not handles:
+        return f"no running worker has handler {need.handler!r}; {waits}"
+    if not any(able(worker, replace(need, slots=1)) for worker in handles):
+        what = f"handler {need.handler!r}" if need.handler else f"the {need.action} executor"
+        return f"no running worker with {what} has {labels.told(need.require)}; {waits}"
+    return f"no running worker that fits has {need.slots} slots; {waits}"
+
+
+async def _running(services: Services) -> list[Incarnation]:
+    """Return the workers whose leases are alive."""
+    here = {view.incarnation.id: view.incarnation for view in services.lines.workers()}
+    ids = sorted(services.cluster.view().workers | here.keys())
+    stored = await services.worker_store.incarnations(ids)
+    return [one for one in (here | {one.id: one for one in stored}).values() if not one.lost_at]

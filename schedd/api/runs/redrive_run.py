@@ -1,0 +1,110 @@
+"""One run done again that failed for good, was cancelled, or waited past its deadline.
+
+run ─▶ its job as it is now ─▶ a new run, at once ─▶ edited meanwhile? again
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from schedd.api import pools, views
+from schedd.api.definitions import validation
+from schedd.api.errors import CallError, FailedPrecondition, NotFound
+from schedd.api.jobs import stored_jobs
+from schedd.api.runs import broadcasts, runs
+from schedd.api.services import Caller, Services
+from schedd.core.ids import redriven_run_id
+from schedd.core.runs.lifecycle import LIVE, State
+from schedd.core.runs.records import Conflict
+from schedd.core.runs.redrive import again, line_of
+from schedd.core.runs.run_records import RunRecord
+from schedd.runtime.job_codec import stored_definition
+from schedproto.v1 import run_pb2
+from schedproto.v1 import run_service_pb2 as wire
+
+TRIES: Final = 5
+"""Of a retry whose job is edited again and again meanwhile."""
+
+
+async def retry_run(
+    services: Services, caller: Caller, request: wire.RetryRunRequest
+) -> run_pb2.Run:
+    """Do a run again that failed for good, was cancelled, or waited past its deadline: a new run,
+    by the job as it is now, for the same nominal instant. Twice gives the same run.
+    """
+    payload = validation.given_payload(request)
+    run_id = runs.run_id_of(request.run_id)
+    found = await services.store.get_run(run_id)
+    if found is None:
+        raise NotFound(
+            f"there is no run {run_id}", reason="NO_SUCH_RUN", remedy="see `schedctl run list`"
+        )
+    broadcasts.check_no_child(found)
+    _check_again(found)
+    told = {"runId": str(redriven_run_id(run_id))} | ({} if payload is None else {"payload": True})
+    entry = replace(
+        caller.changed("retry", f"run/{run_id}", runs.stood(found), told, request.request_id),
+        run_id=run_id,
+    )
+    made: RunRecord | Conflict | None = None
+    for _ in range(TRIES):
+        stored = await services.store.definition(found.run.job_id)
+        if stored is None or stored.deleted:
+            raise _deleted(found)
+        line = line_of(stored_definition(stored))
+        made = await services.dead_letters.once_more(run_id, payload, line, caller.actor, entry)
+        if not isinstance(made, Conflict) or made.what != "etag":
+            break
+    if made is None:
+        raise _deleted(found)
+    if isinstance(made, Conflict):
+        raise _refused(found, made)
+    services.nudges.runs_made([made.run])
+    return views.run_message(made)
+
+
+def _check_again(found: RunRecord) -> None:
+    state = found.run.state
+    if again(state, found.reason):
+        return
+    if state in LIVE:
+        problem, remedy = f"is {state}: it hasn't ended", "cancel it first, or wait for its end"
+    elif state is State.SUCCEEDED:
+        problem, remedy = "has SUCCEEDED", "`schedctl job trigger` starts another run"
+    else:
+        problem, remedy = f"is {state}: it never ran", "`schedctl job backfill` runs such instants"
+    raise FailedPrecondition(
+        f"run {found.run.key.run_id} {problem}", reason="NOT_FAILED", remedy=remedy
+    )
+
+
+def _deleted(found: RunRecord) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"the job of run {found.run.key.run_id} is deleted: {found.job!r}",
+        reason="JOB_DELETED",
+        remedy="create it anew and trigger it",
+    )
+
+
+def _refused(found: RunRecord, why: Conflict) -> CallError:
+    if why.what == "line":
+        return _crowded(found)
+    if why.what == "pool":
+        return pools.deleted(f"the pool of run {found.run.key.run_id}")
+    if why.what == "payload":
+        made = redriven_run_id(found.run.key.run_id)
+        return FailedPrecondition(
+            f"run {found.run.key.run_id} was done again already, with another payload: run {made}",
+            reason="DONE_AGAIN",
+            remedy=f"look at it, `schedctl run get {made}`; to do that one again, name it",
+        )
+    return stored_jobs.edited_meanwhile(found.job)
+
+
+def _crowded(found: RunRecord) -> FailedPrecondition:
+    return FailedPrecondition(
+        f"too many runs of {found.job!r} wait in line already",
+        reason="LINE_FULL",
+        remedy="wait until some have ended, or redrive them at a rate: `schedctl dlq redrive`",
+    )

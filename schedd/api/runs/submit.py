@@ -1,0 +1,148 @@
+"""One-time work, one or many in a call: judged one by one, stored with whatever comes at that time.
+
+A submit is a run whose definition comes with it and goes with it.
+"""
+
+from dataclasses import replace
+from typing import TypeAlias
+from uuid import uuid4
+
+from schedd.api import batches, pools, views
+from schedd.api.audit import audit_diff
+from schedd.api.definitions import notifications, validation
+from schedd.api.errors import FailedPrecondition, wrong
+from schedd.api.jobs.stored_jobs import idempotency, namespace_of, new_record, taken
+from schedd.api.jobs.update_masks import SCHEDULES
+from schedd.api.services import Caller, Services
+from schedd.core.ids import JobId, RunId
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.model import LiveRun, NewRun, RunKey
+from schedd.core.runs.records import Conflict, Submit
+from schedd.core.runs.run_records import RunRecord
+from schedd.runtime import job_codec
+from schedkit.errors import Unavailable
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+from schedproto.v1 import run_service_pb2 as wire
+
+Answer: TypeAlias = RunRecord | Conflict | Unavailable | None
+
+
+async def submit_run(
+    services: Services, caller: Caller, request: wire.SubmitRunRequest
+) -> run_pb2.Run:
+    """Store one-time work."""
+    wish = await _judged(services, caller, request)
+    stored = _made(
+        request,
+        await services.store.submit_run(wish.record, wish.run, wish.key, wish.entry, wish.priority),
+    )
+    services.nudges.runs_made([stored.run])
+    return views.run_message(stored)
+
+
+async def batch_submit_runs(
+    services: Services, caller: Caller, request: wire.BatchSubmitRunsRequest
+) -> wire.BatchSubmitRunsResponse:
+    """Store many; each fares as `submit_run` by itself."""
+    batches.check_count(request.requests)
+    made: list[LiveRun] = []
+
+    async def judged(one: wire.SubmitRunRequest) -> Submit | run_pb2.Run:
+        return await _judged(services, caller, one)
+
+    def told(one: wire.SubmitRunRequest, answer: Answer) -> run_pb2.Run:
+        stored = _made(one, answer)
+        made.append(stored.run)
+        return views.run_message(stored)
+
+    answer = wire.BatchSubmitRunsResponse()
+    for outcome in await batches.outcomes(
+        request.requests, judged, services.store.submit_runs, told
+    ):
+        if isinstance(outcome, common_pb2.CallError):
+            answer.results.add(error=outcome)
+        else:
+            answer.results.add(run=outcome)
+    services.nudges.runs_made(made)
+    if answer.ByteSize() > batches.MOST_BYTES:
+        for result in answer.results:
+            if result.HasField("error"):
+                result.error.ClearField("violations")
+    return answer
+
+
+async def _judged(services: Services, caller: Caller, request: wire.SubmitRunRequest) -> Submit:
+    """What is to be stored."""
+    now = services.clock.now()
+    namespace = namespace_of(request.namespace)
+    spec = job_pb2.Job()
+    spec.CopyFrom(request.spec)
+    _refuse_standing(spec)
+    if spec.namespace not in ("", namespace):
+        raise wrong("spec.namespace", f"is another than the run's, {namespace!r}")
+    spec.name, spec.namespace, spec.on_demand = request.name, namespace, True
+    if not spec.retry.ByteSize():
+        spec.retry.max_attempts = 1  # a stored job without retry options has four
+    validation.check(spec, now, scheduled=False)
+    await pools.check_there(services, namespace, spec.pool)
+    notifications.check_means(services, spec)
+    delay = request.delay.ToTimedelta()
+    if delay.total_seconds() < 0:
+        raise wrong("delay", "must not be negative")
+    run_id = RunId(uuid4())
+    audit = caller.audit("submit", f"run/{run_id}", request.request_id)
+    record = new_record(caller, spec, JobId(run_id), namespace, now, ephemeral=True)
+    return Submit(
+        record,
+        NewRun(RunKey(now, run_id), now + delay),
+        idempotency(namespace, request.idempotency_key, "SubmitRun", request),
+        replace(audit, run_id=run_id, after=audit_diff.definition(record)),
+        Priority(spec.priority or Priority.MEDIUM),
+    )
+
+
+def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
+    """The run that there is now. Raises what stands against it."""
+    if isinstance(stored, Unavailable):
+        raise stored
+    if isinstance(stored, Conflict) and stored.what == "pool":
+        raise pools.missing(request.spec.pool)
+    if isinstance(stored, Conflict):
+        raise taken(stored, name=request.name, key=request.idempotency_key)
+    if stored is None:
+        raise FailedPrecondition(
+            "the run that was submitted with this key isn't kept any more",
+            reason="RUN_FORGOTTEN",
+            remedy="give another key to submit it again",
+        )
+    return stored
+
+
+def _refuse_standing(spec: job_pb2.Job) -> None:
+    """One-time work has no schedule and can't be paused."""
+    fields = {field.name for field, _ in spec.ListFields()}
+    extra = fields & _STANDING
+    if extra:
+        raise wrong(f"spec.{min(extra)}", "doesn't go with one-time work")
+
+
+_STANDING = frozenset(
+    {
+        *SCHEDULES,
+        *job_codec.SET_BY_CLUSTER,
+        *job_codec.STANDING,
+        *(
+            "phase",
+            "anchor",
+            "time_zone",
+            "start",
+            "end",
+            "jitter",
+            "dst",
+            "catch_up",
+            "overlap",
+            "name",
+        ),
+        "exclude",
+    }
+)

@@ -1,0 +1,125 @@
+"""Watching runs: these until they have ended, or all of a job or of a namespace for as long as one
+likes.
+
+    run_ids ──▶ looked at again and again, and at once when this member hears of one
+    namespace, job ──▶ feed ──▶ each change, with the cursor after which a stream goes on elsewhere
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final
+
+from schedd.api import views
+from schedd.api.errors import wrong
+from schedd.api.jobs import stored_jobs
+from schedd.api.runs import cursors
+from schedd.api.runs.runs import run_id_of, unknown
+from schedd.api.services import Caller, Services
+from schedd.core.cluster.cluster_events import ClusterEvent
+from schedd.core.ids import RunId
+from schedd.core.jobs.rights import EVERY, Role
+from schedd.core.runs.change_stream import Change, Cursor, Gap, News, Scope
+from schedd.core.runs.lifecycle import LIVE
+from schedd.core.runs.run_records import RunRecord
+from schedkit.backoff import Backoff
+from schedproto.v1 import run_pb2, run_service_pb2
+
+MOST_WATCHED: Final = 1000
+
+
+async def watch_runs(
+    services: Services, caller: Caller, request: run_service_pb2.WatchRunsRequest
+) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
+    """Each change of the runs asked for, from how they stand now or from a cursor on."""
+    if not request.run_ids:
+        sees_cluster = caller.who.may(Role.VIEWER, EVERY)
+        async with aclosing(_all(services, request, sees_cluster=sees_cluster)) as events:
+            async for event in events:
+                yield event
+        return
+    for field in ("namespace", "job"):
+        if getattr(request, field):
+            raise wrong(field, "goes without the ids of runs, each of which says whose it is")
+    if len(request.run_ids) > MOST_WATCHED:
+        raise wrong("run_ids", f"has {len(request.run_ids)}, at most {MOST_WATCHED} are allowed")
+    watched = sorted(await _find_all(services, request.run_ids))
+    async for event in _these(services, cursors.ToldRuns(watched, request.resume_after)):
+        yield event
+
+
+async def _all(
+    services: Services, request: run_service_pb2.WatchRunsRequest, *, sees_cluster: bool
+) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
+    """Those of a namespace or of a job, for ever; events of the cluster for who may see it."""
+    after = _cursor(request.resume_after)
+    namespace, job = stored_jobs.namespace_of(request.namespace), None
+    if request.job:
+        job = (await stored_jobs.find(services, namespace, request.job)).definition.job_id
+    async with aclosing(services.feed.follow(Scope(namespace, job), after)) as feed:
+        async for news in feed:
+            if isinstance(news.what, ClusterEvent) and not sees_cluster:
+                continue
+            yield _event(services, news)
+
+
+def _event(services: Services, news: News) -> run_service_pb2.RunEvent:
+    cursor = "" if news.cursor is None else str(news.cursor)
+    if isinstance(news.what, Change):
+        progress = services.advances.of(news.what.record.run)
+        return services.run_messages.of(news.what, progress, cursor)
+    event = run_service_pb2.RunEvent(cursor=cursor)
+    if isinstance(news.what, Gap):
+        event.gap.why = news.what.why
+        if news.what.before is not None:
+            event.gap.scheduled_before.FromDatetime(news.what.before)
+    elif isinstance(news.what, ClusterEvent):
+        event.cluster.CopyFrom(views.cluster_event(news.what))
+    return event
+
+
+def _cursor(text: str) -> Cursor | None:
+    try:
+        return Cursor.read(text) if text else None
+    except ValueError as unread:
+        raise cursors.refused(text, str(unread)) from None
+
+
+async def _these(
+    services: Services, ends: cursors.ToldRuns
+) -> AsyncGenerator[run_service_pb2.RunEvent, None]:
+    """Those whose end wasn't told, until all have ended."""
+    seen: dict[RunId, RunRecord] = {}
+    told: dict[RunId, run_pb2.RunProgress] = {}
+    look = Backoff(initial=0.02, maximum=0.5, factor=1.3)
+    with services.changes.watching(left := ends.left) as changes:
+        while left:
+            for record in await services.store.get_runs(left):
+                run_id = record.run.key.run_id
+                before, progress = seen.get(run_id), services.advances.of(record.run)
+                further = progress is not None and progress != told.get(run_id)
+                same = before is record or before == record  # thousands may be watched
+                if same and not further:
+                    continue
+                seen[run_id] = record
+                if progress is not None:
+                    told[run_id] = progress
+                run = views.run_message(record, progress)
+                changed = before is None or views.run_message(before, progress) != run
+                if changed:
+                    look.reset()
+                if record.run.state not in LIVE:
+                    ends.end(run_id)
+                if changed or further:
+                    yield run_service_pb2.RunEvent(run=run, cursor=str(ends))
+            if left := ends.left:
+                await changes.wait(look.next())
+
+
+async def _find_all(services: Services, texts: Sequence[str]) -> set[RunId]:
+    """The runs that these name, all of which there must be: one look for all."""
+    named = {run_id_of(text, "run_ids"): text for text in texts}
+    found = {record.run.key.run_id for record in await services.store.get_runs([*named])}
+    for run_id, text in named.items():
+        if run_id not in found:
+            raise unknown(text)
+    return found

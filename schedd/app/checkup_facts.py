@@ -1,0 +1,281 @@
+"""The facts of a checkup, gathered from etcd, the database and the other members at once.
+
+What can't be read is left as a reason in its place; nothing here raises but a bug.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.cluster.member import Member
+from schedd.core.checkup.facts import (
+    BlockedLoop,
+    DatabaseFacts,
+    EtcdEndpoint,
+    EtcdFacts,
+    Facts,
+    FailedDependency,
+    MemberFacts,
+    WorkerFacts,
+)
+from schedd.core.cluster.dependency import DependencyFailure
+from schedd.core.cluster.membership import ClusterView, MemberView
+from schedd.core.ids import IncarnationId
+from schedd.core.runs.model import AuditEntry, ShardRow
+from schedd.core.runs.records import WorkerView
+from schedd.core.timers.cluster_pauses import Pause
+from schedd.dispatch.workers.registry import Workers
+from schedd.etcd.client import EndpointStatus, EtcdClient
+from schedd.results.objects import StoredObjects
+from schedd.results.progress import Advances
+from schedd.rpc.peers.peers import Peers
+from schedd.runtime.cluster_clock import DatabaseClock
+from schedd.runtime.dependency_health import DependencyHealth
+from schedd.store.postgres import PostgresStore
+from schedkit.clock import boottime, utcnow
+from schedkit.errors import Misconfigured, Unavailable
+from schedkit.net.certificates import not_after
+from schedkit.net.channel import TLS
+from schedkit.records import replace
+from schedproto.v1 import peer_service_pb2 as wire
+
+TWINS_SEEN: Final = timedelta(minutes=15)
+"""For so long one that was turned away counts; while it stays it is told of each ten minutes."""
+TURNED_AWAY: Final = 20
+"""Newest lines of the audit that are looked at for it."""
+LOOK_WITHIN: Final = 4.0
+"""Seconds that the database may take: more than its own timeouts, less than a caller waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the database told; as text: why it didn't."""
+
+    database: DatabaseFacts | str
+    rows: tuple[ShardRow, ...] = ()
+    pause: Pause | None = None
+    twins: tuple[AuditEntry, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """The port `schedd.ports.Checkup` of one member."""
+
+    store: PostgresStore
+    etcd: EtcdClient
+    clock: DatabaseClock
+    member: Member
+    workers: Workers
+    advances: Advances
+    peers: Peers
+    tls: TLS | None
+    objects: StoredObjects
+    health: DependencyHealth
+
+    async def facts(self) -> Facts:
+        """All of it, as of now."""
+        view = self.member.cluster.view()
+        async with asyncio.TaskGroup() as group:
+            etcd = group.create_task(self._etcd(), name="checkup: etcd")
+            stored = group.create_task(self._stored(), name="checkup: database")
+            results = group.create_task(self._results(), name="checkup: result store")
+            others = group.create_task(self._others(view), name="checkup: workers elsewhere")
+            members = [
+                group.create_task(self._member(one), name=f"checkup: {one.name}")
+                for one in view.members
+            ]
+        read = stored.result()
+        return Facts(
+            now=utcnow(),
+            version=self.member.identity.version,
+            view=view,
+            etcd=etcd.result(),
+            database=read.database,
+            rows=read.rows,
+            pause=read.pause,
+            results_away=results.result(),
+            twins=read.twins,
+            foreign=read.foreign,
+            members=tuple(task.result() for task in members),
+            workers=tuple(
+                replace(_worker(one), blocked=self._blocked(one.incarnation.id))
+                for one in self.workers.workers()
+            ),
+            elsewhere=tuple(_worker(one) for one in others.result() if not one.unheard),
+            unheard=tuple(sorted(one.incarnation.worker for one in others.result() if one.unheard)),
+            failures=tuple(
+                FailedDependency(one.dependency, one.cause, one.remedy, one.since)
+                for one in self.health.failures()
+            ),
+            trusted=self.member.cluster.trusted(),
+        )
+
+    def _blocked(self, worker: IncarnationId) -> tuple[BlockedLoop, ...]:
+        return tuple(
+            BlockedLoop(
+                one.handler,
+                one.key.run_id,
+                one.blocked_for.ToTimedelta().total_seconds(),
+                one.place,
+            )
+            for one in self.advances.blocks(worker)
+        )
+
+    def stands(self) -> wire.ExamineResponse:
+        """How this member stands, for its peers and itself."""
+        identity = self.member.identity
+        answer = wire.ExamineResponse(
+            name=identity.name,
+            version=identity.version,
+            tzdata=identity.tzdata,
+            wall=_stamp(utcnow()),
+            cluster=_stamp(self.clock.now()),
+            database_away=self.clock.away_for(),
+            trusted=self.member.cluster.trusted(),
+            failures=[_failure(each) for each in self.health.failures()],
+        )
+        if (ends := _ends(self.tls)) is not None:
+            answer.certificate_until.CopyFrom(_stamp(ends))
+        return answer
+
+    async def _etcd(self) -> EtcdFacts:
+        began = boottime()
+        statuses = await self.etcd.status()
+        took = (boottime() - began) / max(1, len(statuses))
+        endpoints = zip(self.etcd.endpoints, statuses, strict=True)
+        return EtcdFacts(
+            tuple(_endpoint(endpoint, status, took) for endpoint, status in endpoints),
+            self.member.cluster.went_back,
+        )
+
+    async def _stored(self) -> _Read:
+        try:
+            async with asyncio.timeout(LOOK_WITHIN):
+                return _Read(
+                    await self.store.look(),
+                    tuple(await self.store.membership.read_shards()),
+                    await self.store.pauses.present(),
+                    await self._twins(),
+                    await self._foreign(),
+                )
+        except Unavailable as error:
+            return _Read(str(error))
+        except TimeoutError:
+            silent = self.clock.away_for()
+            return _Read(f"no answer within {LOOK_WITHIN:g} s; the last was {silent:.0f} s ago")
+
+    async def _results(self) -> str:
+        try:
+            async with asyncio.timeout(LOOK_WITHIN):
+                return await self.objects.check()
+        except TimeoutError:
+            return f"no answer within {LOOK_WITHIN:g} s"
+
+    async def _others(self, view: ClusterView) -> list[WorkerView]:
+        """The workers that live and aren't attached here; none where the database is away."""
+        here = {one.id for one in self.workers.incarnations()}
+        try:
+            async with asyncio.timeout(LOOK_WITHIN):
+                away = await self.store.workers.incarnations(sorted(view.workers - here))
+                return await self.workers.views([one for one in away if one.lost_at is None])
+        except (Unavailable, TimeoutError):
+            return []
+
+    async def _twins(self) -> tuple[AuditEntry, ...]:
+        since = self.clock.now() - TWINS_SEEN
+        found: dict[str, AuditEntry] = {}
+        for action in ("join", "attach"):
+            for _, line in await self.store.users.list_audit(action, None, None, None, TURNED_AWAY):
+                if line.reason == "SECOND_IDENTITY" and line.at is not None and line.at > since:
+                    found.setdefault(line.object, line)
+        return tuple(found.values())
+
+    async def _foreign(self) -> tuple[str, ...]:
+        owner = self.member.cluster.view().owner
+        if owner is None:
+            return ()
+        return tuple(await self.store.membership.foreign_members(owner.prefix_id))
+
+    async def _member(self, one: MemberView) -> MemberFacts:
+        if one.tenure == self.member.cluster.tenure:
+            return self._told(one, self.stands(), self.clock.now())
+        before = self.clock.now()
+        try:
+            answer = await self.peers.examine(one.grpc)
+        except Unavailable as error:
+            return MemberFacts(one, away=str(error))
+        return self._told(one, answer, before + (self.clock.now() - before) / 2)
+
+    def _told(self, one: MemberView, answer: wire.ExamineResponse, then: datetime) -> MemberFacts:
+        """`then`: cluster time when it answered, half of the round trip after it was asked."""
+        ends = answer.certificate_until if answer.HasField("certificate_until") else None
+        return MemberFacts(
+            one,
+            wall_offset=answer.wall.ToDatetime(UTC) - then,
+            cluster_offset=answer.cluster.ToDatetime(UTC) - then,
+            certificate_until=None if ends is None else ends.ToDatetime(UTC),
+            database_away=answer.database_away,
+            trusted=answer.trusted,
+            failures=tuple(
+                FailedDependency(one.dependency, one.cause, one.remedy, one.since.ToDatetime(UTC))
+                for one in answer.failures
+            ),
+        )
+
+
+def _worker(one: WorkerView) -> WorkerFacts:
+    return WorkerFacts(
+        one.incarnation.worker,
+        one.incarnation.version,
+        one.draining,
+        one.spool,
+        one.disk_free,
+        one.refuses,
+    )
+
+
+def _endpoint(endpoint: str, status: EndpointStatus | Unavailable, took: float) -> EtcdEndpoint:
+    if isinstance(status, Unavailable):
+        return EtcdEndpoint(endpoint, away=str(status))
+    return EtcdEndpoint(
+        endpoint,
+        version=status.version,
+        size=status.size,
+        in_use=status.in_use,
+        leads=status.is_leader,
+        has_leader=status.has_leader,
+        problems=status.problems,
+        took=took,
+    )
+
+
+def _ends(tls: TLS | None) -> datetime | None:
+    """When the certificate on disk ends; long past if it can't be read."""
+    if tls is None:
+        return None
+    try:
+        return not_after(tls.read()[1] or b"")
+    except (Misconfigured, ValueError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def _failure(one: DependencyFailure) -> wire.ExamineResponse.Failure:
+    return wire.ExamineResponse.Failure(
+        dependency=one.dependency,
+        reason=one.reason,
+        cause=one.cause,
+        remedy=one.remedy,
+        since=_stamp(one.since),
+    )
+
+
+def _stamp(instant: datetime) -> Timestamp:
+    found = Timestamp()
+    found.FromDatetime(instant)
+    return found

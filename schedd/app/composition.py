@@ -1,0 +1,319 @@
+"""What a running member is made of: each adapter put behind the ports that ask for it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.api.auth.authentication import Authentication
+from schedd.api.cluster.cluster import lost_now
+from schedd.api.cluster.work_facts import stuck_now
+from schedd.api.services import Services
+from schedd.app.checkup_facts import Checkup
+from schedd.app.member_settings import VERSION
+from schedd.app.owner_loops import Owner
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.leader.database_stats import vitals
+from schedd.cluster.leader.loss_recorder import LossRecorder, watching
+from schedd.cluster.leader.term import Leadership
+from schedd.cluster.leader.transfer import Succession
+from schedd.cluster.member import Identity, Member
+from schedd.cluster.prefix_claim import PrefixClaim
+from schedd.cluster.tenure import Loops
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.config import Config
+from schedd.core.cluster.partition import owner_of
+from schedd.core.cluster.worker_liveness import Departures
+from schedd.core.events import ClusterWatched, ResultStoreAway
+from schedd.core.ids import SHARDS, IncarnationId, ShardId
+from schedd.core.jobs.notifications import Means
+from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.worker_audit import WorkerAudit
+from schedd.dispatch.workers.worker_sessions import Greeting
+from schedd.etcd.access import Access
+from schedd.etcd.client import EtcdClient
+from schedd.etcd.lease_keeper import keep_lease
+from schedd.notify.senders import Senders
+from schedd.results.collect import Collect
+from schedd.results.log_followers import Tails
+from schedd.results.objects import StoredObjects
+from schedd.results.progress import Advances
+from schedd.rpc.peers.peer_changes import Hearing
+from schedd.rpc.peers.peers import Peers
+from schedd.rpc.peers.wake_ups import Nudger
+from schedd.rpc.workers.job_refusals import AskedRefusals
+from schedd.rpc.workers.relay import Relay
+from schedd.runtime.cluster_clock import DatabaseClock
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.dependency_health import DependencyHealth
+from schedd.store.postgres import PostgresStore
+from schedd.telemetry.recorder import Telemetry
+from schedd.watch.change_bus import Ears
+from schedd.watch.run_waiters import Watchers
+from schedd.watch.subscriptions import Feed
+from schedkit.tasks import Loop
+
+HOUSEKEEPING_EVERY: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What is there before the first part is made."""
+
+    config: Config
+    identity: Identity
+    store: PostgresStore
+    clock: DatabaseClock
+    etcd: EtcdClient
+    access: Access
+    cluster_id: str
+    objects: StoredObjects
+    telemetry: Telemetry
+    claim: PrefixClaim
+    health: DependencyHealth
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a running member is made of."""
+
+    clock: DatabaseClock
+    member: Member
+    workers: Workers
+    collect: Collect
+    greeting: Greeting
+    worker_audit: WorkerAudit
+    peers: Peers
+    nudges: Nudger
+    relay: Relay
+    owner: Owner
+    brake: Brake
+    checkup: Checkup
+    tails: Tails
+    advances: Advances
+    ears: Ears
+    feed: Feed
+    hearing: Hearing
+    sender: Senders
+    services: Services
+    telemetry: Telemetry
+
+
+def build(ground: Ground) -> Parts:
+    """Make the parts and tie them together; nothing runs yet."""
+    store, clock, config = ground.store, ground.clock, ground.config
+    watchers, catalogue, emit = Watchers(), Catalogue(store.owner), ground.telemetry.emit
+    silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
+    workers = Workers(clock, emit, silent_after=silent_after)
+    member = _member(ground, lambda live: owner.loops(live, nudges), lambda _: duties())
+    peers = Peers(member.cluster, ground.config.tls.files())
+    nudges = Nudger(member.cluster, peers)
+    relay = workers.elsewhere = Relay(peers)
+    worker_audit = WorkerAudit(store.users)
+    collect = Collect(catalogue, store.results, clock, nudges, emit, worker_audit)
+    leases, brake = _worker_leases(ground, member), Brake(store.pauses, emit)
+    sender = _sender(ground)
+    owner = _owner(ground, sender, catalogue, workers, leases, collect, watchers, brake)
+    nudges.move(owner)
+    ground.telemetry.observe_slots(workers.slots, workers.free_slots)
+    ground.telemetry.observe_behind(owner.behind)
+    workers.on_attachment(member.attached)
+    owner.on_cluster_changed(member.look)
+    tls = config.tls.files()
+    tails, advances = Tails(workers), Advances()
+    checkup = Checkup(
+        store,
+        ground.etcd,
+        clock,
+        member,
+        workers,
+        advances,
+        peers,
+        tls,
+        ground.objects,
+        ground.health,
+    )
+    ground.objects.on_away = lambda: emit(ResultStoreAway())
+    feed = Feed(store.changes, watchers.ears)
+    services = _services(
+        ground, member, nudges, workers, peers, watchers, feed, tails, advances, checkup
+    )
+
+    def duties() -> list[Loop]:
+        return _duties(ground, member, services)
+
+    return Parts(
+        clock=clock,
+        member=member,
+        workers=workers,
+        collect=collect,
+        greeting=Greeting(workers, leases, store.workers, store.results, store.users),
+        worker_audit=worker_audit,
+        peers=peers,
+        nudges=nudges,
+        relay=relay,
+        owner=owner,
+        brake=brake,
+        checkup=checkup,
+        tails=tails,
+        advances=advances,
+        ears=watchers.ears,
+        feed=feed,
+        hearing=Hearing(peers, feed),
+        sender=sender,
+        services=services,
+        telemetry=ground.telemetry,
+    )
+
+
+def _member(ground: Ground, loops: Loops, duties: Callable[[Leadership], Sequence[Loop]]) -> Member:
+    config, etcd = ground.config, ground.etcd
+    return Member(
+        ground.identity,
+        coordination=etcd,
+        keep_lease=lambda: keep_lease(
+            etcd,
+            ground.access,
+            ttl=round(config.member_ttl.total_seconds()),
+            deadline=config.call_deadline,
+            slack=ground.telemetry.slack,
+        ),
+        store=ground.store.membership,
+        recovery=ground.store.recovery,
+        clock=ground.clock,
+        lanes=config.postgres.lanes,
+        loops=loops,
+        duties=duties,
+        member_ttl=config.member_ttl.total_seconds(),
+        audit=ground.store.users.audit,
+        claim=ground.claim,
+    )
+
+
+def _sender(ground: Ground) -> Senders:
+    notifications = ground.config.notifications
+    return Senders(
+        signing_key=notifications.signing_key,
+        egress=ground.config.egress,
+        commands=notifications.commands,
+        smtp=ground.config.smtp,
+        cluster_id=ground.cluster_id,
+    )
+
+
+def _owner(
+    ground: Ground,
+    sender: Senders,
+    catalogue: Catalogue,
+    workers: Workers,
+    leases: WorkerLeases,
+    collect: Collect,
+    watchers: Watchers,
+    brake: Brake,
+) -> Owner:
+    store, config = ground.store, ground.config
+    return Owner(
+        store=store.owner,
+        outbox=store.notifications,
+        chains=store.chains,
+        sender=sender,
+        catalogue=catalogue,
+        workers=workers,
+        leases=leases,
+        collect=collect,
+        watchers=watchers,
+        clock=ground.clock,
+        brake=brake,
+        emit=ground.telemetry.emit,
+        limits=config.catch_up.limits(),
+        ahead=config.ahead.kept(),
+        old=store.retention,
+        objects=ground.objects,
+        surveys=store.survey,
+        retention=config.retention.kept(),
+    )
+
+
+def _worker_leases(ground: Ground, member: Member) -> WorkerLeases:
+    def designated(incarnation: IncarnationId) -> bool:
+        members = {one.name: 1 for one in member.cluster.view().members}
+        return owner_of(ShardId(incarnation.int % SHARDS), members) == ground.identity.name
+
+    def watched() -> Departures:
+        view = member.cluster.view()
+        return Departures(view.cluster_id, view.departed)
+
+    ttl = ground.config.worker_ttl.total_seconds()
+    return WorkerLeases(ground.etcd, ground.store.workers, "", ttl, designated, watched)
+
+
+def _services(
+    ground: Ground,
+    member: Member,
+    nudges: Nudger,
+    workers: Workers,
+    peers: Peers,
+    watchers: Watchers,
+    feed: Feed,
+    tails: Tails,
+    advances: Advances,
+    checkup: Checkup,
+) -> Services:
+    return Services(
+        store=ground.store.users,
+        calendars=ground.store.calendars,
+        pools=ground.store.pools,
+        pauses=ground.store.pauses,
+        backfills=ground.store.backfills,
+        dead_letters=ground.store.dead_letters,
+        chains=ground.store.chains,
+        membership=ground.store.membership,
+        worker_store=ground.store.workers,
+        access_tokens=ground.store.access_tokens,
+        authentication=Authentication(
+            ground.store.access_tokens,
+            ground.clock,
+            demanded=ground.config.tls.files() is not None,
+        ),
+        clock=ground.clock,
+        nudges=nudges,
+        lines=workers,
+        refusals=AskedRefusals(member.cluster, workers, peers),
+        changes=watchers,
+        feed=feed,
+        tails=tails,
+        advances=advances,
+        cluster=member.cluster,
+        succession=Succession(ground.etcd, member.cluster.until, lambda: member.cluster.lease),
+        checkup=checkup,
+        failures=ground.health.failures,
+        database_answered_at=lambda: ground.store.database.answered_at,
+        objects=ground.objects,
+        version=VERSION,
+        cluster_id=ground.cluster_id,
+        late=ground.config.catch_up.limits(),
+        retention=ground.config.retention.kept(),
+        lost_for=ground.config.retention.lost,
+        emit=ground.telemetry.emit,
+        means=Means(ground.config.notifications.commands, bool(ground.config.smtp.host)),
+    )
+
+
+def _duties(ground: Ground, member: Member, services: Services) -> list[Loop]:
+    """What the leader does beyond fencing and assigning, made anew for each term."""
+    store, emit = ground.store, ground.telemetry.emit
+
+    async def keep_house() -> None:
+        await store.keep_house()
+
+    async def watched() -> ClusterWatched:
+        lost = await lost_now(services)
+        stuck = await stuck_now(services)
+        return ClusterWatched(len(lost.members), len(lost.workers), len(stuck))
+
+    leases = _worker_leases(ground, member)
+    return [
+        Loop("housekeeping", keep_house, interval=HOUSEKEEPING_EVERY),
+        vitals(store.survey, emit),
+        LossRecorder(leases, store.workers, store.membership).loop,
+        watching(watched, emit),
+    ]

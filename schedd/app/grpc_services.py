@@ -1,0 +1,86 @@
+"""gRPC as a member serves it: calls, the workers' streams, nudges, health."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from schedd.api.calls import SERVICES
+from schedd.app.composition import Parts
+from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.calls import serve_calls
+from schedd.rpc.health import Health
+from schedd.rpc.peers.peer_service import PeerService
+from schedd.rpc.request_decoding import put
+from schedd.rpc.workers.attach import Terms, WorkerService
+from schedproto.v1 import peer_service_pb2, worker_service_pb2
+
+ALWAYS: Final = (
+    worker_service_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name,
+    peer_service_pb2.DESCRIPTOR.services_by_name["PeerService"].full_name,
+)
+"""Services that serve as long as the process does."""
+
+
+async def serve(
+    server: grpc.aio.Server,
+    parts: Parts,
+    terms: Terms,
+    unready: Callable[[], Sequence[str]],
+    *,
+    reflection: bool,
+) -> Health:
+    """Put the services on it and start it; gives what says whether they serve, by `unready`."""
+    gate = Gate(parts.services.authentication)
+    serve_calls(server, gate, parts.services)
+    _attach(parts, terms).serve(server, gate)
+    PeerService(parts.owner, parts.workers, parts.checkup.stands, parts.ears).serve(server, gate)
+    health = Health(unready, [service.full_name for service in SERVICES], ALWAYS)
+    health.serve(server, gate)
+    if reflection:
+        _reflect(server, gate)
+    await server.start()
+    return health
+
+
+def _attach(parts: Parts, terms: Terms) -> WorkerService:
+    cluster = parts.member.cluster
+    attach = WorkerService(
+        terms,
+        parts.greeting,
+        parts.workers,
+        parts.collect,
+        cluster,
+        parts.clock,
+        parts.tails,
+        parts.advances,
+        parts.worker_audit,
+    )
+    cluster.listen(
+        lambda known, view: parts.peers.members_changed() if known.members != view.members else None
+    )
+    cluster.listen(
+        lambda known, view: (
+            parts.hearing.members_changed() if known.members != view.members else None
+        )
+    )
+    cluster.listen(
+        lambda known, view: attach.members_changed() if known.members != view.members else None
+    )
+    cluster.listen(
+        lambda known, view: parts.owner.workers_changed() if known.workers - view.workers else None
+    )
+    return attach
+
+
+def _reflect(server: grpc.aio.Server, gate: Gate) -> None:
+    from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+    names = [*(service.full_name for service in SERVICES), reflection.SERVICE_NAME]
+    handler = grpc.stream_stream_rpc_method_handler(
+        reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    put(server, gate, reflection.SERVICE_NAME, {"ServerReflectionInfo": handler})

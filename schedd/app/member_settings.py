@@ -1,0 +1,54 @@
+"""What the configuration says of this member."""
+
+import logging
+from importlib.metadata import version
+from typing import Final
+
+from schedd.cluster.member import Identity
+from schedd.config import Config
+from schedd.core.schedule.zones import tzdata_version
+from schedd.web.forwarded import Reach
+from schedkit.egress.policy import warn_of_ignored_proxies
+from schedkit.net.channel import split_address
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = version("schedd")
+
+
+def tell_who_is_asked(config: Config) -> None:
+    """Say in the log, once, whom this member serves without a question."""
+    if config.tls.files() is not None:
+        log.info("TLS is set: whoever calls shows a certificate or sends a token")
+    elif config.listen.insecure:
+        log.warning("insecure = true: everybody who reaches this member may do everything")
+    else:
+        log.info("TLS isn't set: everybody on this host may do everything")
+    warn_of_ignored_proxies(config.egress)
+
+
+def reach(config: Config) -> Reach:
+    """How HTTP is reached."""
+    in_the_clear = config.tls.files() is None
+    return Reach(
+        config.listen.proxies(),
+        config.listen.host_names,
+        loopback_alone=in_the_clear and not config.listen.insecure,
+    )
+
+
+def identity(config: Config, grpc_port: int, http_port: int) -> Identity:
+    """Who this member is, listening on these ports."""
+    return Identity(
+        name=config.name,
+        grpc=config.listen.advertise_grpc or _reached(config.listen.grpc, grpc_port),
+        http=config.listen.advertise_http or _reached(config.listen.http, http_port),
+        weight=config.weight,
+        version=VERSION,
+        tzdata=tzdata_version(),
+    )
+
+
+def _reached(address: str, port: int) -> str:
+    host, _ = split_address(address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

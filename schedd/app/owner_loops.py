@@ -1,0 +1,316 @@
+"""The owner's loops, made anew for each tenure, and what moves them from outside.
+
+    tenure begins → board, transactor, near future, fire, dispatch, rescue, backfills,
+                    notifications, chains, retention: in its TaskGroup
+    tenure ends   → they are cancelled with it; catalogue, workers and collect live on
+
+Nudges from calls and peers come in here; without a tenure they are nothing, and the workers are
+told that nothing waits here: what they grant is for those who can use it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn
+
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.owner_transactions import Transactor
+from schedd.cluster.tenure import LiveTenure, TenureLoop
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.cluster.queue_stats import Behind
+from schedd.core.events import Emit, ShardsMoved, Surveyed, Waiting
+from schedd.core.ids import Hint, JobId, ShardId
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import LiveRun
+from schedd.core.runs.retention import DEFAULTS as KEPT
+from schedd.core.runs.retention import Retention
+from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
+from schedd.core.timers.pre_dispatch import NEVER, Ahead
+from schedd.dispatch.assign import Assign
+from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.dispatch import Dispatch
+from schedd.dispatch.overlap import Crowds
+from schedd.dispatch.pool_limits import Pools
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers, no_demand
+from schedd.notify.outbox_delivery import Notifications
+from schedd.ports import (
+    ChainStore,
+    ClusterClock,
+    NotificationStore,
+    Nudges,
+    OwnerStore,
+    ResultObjects,
+    RetentionStore,
+    Sender,
+    SurveyStore,
+)
+from schedd.reconcile.auto_pause import Standing
+from schedd.reconcile.deadlines import Deadlines
+from schedd.reconcile.late_start_alerts import LateStarts
+from schedd.reconcile.queue_stats import Survey
+from schedd.reconcile.rescue import Rescue
+from schedd.reconcile.retention import Retaining
+from schedd.results.collect import Collect
+from schedd.runtime.definition_cache import Catalogue
+from schedd.sources.backfills import Backfills
+from schedd.sources.broadcasts import Broadcasts
+from schedd.sources.chains import Chains
+from schedd.sources.redrives import Redrives
+from schedd.timers.fire import Fire
+from schedd.timers.timer_loader import NearFuture
+from schedd.watch.run_waiters import Watchers
+from schedkit.records import dataclass
+
+
+@dataclass(slots=True)
+class _Loops:
+    near: NearFuture
+    fire: Fire
+    dispatch: Dispatch
+    rescue: Rescue
+    standing: Standing
+    backfills: Backfills
+    redrives: Redrives
+    deadlines: Deadlines
+    broadcasts: Broadcasts
+    notifications: Notifications
+    late_starts: LateStarts
+    chains: Chains
+    retaining: Retaining
+    survey: Survey
+
+    def all(self) -> Sequence[TenureLoop]:
+        return (
+            self.near.loop,
+            self.fire.loop,
+            self.fire.plans.loop,
+            self.dispatch.loop,
+            self.standing.loop,
+            *self.rescue.loops,
+            self.backfills.loop,
+            self.redrives.loop,
+            self.deadlines.loop,
+            self.broadcasts.loop,
+            self.notifications,
+            self.late_starts.loop,
+            self.chains.loop,
+            self.retaining.loop,
+            self.survey.loop,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _UntilTheEnd:
+    """A loop that does nothing but to say when its tenure has ended."""
+
+    ended: Callable[[], None]
+    name: str = "owner's end"
+
+    async def run(self) -> NoReturn:
+        try:
+            while True:
+                await asyncio.Event().wait()
+        finally:
+            self.ended()
+
+
+class Owner:
+    """Makes the loops of a tenure, and hands nudges to those that run."""
+
+    def __init__(
+        self,
+        *,
+        store: OwnerStore,
+        outbox: NotificationStore,
+        chains: ChainStore,
+        sender: Sender,
+        catalogue: Catalogue,
+        workers: Workers,
+        leases: WorkerLeases,
+        collect: Collect,
+        watchers: Watchers,
+        clock: ClusterClock,
+        brake: Brake,
+        emit: Emit,
+        old: RetentionStore,
+        objects: ResultObjects,
+        surveys: SurveyStore,
+        retention: Retention = KEPT,
+        limits: LateLimits = DEFAULTS,
+        ahead: Ahead = NEVER,
+    ) -> None:
+        self._ahead = ahead
+        self._old, self._objects, self._retention = old, objects, retention
+        self._surveys = surveys
+        self._brake = brake
+        self._limits = limits
+        self._store = store
+        self._outbox = outbox
+        self._chains = chains
+        self._sender = sender
+        self._catalogue = catalogue
+        self._workers = workers
+        self._leases = leases
+        self._collect = collect
+        self._watchers = watchers
+        self._clock = clock
+        self._emit = emit
+        self._loops: _Loops | None = None
+        workers.on_slots_freed(self._slots_freed)
+        collect.on_unable(workers.unable)
+        brake.on_change(self._braked)
+        self._cluster_changed: Callable[[], None] = lambda: None
+
+    def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
+        """The loops of this tenure. Those of an earlier one have ended by now."""
+        self._catalogue.clear()
+        board = Board(
+            live.ownership,
+            self._catalogue.priority_of,
+            self._catalogue.need_of,
+            self._catalogue.early_need_of,
+            self._ahead,
+        )
+        loops = self._loops = self._made(board, live, nudges)
+        made = (loops.backfills, loops.broadcasts, loops.chains)
+        for source in (loops.fire, loops.rescue, loops.deadlines, *made, self._collect):
+            source.on_ready(loops.dispatch.wake)
+        board.on_room, board.on_short = loops.dispatch.wake, loops.rescue.more
+        loops.rescue.on_left(loops.deadlines.left, loops.late_starts.left)
+        live.ownership.listen(
+            lambda gained, dropped: self._emit(ShardsMoved(len(gained), len(dropped)))
+        )
+        loops.fire.on_made(self.runs_changed)
+        self._collect.board = board
+
+        def ended() -> None:
+            board.clear()
+            if self._loops is loops:
+                self._loops = None
+                self._collect.board = None
+                self._workers.demand(no_demand)
+                self._emit(Waiting(0, 0, 0))
+                self._emit(Surveyed())
+
+        return _UntilTheEnd(ended), *loops.all()
+
+    def _made(self, board: Board, live: LiveTenure, nudges: Nudges) -> _Loops:
+        catalogue, workers, store, clock = self._catalogue, self._workers, self._store, self._clock
+        brake, emit = self._brake, self._emit
+        transactor = Transactor(live.ownership, live.trusted, emit)
+        near = NearFuture(board, catalogue, store, clock, brake)
+        crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges, emit)
+        deadlines = Deadlines(
+            board, catalogue, workers, store, transactor, clock, brake, nudges, emit
+        )
+        broadcasts = Broadcasts(
+            board, catalogue, workers, self._leases, store, transactor, clock, nudges, emit
+        )
+        late = LateRuns(self._limits, board, catalogue, workers)
+        pools = Pools(store, lambda: board.ended)
+        assign = Assign(
+            board, catalogue, workers, store, transactor, clock, nudges, crowds, late, pools, emit
+        )
+        passed = deadlines.passed
+        dispatch = Dispatch(
+            board, catalogue, workers, clock, brake, broadcasts, late, pools, assign, emit, passed
+        )
+        return _Loops(
+            near=near,
+            fire=Fire(
+                board, near, catalogue, store, transactor, clock, brake, emit, dispatch.placeable
+            ),
+            dispatch=dispatch,
+            rescue=self._rescue(board, transactor, nudges, crowds),
+            standing=Standing(board, store, transactor, clock, brake, nudges),
+            backfills=Backfills(board, store, transactor, clock),
+            redrives=Redrives(board, catalogue, store, transactor, nudges),
+            deadlines=deadlines,
+            broadcasts=broadcasts,
+            notifications=Notifications(
+                board, catalogue, self._outbox, transactor, clock, self._sender, emit
+            ),
+            late_starts=LateStarts(board, catalogue, self._outbox, transactor, clock, brake),
+            chains=Chains(board, catalogue, self._chains, transactor, clock),
+            retaining=Retaining(
+                board, self._old, self._objects, transactor, clock, self._retention, emit
+            ),
+            survey=Survey(board, catalogue, workers, store, self._surveys, emit),
+        )
+
+    def _rescue(
+        self, board: Board, transactor: Transactor, nudges: Nudges, crowds: Crowds
+    ) -> Rescue:
+        return Rescue(
+            board,
+            self._catalogue,
+            self._workers,
+            self._leases,
+            self._store,
+            transactor,
+            self._clock,
+            nudges,
+            crowds,
+            self._emit,
+        )
+
+    def behind(self) -> Behind:
+        """With what this member is, as far as memory knows; nothing without a tenure."""
+        return Behind() if self._loops is None else self._loops.fire.behind()
+
+    def on_cluster_changed(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when somebody says that the cluster has changed."""
+        self._cluster_changed = told
+
+    # -- nudges --
+
+    def jobs_changed(self, jobs: Iterable[JobId]) -> None:
+        """Timers of these jobs were written."""
+        changed = set(jobs)
+        if self._loops is not None and changed:
+            self._catalogue.forget(changed)
+            self._loops.dispatch.changed(changed)
+            self._loops.fire.changed(changed)
+            self._loops.standing.wake()
+
+    def runs_ready(self, shards: Iterable[ShardId]) -> None:
+        """Runs of these shards were inserted or became ready."""
+        wanted = list(shards)
+        if self._loops is not None and wanted:
+            self._loops.rescue.look_at(wanted)
+            self._loops.dispatch.wake()
+            self._loops.backfills.wake()
+            self._loops.broadcasts.wake()
+
+    def runs_made(self, runs: Iterable[LiveRun]) -> None:
+        """These were inserted just now, and wait. What isn't as it was then is refused by rows."""
+        board = self._collect.board
+        if self._loops is not None and board is not None:
+            waiting = [run for run in runs if run.state is State.PENDING and not run.token]
+            board.put_runs(waiting, self._clock.now())
+            self._loops.dispatch.wake()
+
+    def runs_changed(self, hints: Sequence[Hint]) -> None:
+        """Somebody may watch these."""
+        self._watchers.changed(hints)
+
+    def cluster_changed(self) -> None:
+        """The cluster may have been paused or resumed, or its map is to be looked at."""
+        self._brake.look()
+        self._cluster_changed()
+
+    def workers_changed(self) -> None:
+        """A worker's key came or went in etcd."""
+        if self._loops is not None:
+            self._loops.rescue.wake()
+
+    def _braked(self) -> None:
+        if self._loops is not None:
+            self._loops.near.reload()
+            self._loops.rescue.wake()
+            self._loops.dispatch.wake()
+            self._loops.backfills.wake()
+
+    def _slots_freed(self) -> None:
+        if self._loops is not None:
+            self._loops.dispatch.slots_freed()

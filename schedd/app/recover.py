@@ -1,0 +1,63 @@
+"""`schedd recover`: what an operator does with a restored database before any member starts on it.
+
+Members see by themselves that a database lost what it had, as long as etcd remembers its marks and
+its timeline isn't lower than before (`cluster/leader/recovery.py`). This is for the other cases:
+etcd's state is gone too, or the backup is from before a fail-over.
+"""
+
+import asyncio
+from datetime import UTC
+from typing import Final
+
+from schedd.cluster.leader.recovery import recover as recover_in
+from schedd.config import Config
+from schedd.core.cluster.coordination import Delete
+from schedd.core.cluster.membership import MAP, MEMBERS, members_of
+from schedd.etcd import client as etcd_client
+from schedd.store.connection.database import Database
+from schedd.store.postgres import PostgresStore
+from schedkit.errors import Misconfigured, Unavailable
+
+NO_ETCD: Final = (
+    "etcd doesn't answer, so nobody knows whether members run, and an old map may stand there."
+    " Go on only if etcd was lost too, or its keys are deleted: the database is in recovery"
+)
+
+
+def recover(config: Config) -> list[str]:
+    """Hold the database in recovery; what there is to say.
+
+    Raises:
+        Misconfigured: members run.
+        Unavailable: the database is away.
+    """
+    return asyncio.run(_recover(config))
+
+
+async def _recover(config: Config) -> list[str]:
+    said = await _forget_map(config)
+    store = PostgresStore(Database(config.postgres.dsn, lanes=1))
+    try:
+        await store.check()
+        pause = await recover_in(store.recovery, None, None)
+    finally:
+        store.close()
+    began = pause.began.astimezone(UTC).isoformat(timespec="seconds")
+    return [*said, f"in recovery since {began}: {pause.note}"]
+
+
+async def _forget_map(config: Config) -> list[str]:
+    """Nobody is to follow the map of the database that was lost, nor to expect its timeline."""
+    access = config.etcd.access()
+    try:
+        async with etcd_client.connect(
+            access, deadline=config.call_deadline, root=config.etcd.prefix
+        ) as etcd:
+            members = members_of(await etcd.list(MEMBERS))
+            if members:
+                names = ", ".join(member.name for member in members)
+                raise Misconfigured(f"members run ({names}): stop them all first")
+            await etcd.txn([], [Delete(MAP)])
+    except Unavailable as away:
+        return [f"{NO_ETCD} ({away})"]
+    return []

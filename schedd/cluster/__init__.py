@@ -1,0 +1,1 @@
+"""Who may act: membership, tenures, shards, ownership, worker leases."""

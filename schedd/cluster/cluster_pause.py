@@ -1,0 +1,54 @@
+"""The brake: whether the cluster is paused, as far as this member knows.
+
+    row ──read each second, and at each nudge──→ pauses ──changed──→ fire and dispatch look again
+
+It only spares work and answers questions: the fire and assign statements judge by the row itself
+(PROTOCOL 3). Lives as long as the daemon, with or without a tenure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from schedd.core.events import Braked, Emit
+from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
+from schedd.ports import PauseStore
+from schedkit.tasks import Loop
+
+READ_EVERY: Final = 1.0
+
+
+class Brake:
+    """Reads the pauses. `pauses` is what was read last."""
+
+    def __init__(self, store: PauseStore, emit: Emit) -> None:
+        self._store = store
+        self._emit = emit
+        self.pauses: Pauses = NO_PAUSES
+        self._told: Callable[[], None] = lambda: None
+        self.loop = Loop("brake", self.step, interval=READ_EVERY)
+
+    @property
+    def on(self) -> bool:
+        """Whether nothing is to be fired or started."""
+        return self.pauses.present is not None
+
+    def look(self) -> None:
+        """Something says that it may have changed: read it now."""
+        self.loop.wake()
+
+    def on_change(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when the cluster was paused or resumed."""
+        self._told = told
+
+    async def step(self) -> None:
+        """Read, and tell what changed."""
+        known, self.pauses = self.pauses, await self._store.read(self.pauses)
+        if known.switched != self.pauses.switched:
+            present = self.pauses.present
+            if present is not None:
+                self._emit(Braked(present.by, present.note))
+            elif known.present is not None:
+                self._emit(Braked(None))
+            self._told()

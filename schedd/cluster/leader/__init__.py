@@ -1,0 +1,1 @@
+"""The leader: election, terms, the shard map, recovery."""

@@ -1,0 +1,189 @@
+"""The candidate: every member, all its tenure long. Waits for the key to be free, and then leads.
+
+    wait ──nobody leads──→ campaign ──won──→ open the term ──→ reconcile until it is over ──→ wait
+      └─ but another was wished for      └─ lost, or in doubt ─→ wait
+         (`succession`): wait a while
+
+Reconciling: fence who has gone, assign to who is left, publish. Once a second, and at each change
+of the view; all three compare before they write, so one time too many costs only reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from schedd.cluster.leader.election import campaign, delete_invalid, withdraw
+from schedd.cluster.leader.recovery import Recovery
+from schedd.cluster.leader.shard_map_writer import publish
+from schedd.cluster.leader.tenure_fence import Census, fence_departed
+from schedd.cluster.leader.term import Duty, Leadership, TermOver, lead, open_term
+from schedd.cluster.leader.transfer import PATIENCE, delete_invalid_heir, forget
+from schedd.core.cluster.coordination import LeaseId
+from schedd.core.cluster.membership import HEIR, LEADER, ClusterView, Heir
+from schedd.core.cluster.shard_assignment import assign
+from schedd.core.cluster.shard_map import ShardMap
+from schedd.core.ids import TenureId, Timeline
+from schedd.ports import Coordination, MembershipStore
+from schedkit import failpoints
+from schedkit.backoff import Backoff
+from schedkit.clock import boottime
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+Duties: TypeAlias = Callable[[Leadership], Sequence[Duty]]
+
+RECONCILE_EVERY: Final = 1.0
+LOOK_EVERY: Final = 1.0
+
+BEFORE_TERM = failpoints.awaited("lead.before_term")
+AFTER_TERM = failpoints.awaited("lead.after_term")
+BEFORE_MAP = failpoints.awaited("lead.before_map")
+
+
+class Candidate:
+    """One tenure's candidacy.
+
+    `able`: whether this member should lead now (it isn't draining, its database answers).
+    `duties`: what else the leader does, for each term anew.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        store: MembershipStore,
+        *,
+        tenure: TenureId,
+        lease: LeaseId,
+        view: Callable[[], ClusterView],
+        trusted: Callable[[], bool],
+        timeline: Callable[[], Timeline],
+        able: Callable[[], bool],
+        recovery: Recovery,
+        duties: Duties,
+    ) -> None:
+        self._coordination = coordination
+        self._store = store
+        self._tenure = tenure
+        self._lease = lease
+        self._view = view
+        self._trusted = trusted
+        self._timeline = timeline
+        self._able = able
+        self._recovery = recovery
+        self._duties = duties
+        self._reconciling: Loop | None = None
+        self._soon = Backoff(initial=0.02, maximum=RECONCILE_EVERY)
+        self._zones: dict[str, str] = {}
+        self._heir: Heir | None = None
+        self._heir_until = 0.0
+        self.leadership: Leadership | None = None
+        backoff = Backoff(initial=0.1, maximum=1.0)
+        self.loop = Loop("candidate", self.step, interval=LOOK_EVERY, backoff=backoff)
+
+    def wake(self) -> None:
+        """Something has changed: look at it now."""
+        self._soon.reset()
+        (self._reconciling or self.loop).wake()
+
+    async def step(self) -> float | None:
+        """Campaign if nobody leads; lead until that ends. Seconds until the next look.
+
+        Raises:
+            Unavailable: etcd or the database; nothing was won.
+        """
+        view = self._view()
+        leader = view.leader
+        if LEADER in view.unreadable and self._trusted():
+            await delete_invalid(self._coordination)
+        if leader == self._tenure:
+            # Won without knowing it, or not given back: an honest election is better.
+            await withdraw(self._coordination, self._tenure)
+        elif leader is None and self._able() and self._trusted():
+            if (wait := self._leaves_it_to_an_heir()) > 0:
+                return wait
+            await self._campaign()
+        return None
+
+    def _leaves_it_to_an_heir(self) -> float:
+        """Seconds for which another was wished to lead: not for ever, it may have died."""
+        heir = self._view().heir
+        if heir is None or heir.tenure == self._tenure:
+            self._heir = None
+            return 0.0
+        if heir != self._heir:
+            self._heir, self._heir_until = heir, boottime() + PATIENCE
+        return self._heir_until - boottime()
+
+    async def _campaign(self) -> None:
+        mandate = await campaign(self._coordination, self._tenure, self._lease)
+        if mandate is None:
+            return
+        await BEFORE_TERM()
+        try:
+            leadership = await open_term(
+                self._coordination, self._store, mandate, self._trusted, self._view().term
+            )
+            await self._recovery.look(leadership)
+        except TermOver as over:
+            log.warning("elected, but no term began: %s", over)
+        else:
+            await AFTER_TERM()
+            await self._lead(leadership)
+        await withdraw(self._coordination, self._tenure)
+
+    async def _lead(self, leadership: Leadership) -> None:
+        async def reconcile() -> float | None:
+            return await self._reconcile(leadership)
+
+        backoff = Backoff(initial=0.05, maximum=RECONCILE_EVERY)
+        reconciling = Loop("reconcile", reconcile, interval=RECONCILE_EVERY, backoff=backoff)
+        self.leadership, self._reconciling = leadership, reconciling
+        try:
+            marking = self._recovery.marking(leadership)
+            await lead(leadership, [reconciling, marking, *self._duties(leadership)])
+        finally:
+            self.leadership = self._reconciling = None
+
+    async def _reconcile(self, leadership: Leadership) -> float | None:
+        """Once; the seconds until the next look if a member is about to join.
+
+        Raises:
+            TermOver: another leader's map is of a later term, or a map that no leader wrote is: the
+                next term is above it, so that members follow its map.
+        """
+        if (later := self._view().term) > leadership.term:
+            raise TermOver(f"the map is of term {later}")
+        await self._heed_heir(leadership)
+        census = await fence_departed(self._coordination, self._store, leadership)
+        self._compare_zones(census)
+        shard_map = ShardMap(leadership.term, assign(census.standing), self._timeline())
+        await BEFORE_MAP()
+        await publish(self._coordination, leadership, shard_map)
+        return self._soon.next() if census.joining else None
+
+    async def _heed_heir(self, leadership: Leadership) -> None:
+        """Step down for the heir that was wished for in this term, if it is there.
+
+        Raises:
+            TermOver: stepping down.
+        """
+        view = self._view()
+        heir = view.heir
+        if HEIR in view.unreadable:
+            await delete_invalid_heir(self._coordination, leadership.mandate.guards)
+        if heir is None:
+            return
+        member = view.member(heir.tenure)
+        if heir.term == leadership.term and heir.tenure != self._tenure and member is not None:
+            raise TermOver(f"leadership is handed to {member.name}, as was asked")
+        await forget(self._coordination, heir)
+
+    def _compare_zones(self, census: Census) -> None:
+        """Members with other time zone rules fire at other instants: somebody has to know."""
+        zones = {member.name: member.tzdata for member in census.standing}
+        if zones != self._zones and len(set(zones.values())) > 1:
+            log.warning("members differ in their time zone data (tzdata): %s", zones)
+        self._zones = zones

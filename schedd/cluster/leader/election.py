@@ -1,0 +1,74 @@
+"""Elections: one key, held by whoever created it, on the lease of its membership.
+
+    absent ──txn: create on our lease──→ a mandate ──looked at again (`holds`)──→ a term
+       ↑                                      └── withdrawn, or the lease ended ──┐
+       └──────────────────────────────────────────────────────────────────────────┘
+
+Invariants
+- A mandate names one life of the key (create revision) and its holder (value); both are compared
+  in every transaction under it.
+- A key without a lease isn't a member's (`delete_invalid`).
+- An answer that was lost counts as a defeat: should the key turn out to be ours, it is given back
+  (`withdraw`) and the next election is an honest one.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from schedd.core.cluster.coordination import NO_LEASE, Compare, Delete, LeaseId, Put, Revision
+from schedd.core.cluster.membership import HEIR, LEADER, encode_leader
+from schedd.core.ids import TenureId
+from schedd.ports import Coordination
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """An election won. `life`: the create revision of the key that proves it."""
+
+    tenure: TenureId
+    life: Revision
+
+    @property
+    def guards(self) -> tuple[Compare, ...]:
+        """What must hold in etcd for a write under this mandate."""
+        return (
+            Compare.created_at(LEADER, self.life),
+            Compare.value_is(LEADER, encode_leader(self.tenure)),
+        )
+
+
+async def campaign(coordination: Coordination, tenure: TenureId, lease: LeaseId) -> Mandate | None:
+    """Try once to become leader. None: somebody else is. A wish for an heir ends with a victory.
+
+    Raises:
+        Unavailable: etcd didn't answer; nothing was won.
+    """
+    put = Put(LEADER, encode_leader(tenure), lease)
+    made = await coordination.txn([Compare.absent(LEADER)], [put, Delete(HEIR)])
+    return Mandate(tenure, made.revision) if made.succeeded else None
+
+
+async def delete_invalid(coordination: Coordination) -> None:
+    """Delete an election key that no member wrote: it has no lease, so it would never end.
+
+    A leader whose key was overwritten has lost its mandate already.
+    """
+    entry = await coordination.get(LEADER)
+    if entry is None or entry.lease != NO_LEASE:
+        return
+    if (await coordination.txn([Compare.unchanged(entry)], [Delete(LEADER)])).succeeded:
+        log.error("invalid etcd key deleted: %s has no lease", LEADER)
+
+
+async def holds(coordination: Coordination, mandate: Mandate) -> bool:
+    """Whether the mandate stands now, by a linearizable read."""
+    return (await coordination.txn(mandate.guards, [])).succeeded
+
+
+async def withdraw(coordination: Coordination, tenure: TenureId) -> None:
+    """Give the election key back if this tenure holds it, in whatever life."""
+    await coordination.txn([Compare.value_is(LEADER, encode_leader(tenure))], [Delete(LEADER)])

@@ -1,0 +1,86 @@
+"""The leader records lost workers that run nothing, and logs the events of the cluster.
+
+    incarnations not recorded as lost ──→ then the keys in etcd ──→ gone: recorded as lost
+    cluster events since the term began ──→ a line of log each
+
+An owner records the loss of a worker in the transaction that rescues its runs. A worker without
+runs has nothing to rescue, so the leader records its loss. Absence is judged as owners judge it, on
+a list that is read after the rows (PROTOCOL 6.4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from typing import Final
+
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.cluster.cluster_events import ClusterEvent, Kind
+from schedd.core.events import ClusterWatched, Emit
+from schedd.core.ids import IncarnationId
+from schedd.ports import MembershipStore, WorkerStore
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = 2.0
+MOST_AT_ONCE: Final = 1_000
+"""Incarnations in one transaction: older versions may have left very many."""
+WATCH_EVERY: Final = 15.0
+"""Seconds between two readings for metrics."""
+BAD: Final = frozenset({Kind.MEMBER_LOST, Kind.WORKER_LOST, Kind.WORKER_RESTARTED})
+
+
+class LossRecorder:
+    """The duty of one term. Events of the term are logged, also those before the first step."""
+
+    def __init__(
+        self, leases: WorkerLeases, workers: WorkerStore, membership: MembershipStore
+    ) -> None:
+        self._leases = leases
+        self._workers = workers
+        self._membership = membership
+        self._since: int | None = None
+        self._live: frozenset[IncarnationId] = frozenset()
+        """Keys in the last list. A key of one list alone may be of a worker that is turned away."""
+        self.loop = Loop("losses", self.step, interval=min(LOOK_EVERY, leases.ttl / 6))
+
+    async def step(self) -> None:
+        """Record the workers that are gone, then log the events that are new."""
+        rows = await self._workers.registered()
+        standing = await self._leases.standing([one.id for one in rows])
+        for part in _parts(standing.gone):
+            await self._workers.lose(part, Kind.WORKER_LOST)
+        unseen = {one.id for one in rows if not one.seen} & standing.live & self._live
+        for part in _parts(unseen):
+            await self._workers.note_seen(part)
+        self._live = standing.live
+        if self._since is None:
+            self._since = await self._membership.event_before_term()
+        for event in await self._membership.events_after(self._since):
+            self._since = event.id
+            _log(event)
+
+
+def watching(look: Callable[[], Awaitable[ClusterWatched]], emit: Emit) -> Loop:
+    """Return the loop of one term that reads what alerts need."""
+
+    async def step() -> None:
+        emit(await look())
+
+    return Loop("cluster watch", step, interval=WATCH_EVERY)
+
+
+def _parts(ids: Collection[IncarnationId]) -> Iterator[list[IncarnationId]]:
+    all_of_them = sorted(ids)
+    for start in range(0, len(all_of_them), MOST_AT_ONCE):
+        yield all_of_them[start : start + MOST_AT_ONCE]
+
+
+def _log(event: ClusterEvent) -> None:
+    kind, _, name = event.object.partition("/")
+    extra: dict[str, object] = {} if event.kind == Kind.LEADER_CHANGED else {kind: name}
+    extra |= {"reason": event.reason} if event.reason else {}
+    extra |= {"detail": event.detail} if event.detail else {}
+    level = logging.WARNING if event.kind in BAD else logging.INFO
+    log.log(level, "%s", event.kind.replace("-", " "), extra=extra)

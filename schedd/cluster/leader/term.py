@@ -1,0 +1,91 @@
+"""A term: one unbroken leadership, counted in PostgreSQL.
+
+    mandate ─→ read the term ─→ mandate and trust still there? ─→ raise it, compare-and-set ─→ act
+                                                                       └─ raised by another: over
+
+In this order: a member that slept after reading raises nothing, since whoever led meanwhile has
+raised the term; and one that slept before has looked at its mandate since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+from schedd.cluster.leader.election import Mandate, holds
+from schedd.core.ids import Term
+from schedd.ports import Coordination, MembershipStore
+from schedkit.tasks import guard, heed_cancellation
+
+log = logging.getLogger(__name__)
+
+
+class TermOver(Exception):
+    """Somebody else leads, or may: this leadership has ended."""
+
+
+class Duty(Protocol):
+    """A loop of the leader's; `schedkit.tasks.Loop` is one."""
+
+    name: str
+
+    async def run(self) -> NoReturn: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A term that was opened under a mandate, and the trust without which nothing is done."""
+
+    mandate: Mandate
+    term: Term
+    trusted: Callable[[], bool]
+
+    def check(self) -> None:
+        """Before each effect.
+
+        Raises:
+            TermOver: trust has passed.
+        """
+        if not self.trusted():
+            raise TermOver("the lease isn't trusted any more")
+
+
+async def open_term(
+    coordination: Coordination,
+    store: MembershipStore,
+    mandate: Mandate,
+    trusted: Callable[[], bool],
+    above: int = 0,
+) -> Leadership:
+    """Raise the term, to one above that of the map that members follow (`above`).
+
+    Raises:
+        TermOver: the mandate has gone, or another leader was quicker.
+        Unavailable: the outcome isn't known; campaign anew.
+    """
+    seen = await store.read_term()
+    if not await holds(coordination, mandate):
+        raise TermOver("the election key has gone again")
+    if not trusted():
+        raise TermOver("the lease isn't trusted any more")
+    term = await store.raise_term(seen, mandate.tenure, above)
+    if term is None:
+        raise TermOver(f"somebody else ended term {seen}")
+    return Leadership(mandate, term, trusted)
+
+
+async def lead(leadership: Leadership, duties: Sequence[Duty]) -> None:
+    """Act as leader until the term ends. Returns only when no duty of it is done any more."""
+    log.info("leading: term %d begins", leadership.term, extra={"term": leadership.term})
+    try:
+        async with asyncio.TaskGroup() as group:
+            for duty in duties:
+                group.create_task(guard(duty.run, duty.name), name=f"leader: {duty.name}")
+            await asyncio.Event().wait()  # until a duty fails, or we are to end
+    except* TermOver as ends:
+        why = "; ".join(str(end) for end in ends.exceptions)
+        log.warning("term %d is over: %s", leadership.term, why, extra={"term": leadership.term})
+    heed_cancellation()

@@ -1,0 +1,378 @@
+"""The life of a member: join → follow or lead → leave, and again until it is asked to end.
+
+    ┌→ wait: the database answers, the name is free
+    │    lease ─→ key in etcd ─→ row in PostgreSQL            join
+    │      ├ trust          the lease, as long as it is kept
+    │      ├ registration   the key says how we are
+    │      ├ shards         owned as the leader's map says      follow
+    │      ├ candidate      leads when nobody does              or lead
+    │      └ the loops of the app
+    │    hand over, if asked to end; fence our row; revoke the lease, and our keys go    leave
+    └── trust lost, key gone, database away for us alone, failed over, or gone back: the tenure is
+        over, not the process
+
+Invariants
+- One TaskGroup a tenure: when `_live` returns nothing of the tenure runs any more, and only then
+  is its row fenced.
+- The tenure ends when trust does, whatever etcd says later; the next one has another id.
+- Nothing but a bug (or a wrong configuration) comes out of `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+from uuid import uuid4
+
+from schedd.cluster.database_watch import AWAY_AFTER, DatabaseWatch
+from schedd.cluster.handover import hand_over
+from schedd.cluster.leader.candidate import Candidate, Duties
+from schedd.cluster.leader.recovery import Recovery
+from schedd.cluster.leader.term import Duty, Leadership
+from schedd.cluster.observer import Observer
+from schedd.cluster.ownership import Ownership
+from schedd.cluster.prefix_claim import PrefixClaim
+from schedd.cluster.registration import Name, Registration
+from schedd.cluster.shards import Shards
+from schedd.cluster.tenure import LiveTenure, Loops, TenureLoop, TenureOver
+from schedd.core.cluster.membership import ClusterView, MemberView
+from schedd.core.ids import TenureId
+from schedd.core.runs.model import AuditEntry, Tenure
+from schedd.ports import Coordination, KeepLease, LeaseKeeper, MembershipStore, RecoveryStore
+from schedd.runtime.cluster_clock import DatabaseClock
+from schedkit import failpoints
+from schedkit.backoff import Backoff
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.tasks import Loop, guard, heed_cancellation
+
+log = logging.getLogger(__name__)
+
+LOOK_AGAIN: Final = 0.2
+"""Seconds between two looks whether one may join."""
+
+LOOK_FOREIGN: Final = 1.0
+"""Seconds between two looks at a prefix that belongs to another cluster."""
+
+HEALTH_EVERY: Final = 0.5
+
+GOODBYE_WITHIN: Final = 1.0
+"""Seconds to fence one's own row; if they don't do, the leader will."""
+
+SETTLED_AFTER: Final = 10.0
+"""Seconds after which a tenure counts as a success: the next one is tried soon again."""
+
+UNATTACHED_AFTER: Final = 2.0
+"""Seconds without a worker after which that is said: a worker that reconnects moves no shard."""
+
+FAILED: Final = "the tenure ended with an error"
+
+BEFORE_ROW = failpoints.awaited("join.before_row")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this member is. `grpc`, `http`: host:port where others reach it."""
+
+    name: str
+    grpc: str
+    http: str
+    weight: int = 100
+    version: str = ""
+    tzdata: str = ""
+
+    def view(self, tenure: TenureId) -> MemberView:
+        """As it registers."""
+        return MemberView(
+            name=self.name,
+            tenure=tenure,
+            grpc=self.grpc,
+            http=self.http,
+            weight=self.weight,
+            version=self.version,
+            tzdata=self.tzdata,
+            draining=False,
+        )
+
+
+def no_loops(_: LiveTenure) -> Sequence[TenureLoop]:
+    """For a member that only coordinates."""
+    return ()
+
+
+def no_duties(_: Leadership) -> Sequence[Duty]:
+    """For a leader that only fences and assigns."""
+    return ()
+
+
+class Member:
+    """One `schedd` process in the cluster. `cluster` is the port that others look through.
+
+    `lanes`: of the database's thread pool. `loops`: the owner's, made anew for each tenure.
+    `duties`: the leader's beyond fencing and assigning, made anew for each term.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        coordination: Coordination,
+        keep_lease: KeepLease,
+        store: MembershipStore,
+        recovery: RecoveryStore,
+        clock: DatabaseClock,
+        lanes: int,
+        loops: Loops = no_loops,
+        duties: Duties = no_duties,
+        member_ttl: float = math.inf,
+        audit: Callable[[AuditEntry], Awaitable[None]] | None = None,
+        claim: PrefixClaim | None = None,
+    ) -> None:
+        self.identity = identity
+        self.cluster = Observer(coordination)
+        self._clock = clock
+        self._coordination = coordination
+        self._keep_lease = keep_lease
+        self._store = store
+        self._recovery = recovery
+        self._lanes = lanes
+        self._loops = loops
+        self._duties = duties
+        self._audit = audit
+        self._claim = claim
+        self._name = Name(coordination, identity.name, lease=member_ttl, twin=self._second)
+        self._backoff = Backoff(initial=0.2, maximum=2.0)
+        self._attached_until = -math.inf
+        self._look: Callable[[], None] = lambda: None
+
+    def attached(self, some: bool) -> None:
+        """Whether a worker is attached here: a member without gets no shards while others have."""
+        self._attached_until = math.inf if some else boottime() + UNATTACHED_AFTER
+
+    def look(self) -> None:
+        """Something says that the cluster isn't as its map has it: the leader looks now."""
+        self._look()
+
+    async def run(self, draining: asyncio.Event) -> None:
+        """Be a member until `draining` is set and what can be handed over has been."""
+        self.cluster.listen(lambda _, view: self._clock.expect(view.timeline))
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(guard(self.cluster.run, "observer"), name="observer"),
+                group.create_task(guard(self._clock.loop.run, "clock"), name="clock"),
+            ]
+            while not draining.is_set():
+                await _pause(await self._once(draining), draining)
+            for task in background:
+                task.cancel()
+
+    async def _once(self, draining: asyncio.Event) -> float:
+        """One tenure, if it can be had now; the seconds to wait before the next try."""
+        if self._claim is not None:
+            if (owner := self.cluster.view().owner) is not None:
+                self._claim.take(owner)
+            self.cluster.foreign = self._clock.foreign or self._claim.refused
+        self._clock.follow()
+        if not self._clock.known or self._clock.away_for() > AWAY_AFTER:
+            return LOOK_AGAIN
+        began = boottime()
+        try:
+            if self._claim is not None and not await self._claimed(self._claim):
+                return LOOK_FOREIGN
+            free = await self._name.free()
+            self.cluster.twin = self._name.taken_by
+            if not free:
+                return LOOK_AGAIN
+            async with self._keep_lease() as keeper:
+                await self._tenure(keeper, draining)
+        except Unavailable as error:
+            log.warning("no tenure: %s", error)
+        if boottime() - began > SETTLED_AFTER:
+            self._backoff.reset()
+        return self._backoff.next()
+
+    async def _claimed(self, claim: PrefixClaim) -> bool:
+        """Whether the etcd prefix belongs to the cluster of the database. Raises Unavailable."""
+        database = self._clock.database
+        claimed = database != "" and await claim.check(database)
+        self.cluster.foreign = self._clock.foreign or claim.refused
+        return claimed
+
+    async def _tenure(self, keeper: LeaseKeeper, draining: asyncio.Event) -> None:
+        """Join, live, leave."""
+        live = self._new(keeper)
+        member = self.identity.view(live.tenure)
+        registration = Registration(self._coordination, self.cluster, member, keeper.lease.id)
+        if not await registration.put():
+            return
+        over = ""
+        try:
+            await BEFORE_ROW()
+            now = self._clock.now()
+            await self._store.open_tenure(
+                Tenure(
+                    live.tenure,
+                    self.identity.name,
+                    now,
+                    grpc=self.identity.grpc,
+                    http=self.identity.http,
+                    version=self.identity.version,
+                    prefix=self._claim.prefix_id if self._claim is not None else None,
+                )
+            )
+            self.cluster.lives(live)
+            log.info("tenure %s begins", live.tenure, extra={"tenure": live.tenure})
+            over = await self._live(live, registration, draining)
+        finally:
+            self.cluster.lives(None)
+            self._name.ended(live.tenure)
+            await self._leave(live, "" if draining.is_set() else over or FAILED)
+
+    async def _second(self, first: str) -> None:
+        """Another daemon has the name, and lives: whoever looks into the audit sees it."""
+        log.error("%s is another daemon of our name; this one can't serve", first)
+        if self._audit is not None:
+            name, source = self.identity.name, self.identity.grpc
+            await self._audit(
+                AuditEntry(
+                    actor=f"member/{name}",
+                    action="join",
+                    object=f"member/{name}",
+                    outcome="refused",
+                    reason="SECOND_IDENTITY",
+                    source=source,
+                    after=json.dumps({"first": first}),
+                )
+            )
+
+    def _new(self, keeper: LeaseKeeper) -> LiveTenure:
+        tenure = TenureId(uuid4())
+        ownership = Ownership(tenure, self._clock.timeline, self._lanes)
+        return LiveTenure(tenure, ownership, keeper, self.cluster.view)
+
+    async def _live(
+        self, live: LiveTenure, registration: Registration, draining: asyncio.Event
+    ) -> str:
+        """Follow, or lead, until the tenure is over or everything was handed over. Return why the
+        tenure ended if the member wasn't asked to leave.
+        """
+        why = ""
+        watch = DatabaseWatch(live.tenure, self.cluster.view, self._clock.away_for, boottime)
+        shards = self._shards(live)
+
+        def able() -> bool:
+            return watch.answers and not draining.is_set() and not self._changed(live)
+
+        candidate = self._candidate(live, able)
+        self._look = candidate.wake
+        health = self._health(live, watch, registration)
+        loops = [registration.loop, shards.loop, candidate.loop, health, *self._loops(live)]
+
+        def seen(known: ClusterView, view: ClusterView) -> None:
+            if view.map != known.map:
+                shards.wake()
+            if _matters(view) != _matters(known):
+                candidate.wake()
+
+        unlisten = self.cluster.listen(seen)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(_trust(live.keeper), name="trust")]
+                tasks += [
+                    group.create_task(guard(loop.run, loop.name), name=loop.name) for loop in loops
+                ]
+                await draining.wait()
+                registration.draining()
+                await hand_over(self._store, live)
+                for task in tasks:
+                    task.cancel()
+        except* TenureOver as over:
+            why = "; ".join(str(each) for each in over.exceptions)
+            log.warning("tenure %s is over: %s", live.tenure, why, extra={"tenure": live.tenure})
+        finally:
+            unlisten()
+        heed_cancellation()
+        return why
+
+    def _shards(self, live: LiveTenure) -> Shards:
+        return Shards(
+            self._store,
+            live.ownership,
+            view=live.view,
+            trusted=live.trusted,
+        )
+
+    def _candidate(self, live: LiveTenure, able: Callable[[], bool]) -> Candidate:
+        return Candidate(
+            self._coordination,
+            self._store,
+            tenure=live.tenure,
+            lease=live.keeper.lease.id,
+            view=live.view,
+            trusted=live.trusted,
+            timeline=lambda: self._clock.timeline,
+            able=able,
+            recovery=Recovery(self._coordination, self._recovery, live.keeper.lease.ttl),
+            duties=self._duties,
+        )
+
+    def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
+        async def step() -> None:
+            if changed := self._changed(live):
+                raise TenureOver(f"{changed}: all is taken anew")
+            watch.check()
+            attached = boottime() < self._attached_until
+            registration.reports(database=watch.answers, attached=attached)
+
+        return Loop("health", step, interval=HEALTH_EVERY)
+
+    def _changed(self, live: LiveTenure) -> str:
+        """Why the tenure is about to end for its database: who led in its last moment would be
+        followed by another at once. Empty: it isn't.
+        """
+        if self._clock.timeline != live.ownership.timeline:
+            return "the database is on another timeline"
+        if (claim := self._claim) is not None and (owner := live.view().owner) is not None:
+            claim.take(owner)
+            if owner.cluster_id != self._clock.database:
+                return f"the etcd prefix belongs to cluster {owner.cluster_id}"
+        return self._clock.broken
+
+    async def _leave(self, live: LiveTenure, why: str) -> None:
+        """Fence the tenure, of which nothing runs any more, so that its shards are free at once.
+        `why`: the member leaves without having been asked to; empty: a goodbye.
+        """
+        try:
+            async with asyncio.timeout(GOODBYE_WITHIN):
+                await self._store.fence_own(live.tenure, why)
+        except (Unavailable, TimeoutError) as error:
+            log.info(
+                "tenure %s is left to be fenced by the leader: %r",
+                live.tenure,
+                error,
+                extra={"tenure": live.tenure},
+            )
+
+
+def _matters(view: ClusterView) -> tuple[object, ...]:
+    """What a candidate acts on."""
+    return view.leader, view.heir, view.members
+
+
+async def _trust(keeper: LeaseKeeper) -> NoReturn:
+    loss = await keeper.until_lost()
+    raise TenureOver(f"the lease is lost: {loss.value}")
+
+
+async def _pause(seconds: float, draining: asyncio.Event) -> None:
+    """Wait, or until the member is asked to end."""
+    try:
+        async with asyncio.timeout(seconds):
+            await draining.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,109 @@
+"""Follows what stands in etcd, for the whole life of the daemon, with or without a tenure.
+
+    coordination.follow ──Followed──→ membership ──ClusterView──→ view(), listeners, until()
+
+Invariants
+- There is one newest view, replaced as a whole; nobody sees half of a change.
+- An old view is better than none: while etcd is away the last one stays. Who acts on it checks
+  `trusted()` first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import NoReturn, TypeAlias
+
+from schedd.cluster.tenure import LiveTenure
+from schedd.core.cluster.coordination import Followed, LeaseId
+from schedd.core.cluster.etcd_values import named
+from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, view_of
+from schedd.core.ids import Epoch, ShardId, TenureId
+from schedd.ports import Coordination
+from schedkit.clock import utcnow
+from schedkit.errors import Fault
+
+log = logging.getLogger(__name__)
+
+
+Told: TypeAlias = Callable[[ClusterView, ClusterView], None]
+
+
+class Observer:
+    """The port `Cluster`: the newest view, and this member's own tenure while it has one."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self._view = EMPTY_VIEW
+        self._live: LiveTenure | None = None
+        self._listeners: list[Told] = []
+        self._news = asyncio.Event()
+        self.twin = ""
+        """Another daemon that serves under this member's name; empty: none is known."""
+        self.foreign = ""
+        """Why the etcd prefix or the database is another cluster's; empty: it isn't."""
+        self.went_back: datetime | None = None
+        """When revisions were last seen to go back; None: never."""
+
+    # ── the port ─────────────────────────────────────────────────────────────────────────────
+
+    def view(self) -> ClusterView:
+        """The newest view; empty until etcd has been read once."""
+        return self._view
+
+    @property
+    def tenure(self) -> TenureId | None:
+        """This member's own tenure; None while it has none."""
+        return self._live.tenure if self._live else None
+
+    def owned(self) -> dict[ShardId, Epoch]:
+        """The shards this member owns now, with their epochs."""
+        return self._live.owned() if self._live else {}
+
+    def trusted(self) -> bool:
+        """Whether this member may act on its tenure now."""
+        return self._live is not None and self._live.trusted()
+
+    @property
+    def lease(self) -> LeaseId | None:
+        """The lease of this member's tenure; None while it has none."""
+        return self._live.keeper.lease.id if self._live else None
+
+    # ── for the member's own life ────────────────────────────────────────────────────────────
+
+    def lives(self, live: LiveTenure | None) -> None:
+        """This tenure has begun; None: it has ended."""
+        self._live = live
+
+    def listen(self, told: Told) -> Callable[[], None]:
+        """Have `told(known, view)` called with each new view, in the loop's thread. What is
+        answered ends that.
+        """
+        self._listeners.append(told)
+        return lambda: self._listeners.remove(told)
+
+    async def until(self, condition: Callable[[ClusterView], bool]) -> ClusterView:
+        """The first view, the present one included, for which the condition holds."""
+        while not condition(self._view):
+            await self._news.wait()
+        return self._view
+
+    async def run(self) -> NoReturn:
+        """Follow for ever."""
+        async for followed in self._coordination.follow(""):
+            self._take(followed)
+        raise Fault("following etcd came to an end by itself")
+
+    def _take(self, followed: Followed) -> None:
+        known, self._view = self._view, view_of(followed.listing, self._view, followed.deleted)
+        if known is not EMPTY_VIEW and self._view.restored_since(known):
+            log.error("etcd's revisions went back, or it is another etcd: was it restored?")
+            self.went_back = utcnow()
+        if self._view.unreadable and self._view.unreadable != known.unreadable:
+            log.error("invalid etcd keys ignored: %s", named(self._view.unreadable))
+        self._news.set()
+        self._news = asyncio.Event()
+        for told in tuple(self._listeners):
+            told(known, self._view)

@@ -1,0 +1,106 @@
+"""One way for an owner's loops to write: by lanes, counted in flight, telling lost shards.
+
+    items ──group by lane──→ one transaction a lane, all lanes at once ──→ answers
+
+An owner's transaction holds shards of one lane only (see `Ownership`); shards that it finds gone
+are dropped here, so that no loop has to. After any wait the trust window is looked at before the
+first effect; what would slip through between look and COMMIT is stopped at the shard rows.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from schedd.cluster.ownership import ExhaustedEpoch, Ownership
+from schedd.core.events import Emit, ShardsLost
+from schedd.core.ids import ShardId
+from schedd.core.runs.model import Claim
+from schedkit.errors import Unavailable
+from schedkit.records import dataclass
+
+
+class OfShard(Protocol):
+    """Anything that belongs to a shard."""
+
+    @property
+    def shard(self) -> ShardId: ...
+
+
+T = TypeVar("T", bound=OfShard)
+A = TypeVar("A")
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Generic[T]):
+    """A lane's transaction that didn't happen, or whose outcome is unknown."""
+
+    items: list[T]
+    error: Unavailable
+
+
+class Transactor:
+    """Runs the transactions of one tenure."""
+
+    def __init__(self, ownership: Ownership, trusted: Callable[[], bool], emit: Emit) -> None:
+        self.ownership = ownership
+        self._trusted = trusted
+        self._emit = emit
+
+    async def by_lane(
+        self,
+        items: Iterable[T],
+        write: Callable[[Claim, Sequence[T]], Awaitable[A]],
+    ) -> list[A | Failed[T]]:
+        """Write the items of each lane in one transaction, all lanes at once.
+
+        Items of shards that are no longer owned are left out. A lane whose database is unavailable
+        gives `Failed` with its items; the others are written.
+        """
+        lanes: dict[int, list[T]] = defaultdict(list)
+        for item in items:
+            if item.shard in self.ownership.epochs:
+                lanes[self.ownership.lane_of(item.shard)].append(item)
+        async with asyncio.TaskGroup() as group:
+            started = [
+                group.create_task(self._write(lane, batch, write), name=f"lane {lane}")
+                for lane, batch in lanes.items()
+            ]
+        return [task.result() for task in started]
+
+    async def rows(
+        self,
+        items: Iterable[T],
+        write: Callable[[Claim, Sequence[T]], Awaitable[Sequence[A]]],
+    ) -> list[A]:
+        """As `by_lane`, for answers that are rows: all of them. Raises the first lane's error."""
+        answers = await self.by_lane(items, write)
+        found: list[A] = []
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.error
+            found.extend(answer)
+        return found
+
+    def lost(self, shards: frozenset[ShardId], step: str) -> None:
+        """A transaction found these gone."""
+        if shards:
+            self._emit(ShardsLost(shards, step))
+            self.ownership.drop(shards)
+
+    async def _write(
+        self,
+        lane: int,
+        batch: list[T],
+        write: Callable[[Claim, Sequence[T]], Awaitable[A]],
+    ) -> A | Failed[T]:
+        if not self._trusted():
+            return Failed(batch, Unavailable("the trust window of this tenure has passed"))
+        with self.ownership.in_flight(lane):
+            try:
+                return await write(self.ownership.claim(item.shard for item in batch), batch)
+            except ExhaustedEpoch as exhausted:
+                self.lost(frozenset({exhausted.shard}), "sequence numbers")
+                return Failed(batch, exhausted)
+            except Unavailable as error:
+                return Failed(batch, error)

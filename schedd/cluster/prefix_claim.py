@@ -1,0 +1,85 @@
+"""The claim of this member's cluster on its etcd prefix: created if absent, compared at each join.
+
+A running member that meets another cluster's claim, or whose database has become another one, is
+not ready. It joins again when both agree.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+from uuid import UUID
+
+from schedd.core.cluster.coordination import Compare, Put
+from schedd.core.cluster.data_loss_check import Lineage
+from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner, decode, encode, refusal
+from schedd.ports import Coordination
+from schedkit.errors import Misconfigured
+from schedkit.records import replace
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 3
+
+
+class PrefixClaim:
+    """The claim that this member makes, and what stands in etcd. `root`: the prefix, for people."""
+
+    def __init__(
+        self, coordination: Coordination, own: PrefixOwner, root: str, lineage: Lineage
+    ) -> None:
+        self._coordination = coordination
+        self._own = own
+        self._root = root
+        self._lineage = lineage
+        self.owner: PrefixOwner | None = None
+        """The owner that was read last; None: none was read."""
+        self.refused = ""
+        """Why this member can't use the prefix; empty: it can, or that isn't known."""
+
+    @property
+    def prefix_id(self) -> UUID | None:
+        """Id of the prefix; None: its owner wasn't read."""
+        return self.owner.prefix_id if self.owner is not None else None
+
+    async def check(self, cluster_id: str) -> bool:
+        """Create the claim if there is none, and compare it with the present database's cluster.
+        Raises Unavailable.
+        """
+        try:
+            owner = await self._read()
+        except Unreadable as error:
+            refused = f"{error}. Delete the key, or run `schedd claim-prefix`"
+        else:
+            self.take(owner)
+            mine = replace(self._own, cluster_id=cluster_id)
+            refused = refusal(owner, mine, self._root)
+        if refused and refused != self.refused:
+            log.error("etcd prefix refused: %s", refused)
+        self.refused = refused
+        return not refused
+
+    def take(self, owner: PrefixOwner) -> None:
+        """This owner stands in etcd: connect to no database of another cluster from here on."""
+        self.owner = owner
+        self._lineage.expected = owner.cluster_id
+
+    async def check_at_start(self, cluster_id: str) -> None:
+        """As `check`, of a member that hasn't served yet.
+
+        Raises:
+            Misconfigured: the prefix belongs to another cluster.
+            Unavailable: etcd doesn't answer.
+        """
+        if not await self.check(cluster_id):
+            raise Misconfigured(self.refused)
+
+    async def _read(self) -> PrefixOwner:
+        for _ in range(ATTEMPTS):
+            entry = await self._coordination.get(CLUSTER)
+            if entry is not None:
+                return decode(entry)
+            put = Put(CLUSTER, encode(self._own))
+            await self._coordination.txn([Compare.absent(CLUSTER)], [put])
+        return self._own

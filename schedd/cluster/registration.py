@@ -1,0 +1,202 @@
+"""A member's key in etcd: put once, kept up to date, missed when it has gone. One name, one member.
+
+    put if absent, on our lease ──→ registered ──changed──→ put again while it is ours
+                                        └── not ours any more ──→ TenureOver
+
+Invariants
+- Written only where no key of that name is, then only while it is in the life we gave it.
+- A view without our key is a suspicion; a linearizable read makes it a fact.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+from schedd.cluster.observer import Observer
+from schedd.cluster.tenure import TenureOver
+from schedd.core.cluster.coordination import (
+    NO_LEASE,
+    Compare,
+    Delete,
+    Entry,
+    LeaseId,
+    Put,
+    Revision,
+)
+from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.membership import MemberView, decode_member, encode_member, member_key
+from schedd.core.ids import TenureId
+from schedd.ports import Coordination
+from schedkit.clock import boottime
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+SPARE: Final = 2.0
+"""Seconds past its TTL for which etcd may show a lease that nobody keeps, and between two looks."""
+TELL_EVERY: Final = 600.0
+"""Seconds after which a second daemon that stays is told of again."""
+CHECK_EVERY: Final = 1.0
+"""Seconds between two looks at one's own key, if no change calls for one."""
+
+
+class Name:
+    """A member's name: one daemon at a time may serve under it.
+
+    `twin` is told of another daemon that has it, and again each ten minutes that it stays: of one
+    whose key was seen to stand for longer than twice `lease` seconds, the TTL of all leases here.
+    What a crash left behind doesn't: a new leader of etcd grants it its whole TTL anew, and while
+    etcd is away nothing is seen.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        name: str,
+        *,
+        lease: float = math.inf,
+        twin: Callable[[str], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = boottime,
+    ) -> None:
+        self._coordination = coordination
+        self._name = name
+        self._lease = lease
+        self._twin = twin
+        self._clock = clock
+        self._past: set[TenureId] = set()
+        self._seen: Revision | None = None
+        self._seen_at = self._looked_at = -math.inf
+        self.taken_by = ""
+        """Another daemon that has the name, and lives; empty: none is known."""
+
+    def ended(self, tenure: TenureId) -> None:
+        """This process lived that tenure, and nothing of it runs any more."""
+        self._past.add(tenure)
+
+    async def free(self) -> bool:
+        """Whether nobody is registered under it. Says who is.
+
+        A tenure of this process whose lease outlived it (etcd was away) is ended on the spot.
+        After a crash one's last life has to run out; else it is another daemon of the same name,
+        and this one must not serve.
+        """
+        entry = await self._coordination.get(member_key(self._name))
+        if entry is None:
+            self.taken_by = ""
+            return True
+        if entry.lease == NO_LEASE:  # no member wrote it: it would never end
+            await self._coordination.txn([Compare.unchanged(entry)], [Delete(entry.key)])
+            log.error("invalid etcd key deleted: %s has no lease", entry.key)
+            return await self._coordination.get(entry.key) is None
+        if _tenure_of(entry) in self._past:
+            await self._coordination.revoke(entry.lease)
+            return True
+        now, before = self._clock(), self._looked_at
+        self._looked_at = now
+        if entry.create_revision != self._seen:
+            self._seen, self._seen_at, self.taken_by = entry.create_revision, now, ""
+            log.warning(
+                "member %r is registered already, by %s; waiting until its lease ends."
+                " If that is another daemon, give one of them another name",
+                self._name,
+                _describe(entry),
+            )
+        elif now - before > SPARE:
+            self._seen_at = max(self._seen_at, now)  # what was in between wasn't seen
+        elif now - self._seen_at > 2 * self._lease + SPARE:
+            self.taken_by = _describe(entry)
+            if self._twin is not None:
+                await self._twin(self.taken_by)
+            self._seen_at = now + TELL_EVERY - (2 * self._lease + SPARE)
+        return False
+
+
+def _tenure_of(entry: Entry) -> TenureId | None:
+    try:
+        return decode_member(entry).tenure
+    except Unreadable:
+        return None
+
+
+def _describe(entry: Entry) -> str:
+    try:
+        member = decode_member(entry)
+    except Unreadable:
+        return "something that is no member"
+    return f"tenure {member.tenure} at {member.grpc}"
+
+
+class Registration:
+    """The key of one tenure. `member` is what it says at first; `lease` is what it hangs on."""
+
+    def __init__(
+        self, coordination: Coordination, observer: Observer, member: MemberView, lease: LeaseId
+    ) -> None:
+        self._coordination = coordination
+        self._observer = observer
+        self._key = member_key(member.name)
+        self._lease = lease
+        self._wanted = member
+        self._written = member
+        self._life: Revision | None = None
+        self.loop = Loop("registration", self.step, interval=CHECK_EVERY)
+
+    @property
+    def member(self) -> MemberView:
+        """What the key says, or soon will."""
+        return self._wanted
+
+    async def put(self) -> bool:
+        """Register. False: somebody has the name."""
+        put = Put(self._key, encode_member(self._wanted), self._lease)
+        made = await self._coordination.txn([Compare.absent(self._key)], [put])
+        self._life = made.revision if made.succeeded else None
+        return made.succeeded
+
+    def draining(self) -> None:
+        """Say that this member leaves."""
+        self._want(replace(self._wanted, draining=True))
+
+    def reports(self, *, database: bool, attached: bool) -> None:
+        """Say whether the database answers, and whether a worker is attached."""
+        self._want(replace(self._wanted, database=database, attached=attached))
+
+    def _want(self, member: MemberView) -> None:
+        if member != self._wanted:
+            self._wanted = member
+            self.loop.wake()
+
+    async def step(self) -> None:
+        """Write what has changed, or look whether the key is still there.
+
+        Raises:
+            TenureOver: it isn't.
+        """
+        if self._wanted != self._written:
+            await self._write(self._wanted)
+        elif self._observer.view().member(self._wanted.tenure) is None:
+            await self._confirm()
+
+    async def _write(self, member: MemberView) -> None:
+        put = Put(self._key, encode_member(member), self._lease)
+        written = await self._coordination.txn([self._ours()], [put])
+        if not written.succeeded:
+            raise TenureOver(f"{self._key} isn't ours any more")
+        self._written = member
+
+    async def _confirm(self) -> None:
+        entry = await self._coordination.get(self._key)
+        if entry is None or entry.create_revision != self._life:
+            raise TenureOver(f"{self._key} isn't ours any more")
+        if entry.value != encode_member(self._written):
+            log.error("etcd key %s was overwritten; writing it again", self._key)
+            await self._write(self._written)
+
+    def _ours(self) -> Compare:
+        if self._life is None:
+            raise RuntimeError(f"{self._key} was never registered")
+        return Compare.created_at(self._key, self._life)

@@ -1,0 +1,152 @@
+"""The shards of one tenure: taken and released as the leader's map says, proved on their rows.
+
+    rows + map + what we own ──plan──→ lost     the row is another's, or has another epoch: drop
+                                       leaving  ours, but not by the map: drop, settle, release
+                                       wanted   ours by the map, or by a row we forgot: take
+
+Each step reads all rows, so whatever went wrong before (an answer that was lost, a restored
+database, a job that moved in and raised the epoch) is seen and set right by the same three acts.
+A row that is ours without our knowing is taken anew first, and released by the next step if the
+map names another.
+
+Invariants
+- A shard is dropped before its transactions are waited for, and released after: nothing new is
+  decided for a shard that goes.
+- A tenure lives on one timeline of the database; on another a new tenure takes all anew.
+- While the owner before us still holds a shard we ask again soon (50 ms, growing to 1 s): a
+  hand-over takes it milliseconds, a fencing as long as it takes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+from schedd.cluster.ownership import Ownership
+from schedd.cluster.tenure import TenureOver
+from schedd.core.cluster.membership import ClusterView
+from schedd.core.ids import Epoch, ShardId, TenureId
+from schedd.core.runs.model import ShardRow
+from schedd.ports import MembershipStore
+from schedkit import failpoints
+from schedkit.backoff import Backoff
+from schedkit.records import dataclass
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY: Final = 1.0
+
+BEFORE_TAKE = failpoints.awaited("take.before")
+AFTER_TAKE = failpoints.awaited("take.after_commit")
+AFTER_RELEASE = failpoints.awaited("release.after_commit")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done, shard by shard. `wanted`: the epochs seen in the rows."""
+
+    lost: frozenset[ShardId]
+    leaving: frozenset[ShardId]
+    wanted: dict[ShardId, Epoch]
+
+
+def plan(
+    tenure: TenureId,
+    rows: Iterable[ShardRow],
+    mine: Collection[ShardId],
+    owned: Mapping[ShardId, Epoch],
+) -> Plan:
+    """Compare the rows with the map (`mine`) and with what this tenure believes to own."""
+    rows = list(rows)
+    held = {row.id for row in rows if row.owner == tenure and owned.get(row.id) == row.epoch}
+    return Plan(
+        lost=frozenset(owned.keys() - held),
+        leaving=frozenset(held.difference(mine)),
+        wanted={
+            row.id: row.epoch
+            for row in rows
+            if row.id not in held and (row.id in mine or row.owner == tenure)
+        },
+    )
+
+
+class Shards:
+    """Keeps `ownership` as the map in the view says."""
+
+    def __init__(
+        self,
+        store: MembershipStore,
+        ownership: Ownership,
+        *,
+        view: Callable[[], ClusterView],
+        trusted: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._view = view
+        self._trusted = trusted
+        self._asking = Backoff(initial=0.05, maximum=1.0)
+        backoff = Backoff(initial=0.1, maximum=1.0)
+        self.loop = Loop("shards", self.step, interval=CHECK_EVERY, backoff=backoff)
+        ownership.listen(self._changed)
+
+    def wake(self) -> None:
+        """The map has changed: follow it now."""
+        self._asking.reset()
+        self.loop.wake()
+
+    async def step(self) -> float | None:
+        """Follow the map once; the seconds until the next try if a shard isn't to be had yet.
+
+        Raises:
+            TenureOver: the tenure may take no shards any more.
+        """
+        ownership = self._ownership
+        rows = await self._store.read_shards()
+        if not self._trusted():
+            return None
+        mine = self._view().map.of(ownership.tenure)
+        todo = plan(ownership.tenure, rows, mine, ownership.epochs)
+        ownership.drop(todo.lost)
+        await self._release(todo.leaving)
+        taken = await self._take(todo.wanted) if todo.wanted else 0
+        await self._check_tenure()
+        if taken < len(todo.wanted):
+            return self._asking.next()
+        self._asking.reset()
+        return None
+
+    async def _check_tenure(self) -> None:
+        """A key without a row, or with a fenced one, would stand there for ever and do nothing."""
+        tenures = await self._store.unfenced_tenures()
+        if all(tenure.id != self._ownership.tenure for tenure in tenures):
+            raise TenureOver("its row is fenced, or gone")
+
+    def _changed(self, _gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
+        if dropped:
+            self.loop.wake()
+
+    async def _release(self, shards: Collection[ShardId]) -> None:
+        if not shards:
+            return
+        claim = self._ownership.claim(shards)
+        self._ownership.drop(shards)
+        await self._ownership.settle(shards)
+        await self._store.release(claim)
+        await AFTER_RELEASE()
+        log.info("released %d shards", len(shards))
+
+    async def _take(self, seen: dict[ShardId, Epoch]) -> int:
+        """Take those that are to be had; how many they were."""
+        await BEFORE_TAKE()
+        if not self._trusted():
+            return 0
+        ownership = self._ownership
+        taken = await self._store.take(ownership.tenure, ownership.timeline, seen)
+        await AFTER_TAKE()
+        ownership.gain(taken)
+        if taken:
+            log.info("took %d shards, %d to go", len(taken), len(seen) - len(taken))
+        return len(taken)

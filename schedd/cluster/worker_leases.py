@@ -1,0 +1,231 @@
+"""The leases of workers, held in etcd on their behalf (PROTOCOL 6).
+
+A worker has no etcd credentials. Whichever member hears its heartbeat refreshes its lease: the
+one that rendezvous hashing gives it past a third of the TTL, any other past half. So a worker's
+life outlasts any member's, few writes reach etcd, and all members learn of a loss alike.
+
+    key  <prefix>workers/<worker>/<incarnation>, value: the lease's id
+
+Loss is a row in PostgreSQL and final; this module never re-creates the key of a lost incarnation.
+What it means that a key is missing is `core/cluster/worker_liveness.py`'s to say.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+from uuid import UUID
+
+from schedd.core.cluster.coordination import NO_LEASE, Compare, Delete, LeaseId, Listing, Put
+from schedd.core.cluster.worker_liveness import Absence, Departures, Look, Standing
+from schedd.core.ids import IncarnationId
+from schedd.core.runs.model import Incarnation
+from schedd.ports import Coordination, WorkerStore
+from schedkit.backoff import Backoff
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 3
+AT_ONCE: Final = 100
+"""Leases that one stream refreshes within the deadline of a call."""
+STREAMS: Final = 4
+"""Such streams at a time."""
+
+
+class WorkerLeases:
+    """Creates, refreshes and ends the workers' keys, and judges who is gone.
+
+    `ttl`: the workers', in seconds. `designated`: whether it is for this member to refresh that
+    one first. `watched`: what the member's watch of etcd has seen go until now.
+    """
+
+    def __init__(
+        self,
+        etcd: Coordination,
+        store: WorkerStore,
+        prefix: str,
+        ttl: float,
+        designated: Callable[[IncarnationId], bool],
+        watched: Callable[[], Departures],
+    ) -> None:
+        self._etcd = etcd
+        self._store = store
+        self._prefix = f"{prefix}workers/"
+        self.ttl = ttl
+        self._designated = designated
+        self._watched = watched
+        self._absence = Absence(ttl)
+        self._held: dict[IncarnationId, LeaseId] = {}
+        self._busy: dict[IncarnationId, asyncio.Lock] = {}
+
+    def key(self, worker: str, incarnation: IncarnationId) -> str:
+        """Where an incarnation stands in etcd."""
+        return f"{self._prefix}{worker}/{incarnation}"
+
+    async def ensure(self, incarnation: Incarnation) -> bool:
+        """Create the incarnation's key under a lease, unless it exists. Returns whether it was
+        created. Raises Unavailable.
+        """
+        async with self._lock(incarnation.id):
+            return await self._ensure(incarnation)
+
+    async def standing(self, named: Collection[IncarnationId]) -> Standing:
+        """Who has a key, by a linearizable list, and who of those named is gone. Whoever is missing
+        has to be looked for again, at most TTL / 3 later: `look_again`. Raises Unavailable.
+        """
+        return self._absence.judge(named, await self._look(), self._watched())
+
+    async def live(self) -> frozenset[IncarnationId]:
+        """Who has a key, by a linearizable list. Raises Unavailable."""
+        return (await self._look()).live
+
+    async def look_again(self) -> frozenset[IncarnationId]:
+        """Look for those who were named last and missing; who of them is gone by now."""
+        if not self._absence.missing:
+            return frozenset()
+        look = await self._look()  # others may be named meanwhile: they stay missing, too
+        return self._absence.judge(self._absence.missing, look, self._watched()).gone
+
+    def nobody_named(self) -> None:
+        """Nobody has to be looked for any more."""
+        self._absence.nobody()
+
+    async def others_live(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
+        """Other incarnations of the same worker that have a key."""
+        listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
+        return frozenset(_incarnations(listing)) - {incarnation.id}
+
+    async def elders(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
+        """Those of the same worker whose keys were there before this one's. Of two newcomers that
+        came at once, each seeing no other, exactly one has the other for an elder.
+        """
+        listing = await self._etcd.list(f"{self._prefix}{incarnation.worker}/")
+        born = _incarnations(listing)
+        own = born.get(incarnation.id)
+        return frozenset(one for one, at in born.items() if own is not None and at < own)
+
+    def due(self, incarnation: IncarnationId, since_refresh: float) -> bool:
+        """Whether this member should refresh the lease, so many seconds after the last refresh by
+        whichever member. So they share the work, and one steps in for another.
+        """
+        share = 1 / 3 if self._designated(incarnation) else 1 / 2
+        return since_refresh >= self.ttl * share
+
+    async def heard(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
+        """Heartbeats came of these that are `due`: those whose leases etcd has refreshed since.
+
+        A few streams at a time: of thousands of workers all at once, each would be as slow as all,
+        and none done within its deadline. What is left when each of them has failed comes again.
+        """
+        parts = deque(
+            incarnations[at : at + AT_ONCE] for at in range(0, len(incarnations), AT_ONCE)
+        )
+        refreshed: set[IncarnationId] = set()
+
+        async def some() -> None:
+            while parts:
+                done = await self._refresh(parts.popleft())
+                if done is None:
+                    return
+                refreshed.update(done)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(STREAMS, len(parts))):
+                group.create_task(some(), name="refresh")
+        return frozenset(refreshed)
+
+    async def _refresh(self, incarnations: Sequence[Incarnation]) -> set[IncarnationId] | None:
+        """Those whose leases were; None when etcd is away."""
+        held = {one.id: lease for one in incarnations if (lease := self._held.get(one.id))}
+        try:
+            alive = await self._etcd.keep_alive(held.values())
+        except Unavailable as away:
+            log.info("the leases of %d workers weren't refreshed: %s", len(incarnations), away)
+            return None
+        lives = {one for one, lease in held.items() if alive.get(lease)}
+        async with asyncio.TaskGroup() as group:
+            revived = {
+                one.id: group.create_task(self._try_to_revive(one), name=f"revive {one.worker}")
+                for one in incarnations
+                if one.id not in lives
+            }
+        return lives | {one for one, task in revived.items() if task.result()}
+
+    async def end(self, worker: str, incarnation: IncarnationId) -> None:
+        """Take the key away: the worker said goodbye, or a newcomer of its spool is here."""
+        await self._etcd.txn([], [Delete(self.key(worker, incarnation))])
+        held = self._held.pop(incarnation, None)
+        if held is not None:
+            await self._etcd.revoke(held)
+
+    def forget(self, incarnation: IncarnationId) -> None:
+        """Its stream to this member is gone; the lease lives on with the others."""
+        self._held.pop(incarnation, None)
+        self._busy.pop(incarnation, None)
+
+    async def _look(self) -> Look:
+        sent = boottime()
+        listing = await self._etcd.list(self._prefix)
+        live = frozenset(_incarnations(listing))
+        return Look(live, listing.cluster_id, listing.revision, sent, boottime())
+
+    def _lock(self, incarnation: IncarnationId) -> asyncio.Lock:
+        return self._busy.setdefault(incarnation, asyncio.Lock())
+
+    async def _try_to_revive(self, incarnation: Incarnation) -> bool:
+        lock = self._lock(incarnation.id)
+        if lock.locked():  # it is being made
+            return False
+        async with lock:
+            try:
+                return await self._revive(incarnation)
+            except Unavailable as away:
+                log.info("the lease of %s wasn't refreshed: %s", incarnation.worker, away)
+                return False
+
+    async def _revive(self, incarnation: Incarnation) -> bool:
+        """The lease is unknown here, or gone. Make it anew unless the incarnation is lost."""
+        stored = await self._store.incarnations([incarnation.id])
+        if not stored or stored[0].lost_at is not None:
+            return False
+        await self._ensure(incarnation)
+        held = self._held.get(incarnation.id)
+        return held is not None and bool(await self._etcd.keepalive_once(held))
+
+    async def _ensure(self, incarnation: Incarnation) -> bool:
+        key = self.key(incarnation.worker, incarnation.id)
+        backoff = Backoff(0.05, 0.5)
+        for _ in range(ATTEMPTS):
+            there = await self._etcd.get(key)
+            if there is not None and there.lease != NO_LEASE:
+                self._held[incarnation.id] = there.lease
+                return False
+            if there is not None:  # no member wrote it: without a lease it would never end
+                await self._etcd.txn([Compare.unchanged(there)], [Delete(key)])
+                log.error("invalid etcd key deleted: %s has no lease", key)
+            lease = await self._etcd.grant(round(self.ttl))
+            made = await self._etcd.txn(
+                [Compare.absent(key)], [Put(key, str(lease.id).encode(), lease.id)]
+            )
+            if made.succeeded:
+                self._held[incarnation.id] = lease.id
+                return True
+            await self._etcd.revoke(lease.id)
+            await asyncio.sleep(backoff.next())
+        raise Unavailable(f"the key of worker {incarnation.worker} changes too quickly in etcd")
+
+
+def _incarnations(listing: Listing) -> dict[IncarnationId, int]:
+    """Incarnation → create revision, of the keys that name one. Others aren't ours, and are told
+    of by whoever follows etcd.
+    """
+    found: dict[IncarnationId, int] = {}
+    for entry in listing:
+        try:
+            found[IncarnationId(UUID(entry.key.rpartition("/")[2]))] = entry.create_revision
+        except ValueError:
+            continue
+    return found

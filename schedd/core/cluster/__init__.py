@@ -1,0 +1,1 @@
+"""The cluster: membership, partition, shard map, worker liveness, data loss. Pure."""

@@ -1,0 +1,127 @@
+"""Changes of leader, and losses and returns of members and workers, as values and as text. Pure.
+
+Each event is one row that the transaction of the change writes, beside its line of the audit log
+(`store/cluster/cluster_events.py`). Streams, logs and pages read the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+
+from schedd.core.ids import IncarnationId, TenureId
+from schedd.core.runs.model import Incarnation
+from schedkit.records import dataclass
+
+LEADER: Final = "cluster/leader"
+"""The object of a change of leader, here and in the audit log."""
+LOST_FOR: Final = timedelta(hours=24)
+"""Default time for which a lost member or worker stays listed."""
+MOST_LOST: Final = 500
+"""Lost members, and lost workers, that are listed at most: the newest losses."""
+
+
+class Kind(StrEnum):
+    """What changed; also the action in the audit log."""
+
+    LEADER_CHANGED = "leader-changed"
+    MEMBER_LOST = "member-lost"
+    MEMBER_RETURNED = "member-returned"
+    WORKER_LOST = "worker-lost"
+    WORKER_RETURNED = "worker-returned"
+    WORKER_RESTARTED = "worker-restarted"
+
+
+class Why(StrEnum):
+    """Reason of a loss."""
+
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    TENURE_ENDED = "TENURE_ENDED"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterEvent:
+    """One event. `kind`: a `Kind`, or the text that a newer version wrote. `detail`: the rest of
+    its sentence, such as the former leader.
+    """
+
+    kind: str
+    object: str
+    actor: str
+    reason: str = ""
+    detail: str = ""
+    id: int = 0
+    at: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the member or worker."""
+        return self.object.partition("/")[2]
+
+
+_TEXT: Final[dict[str, str]] = {
+    Kind.LEADER_CHANGED: "leader changed",
+    Kind.MEMBER_LOST: "member {} lost",
+    Kind.MEMBER_RETURNED: "member {} returned",
+    Kind.WORKER_LOST: "worker {} lost",
+    Kind.WORKER_RETURNED: "worker {} returned",
+    Kind.WORKER_RESTARTED: "worker {} restarted without a goodbye",
+}
+
+
+def text_of(event: ClusterEvent) -> str:
+    """Return the event as one sentence without a full stop."""
+    template = _TEXT.get(event.kind, f"{{}}: {event.kind.replace('-', ' ')}")
+    text = template.format(event.name)
+    return f"{text}: {event.detail}" if event.detail else text
+
+
+@dataclass(frozen=True, slots=True)
+class LostMember:
+    """A member that was lost and hasn't returned."""
+
+    name: str
+    tenure: TenureId
+    lost_at: datetime
+    grpc: str = ""
+    http: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Lost members and workers that haven't returned, newest loss first. Every worker's incarnation
+    has its `lost_at`.
+    """
+
+    members: tuple[LostMember, ...] = ()
+    workers: tuple[Incarnation, ...] = ()
+
+    def missing(
+        self, members: Collection[str], workers: Collection[str], drained: Collection[str]
+    ) -> Losses:
+        """Return the losses without live members and workers, and without drained workers."""
+        return Losses(
+            tuple(one for one in self.members if one.name not in members),
+            tuple(
+                one
+                for one in self.workers
+                if one.worker not in workers and one.worker not in drained
+            ),
+        )
+
+
+NO_LOSSES: Final = Losses()
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """An incarnation that isn't recorded as lost. `seen`: a member of this version saw its key in
+    etcd. The end of any other incarnation isn't reported as a loss.
+    """
+
+    id: IncarnationId
+    worker: str
+    seen: bool

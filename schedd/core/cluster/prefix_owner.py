@@ -1,0 +1,66 @@
+"""Which cluster an etcd prefix belongs to: the value of one key under it. Pure.
+
+    cluster    {"cluster_id": …, "database": …, "prefix_id": …}      no lease
+
+The cluster's id is its database's own. Members create the key if it is absent and refuse a prefix
+that belongs to another cluster. `prefix_id` tells two prefixes apart that use one database.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+from uuid import UUID
+
+from schedd.core.cluster import etcd_values
+from schedd.core.cluster.coordination import Entry
+from schedd.core.cluster.etcd_values import parsed, text, uuid
+from schedkit.records import dataclass
+
+CLUSTER: Final = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixOwner:
+    """The cluster that a prefix belongs to. `database`: where it is, for people; no password."""
+
+    cluster_id: str
+    database: str
+    prefix_id: UUID
+
+
+def encode(owner: PrefixOwner) -> bytes:
+    """Return the value of the key."""
+    value = {
+        "cluster_id": owner.cluster_id,
+        "database": owner.database,
+        "prefix_id": str(owner.prefix_id),
+    }
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def decode(entry: Entry) -> PrefixOwner:
+    """Return the owner that the key names; unknown fields are ignored.
+
+    Raises:
+        Unreadable: the value isn't valid.
+    """
+    return etcd_values.read(entry.key, entry.value, "owner of a prefix", _decoded)
+
+
+def _decoded(value: bytes) -> PrefixOwner:
+    found = parsed(value)
+    return PrefixOwner(text(found["cluster_id"]), text(found["database"]), uuid(found["prefix_id"]))
+
+
+def refusal(owner: PrefixOwner, mine: PrefixOwner, prefix: str) -> str:
+    """Return why a member with the claim `mine` can't use the prefix; empty: it can."""
+    if owner.cluster_id == mine.cluster_id:
+        return ""
+    return (
+        f"etcd prefix {prefix!r} belongs to cluster {owner.cluster_id} (database"
+        f" {owner.database}), and this member's postgres.dsn names {mine.database}, which is of"
+        f" cluster {mine.cluster_id}. To join that cluster: set postgres.dsn to its database. To"
+        " run a cluster of its own: set etcd.prefix to another prefix. If this database replaces"
+        " the other one for good: stop the members of that cluster, then `schedd claim-prefix`"
+    )

@@ -1,0 +1,68 @@
+"""What an owner looks at now and then, for whoever watches the cluster. Pure.
+
+The capacity of a pool is that of its hardest job: so many slots have the workers that can do each
+of its jobs, as far as they were looked at. Of a pool without jobs it is that of all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from schedd.core.dispatch.placement import Need, able
+from schedd.core.ids import JobId
+from schedd.core.runs.model import Incarnation
+from schedd.core.runs.pools import PoolKey
+from schedkit.records import dataclass
+
+LATE: Final = timedelta(seconds=2)
+"""By which a timer may be due without being behind."""
+MOST: Final = 10_000
+"""Timers that are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """So many timers should have fired, and for so long the first of them has been due."""
+
+    timers: int = 0
+    since: timedelta = timedelta(0)
+
+
+def behind(due: Iterable[datetime], now: datetime) -> Behind:
+    """Of timers that are due then. Those that are due just now aren't behind."""
+    late = [at for at in due if at < now - LATE]
+    return Behind(min(len(late), MOST), now - min(late)) if late else Behind()
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """What the rows of some shards say. `pools`: with some of their jobs each. `overdue`: timers
+    that should have fired, `behind`: since when the first. `backfill`: instants left.
+    """
+
+    pools: dict[PoolKey, tuple[JobId, ...]]
+    overdue: int
+    behind: timedelta
+    backfill: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSurvey:
+    """A pool, as its owner sees it. `limit`: None: it has none."""
+
+    key: PoolKey
+    slots: int
+    limit: int | None
+    running: int
+    waiting: int
+    paused: bool
+
+
+def capacity(workers: Sequence[Incarnation], needs: Iterable[Need]) -> int:
+    """Slots of those that can do the hardest of these."""
+    distinct: Collection[Need] = set(needs)
+    if not distinct:
+        return sum(worker.slots for worker in workers)
+    return min(sum(worker.slots for worker in workers if able(worker, need)) for need in distinct)

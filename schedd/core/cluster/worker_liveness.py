@@ -1,0 +1,109 @@
+"""Whether a worker whose key isn't in etcd is gone. Pure.
+
+A key may be missing though nobody deleted it: etcd was restored from before the key was made, and
+its holder's next heartbeat makes it anew. Neither revisions nor cluster ids tell of that reliably:
+not a member that has just started, nor once the revisions have grown past those it saw.
+
+    deletion watched as it happened ──────────────────────────────────→ gone, at once
+    merely not in a list ──in every list for one worker TTL, no two of
+                           them more than TTL / 3 apart──────────────→ gone
+                         └─in a list again, or nobody looked──────────→ from the beginning
+
+A worker that lives makes its key anew within TTL / 2, and then one of those lists has it.
+
+Invariants
+- Who is in the list is never gone.
+- A deletion counts only in the history of the list that is judged: same cluster, not after its
+  revision, and later than every list that still had the key.
+- Spans are measured the cautious way: absence from the answer of the first list to the sending of
+  the last, gaps from one's sending to the next one's answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+from schedd.core.cluster.coordination import Revision
+from schedd.core.ids import IncarnationId
+from schedkit.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One linearizable list of the workers' keys. Instants: seconds of CLOCK_BOOTTIME."""
+
+    live: frozenset[IncarnationId]
+    cluster_id: int
+    revision: Revision
+    sent: float
+    answered: float
+
+
+@dataclass(frozen=True, slots=True)
+class Departures:
+    """Deletions that one unbroken watch has shown, and its etcd's cluster id."""
+
+    cluster_id: int
+    departed: Mapping[IncarnationId, Revision]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who has a key, and who of those named is gone. Who is named and in neither is missing."""
+
+    live: frozenset[IncarnationId]
+    gone: frozenset[IncarnationId]
+
+
+class Absence:
+    """What one member knows of keys that aren't there. `ttl`: the workers', in seconds."""
+
+    def __init__(self, ttl: float) -> None:
+        self._ttl = ttl
+        self._since: dict[IncarnationId, float] = {}
+        self._stood: dict[tuple[int, IncarnationId], Revision] = {}
+        """Revision of the last list of a cluster that had the key. Lists that are made at the same
+        time may be judged in any order.
+        """
+        self._looked_at = -math.inf
+
+    @property
+    def missing(self) -> frozenset[IncarnationId]:
+        """Those who were named and absent in the last list, gone ones too."""
+        return frozenset(self._since)
+
+    def nobody(self) -> None:
+        """Nobody is asked about any more."""
+        self._since.clear()
+
+    def judge(self, named: Collection[IncarnationId], look: Look, watched: Departures) -> Standing:
+        """What another list says about those named."""
+        if look.answered - self._looked_at > self._ttl / 3:
+            self._since.clear()  # they may have been there in between
+        self._looked_at = look.sent
+        absent = frozenset(named) - look.live
+        self._since = {one: self._since.get(one, look.answered) for one in absent}
+        self._remember(look, watched)
+        gone = frozenset(
+            one
+            for one in absent
+            if self._deleted(one, look, watched) or look.sent >= self._since[one] + self._ttl
+        )
+        return Standing(look.live, gone)
+
+    def _remember(self, look: Look, watched: Departures) -> None:
+        """A list may have a key back before the watch tells of it."""
+        for one in look.live:
+            of = look.cluster_id, one
+            self._stood[of] = max(look.revision, self._stood.get(of, look.revision))
+        asked = look.live | watched.departed.keys() | self._since.keys()
+        self._stood = {of: at for of, at in self._stood.items() if of[1] in asked}
+
+    def _deleted(self, one: IncarnationId, look: Look, watched: Departures) -> bool:
+        at = watched.departed.get(one)
+        return (
+            at is not None
+            and watched.cluster_id == look.cluster_id
+            and self._stood.get((look.cluster_id, one), 0) < at <= look.revision
+        )

@@ -1,0 +1,1 @@
+"""Dispatch: the ready queue, slots, placement and fairness. Pure."""

@@ -1,0 +1,123 @@
+"""Runs that wait for others of their jobs, in the order in which the rows let them go.
+
+The assign statement lets the one go that was due first, by class (`store/dispatch/overlap.py`,
+NEXT); whichever other is tried is held again. So this order is that one, whatever else has made a
+run wait: one that came back unstarted is ready later than it was due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
+
+from schedd.core.dispatch.priority_order import CLASS_STEP
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.runs.model import LiveRun
+
+_SLACK = 100
+
+
+class HeldRuns:
+    """Those of all jobs; a job of which none waits takes no room."""
+
+    def __init__(self) -> None:
+        self._of: dict[JobId, Held] = {}
+
+    def __iter__(self) -> Iterator[LiveRun]:
+        """All of them, in no order."""
+        return (run for held in self._of.values() for run in held)
+
+    @property
+    def jobs(self) -> list[JobId]:
+        """Of which runs are held."""
+        return [*self._of]
+
+    def holds(self, job: JobId) -> bool:
+        """Whether any of this job is held."""
+        return job in self._of
+
+    def has(self, run: RunId, job: JobId) -> bool:
+        """Whether it is there."""
+        held = self._of.get(job)
+        return held is not None and run in held
+
+    def add(self, run: LiveRun) -> None:
+        """Have it wait; one that is there already is replaced where it stands."""
+        self._of.setdefault(run.job_id, Held()).add(run)
+
+    def pop(self, job: JobId, count: int) -> list[LiveRun]:
+        """Take out so many of this job at most, those that go first."""
+        held = self._of.get(job)
+        popped: list[LiveRun] = []
+        while held is not None and len(popped) < count and (run := held.pop()) is not None:
+            popped.append(run)
+        self._drop_if_empty(job)
+        return popped
+
+    def discard(self, run: RunId, job: JobId) -> LiveRun | None:
+        """Take this one out; None if it isn't there."""
+        held = self._of.get(job)
+        found = held.discard(run) if held is not None else None
+        self._drop_if_empty(job)
+        return found
+
+    def drop_shards(self, shards: Collection[ShardId]) -> None:
+        """Take out all runs of these shards."""
+        for job, held in [*self._of.items()]:
+            held.drop_shards(shards)
+            self._drop_if_empty(job)
+
+    def _drop_if_empty(self, job: JobId) -> None:
+        if job in self._of and not self._of[job]:
+            del self._of[job]
+
+
+class Held:
+    """Those of one job, each of them once; `pop` gives the one that goes next."""
+
+    def __init__(self) -> None:
+        self._runs: dict[RunId, LiveRun] = {}
+        self._heap: list[tuple[datetime, int, RunId]] = []
+        """Entries are stale unless their run is there."""
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __contains__(self, run: RunId) -> bool:
+        return run in self._runs
+
+    def __iter__(self) -> Iterator[LiveRun]:
+        """In no order."""
+        return iter(self._runs.values())
+
+    def add(self, run: LiveRun) -> None:
+        """Have it wait; one that is there already is replaced where it stands."""
+        run_id = run.key.run_id
+        if run_id not in self._runs:
+            heapq.heappush(self._heap, _place(run))
+        self._runs[run_id] = run
+        if len(self._heap) > 2 * len(self._runs) + _SLACK:
+            self._heap = [_place(each) for each in self._runs.values()]
+            heapq.heapify(self._heap)
+
+    def pop(self) -> LiveRun | None:
+        """Take out the one that goes first; None when nothing waits."""
+        while self._heap:
+            run = self._runs.pop(heapq.heappop(self._heap)[2], None)
+            if run is not None:
+                return run
+        return None
+
+    def discard(self, run: RunId) -> LiveRun | None:
+        """Take this one out; None if it isn't there."""
+        return self._runs.pop(run, None)
+
+    def drop_shards(self, shards: Iterable[ShardId]) -> None:
+        """Take out all runs of these shards."""
+        gone = set(shards)
+        self._runs = {at: run for at, run in self._runs.items() if run.shard not in gone}
+
+
+def _place(run: LiveRun) -> tuple[datetime, int, RunId]:
+    return run.due_at - CLASS_STEP * run.priority, run.key.run_id.int, run.key.run_id

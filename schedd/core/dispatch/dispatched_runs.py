@@ -1,0 +1,93 @@
+"""Runs that are with workers, as an owner knows them. Pure.
+
+    handed out, or read so ──add──→ under way ──report──→ about to be stored ──pop──→ gone
+
+Invariant: `late` is asked by each round of dispatch while something late waits, so it costs what is
+late and under way, however much else runs; and one that is known not to be paced is looked at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar, overload
+
+from schedd.core.ids import RunId, ShardId, Token
+from schedd.core.runs.model import LiveRun
+
+D = TypeVar("D")
+
+
+class Running(Mapping[RunId, LiveRun]):
+    """By their ids; each as it was last handed out, or read."""
+
+    def __init__(self) -> None:
+        self._runs: dict[RunId, LiveRun] = {}
+        self._reported: dict[RunId, Token] = {}
+        """Those whose result is here, and about to be stored. They take no slot."""
+        self._late: dict[RunId, LiveRun] = {}
+        """Of those under way: late ones, but for those that aren't paced."""
+        self._unpaced: dict[RunId, Token] = {}
+        """Late ones that aren't: who was let go as that stays so, whatever its job is edited to."""
+
+    def __getitem__(self, run_id: RunId) -> LiveRun:
+        return self._runs[run_id]
+
+    def __iter__(self) -> Iterator[RunId]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __contains__(self, run_id: object) -> bool:
+        return run_id in self._runs
+
+    @overload
+    def get(self, run_id: RunId, default: None = None, /) -> LiveRun | None: ...
+    @overload
+    def get(self, run_id: RunId, default: D, /) -> LiveRun | D: ...
+    def get(self, run_id: RunId, default: D | None = None, /) -> LiveRun | D | None:
+        """The run of this id, if it is there."""
+        return self._runs.get(run_id, default)
+
+    @property
+    def late(self) -> list[LiveRun]:
+        """The late ones under way, but for those that were found `unpaced`."""
+        return [*self._late.values()]
+
+    def unpaced(self, runs: Iterable[LiveRun]) -> None:
+        """Their jobs aren't paced: nothing waits for their slots."""
+        for run in runs:
+            self._unpaced[run.key.run_id] = run.token
+            self._late.pop(run.key.run_id, None)
+
+    def add(self, run: LiveRun) -> None:
+        """It runs, or is armed, under this token."""
+        run_id = run.key.run_id
+        self._runs[run_id] = run
+        known = self._reported.get(run_id), self._unpaced.get(run_id)
+        if run.late and run.token not in known:
+            self._late[run_id] = run
+        else:
+            self._late.pop(run_id, None)
+
+    def report(self, run_id: RunId, token: Token) -> LiveRun | None:
+        """A result came of this assignment; gives its run, if it stands here."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            self._reported[run_id] = token
+            if run.token == token:
+                self._late.pop(run_id, None)
+        return run
+
+    def pop(self, run_id: RunId) -> LiveRun | None:
+        """It isn't with its worker any more; gives what stood here."""
+        self._late.pop(run_id, None)
+        self._unpaced.pop(run_id, None)
+        self._reported.pop(run_id, None)
+        return self._runs.pop(run_id, None)
+
+    def drop_shards(self, shards: Iterable[ShardId]) -> None:
+        """Take out all runs of these shards."""
+        gone = set(shards)
+        for run_id in [run_id for run_id, run in self._runs.items() if run.shard in gone]:
+            self.pop(run_id)

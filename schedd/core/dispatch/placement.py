@@ -1,0 +1,169 @@
+"""Which worker gets a run, among those that can do it.
+
+    able      it may work for the namespace, and has the executor, the handler, the labels and, all
+              of them free, the slots
+    prefer    of the able ones those that have the most of the labels that the job would rather have
+    placement of these  SPREAD  the one with the most granted slots left
+                        PACK    the one with the fewest, so that others stay free
+                        STICKY  the same one for the same job, as long as it is there and has a slot
+              none of them   BROADCAST  each gets a run of its own (`broadcast`)
+
+What is preferred is never waited for: whoever can do it and has a slot now goes before whoever
+would suit better later. Who has said that it can't do this job (an older version, say) is asked
+again only where there is nobody else. How one is found among many: `offers`.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from math import inf
+from typing import Final, TypeAlias
+
+from schedd.core.ids import IncarnationId, JobId
+from schedd.core.jobs.definition import Definition, Placement
+from schedd.core.jobs.labels import Match
+from schedd.core.runs.model import Incarnation, LiveRun
+from schedd.core.runs.pools import NO_POOL, PoolKey
+from schedkit.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a run waits for. Runs of equal need wait in one line."""
+
+    action: str
+    handler: str = ""
+    slots: int = 1
+    require: tuple[Match, ...] = ()
+    pool: PoolKey = NO_POOL
+    """Asked of no worker: it is for the line, and has to have room."""
+    each: bool = False
+    """Of a broadcast: it goes to no worker, but has a run made for each that could do it."""
+    worker: str | None = None
+    """The name of the one that it is for; None: whoever can do it."""
+    namespace: str = ""
+
+
+def need_of(definition: Definition, run: LiveRun) -> Need:
+    """What this run of the job asks for."""
+    return Need(
+        definition.action,
+        definition.handler,
+        definition.slots,
+        definition.require,
+        definition.pool,
+        definition.placement is Placement.BROADCAST and run.parent is None,
+        run.target,
+        definition.namespace,
+    )
+
+
+def asked_of_worker(definition: Definition) -> Need:
+    """What any run of the job, or of its children, asks of the worker that does it."""
+    return Need(
+        definition.action,
+        definition.handler,
+        definition.slots,
+        definition.require,
+        namespace=definition.namespace,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Unable:
+    """What a worker said of a job that it can't run."""
+
+    generation: int
+    """Of the definition: of another one it has said nothing."""
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Offer:
+    """Slots that a worker has granted to this member and that are still unused."""
+
+    incarnation: Incarnation
+    slots: int
+    last: float = inf
+    """The greatest rank (`core/dispatch/priority_order.py`) of a run that they are for: what goes
+    after it leaves them to another member.
+    """
+    unable: Mapping[JobId, Unable] = field(default_factory=dict)
+    """Jobs that it has refused for want of something."""
+
+    @property
+    def id(self) -> IncarnationId:
+        """The incarnation's id."""
+        return self.incarnation.id
+
+
+Skill: TypeAlias = tuple[
+    str,
+    int,
+    tuple[str, ...],
+    tuple[str, ...],
+    tuple[tuple[str, str], ...],
+    frozenset[str] | None,
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What runs look at in a worker, beyond what it runs and how many slots it has."""
+
+    labels: frozenset[str] = frozenset()
+    """Keys of labels that some require, or prefer."""
+    names: frozenset[str] = frozenset()
+    """Workers that some are for alone."""
+
+
+NOTHING: Final = Asked()
+
+
+def asked_by(needs: Iterable[Need]) -> Asked:
+    """What runs of these needs look at."""
+    labels: set[str] = set()
+    names: set[str] = set()
+    for need in needs:
+        labels.update(match.key for match in need.require)
+        if need.worker is not None:
+            names.add(need.worker)
+    return Asked(frozenset(labels), frozenset(names))
+
+
+def skill_of(worker: Incarnation, asked: Asked) -> Skill:
+    """All that `able` looks at: workers that have it alike can do the same of the runs that ask for
+    no more than this.
+    """
+    labels = tuple(sorted((key, worker.labels[key]) for key in asked.labels & worker.labels.keys()))
+    name = worker.worker if worker.worker in asked.names else ""
+    has = tuple(worker.actions), tuple(worker.handlers), labels
+    return name, worker.slots, *has, worker.namespaces
+
+
+def able(worker: Incarnation, need: Need) -> bool:
+    """Whether the worker may work for the namespace, and has the executor, the handler, the labels
+    and, if all of them are free, the slots. Nobody is able to do a broadcast itself.
+    """
+    if need.each or (need.worker is not None and need.worker != worker.worker):
+        return False
+    if not worker.may_work_for(need.namespace):
+        return False
+    if need.action not in worker.actions or need.slots > worker.slots:
+        return False
+    if need.handler and need.handler not in worker.handlers:
+        return False
+    return all(match.fits(worker.labels) for match in need.require)
+
+
+def refused(unable: Mapping[JobId, Unable], definition: Definition) -> Unable | None:
+    """What a worker with these said of a job as it is now."""
+    found = unable.get(definition.job_id)
+    return found if found and found.generation == definition.generation else None
+
+
+def weight(worker: str, job: JobId) -> bytes:
+    """Rendezvous hashing: when a worker comes or goes, only the jobs that were, or are now, its own
+    move. By its name, which outlives its incarnations.
+    """
+    return hashlib.sha256(job.bytes + worker.encode()).digest()

@@ -1,0 +1,153 @@
+"""A line: ready runs of one need and class, by age. The first of them; the rest stays in its rows.
+
+    add ──→ heap ──oldest──→ out
+              │ more than twice MOST: the last ones are left, and so is whatever goes after them
+              ╰─→ cut          short of runs: it wants a scan, which makes the cut anew
+
+A scan reads all rows in no order, so while it is under way a line takes the first of what comes by
+a cut of the scan's own, and that is the cut from then on. What others bring meanwhile goes by it,
+too: a line that has room for all is whole again, however much comes.
+
+Invariants
+- What is here goes before all that was left: taken from here, the oldest first, runs go in the
+  order in which they would go if all were here. Only while a scan is under way may one go before
+  another that isn't read yet.
+- A line that has left some is there until a scan has found nothing left of it, be it empty.
+"""
+
+import heapq
+from dataclasses import field
+from typing import Final
+
+from schedd.core.dispatch.placement import Need
+from schedd.core.dispatch.priority_order import Place, place_of
+from schedd.core.ids import RunId
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.model import LiveRun
+from schedd.core.runs.pools import NO_POOL, PoolKey, Rooms
+from schedd.core.timers.catch_up_limits import Room
+from schedkit.records import dataclass
+
+MOST: Final = 20_000
+"""Runs that a line keeps when it leaves some, of about 1 KB each; it has up to twice as many. A
+member hands out some thousand in a second, and a scan that brings more takes some seconds.
+"""
+_SLACK = 1_000
+
+
+@dataclass(slots=True)
+class Line:
+    """Runs of one need and priority: by age in a heap, whose entries are stale unless in `runs`."""
+
+    need: Need | None
+    priority: Priority
+    late: bool = False
+    paced: bool = False
+    most: int = MOST
+    runs: dict[RunId, LiveRun] = field(default_factory=dict)
+    heap: list[Place] = field(default_factory=list)
+    cut: Place | None = None
+    """The first that was left, or would have been; None: all are here."""
+    scanned: Place | None = None
+    """Of what the present scan has brought, as `cut`."""
+    of: tuple[int, int, bool] = field(init=False)
+    """Priority, width and whether it is on time: by these a head is told. Plain values, for each
+    look hashes them.
+    """
+
+    def __post_init__(self) -> None:
+        self.of = int(self.priority), self.need.slots if self.need else 1, not self.late
+
+    @property
+    def width(self) -> int:
+        """Slots of each; one where the need isn't known."""
+        return self.of[1]
+
+    @property
+    def pool(self) -> PoolKey:
+        """That its runs go in; none where the need isn't known."""
+        return self.need.pool if self.need else NO_POOL
+
+    @property
+    def leaves_some(self) -> bool:
+        """Whether runs of it may be in rows alone."""
+        return self.cut is not None or self.scanned is not None
+
+    @property
+    def short(self) -> bool:
+        """Whether it is time to read what was left."""
+        return self.cut is not None and len(self.runs) < self.most // 2
+
+    def asks(self, room: Room, pools: Rooms | None) -> int:
+        """How many of its runs may go now."""
+        count = len(self.runs)
+        if pools is not None:
+            count = pools.most(count, self.pool)
+        return room.most(count, self.width, paced=self.paced) if self.late else count
+
+    def add(self, run: LiveRun, *, scanning: bool = False) -> bool:
+        """Have it wait here; False: it is left, and isn't here any more if it was. `scanning`: all
+        rows are being read.
+        """
+        run_id = run.key.run_id
+        known = self.runs.get(run_id)
+        if known is None or known.ready_at != run.ready_at:
+            place = place_of(run)
+            cut = self.scanned if scanning else self.cut
+            if cut is not None and place >= cut:
+                self.runs.pop(run_id, None)
+                return False
+            self.runs[run_id] = run
+            heapq.heappush(self.heap, place)
+            if len(self.heap) > 2 * len(self.runs) + _SLACK:
+                self.heap = [place_of(each) for each in self.runs.values()]
+                heapq.heapify(self.heap)
+        self.runs[run_id] = run
+        return True
+
+    def oldest(self) -> Place | None:
+        """The place of the one that goes first."""
+        while self.heap:
+            if self._is_here(self.heap[0]):
+                return self.heap[0]
+            heapq.heappop(self.heap)
+        return None
+
+    def leave(self, *, scanning: bool) -> list[LiveRun]:
+        """What is too much, taken out: it is left."""
+        if len(self.runs) <= 2 * self.most:
+            return []
+        places = sorted(place for place in self.heap if self._is_here(place))
+        if len(places) > len(self.runs):  # some stand there twice
+            places = [*dict.fromkeys(places)]
+        self.heap, gone = places[: self.most], places[self.most :]  # sorted, so a heap
+        if scanning:
+            self.scanned = sooner(self.scanned, gone[0])
+        else:
+            self.cut = sooner(self.cut, gone[0])
+        return [self.runs.pop(place.run) for place in gone]
+
+    def end_scan(self) -> None:
+        """All that waits was read: what wasn't taken in meanwhile is all that is left."""
+        self.cut, self.scanned = self.scanned, None
+
+    def break_scan_off(self) -> list[LiveRun]:
+        """It came to no end: what was left is left, by it or before. Gives what goes after that,
+        taken out.
+        """
+        cut = sooner(self.cut, self.scanned)
+        self.cut, self.scanned = cut, None
+        if cut is None:
+            return []
+        return [self.runs.pop(p.run) for p in self.heap if p >= cut and self._is_here(p)]
+
+    def _is_here(self, place: Place) -> bool:
+        run = self.runs.get(place.run)
+        return run is not None and run.ready_at == place.since
+
+
+def sooner(one: Place | None, other: Place | None) -> Place | None:
+    """The one that goes first; None is no place."""
+    if one is None or other is None:
+        return one or other
+    return min(one, other)

@@ -1,0 +1,396 @@
+"""Ready runs that wait for a slot, in lines, one for each need and class
+(`core/dispatch/ready_buckets.py`).
+
+    add → unsorted ──popped, its need looked up──→ its line ──popped when a worker fits──→ out
+
+Of lines with more than memory should hold the last runs stay in their rows. What a scan brings goes
+into its line at once, if another of that line (`core/dispatch/ready_bucket_ids.py`) was looked up
+before: else what nobody can do, looked up and left again and again, would hide what stands behind
+it.
+
+Invariants
+- A line is of late runs or of others, and of paced ones or not: what there is no room for holds
+  nobody up.
+- `take` gives the smallest ranks (`core/dispatch/priority_order.py`) among the lines whose oldest
+  may go. A line that no worker fits holds nobody up, however long it is, and costs one look a
+  round.
+- Adding a run that stands there already costs nothing and leaves its place: a scan adds all runs
+  each second.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from schedd.core.dispatch.placement import Need
+from schedd.core.dispatch.priority_order import CLASS_STEP
+from schedd.core.dispatch.ready_bucket_ids import PACED, needs_of
+from schedd.core.dispatch.ready_buckets import MOST, Line
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.model import LiveRun
+from schedd.core.runs.pools import PoolKey, Rooms
+from schedd.core.timers.catch_up_limits import Room
+from schedkit.records import dataclass, replace
+
+Fits: TypeAlias = Callable[[Need | None], bool]
+"""Whether some worker can do a run of this need; None: its need isn't known yet."""
+Goes: TypeAlias = Callable[[Need | None, float], bool]
+"""Whether a run of this need and rank may go now."""
+
+_Of: TypeAlias = tuple[Need | None, Priority, bool, bool]
+"""A line is of equal ones: need, priority, whether late, and then whether paced."""
+
+MOST_NEEDS: Final = 10_000
+"""Of which it is kept what they need."""
+
+
+def _any(_: Need | None, _rank: float = 0.0) -> bool:
+    return True
+
+
+def _knows_none(_: JobId) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What waits in one priority of runs that take equally many slots. All of it is of the same
+    runs: a worker asks whether the oldest would fit.
+    """
+
+    priority: Priority
+    waiting_since: datetime
+    slots: int
+    """That all of them ask for."""
+    least: int = 1
+    """That each of them takes."""
+
+
+class ReadyQueue:
+    """Runs that wait for a slot, each at most once. `most`: runs that a line keeps which leaves
+    some.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._lines: dict[_Of, Line] = {}
+        self._where: dict[RunId, Line] = {}
+        self._needs: dict[int, Need | None] = {}
+        """What runs need whose jobs' numbers are these; None: members don't agree on that."""
+        self._scanning = False
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __contains__(self, run: RunId) -> bool:
+        return run in self._where
+
+    def __iter__(self) -> Iterator[LiveRun]:
+        """The waiting runs, in no order."""
+        return (run for line in self._lines.values() for run in line.runs.values())
+
+    @property
+    def leaves_some(self) -> bool:
+        """Whether runs may wait in their rows alone."""
+        return any(line.leaves_some for line in self._lines.values())
+
+    @property
+    def short(self) -> bool:
+        """Whether it is time for a scan: of some line that has left runs few are here."""
+        return not self._scanning and any(line.short for line in self._lines.values())
+
+    @property
+    def late(self) -> int:
+        """How many of them are late."""
+        return sum(len(line.runs) for line in self._lines.values() if line.late)
+
+    @property
+    def paced(self) -> int:
+        """How many are known to be paced."""
+        return sum(len(line.runs) for line in self._lines.values() if line.paced)
+
+    @property
+    def unsorted_late(self) -> int:
+        """How many late ones nobody knows the need of."""
+        lines = self._lines.values()
+        return sum(len(line.runs) for line in lines if line.late and line.need is None)
+
+    def add(
+        self,
+        runs: Iterable[LiveRun],
+        need: Need | None = None,
+        *,
+        paced: bool | None = None,
+    ) -> int:
+        """Have these wait; gives how many are new here. One that is there already is replaced where
+        it stands, unless a `need`, or whether it is `paced`, says that it belongs elsewhere; so
+        does the line of its job, if nobody says more. One whose job's line has changed, to one that
+        isn't known, is to be looked up.
+        """
+        fresh = 0
+        for run in runs:
+            run_id = run.key.run_id
+            line = self._where.get(run_id)
+            new = line is None
+            if line is not None and line.pool and line.runs[run_id].shard != run.shard:
+                self.discard(run_id)  # its job has moved, into another pool or out of it
+                line = None
+            its, slow = (need, paced) if need is not None else self._told_by_line(run, paced)
+            if (
+                line is None
+                or line.priority != run.priority
+                or line.late != run.late
+                or (its and its != line.need)
+                or (its is None and line.need and _differs(line.runs[run_id], run))
+                or (run.late and slow is not None and slow != line.paced)
+            ):
+                self.discard(run_id)
+                slow = run.late and (run.paced if slow is None else slow)
+                line = self._where[run_id] = self._line((its, run.priority, run.late, slow))
+            if line.add(run, scanning=self._scanning):
+                fresh += new
+                self._gone(line.leave(scanning=self._scanning))
+            else:
+                self._gone([run])
+        return fresh
+
+    def learnt(self, run_id: RunId) -> bool:
+        """Whether what this run needs is known by now, of one that stands here unsorted."""
+        line = self._where.get(run_id)
+        if line is None or line.need is not None:
+            return False
+        return self._told_by_line(line.runs[run_id], None)[0] is not None
+
+    def is_unsorted(self, run_id: RunId) -> bool:
+        """Whether it stands here, and nobody knows what it needs."""
+        line = self._where.get(run_id)
+        return line is not None and line.need is None
+
+    def learn(self, run: LiveRun, need: Need, generation: int) -> bool:
+        """The definition of this generation says that it needs this: so do all runs of its job's
+        line, if that is of the same generation. False: the definition is an old one.
+        """
+        if run.line is None or not _goes_by_its_job(run):
+            return True
+        if generation == run.line_generation:
+            needs = needs_of(run.line)
+            if self._needs.setdefault(needs, need) != need:
+                self._needs[needs] = None
+            if len(self._needs) > MOST_NEEDS:
+                del self._needs[next(iter(self._needs))]
+        return generation >= run.line_generation
+
+    @contextmanager
+    def scanning(self) -> Iterator[None]:
+        """Around a scan: once it has come to its end, what is left is what it has left."""
+        self._scanning = True
+        try:
+            yield
+        except BaseException:
+            for line in self._lines.values():
+                self._gone(line.break_scan_off())
+            raise
+        else:
+            for line in [*self._lines.values()]:
+                line.end_scan()
+                self._drop_if_over(line)
+        finally:
+            self._scanning = False
+
+    def pop(
+        self,
+        goes: Goes = _any,
+        room: Room | None = None,
+        least: int = 0,
+        knows: Callable[[JobId], bool] = _knows_none,
+    ) -> LiveRun | None:
+        """Take out the run that goes next among those that may; None when no such run waits."""
+        return next(iter(self.take(1, goes, room, least, knows)), None)
+
+    def take(
+        self,
+        count: int,
+        goes: Goes = _any,
+        room: Room | None = None,
+        least: int = 0,
+        knows: Callable[[JobId], bool] = _knows_none,
+        pools: Rooms | None = None,
+    ) -> list[LiveRun]:
+        """Take out the runs that go next among those that may, in order, at most `count`. What is
+        late goes as far as there is room, and takes it; None: as much as likes; so does what is in
+        a pool. `least`: of this class and those above (`class_of`). `knows`: whether what a job
+        needs can be told at once.
+
+        What doesn't go, or has no room, asks the rest of its line nothing: what comes after it goes
+        no sooner. So each line is asked once in vain, however many are taken.
+        """
+        room = Room() if room is None else room
+        lines = [line for line in self._lines.values() if line.priority - line.late >= least]
+        heads = [(place, at) for at, line in enumerate(lines) if (place := line.oldest())]
+        heapq.heapify(heads)
+        taken: list[LiveRun] = []
+        while heads and len(taken) < count:
+            place, at = heads[0]
+            line = lines[at]
+            known = not line.late or line.need is not None or knows(line.runs[place.run].job_id)
+            fits = not line.late or room.fits(line.width, paced=line.paced, known=known)
+            fits = fits and (pools is None or pools.fits(line.pool))
+            if not fits or not goes(line.need, place.rank):
+                heapq.heappop(heads)
+                continue
+            if line.late:
+                room.take(line.width, paced=line.paced, known=known)
+            if pools is not None:
+                pools.take(line.pool)
+            run = self.discard(place.run)
+            assert run is not None, "it stood in its line"
+            taken.append(replace(run, paced=line.paced) if run.paced != line.paced else run)
+            following = line.oldest()
+            if following is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (following, at))
+        return taken
+
+    def count(self, fits: Fits) -> int:
+        """How many wait in the lines that fit, but for paced ones and those in pools."""
+        lines = (line for line in self._lines.values() if not line.paced and not line.pool)
+        return sum(len(line.runs) for line in lines if fits(line.need))
+
+    @property
+    def needs(self) -> list[Need]:
+        """Those that are known of what waits, some of them more than once."""
+        return [line.need for line in self._lines.values() if line.need]
+
+    @property
+    def has_pooled(self) -> bool:
+        """Whether any is known to be of a pool."""
+        return any(line.pool for line in self._lines.values())
+
+    @property
+    def pooled(self) -> int:
+        """How many are known to be of pools."""
+        return sum(len(line.runs) for line in self._lines.values() if line.pool)
+
+    def pools(self) -> set[PoolKey]:
+        """Those that some of them wait for."""
+        return {line.pool for line in self._lines.values() if line.pool}
+
+    def of_pools(self) -> Counter[PoolKey]:
+        """How many are known to wait for each."""
+        found: Counter[PoolKey] = Counter()
+        for line in self._lines.values():
+            if line.pool:
+                found[line.pool] += len(line.runs)
+        return found
+
+    def oldest(self) -> datetime | None:
+        """Since when the one waits that waits longest; None: nothing waits."""
+        places = (line.oldest() for line in self._lines.values())
+        return min((place.since for place in places if place is not None), default=None)
+
+    def heads(
+        self, fits: Fits = _any, room: Room | None = None, pools: Rooms | None = None
+    ) -> list[Head]:
+        """What waits and fits, a head for each priority and width, HIGH first and then the widest.
+        A run whose need isn't known yet counts for one slot. What is late has heads of its own, in
+        the place that it has here: as if it had waited less. They ask for what there is room for,
+        in their pools too; of lines that share a pool, or room for what is late, the one whose
+        oldest goes first has it first.
+        """
+        left = Room() if room is None else replace(room)
+        places = None if pools is None else pools.copy()
+        found: dict[tuple[int, int, bool], tuple[datetime, int]] = {}
+        lines = [
+            (place, line)
+            for line in self._lines.values()
+            if (place := line.oldest()) is not None and fits(line.need)
+        ]
+        lines.sort(key=lambda each: each[0].rank)
+        for oldest, line in lines:
+            if runs := line.asks(left, places):
+                if places is not None:
+                    places.take(line.pool, runs)
+                if line.late:
+                    left.take_all(runs, line.width, paced=line.paced)
+                since, slots = found.get(line.of, (oldest.since, 0))
+                found[line.of] = (min(oldest.since, since), slots + runs * line.width)
+        return [
+            Head(
+                Priority(priority),
+                since if on_time else since + CLASS_STEP,
+                slots,
+                width,
+            )
+            for (priority, width, on_time), (since, slots) in sorted(found.items(), reverse=True)
+        ]
+
+    def unsort(self, which: Fits) -> set[JobId]:
+        """Forget what the runs of these lines need of which no scan has told their job's line, for
+        their definitions may have changed; gives their jobs.
+        """
+        lines = [line for line in self._lines.values() if which(line.need)]
+        runs = [run for line in lines for run in line.runs.values() if run.line is None]
+        for run in runs:
+            self.discard(run.key.run_id)
+        self.add(runs)
+        return {run.job_id for run in runs}
+
+    def unsort_pooled(self, jobs: Collection[JobId]) -> None:
+        """Forget what runs of these jobs need that wait in pools: they may be in others by now."""
+        lines = [line for line in self._lines.values() if line.pool]
+        runs = [run for line in lines for run in line.runs.values() if run.job_id in jobs]
+        for run in runs:
+            self.discard(run.key.run_id)
+        self.add(replace(run, line=None) for run in runs)
+
+    def discard(self, run: RunId) -> LiveRun | None:
+        """Take this run out wherever it stands."""
+        line = self._where.pop(run, None)
+        if line is None:
+            return None
+        gone = line.runs.pop(run)
+        self._drop_if_over(line)
+        return gone
+
+    def drop_shards(self, shards: Iterable[ShardId]) -> None:
+        """Take out all runs of these shards."""
+        gone = set(shards)
+        for run in [run for run in self if run.shard in gone]:
+            self.discard(run.key.run_id)
+
+    def _told_by_line(self, run: LiveRun, paced: bool | None) -> tuple[Need | None, bool | None]:
+        """What a run needs, and whether it is paced, by the line of its job."""
+        if run.line is None or not _goes_by_its_job(run):
+            return None, paced
+        need = self._needs.get(needs_of(run.line))
+        return need, paced if need is None else bool(run.line & PACED)
+
+    def _line(self, of: _Of) -> Line:
+        line = self._lines.get(of)
+        if line is None:
+            line = self._lines[of] = Line(*of, most=self._most)
+        return line
+
+    def _drop_if_over(self, line: Line) -> None:
+        if not line.runs and not line.leaves_some:
+            self._lines.pop((line.need, line.priority, line.late, line.paced), None)
+
+    def _gone(self, runs: Iterable[LiveRun]) -> None:
+        """Their lines have let go of them."""
+        for run in runs:
+            del self._where[run.key.run_id]
+
+
+def _goes_by_its_job(run: LiveRun) -> bool:
+    """Whether it needs what its job does: not a child of a broadcast."""
+    return run.parent is None and run.target is None
+
+
+def _differs(stood: LiveRun, run: LiveRun) -> bool:
+    """Whether its row tells of another line than it did when it was put where it stands."""
+    return run.line is not None and run.line != stood.line and _goes_by_its_job(run)

@@ -1,0 +1,256 @@
+"""The offers of all workers here, in an order in which one is found without a look at each.
+
+    kinds: workers that can do the same and suit alike ──→ the offers of each, by slots and id
+    a run ──its need──→ the kinds that are able, those first that suit best ──→ one of their ends
+
+What a round costs is of its runs, and of the offers that changed, however many workers are there.
+Only STICKY weighs all that fit.
+
+Invariants
+- An offer without slots isn't here.
+- A label that no run has asked for yet tells no kinds apart: each worker may have one of its own.
+- The choice is that of `placement`, as if all offers had been looked at.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+from itertools import groupby
+from typing import Final, TypeAlias
+
+from schedd.core.dispatch.placement import (
+    NOTHING,
+    Asked,
+    Need,
+    Offer,
+    Skill,
+    able,
+    refused,
+    skill_of,
+    weight,
+)
+from schedd.core.ids import IncarnationId
+from schedd.core.jobs.definition import Definition, Placement
+from schedd.core.jobs.labels import Match
+from schedd.core.runs.model import Incarnation
+from schedkit.records import dataclass
+
+MOST_NEEDS: Final = 1_000
+"""So many are remembered with the kinds that are able."""
+
+_Wanted: TypeAlias = tuple[str, str, str, int, tuple[Match, ...], tuple[Match, ...]]
+
+
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """Offers of workers that are alike in all that runs have asked for."""
+
+    like: Incarnation
+    """Any of them."""
+    order: list[tuple[int, int, Offer]] = field(default_factory=list)
+    """By slots and then by id, the fewest first."""
+
+    def put(self, offer: Offer) -> None:
+        insort(self.order, (offer.slots, offer.id.int, offer))
+
+    def drop(self, offer: Offer) -> None:
+        del self.order[bisect_left(self.order, (offer.slots, offer.id.int))]
+
+    def fitting(self, slots: int, rank: float, *, fewest: bool = False) -> Iterator[Offer]:
+        """Those that would take such a run, the ones with the most slots first, or the fewest."""
+        first, last = bisect_left(self.order, (slots,)), len(self.order)
+        for at in range(first, last) if fewest else range(last - 1, first - 1, -1):
+            offer = self.order[at][2]
+            if rank <= offer.last:
+                yield offer
+
+
+class Offers:
+    """What may be used now, each worker's at most once."""
+
+    def __init__(self, offers: Iterable[Offer] = ()) -> None:
+        self._asked = NOTHING
+        self._offers: dict[IncarnationId, Offer] = {}
+        self._skills: dict[IncarnationId, Skill] = {}
+        self._kinds: dict[Skill, _Kind] = {}
+        self._able: dict[_Wanted, list[tuple[int, _Kind]]] = {}
+        self._named: dict[str, set[IncarnationId]] = {}
+        self.slots = 0
+        """All of them together."""
+        for offer in offers:
+            self.put(offer)
+
+    def __iter__(self) -> Iterator[Offer]:
+        return iter(self._offers.values())
+
+    def __len__(self) -> int:
+        return len(self._offers)
+
+    # -- what is offered --
+
+    def put(self, offer: Offer) -> None:
+        """This is what its worker offers now, in place of what it did."""
+        before = self._offers.get(offer.id)
+        if before is None or before.incarnation is not offer.incarnation or offer.slots <= 0:
+            self.drop(offer.id)
+            if offer.slots > 0:
+                self._enter(offer)
+                self._named.setdefault(offer.incarnation.worker, set()).add(offer.id)
+                self._offers[offer.id] = offer
+                self.slots += offer.slots
+        else:
+            kind = self._kinds[self._skills[offer.id]]
+            kind.drop(before)
+            kind.put(offer)
+            self._offers[offer.id] = offer
+            self.slots += offer.slots - before.slots
+
+    def drop(self, incarnation: IncarnationId) -> None:
+        """It offers nothing."""
+        if (offer := self._offers.pop(incarnation, None)) is not None:
+            self.slots -= offer.slots
+            self._kinds[self._skills.pop(incarnation)].drop(offer)
+            named = self._named[offer.incarnation.worker]
+            named.remove(incarnation)
+            if not named:
+                del self._named[offer.incarnation.worker]
+
+    def is_by(self, incarnation: Incarnation) -> bool:
+        """Whether what is offered is by it as it is now."""
+        offer = self._offers.get(incarnation.id)
+        return offer is not None and offer.incarnation is incarnation
+
+    def take(self, incarnation: IncarnationId, slots: int) -> None:
+        """So many of its slots aren't offered any more."""
+        if (offer := self._offers.get(incarnation)) is not None:
+            self._lower(offer, offer.slots - slots, offer.last)
+
+    def lower(self, incarnation: IncarnationId, slots: int, last: float) -> None:
+        """No more slots than that are offered, and for no greater rank; what is less already
+        stays so.
+        """
+        if (offer := self._offers.get(incarnation)) is not None:
+            self._lower(offer, min(offer.slots, slots), min(offer.last, last))
+
+    def _lower(self, offer: Offer, slots: int, last: float) -> None:
+        if slots <= 0:
+            self.drop(offer.id)
+        elif slots != offer.slots:
+            kind = self._kinds[self._skills[offer.id]]
+            kind.drop(offer)
+            self.slots += slots - offer.slots
+            offer.slots = slots
+            kind.put(offer)
+        offer.last = last
+
+    # -- what a run finds --
+
+    def any(self, rank: float) -> bool:
+        """Whether some slot is for a run of this rank, whatever it needs."""
+        return any(next(kind.fitting(1, rank), None) is not None for kind in self._kinds.values())
+
+    def free(self, need: Need, rank: float) -> bool:
+        """Whether one of these would take a run of this need and rank now."""
+        if need.worker is not None:
+            return next(self._of_one(need, rank), None) is not None
+        kinds = self._which(need)
+        return any(next(kind.fitting(need.slots, rank), None) is not None for _, kind in kinds)
+
+    def choose(self, definition: Definition, need: Need, rank: float) -> Offer | None:
+        """The one for a run of this job, by the rules of `placement`; ties go by the incarnation's
+        id.
+        """
+        if need.worker is not None:
+            one = list(self._of_one(need, rank))
+            willing = [offer for offer in one if not refused(offer.unable, definition)]
+            return _best(definition, willing or one)
+        kinds = self._which(need, definition.prefer)
+        for again in (False, True):
+            for _, alike in groupby(kinds, key=lambda each: each[0]):
+                found = [
+                    offer
+                    for _, kind in alike
+                    for offer in _first(kind, definition, need.slots, rank, again=again)
+                ]
+                if found:
+                    return _best(definition, found)
+        return None
+
+    def _of_one(self, need: Need, rank: float) -> Iterator[Offer]:
+        for incarnation in self._named.get(need.worker or "", ()):
+            offer = self._offers[incarnation]
+            if offer.slots >= need.slots and rank <= offer.last and able(offer.incarnation, need):
+                yield offer
+
+    def _which(self, need: Need, prefer: tuple[Match, ...] = ()) -> list[tuple[int, _Kind]]:
+        """The kinds that are able, each with how little it suits, those first that suit best."""
+        if need.each:
+            return []
+        asked = need.namespace, need.action, need.handler, need.slots, need.require
+        wanted = *asked, prefer
+        if (found := self._able.get(wanted)) is None:
+            self._tell_apart({match.key for match in (*need.require, *prefer)})
+            found = [
+                (-sum(one.fits(kind.like.labels) for one in prefer), kind)
+                for kind in self._kinds.values()
+                if able(kind.like, need)
+            ]
+            found.sort(key=lambda each: each[0])
+            if len(self._able) >= MOST_NEEDS:
+                self._able.clear()
+            self._able[wanted] = found
+        return found
+
+    def _enter(self, offer: Offer) -> None:
+        skill = skill_of(offer.incarnation, self._asked)
+        self._skills[offer.id] = skill
+        kind = self._kinds.get(skill)
+        if kind is None:
+            self._forget_empty()
+            self._able.clear()
+            kind = self._kinds[skill] = _Kind(offer.incarnation)
+        kind.put(offer)
+
+    def _forget_empty(self) -> None:
+        """Kinds come and go with their last slot, most to come again: they may be as many as those
+        that offer something.
+        """
+        if len(self._kinds) > 2 * len(self._offers):
+            self._kinds = {skill: kind for skill, kind in self._kinds.items() if kind.order}
+
+    def _tell_apart(self, labels: set[str]) -> None:
+        """Some run looks at these labels."""
+        if not labels <= self._asked.labels:
+            self._asked = Asked(self._asked.labels | labels)
+            self._kinds.clear()
+            self._able.clear()
+            for offer in self:
+                self._enter(offer)
+
+
+def _first(
+    kind: _Kind, definition: Definition, slots: int, rank: float, *, again: bool
+) -> list[Offer]:
+    """Of those of a kind that fit the one that goes first, or all where that is to be weighed.
+    `again`: among those, too, that have refused a run of the job.
+    """
+    fewest = definition.placement is Placement.PACK
+    fit = kind.fitting(slots, rank, fewest=fewest)
+    if not again:
+        fit = (offer for offer in fit if not refused(offer.unable, definition))
+    if definition.placement is Placement.STICKY:
+        return list(fit)
+    first = next(fit, None)
+    return [] if first is None else [first]
+
+
+def _best(definition: Definition, fit: Iterable[Offer]) -> Offer | None:
+    match definition.placement:
+        case Placement.PACK:
+            return min(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)
+        case Placement.STICKY:
+            job = definition.job_id
+            return max(fit, key=lambda offer: weight(offer.incarnation.worker, job), default=None)
+    return max(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)

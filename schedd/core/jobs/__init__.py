@@ -1,0 +1,1 @@
+"""What a job says: its definition, chains, labels, notifications and rights. Pure."""

@@ -1,0 +1,89 @@
+"""Access tokens: what a person or program sends to be known, and what of it is stored.
+
+    schedd_<id: 32 hex digits>_<secret: 256 bits of chance, in base64url>
+             └ found by it       └ only SHA-256 of it is stored
+
+A digest without salt and stretching is right for a secret of 256 bits of chance: nobody can guess
+one, so there is nothing to slow down; those are for passwords, which people choose.
+
+A login of the dashboard is a token, too: short-lived, and in no list. Whatever was made by a token,
+a login or another token, ends with its maker: no later than that expires, and when it is revoked.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from schedd.core.ids import AccessTokenId
+from schedd.core.jobs.rights import Identity, Kind, Role
+from schedkit.records import dataclass
+
+LIFETIME: Final = timedelta(days=30)
+"""Of one that nothing else is said of."""
+LONGEST: Final = timedelta(days=366)
+SESSION: Final = timedelta(hours=8)
+"""A login of the dashboard."""
+SECRET_BYTES: Final = 32
+
+_FORM: Final = re.compile(r"schedd_([0-9a-f]{32})_([A-Za-z0-9_-]{43})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessToken:
+    """One, as it is stored."""
+
+    id: AccessTokenId
+    digest: bytes
+    name: str
+    role: Role
+    namespaces: tuple[str, ...]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+    revoked_at: datetime | None = None
+    revoked_by: str = ""
+    maker: AccessTokenId | None = None
+    """The token or login that made it."""
+    maker_revoked_at: datetime | None = None
+    """Since when it is worth nothing by its maker, or by that one's, or so on."""
+    login: bool = False
+    makers: tuple[AccessTokenId, ...] = ()
+    """Its maker, that one's, and so on."""
+
+    @property
+    def identity(self) -> Identity:
+        """Whom it names."""
+        roles = dict.fromkeys(self.namespaces, self.role)
+        return Identity(Kind.USER, self.name, roles, self.expires_at, self.id)
+
+    @property
+    def revoked(self) -> bool:
+        """Whether it, or anything that it was made by, was revoked."""
+        return self.revoked_at is not None or self.maker_revoked_at is not None
+
+    def is_of(self, secret: str) -> bool:
+        """Whether this is its secret; takes as long for any other."""
+        return hmac.compare_digest(self.digest, digest_of(secret))
+
+
+def text_of(token: AccessTokenId, chance: bytes) -> tuple[str, bytes]:
+    """What is sent for a new one, and its digest. `chance`: SECRET_BYTES that nobody knows."""
+    secret = base64.urlsafe_b64encode(chance).decode().rstrip("=")
+    return f"schedd_{token.hex}_{secret}", digest_of(secret)
+
+
+def read(text: str) -> tuple[AccessTokenId, str] | None:
+    """The id and the secret of what was sent; None: it is no token."""
+    found = _FORM.fullmatch(text)
+    return None if found is None else (AccessTokenId(UUID(found[1])), found[2])
+
+
+def digest_of(secret: str) -> bytes:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode()).digest()

@@ -1,0 +1,182 @@
+"""Chains: a job that runs after others, once a cycle, when each of them has ended in it. Pure.
+
+    root fires, or is triggered ─→ a cycle ─→ its end arrives at each job that runs after it
+    arrivals of all parents ─→ judge ─→ RUN | SKIP, with why | WAIT for who may still come
+
+    success   all of them SUCCEEDED
+    failure   at least one of them FAILED
+    any       each has ended, as whatever: skipped, missed and cancelled are ends, too
+
+A cycle is the nominal instant of the root's run, so that roots that fire at the same instant share
+one; or, of a root that a person, a backfill or a submit started, that run alone. All runs of a
+cycle have its instant as their nominal one.
+
+Invariants
+- A job has one run a cycle, made or skipped: its id is reckoned from the job and the cycle.
+- A skipped one may be done by another that names it, once what kept it away was done again
+  (`redo`); what ran is never run again by itself.
+- Nothing waits for what can't come, nor longer than `LONGEST_WAIT`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Final
+from uuid import UUID
+
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.runs.lifecycle import State
+from schedkit.records import dataclass
+
+MOST_PARENTS: Final = 100
+MOST_ANCESTORS: Final = 1_000
+"""Above one job: whoever judges a join looks through all of them."""
+LONGEST_WAIT: Final = timedelta(days=7)
+"""From the first arrival: a parent that doesn't end in it is waited for no longer."""
+LOOK_SOONEST: Final = timedelta(seconds=5)
+LOOK_LATEST: Final = timedelta(minutes=5)
+OF_SCHEDULES: Final = UUID(int=0)
+"""The root of cycles that schedules begin: whoever fires at that instant shares it."""
+_MOST_NAMED: Final = 3
+
+
+class When(StrEnum):
+    """What a parent's end has to be."""
+
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    ANY = "ANY"
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What a definition says of its parents; they are named in its namespace."""
+
+    jobs: tuple[str, ...]
+    when: When = When.SUCCESS
+    with_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Which runs of a chain belong together."""
+
+    scheduled_at: datetime
+    root: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A parent's run that has ended in a cycle."""
+
+    job: str
+    run_id: RunId
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """What has arrived of one cycle at one job, that is to be judged."""
+
+    child: JobId
+    shard: ShardId
+    cycle: Cycle
+    arrived: Mapping[JobId, Ended]
+    first_at: datetime
+    """When the first of them arrived."""
+    told: Mapping[JobId, Ended] = field(default_factory=dict)
+    """Those by which it was skipped before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A join as its owner would judge it, by the definition that it knows."""
+
+    join: Join
+    generation: int
+    """Of that definition; at another one nothing is judged."""
+    after: After
+    priority: int
+    payload: bytes | None = None
+    """What the parents gave back, serialised; None: the run has its job's own."""
+    at_most_once: bool = False
+    overlap_again: str | None = None
+    """By what a run goes that does a skipped one: it is skipped for no other one."""
+
+    @property
+    def shard(self) -> ShardId:
+        """Where the job is."""
+        return self.join.shard
+
+
+class Step(StrEnum):
+    """What becomes of a join."""
+
+    RUN = "RUN"
+    SKIP = "SKIP"
+    WAIT = "WAIT"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The step, and why it is no run, in words."""
+
+    step: Step
+    why: str = ""
+
+
+def judge(
+    when: When,
+    parents: Mapping[JobId, str],
+    arrived: Mapping[JobId, Ended],
+    coming: Collection[JobId],
+    waited: timedelta,
+) -> Judged:
+    """Of a job with these `parents` (and their names), of which these have ended in the cycle, and
+    of the others these may still: in line, under way, or behind what is.
+    """
+    missing = [job for job in parents if job not in arrived]
+    awaited = [job for job in missing if job in coming]
+    if awaited and waited < LONGEST_WAIT:
+        return Judged(Step.WAIT, f"for {_named(parents[job] for job in awaited)}")
+    if awaited:
+        names = _named(parents[job] for job in awaited)
+        return Judged(Step.SKIP, f"waited {LONGEST_WAIT.days} days for {names}")
+    if missing:
+        names = _named(parents[job] for job in missing)
+        return Judged(Step.SKIP, f"{names} had no run in this cycle")
+    ends = [arrived[job] for job in parents]
+    if when is When.SUCCESS and (odd := [one for one in ends if one.state is not State.SUCCEEDED]):
+        return Judged(Step.SKIP, f"{_told(odd)}, and after.when is success")
+    if when is When.FAILURE and not any(one.state is State.FAILED for one in ends):
+        return Judged(Step.SKIP, f"{_told(ends)}, and after.when is failure")
+    return Judged(Step.RUN)
+
+
+def look_after(waited: timedelta) -> timedelta:
+    """When a join that waits is looked at next, without anything new: what can't come any more
+    says so nowhere.
+    """
+    return min(LOOK_LATEST, max(LOOK_SOONEST, waited / 2))
+
+
+def path_told(path: Sequence[str]) -> str:
+    """A cycle in the graph, for people."""
+    return " → ".join(path)
+
+
+def _told(ends: Sequence[Ended]) -> str:
+    told = [f"run {one.run_id} of {one.job} is {one.state}" for one in ends[:_MOST_NAMED]]
+    return ", ".join(told) + _more(len(ends))
+
+
+def _named(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:_MOST_NAMED]) + _more(len(listed))
+
+
+def _more(count: int) -> str:
+    return f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""

@@ -1,0 +1,1 @@
+"""The life of a run: states, retries, overlap, pools, deadlines, retention. Pure."""

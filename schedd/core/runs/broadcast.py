@@ -1,0 +1,141 @@
+"""Broadcasts: one run of the job's, and a child of it for each worker that could do it.
+
+    the parent  PENDING ──its turn: children are made──→ RUNNING ──the last has ended──→ its end
+    a child     a run like any other, for one worker alone, by name; it waits for that one's return
+
+The parent is the run that is accounted for: overlap, `max_runs`, the job's history, failures in a
+row, dead letters and what people are told of go by it. A child is none of that. No worker has the
+parent, so what ends a run for its worker's sake (a result, a loss, a refusal) never meets it.
+
+    cancelled, itself                                   CANCELLED, for its reason
+    all children SUCCEEDED                              SUCCEEDED
+    else, its job deleted and the rest CANCELLED        CANCELLED (DELETED)
+    else                                                FAILED (CHILDREN_FAILED), naming them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from schedd.core.dispatch.placement import Need, able
+from schedd.core.ids import JobId, ShardId
+from schedd.core.jobs.definition import Definition
+from schedd.core.jobs.notifications import Notices
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Incarnation, LiveRun, RunKey
+from schedkit.records import dataclass, replace
+
+WORKER_AWAY: Final = timedelta(minutes=10)
+"""For how long a child waits for its worker's return where its job has no `start_deadline`."""
+NAMED_AT_MOST: Final = 20
+"""Children that the end of a broadcast names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """How a child ended."""
+
+    worker: str
+    state: State
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a broadcast ends."""
+
+    state: State
+    reason: Reason | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A broadcast that may have come to its end, with what its job says of that."""
+
+    key: RunKey
+    job_id: JobId
+    shard: ShardId
+    pause_after: int = 0
+    """How many failures in a row pause its job; 0: nobody counts."""
+    notices: Notices | None = None
+    """What its job wants told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What was done with broadcasts: those that ended, and children of those that are cancelled."""
+
+    ended: list[LiveRun]
+    waited: list[tuple[RunKey, JobId, Reason | None]]
+    """Children that waited, and have ended; why, as their rows have it."""
+    cancelled: list[LiveRun]
+    """Children that run; their workers are to be told."""
+
+
+def own(run: LiveRun, definition: Definition) -> Definition:
+    """What of its job's definition a run goes by: of a child nobody counts failures or turns, and
+    nobody is told.
+    """
+    if run.parent is None:
+        return definition
+    return replace(definition, notices=None, pause_after_failures=0, max_runs=0)
+
+
+def targets(need: Need, workers: Iterable[Incarnation]) -> tuple[str, ...]:
+    """Those that could do it, all their slots free; each name once."""
+    plain = replace(need, each=False)
+    return tuple(sorted({one.worker for one in workers if able(one, plain)}))
+
+
+def waits_for_worker(definition: Definition) -> timedelta:
+    """For how long a child waits for its worker's return."""
+    return definition.start_deadline or WORKER_AWAY
+
+
+def end_of(children: Sequence[Child], cancelled: Reason | None, *, deleted: bool) -> End:
+    """How a broadcast ends whose children have. `cancelled`: it is, for this; `deleted`: its job
+    is.
+    """
+    failed = [child for child in children if child.state is not State.SUCCEEDED]
+    if cancelled is not None:
+        return End(State.CANCELLED, cancelled, _told(failed, len(children)))
+    if not failed:
+        return End(State.SUCCEEDED)
+    told = _told(failed, len(children))
+    if deleted and all(child.state is State.CANCELLED for child in failed):
+        return End(State.CANCELLED, Reason.DELETED, told)
+    return End(State.FAILED, Reason.CHILDREN_FAILED, told)
+
+
+def _told(failed: Sequence[Child], of: int) -> str:
+    """Such as "2 of 5 didn't succeed: w1 (EXIT_CODE), w2 (MISSED)"."""
+    if not failed:
+        return ""
+    named = [
+        f"{child.worker} ({child.reason or child.state})"
+        for child in sorted(failed, key=lambda child: child.worker)[:NAMED_AT_MOST]
+    ]
+    more = ", …" if len(failed) > NAMED_AT_MOST else ""
+    return f"{len(failed)} of {of} didn't succeed: {', '.join(named)}{more}"
+
+
+class Away:
+    """Since when children wait for workers that aren't there, as far as one owner has seen. A new
+    owner counts anew: it can't know better, and a child may wait longer, never shorter.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[Need, datetime] = {}
+
+    def look(self, needs: Iterable[Need], workers: Sequence[Incarnation], now: datetime) -> None:
+        """What is waited for now, and who is there to do it."""
+        away = {need for need in needs if not any(able(one, need) for one in workers)}
+        self._since = {need: self._since.get(need, now) for need in away}
+
+    def too_long(self, need: Need, definition: Definition, now: datetime) -> bool:
+        """Whether what this child waits for has been away for as long as it may wait."""
+        since = self._since.get(need)
+        return since is not None and now - since >= waits_for_worker(definition)

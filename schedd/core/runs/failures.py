@@ -1,0 +1,151 @@
+"""Kinds of failure, as `retry.retry_on` and `retry.fail_on` name them.
+
+    75 · 64-78 · SIGKILL       a program's exit code, by itself, in a range, or of a signal
+    503 · 500-504 · 5xx        an answer's HTTP status
+    UNAVAILABLE · NOT_FOUND    a call's gRPC status, in capitals
+    TIMEOUT · EXCEPTION · …    why an attempt failed, whatever the rest
+    ValueError                 the class of what a Python handler raised, by its name alone
+
+What `fail_on` names is never tried again; with a `retry_on` nothing else is. An attempt that says
+itself that trying again is no use (DONT_RETRY) isn't asked.
+"""
+
+import re
+import signal
+from collections.abc import Sequence
+from typing import Final
+
+from schedd.core.runs.lifecycle import Reason
+from schedkit.records import dataclass
+
+KINDS: Final = frozenset(
+    {
+        Reason.EXIT_CODE,
+        Reason.SIGNAL,
+        Reason.HTTP_STATUS,
+        Reason.GRPC_STATUS,
+        Reason.EXCEPTION,
+        Reason.TIMEOUT,
+        Reason.HEARTBEAT_TIMEOUT,
+    }
+)
+"""Reasons that an attempt's failure may have and that can be named."""
+
+CODED: Final = frozenset({Reason.EXIT_CODE, Reason.SIGNAL, Reason.HTTP_STATUS})
+"""Reasons whose number is what a bare one means. That of a gRPC status isn't: it would be taken
+for an exit code.
+"""
+
+GRPC_STATUSES: Final = {
+    "CANCELLED": 1,
+    "UNKNOWN": 2,
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "ABORTED": 10,
+    "OUT_OF_RANGE": 11,
+    "UNIMPLEMENTED": 12,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+    "DATA_LOSS": 15,
+    "UNAUTHENTICATED": 16,
+}
+"""Those of a call that failed, and their numbers."""
+
+MOST: Final = 999
+_BY_SIGNAL: Final = 128
+"""What a shell adds to a signal's number for the exit code of who was ended by it."""
+
+_NUMBERS: Final = re.compile(r"(\d{1,3})(?:-(\d{1,3}))?")
+_STATUSES: Final = re.compile(r"([1-5])[xX]{2}")
+_CLASS: Final = re.compile(r"(?=.*[a-z])[A-Z_][A-Za-z0-9_]*")
+
+
+class WrongKind(ValueError):
+    """A word that names no kind of failure, and what may be written instead."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(f"{problem} ({hint})")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt failed, as its worker tells it."""
+
+    reason: Reason | None
+    code: int | None = None
+    """Exit code, HTTP or gRPC status."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind: of a `reason`, with a code in `codes` (first, last), or of a Python `class_name`.
+    What is None isn't asked for.
+    """
+
+    reason: Reason | None = None
+    codes: tuple[int, int] | None = None
+    class_name: str | None = None
+
+    def covers(self, failure: Failure) -> bool:
+        """Whether it is of this kind."""
+        if self.class_name is not None:
+            raised = failure.reason is Reason.EXCEPTION
+            return raised and failure.error.partition(":")[0] == self.class_name
+        if self.reason is not None and failure.reason is not self.reason:
+            return False
+        if self.codes is None:
+            return True
+        first, last = self.codes
+        coded = self.reason is not None or failure.reason in CODED
+        return coded and failure.code is not None and first <= failure.code <= last
+
+
+def kind(text: str) -> Kind:
+    """Read one word. Raises WrongKind."""
+    if numbers := _NUMBERS.fullmatch(text):
+        first, last = int(numbers[1]), int(numbers[2] or numbers[1])
+        if first > last:
+            raise WrongKind(f"{text!r} ends before it begins", f"for example {last}-{first}")
+        return Kind(codes=(first, last))
+    if statuses := _STATUSES.fullmatch(text):
+        first = int(statuses[1]) * 100
+        return Kind(Reason.HTTP_STATUS, (first, first + 99))
+    word = text.upper().replace("-", "_")
+    if word in KINDS:
+        return Kind(Reason(word))
+    if is_grpc_status(text):
+        status = GRPC_STATUSES[text.replace("-", "_")]
+        return Kind(Reason.GRPC_STATUS, (status, status))
+    if number := signal.Signals.__members__.get(text):
+        return Kind(codes=(_BY_SIGNAL + number, _BY_SIGNAL + number))
+    if _CLASS.fullmatch(text) and not text.startswith("SIG"):
+        return Kind(class_name=text)
+    raise WrongKind(f"{text[:60]!r} is no kind of failure", _hint(text))
+
+
+def is_grpc_status(text: str) -> bool:
+    """Whether the word names a gRPC status; in capitals alone, else it is a class."""
+    return text.replace("-", "_") in GRPC_STATUSES
+
+
+def _hint(text: str) -> str:
+    if "." in text:
+        return f"a class by its name alone: {text.rpartition('.')[2][:60]}"
+    names = ", ".join(sorted(KINDS))
+    return (
+        "an exit code or HTTP status (75, 64-78, 5xx), a gRPC status (UNAVAILABLE), a signal"
+        f" (SIGKILL), {names}, or a class"
+    )
+
+
+def tries_again(retry_on: Sequence[Kind], fail_on: Sequence[Kind], failure: Failure) -> bool:
+    """Whether a failure of this kind is followed by another attempt at all."""
+    if failure.reason is Reason.DONT_RETRY or any(one.covers(failure) for one in fail_on):
+        return False
+    return not retry_on or any(one.covers(failure) for one in retry_on)

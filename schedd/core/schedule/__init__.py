@@ -1,0 +1,1 @@
+"""Schedules: cron, calendars, zones, and the scheduled times that they name. Pure."""

@@ -1,0 +1,150 @@
+"""The sets of instants of a schedule that excludes some: all of them, and those that run.
+
+Behind an excluded instant the next one that runs is looked for day by day: what is open of a day
+and what the schedule names of it are a number each. So it costs the same some microseconds a day
+whether a calendar closes years or every other second, and none that there is isn't found.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from heapq import merge
+from typing import Final
+
+from schedd.core.schedule.calendars.exclusion import Exclusion, instant_of, second_of
+from schedd.core.schedule.calendars.rolling import MOST_DAYS, Moved
+from schedd.core.schedule.cron.day_bits import DAY
+from schedd.core.schedule.cron.masks import lowest
+from schedd.core.schedule.scheduled_times import Instants
+from schedd.core.schedule.work_budget import spend
+from schedd.core.schedule.zones import LAST
+from schedkit.records import dataclass
+
+FARTHEST: Final = timedelta(days=5 * 366)
+"""How far ahead one that runs is looked for behind an excluded one."""
+_FAR: Final = timedelta(days=MOST_DAYS + 2)
+_TICK: Final = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class AllInstants:
+    """The instants of a schedule, excluded or not, and those that were moved."""
+
+    base: Instants
+    moved: tuple[Moved, ...]
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        found = self.base.next_after(instant)
+        # What is moved comes from an instant at most so far away.
+        until = instant + _FAR if found is None else found
+        for one in self.moved:
+            first = next(one.between(instant, until), None)
+            if first is not None:
+                found = until = first if found is None else min(found, first)
+        return found
+
+    def on(self, day: int) -> int:
+        start = instant_of(day * DAY) - _TICK
+        found = self.base.on(day)
+        for one in self.moved:
+            for instant in one.between(start, start + timedelta(1)):
+                found |= 1 << (second_of(instant) - day * DAY)
+        return found
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        count, reached = self.base.count(after, until, limit)
+        before = after
+        for one in merge(*(moved.between(after, reached) for moved in self.moved)):
+            if one != before and self.base.next_after(one - _TICK) != one:
+                count += 1
+            before = one
+        return count, reached
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInstants:
+    """Those of `every` that nothing excludes."""
+
+    every: AllInstants
+    exclusion: Exclusion
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return self.next_in(instant, instant + FARTHEST)
+
+    def next_in(self, instant: datetime, until: datetime) -> datetime | None:
+        """The smallest one in (instant, until]; it may be later, if nothing before is excluded."""
+        found = self.every.next_after(instant)
+        if found is None or not self.exclusion.excludes(found):
+            return found
+        at, last = second_of(found) + 1, min(second_of(until), LAST)
+        while at <= last:
+            day = at // DAY
+            if (free := self.exclusion.open_on(day)) and (first := self._from(at, free)):
+                return first if first <= until else None
+            at = (day + 1) * DAY
+        return None
+
+    def _from(self, at: int, free: int) -> datetime | None:
+        """The first one of the rest of a day, of which these seconds are open."""
+        day, rest = divmod(at, DAY)
+        runs = (self.every.base.on(day) & free) >> rest
+        found = self.every.base.next_after(instant_of(at + lowest(runs)) - _TICK) if runs else None
+        end = instant_of((day + 1) * DAY) - _TICK if found is None else found
+        for moved in self.every.moved:
+            first = next(moved.between(instant_of(at) - _TICK, end), None)
+            if first is not None:
+                found = end = first if found is None else min(found, first)
+        return found
+
+    def on(self, day: int) -> int:
+        free = self.exclusion.open_on(day)
+        return self.every.on(day) & free if free else 0
+
+    def newest(self, after: datetime, until: datetime) -> datetime | None:
+        """The greatest one in (after, until]: looked for day by day, too."""
+        first, last = second_of(after), min(second_of(until), LAST)
+        for day in range(last // DAY, first // DAY - 1, -1):
+            bits = self.on(day)
+            if last < (day + 1) * DAY:
+                bits &= (2 << last - day * DAY) - 1
+            while bits:
+                second = bits.bit_length() - 1
+                found = self.every.next_after(instant_of(day * DAY + second) - _TICK)
+                if found is not None and after < found <= until:
+                    return found
+                if day * DAY + second <= first:
+                    return None
+                bits ^= 1 << second
+        return None
+
+    def walk_after(self, instant: datetime) -> Iterator[datetime]:
+        """Every later one: a day's in one go, however often it is open and closed."""
+        first = self.next_after(instant)
+        while first is not None:
+            yield first
+            day, second = divmod(second_of(first), DAY)
+            rest = self.on(day) >> second + 1 << second + 1
+            while rest:
+                spend(10)
+                second = lowest(rest)
+                rest ^= 1 << second
+                found = self.every.next_after(instant_of(day * DAY + second) - _TICK)
+                assert found is not None, "it is one of its day"
+                yield found
+            first = self.next_after(instant_of((day + 1) * DAY) - _TICK)
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        """Day by day, `limit` of them at most."""
+        low, high = second_of(after), min(second_of(until), LAST)
+        counted = sum(self._holds(second, after, until) for second in {low, high})
+        at = low + 1
+        while at < high and (at - low) // DAY <= limit:
+            day, rest = divmod(at, DAY)
+            end = min(high, (day + 1) * DAY)
+            counted += (self.on(day) >> rest & (1 << end - at) - 1).bit_count()
+            at = end
+        return counted, until if at >= high else instant_of(at) - _TICK
+
+    def _holds(self, second: int, after: datetime, until: datetime) -> bool:
+        """Whether one of this second is in (after, until]."""
+        found = self.next_in(max(after, instant_of(second) - _TICK), until)
+        return found is not None and found <= until and second_of(found) == second

@@ -1,0 +1,251 @@
+"""What a calendar says, read from what people write, and judged: all that is wrong at once.
+
+    dates       2026-12-25, or 12-25 for each year
+    weekdays    sat, saturday
+    ranges      2026-12-24 to 2027-01-02, both inclusive
+    cron        of five fields: the minutes it names; of six: the seconds
+
+Days are whole days of the zone's clock, numbered since 1970. What leaves this module can be asked
+about any instant without errors.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from datetime import date
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from schedd.core.schedule.cron import CronError, CronExpression, ScheduleError, parse
+from schedd.core.schedule.cron.dialect import is_hashed
+from schedd.core.schedule.cron.fields import DAY_OF_WEEK
+from schedd.core.schedule.cron.masks import EPOCH_DAY
+from schedd.core.schedule.zones import UnknownZone
+from schedd.core.schedule.zones import zone as zone_of
+from schedkit.records import dataclass
+
+MOST_DATES: Final = 5000
+MOST_RANGES: Final = 500
+MOST_EXPRESSIONS: Final = 100
+LONGEST_RANGE: Final = 3660
+"""Days, ten years: what lies between two open days is looked through day by day."""
+
+_WEEKDAYS: Final = (
+    "sunday",
+    "monday",
+    "tuesday",
+    "wednesday",
+    "thursday",
+    "friday",
+    "saturday",
+)
+_DATE: Final = re.compile(r"(?:(\d{4})-)?(\d{2})-(\d{2})", re.ASCII)
+_YEARS: Final = range(1970, 9000)
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Roll(StrEnum):
+    """What becomes of an instant on an excluded day."""
+
+    NONE = "NONE"
+    """It doesn't run."""
+    NEXT = "NEXT"
+    """It runs at the same local time of the next day on which that isn't excluded."""
+    PREVIOUS = "PREVIOUS"
+    """The same on the last day before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What one version of a calendar excludes.
+
+    `days`: days since 1970, `yearly`: (month, day), `weekdays`: bit 0 is Sunday, `ranges`: first
+    and last day, `cron`: expressions that were checked, `zone`: empty for the job's own.
+    """
+
+    days: frozenset[int] = frozenset()
+    yearly: frozenset[tuple[int, int]] = frozenset()
+    weekdays: int = 0
+    ranges: tuple[tuple[int, int], ...] = ()
+    cron: tuple[str, ...] = ()
+    zone: str = ""
+    roll: Roll = Roll.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """One version of a named calendar: what it says never changes."""
+
+    name: str
+    version: int
+    rules: Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude:
+    """What a job excludes: calendars, the first that names an instant decides about it, and cron
+    expressions of its own. `zone` is the job's.
+    """
+
+    calendars: tuple[Calendar, ...] = ()
+    cron: tuple[str, ...] = ()
+    zone: str = "UTC"
+
+    def __bool__(self) -> bool:
+        return bool(self.calendars or self.cron)
+
+
+NOTHING: Final = Exclude()
+
+
+class WrongRules(ValueError):
+    """A calendar that can't be accepted: all of its faults."""
+
+    def __init__(self, faults: Sequence[ScheduleError]) -> None:
+        super().__init__("; ".join(map(str, faults)))
+        self.faults = tuple(faults)
+
+
+def rules(
+    *,
+    dates: Sequence[str] = (),
+    weekdays: Sequence[str] = (),
+    ranges: Sequence[tuple[str, str]] = (),
+    cron: Sequence[str] = (),
+    zone: str = "",
+    roll: Roll = Roll.NONE,
+) -> Rules:
+    """Read what a calendar says. Raises WrongRules."""
+    faults: list[ScheduleError] = [*_too_many(dates, ranges, cron)]
+    if faults:
+        raise WrongRules(faults)
+    days = _each(dates, "dates", _date, faults)
+    named = _each(weekdays, "weekdays", _weekday, faults)
+    spans = _each(ranges, "ranges", _range, faults)
+    _each(cron, "cron", check_expression, faults)
+    if not (dates or weekdays or ranges or cron):
+        faults.append(
+            ScheduleError("dates", "excludes nothing", "give dates, weekdays, ranges or cron")
+        )
+    mask = sum(1 << day for day in set(named))
+    if mask == 127:
+        faults.append(ScheduleError("weekdays", "exclude every day", "leave one out"))
+    try:
+        zone_of(zone or "UTC")
+    except UnknownZone as unknown:
+        faults.append(ScheduleError("time_zone", str(unknown), unknown.hint))
+    if faults:
+        raise WrongRules(faults)
+    return Rules(
+        days=frozenset(day for day in days if isinstance(day, int)),
+        yearly=frozenset(day for day in days if isinstance(day, tuple)),
+        weekdays=mask,
+        ranges=_merged(spans),
+        cron=tuple(cron),
+        zone=zone,
+        roll=roll,
+    )
+
+
+def check_expression(text: str) -> CronExpression:
+    """An expression that names time that is excluded. Raises CronError."""
+    if is_hashed(text):
+        raise CronError("cron", f"{text[:100]!r}: H means nothing here", "write the value")
+    if text.strip()[:8].upper() == "CRON_TZ=":
+        problem = f"{text[:100]!r} has a zone of its own"
+        raise CronError("cron", problem, "leave CRON_TZ= out: time_zone holds for all of it")
+    try:
+        parsed = parse(text, zone="UTC", seed="")
+    except CronError as wrong:
+        raise CronError("cron", f"{text[:100]!r}: {wrong}") from wrong
+    if parsed.masks is None:
+        problem = f"{text[:100]!r} names no time of the clock"
+        raise CronError("cron", problem, "five fields exclude whole minutes: * 22-23 * * *")
+    return parsed
+
+
+def _too_many(dates: Sized, ranges: Sized, cron: Sized) -> Iterator[ScheduleError]:
+    for name, given, most in (
+        ("dates", dates, MOST_DATES),
+        ("ranges", ranges, MOST_RANGES),
+        ("cron", cron, MOST_EXPRESSIONS),
+    ):
+        if len(given) > most:
+            yield ScheduleError(name, f"{len(given):,} of them", f"at most {most:,}")
+
+
+def _each(
+    given: Iterable[T], field: str, read: Callable[[T], R], faults: list[ScheduleError]
+) -> list[R]:
+    """What can be read of them; what can't becomes a fault of `field[position]`."""
+    found: list[R] = []
+    for position, one in enumerate(given):
+        try:
+            found.append(read(one))
+        except ScheduleError as wrong:
+            faults.append(ScheduleError(f"{field}[{position}]", wrong.problem, wrong.hint))
+    return found
+
+
+def _date(text: str) -> int | tuple[int, int]:
+    """A day since 1970, or month and day of each year."""
+    found = _DATE.fullmatch(text)
+    if found is None:
+        raise _no_date(text, "2026-12-25, or 12-25 for each year")
+    if found[1] is not None:
+        return _day(text)
+    month, day = int(found[2]), int(found[3])
+    try:
+        date(2028, month, day)  # a leap year: 02-29 is a date
+    except ValueError as wrong:
+        raise _no_date(text, str(wrong)) from wrong
+    return month, day
+
+
+def _day(text: str) -> int:
+    try:
+        found = date.fromisoformat(text) if _DATE.fullmatch(text) else None
+    except ValueError as wrong:
+        raise _no_date(text, str(wrong)) from wrong
+    if found is None:
+        raise _no_date(text, "for example 2026-12-25")
+    if found.year not in _YEARS:
+        raise _no_date(text, f"of {_YEARS[0]} to {_YEARS[-1]}")
+    return found.toordinal() - EPOCH_DAY
+
+
+def _no_date(text: str, hint: str) -> ScheduleError:
+    return ScheduleError("date", f"{text[:40]!r} is no date", hint)
+
+
+def _weekday(text: str) -> int:
+    word = text.strip().lower()
+    if len(word) >= 3:
+        for number, name in enumerate(_WEEKDAYS):
+            if word in (name, name[:3]):
+                return number
+    raise ScheduleError(
+        "weekday", f"{text[:40]!r} is no day of the week", " ".join(DAY_OF_WEEK.names)
+    )
+
+
+def _range(span: tuple[str, str]) -> tuple[int, int]:
+    first, last = map(_day, span)
+    if last < first:
+        raise ScheduleError("range", f"{span[1]} is before {span[0]}", "both ends are of it")
+    if last - first >= LONGEST_RANGE:
+        raise ScheduleError(
+            "range", f"{last - first + 1:,} days", f"at most {LONGEST_RANGE:,}: end the job instead"
+        )
+    return first, last
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """In order, none touching the next."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)

@@ -1,0 +1,364 @@
+"""When a job is due: cron expressions, an interval, one instant, or never by itself.
+
+A schedule gives *nominal* instants, a set fixed for ever; bounds cut it, and jitter adds to each
+nominal instant a delay that is hashed from the job and the instant. So any member computes the
+same `Occurrence` from the same definition, and nothing needs to be remembered between two of them.
+
+Invariants (instants are aware datetimes in UTC)
+- `next_after(x)` depends on `x` alone: nominal > x, the smallest such.
+- nominal <= due, and due < the next nominal: due instants are in the order of the nominal ones.
+- Neither bounds nor jitter ever changes which instants are nominal inside the bounds.
+- What a job excludes (`core/schedule/calendars`) parts its instants in two: those that run, which
+  all questions here are about, and those that are only accounted for. `whole` has both.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from schedd.core.schedule import local_times
+from schedd.core.schedule.calendars import (
+    NOTHING,
+    AllInstants,
+    Exclude,
+    Exclusion,
+    OpenInstants,
+    exclusion_of,
+    moved,
+)
+from schedd.core.schedule.cron import DEBIAN, Dst, ScheduleError, parse
+from schedd.core.schedule.scheduled_times import (
+    CronInstants,
+    DailyInstants,
+    EveryInstants,
+    Instants,
+    NoInstants,
+    OneInstant,
+    newest,
+)
+from schedd.core.schedule.work_budget import spend
+from schedkit.records import dataclass
+
+AT_TOLERANCE: Final = timedelta(seconds=60)
+"""How far past an `at` instant may lie when its job is made; it then fires at once."""
+
+ROW: Final = timedelta(days=1)
+"""Excluded instants in a row are accounted for together, a day of them at once."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ZERO: Final = timedelta(0)
+_TICK: Final = timedelta(microseconds=1)
+_SECOND: Final = timedelta(seconds=1)
+_DAY: Final = timedelta(days=1)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class CronSchedule:
+    """The union of these expressions, read in `zone` (an expression's own CRON_TZ= goes before)."""
+
+    expressions: tuple[str, ...]
+    zone: str = "UTC"
+    dst: Dst = DEBIAN
+
+
+@dataclass(frozen=True, slots=True)
+class EverySchedule:
+    """Each `interval` (at least 1 s, whole milliseconds) since 1970 UTC, moved by `phase`.
+
+    With an `anchor` (a local time in `zone`, naive) the intervals are aligned to it instead, both
+    before and after it: whole days keep the time of the clock, other intervals are elapsed time.
+    """
+
+    interval: timedelta
+    phase: timedelta = _ZERO
+    anchor: datetime | None = None
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AtSchedule:
+    """One instant: aware, or a local time (naive) in `zone`."""
+
+    instant: datetime
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OnDemand:
+    """Never by itself; only triggers."""
+
+
+Schedule: TypeAlias = CronSchedule | EverySchedule | AtSchedule | OnDemand
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """From when to when nominal instants count (both inclusive), and how far jitter may delay."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+    jitter: timedelta = _ZERO
+
+
+_UNBOUNDED: Final = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One instant of a schedule: `nominal` is its key, `due` is when it may start."""
+
+    nominal: datetime
+    due: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledSchedule:
+    """A schedule ready for questions about time. Made by `compile`."""
+
+    instants: Instants
+    bounds: Bounds
+    job_id: UUID
+    exclusion: Exclusion | None = None
+    excluding: "CompiledSchedule | None" = None
+    """The same with what is excluded; None: nothing is."""
+
+    @property
+    def whole(self) -> "CompiledSchedule":
+        """The schedule as if nothing were excluded, with what was moved: each of its instants is
+        accounted for.
+        """
+        return self if self.excluding is None else self.excluding
+
+    @property
+    def single(self) -> datetime | None:
+        """The one instant of an `at`, wherever it may have been moved to; else None."""
+        base = (
+            self.instants.every.base if isinstance(self.instants, OpenInstants) else self.instants
+        )
+        return base.instant if isinstance(base, OneInstant) else None
+
+    def excludes(self, instant: datetime) -> bool:
+        """Whether this instant of the schedule doesn't run."""
+        return self.exclusion is not None and self.exclusion.excludes(instant)
+
+    def excluded_by(self, instant: datetime) -> str:
+        """Which calendar excludes this instant of the schedule, in words; empty: none does."""
+        decider = None if self.exclusion is None else self.exclusion.decider(instant)
+        return "" if decider is None else str(decider)
+
+    def excludes_all_after(self, instant: datetime) -> bool:
+        """Whether none of its instants is known to run after this one, for what it excludes."""
+        return self.excluding is not None and self.next_after(instant) is None
+
+    def following(self, instant: datetime) -> Occurrence | None:
+        """What a timer goes on with behind `instant`: the next that is to be accounted for.
+
+        As `next_after`; but one that is excluded is due with the last of those in a row with it,
+        within a day: they share a row.
+        """
+        found = self.whole.next_after(instant)
+        if found is None or not self.excludes(found.nominal):
+            return found
+        return Occurrence(found.nominal, self.due(self._end_of_row(found.nominal)))
+
+    def next_after(self, instant: datetime) -> Occurrence | None:
+        """The first occurrence with `nominal` > `instant`; None if the schedule has ended."""
+        nominal = self._next_nominal(instant)
+        return None if nominal is None else Occurrence(nominal, self.due(nominal))
+
+    def first(self, now: datetime) -> Occurrence | None:
+        """What the timer of a job that is made (or whose schedule is edited) now begins with.
+
+        As `next_after(now)`, but an `at` instant at most `AT_TOLERANCE` past is due now, whatever
+        the catch-up policy.
+        """
+        at = self.single
+        if at is not None and now - AT_TOLERANCE <= at <= now and self.contains(at):
+            return Occurrence(at, now)
+        return self.following(now)
+
+    def contains(self, instant: datetime) -> bool:
+        """Whether this is a nominal instant of the schedule."""
+        return self._next_nominal(instant - _TICK) == instant
+
+    def runs_at(self, instant: datetime) -> bool:
+        """Whether this is a nominal instant of the schedule, and isn't excluded."""
+        return self.whole.contains(instant) and not self.excludes(instant)
+
+    def walk_after(self, after: datetime) -> Iterator[Occurrence]:
+        """Every later occurrence, one after the other."""
+        if isinstance(self.instants, OpenInstants):
+            yield from self._walk_open(self.instants, after)
+            return
+        found = self.next_after(after)
+        while found is not None:
+            spend(4)
+            yield found
+            found = self.next_after(found.nominal)
+
+    def _walk_open(self, instants: OpenInstants, after: datetime) -> Iterator[Occurrence]:
+        start, end = self.bounds.start, self.bounds.end
+        if start is not None and after < start:
+            after = start - _TICK
+        for nominal in instants.walk_after(after):
+            if end is not None and nominal > end:
+                return
+            yield Occurrence(nominal, self.due(nominal))
+
+    def instants_between(self, after: datetime, until: datetime, limit: int) -> list[Occurrence]:
+        """The first `limit` occurrences with nominal in (after, until]."""
+        return list(
+            islice(takewhile(lambda one: one.nominal <= until, self.walk_after(after)), limit)
+        )
+
+    def newest(self, after: datetime, until: datetime) -> datetime | None:
+        """The greatest nominal instant in (after, until], found without walking through them."""
+        if isinstance(self.instants, OpenInstants):
+            start, end = self.bounds.start, self.bounds.end
+            low = after if start is None else max(after, start - _TICK)
+            return self.instants.newest(low, until if end is None else min(until, end))
+        return newest(self._next_nominal, after, until)
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        """How many nominal instants lie in (after, reached], and `reached`.
+
+        That is `until`, or an instant before it where more than `limit` must be looked at singly.
+        """
+        low, high = after, until
+        if self.bounds.start is not None:
+            low = max(low, self.bounds.start - _TICK)
+        if self.bounds.end is not None:
+            high = min(high, self.bounds.end)
+        if low >= high:
+            return 0, until
+        count, reached = self.instants.count(low, high, limit)
+        return count, until if reached == high else reached
+
+    def due(self, nominal: datetime) -> datetime:
+        """When the occurrence of this nominal instant may start.
+
+        nominal + hash(job, nominal) mod jitter in whole milliseconds, where jitter ends at the next
+        nominal instant of the schedule (whether or not the bounds still hold it).
+        """
+        spread = self.bounds.jitter
+        if not spread:
+            return nominal
+        following = self.whole.instants.next_after(nominal)
+        if following is not None:
+            spread = min(spread, following - nominal)
+        size = spread // _MILLISECOND
+        key = self.job_id.bytes + ((nominal - _EPOCH) // _TICK).to_bytes(8, "big", signed=True)
+        number = int.from_bytes(hashlib.sha256(key).digest()[:8], "big")
+        return nominal + number % size * _MILLISECOND if size else nominal
+
+    def _next_nominal(self, instant: datetime, until: datetime | None = None) -> datetime | None:
+        """What follows, within the bounds; what is later than `until` needn't be found."""
+        start, end = self.bounds.start, self.bounds.end
+        if start is not None and instant < start:
+            instant = start - _TICK
+        if until is not None and isinstance(self.instants, OpenInstants):
+            nominal = self.instants.next_in(instant, until)
+        else:
+            nominal = self.instants.next_after(instant)
+        return None if nominal is None or (end is not None and nominal > end) else nominal
+
+    def _end_of_row(self, first: datetime) -> datetime:
+        """The last excluded instant in a row with `first`, less than a day after it."""
+        end = first + ROW - _TICK
+        runs = self._next_nominal(first, end)
+        if runs is not None and runs <= end:
+            end = runs - _TICK
+        return self.whole.newest(first, end) or first
+
+
+def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
+    schedule: Schedule,
+    seed: str,
+    job_id: UUID,
+    bounds: Bounds = _UNBOUNDED,
+    exclude: Exclude = NOTHING,
+) -> CompiledSchedule:
+    """Make a schedule ready for questions, and judge it on the way.
+
+    `seed` is "namespace/job" (for `H`). Raises ScheduleError, CronError among them, for anything
+    that can't be meant; whatever compiles can be asked without errors.
+    """
+    base, bounds = _instants(schedule, seed), _checked(bounds)
+    exclusion = exclusion_of(exclude)
+    if exclusion is None:
+        return CompiledSchedule(base, bounds, job_id)
+    every = AllInstants(base, moved(base, exclude.zone, exclusion))
+    whole = CompiledSchedule(every, bounds, job_id)
+    return CompiledSchedule(OpenInstants(every, exclusion), bounds, job_id, exclusion, whole)
+
+
+def silent(schedule: Schedule, seed: str, after: datetime) -> str | None:
+    """The first of its expressions that has no instant at all after this one; None: each has one.
+
+    Raises ScheduleError.
+    """
+    if not isinstance(schedule, CronSchedule):
+        return None
+    for text in schedule.expressions:
+        expression = parse(text, zone=schedule.zone, seed=seed)
+        if expression.next_after(after, schedule.dst) is None:
+            return text
+    return None
+
+
+def _instants(schedule: Schedule, seed: str) -> Instants:
+    match schedule:
+        case CronSchedule(expressions, zone, dst):
+            if not expressions:
+                raise ScheduleError("cron", "has no expression", 'for example "30 2 * * *"')
+            return CronInstants(tuple(parse(e, zone=zone, seed=seed) for e in expressions), dst)
+        case EverySchedule(interval, phase, anchor, zone):
+            if interval < timedelta(seconds=1) or interval % _MILLISECOND:
+                raise ScheduleError(
+                    "every", f"{interval} is no interval", "at least 1s, in whole milliseconds"
+                )
+            if not _ZERO <= phase < interval:
+                length = interval.total_seconds()
+                problem = f"{phase.total_seconds():g}s is not from 0s to below {length:g}s"
+                raise ScheduleError("phase", problem, "it moves the instants within one interval")
+            if anchor is None:
+                return EveryInstants(interval, phase)
+            return _anchored(interval, phase, anchor, zone)
+        case AtSchedule(instant, zone):
+            if instant.tzinfo is None:
+                instant = local_times.instant_of(instant, zone, "at")
+            return OneInstant(_utc("at", instant))
+        case OnDemand():
+            return NoInstants()
+
+
+def _anchored(interval: timedelta, phase: timedelta, anchor: datetime, zone: str) -> Instants:
+    """The instants of an interval that is aligned to a local time."""
+    if phase:
+        raise ScheduleError("anchor", "stands beside phase", "give one of them")
+    first = local_times.instant_of(anchor, zone, "anchor")
+    if interval % _DAY:
+        return EveryInstants(interval, (first - _EPOCH) % interval)
+    local = (anchor.replace(tzinfo=UTC) - _EPOCH) // _SECOND
+    return DailyInstants(interval // _DAY, local, zone)
+
+
+def _checked(bounds: Bounds) -> Bounds:
+    start = None if bounds.start is None else _utc("start", bounds.start)
+    end = None if bounds.end is None else _utc("end", bounds.end)
+    if start is not None and end is not None and end < start:
+        raise ScheduleError("end", f"{end:%FT%TZ} is before start", "end is inclusive")
+    if bounds.jitter < _ZERO:
+        length = f"{bounds.jitter.total_seconds():g}s"
+        raise ScheduleError("jitter", f"{length} is negative", "for example 30s")
+    return Bounds(start, end, bounds.jitter)
+
+
+def _utc(name: str, instant: datetime) -> datetime:
+    if instant.tzinfo is None:
+        raise ScheduleError(name, "has no offset from UTC", "for example 2030-01-01T00:00:00Z")
+    return instant.astimezone(UTC)

@@ -1,0 +1,32 @@
+"""Cron: what people write, what it means, when it is next.
+
+    text ──dialect──▶ plain terms ──masks (croniter)──▶ bits ──expression (zones)──▶ instants
+                                                             ╰─words──▶ plain English, DST notes
+
+Pure and cached: the same expression, zone and seed give the same object and the same instants on
+every member. The meaning is SEMANTICS, "Schedules"; `DIALECT` is its version.
+"""
+
+from schedd.core.schedule.cron.dialect import DIALECT
+from schedd.core.schedule.cron.errors import CronError, Rewrite, ScheduleError
+from schedd.core.schedule.cron.explanation import Explanation, describe, explain, notes
+from schedd.core.schedule.cron.expression import DEBIAN, EPOCH, CronExpression, Dst, Gap, Pass
+from schedd.core.schedule.cron.rewrites import parse
+
+__all__ = [
+    "DEBIAN",
+    "DIALECT",
+    "EPOCH",
+    "CronError",
+    "CronExpression",
+    "Dst",
+    "Explanation",
+    "Gap",
+    "Pass",
+    "Rewrite",
+    "ScheduleError",
+    "describe",
+    "explain",
+    "notes",
+    "parse",
+]

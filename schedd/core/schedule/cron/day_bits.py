@@ -1,0 +1,56 @@
+"""A day as a number of 86,400 bits: bit `s` is its second `s`.
+
+One idea: what runs of a day, what is closed of it, and what is left are such numbers, so "the first
+instant that nothing closes" is an `&`, a shift and the lowest bit set, however finely both are cut.
+11 KiB a number, some microseconds an operation.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Final
+
+from schedd.core.schedule.work_budget import spend
+
+DAY: Final = 86400
+FULL: Final = (1 << DAY) - 1
+
+
+@lru_cache(maxsize=1024)
+def of_times(hour: int, minute: int, second: int) -> int:
+    """The seconds of a day that three masks name."""
+    spend(20)
+    return _spread(hour, 3600, _spread(minute, 60, second))
+
+
+@lru_cache(maxsize=256)
+def each(first: int, step: int) -> int:
+    """`first`, and every `step` seconds after it."""
+    return of_seconds(range(first, DAY, step))
+
+
+def of_seconds(seconds: Iterable[int]) -> int:
+    """These seconds of the day."""
+    bits = bytearray(DAY // 8)
+    for second in seconds:
+        bits[second >> 3] |= 1 << (second & 7)
+    return int.from_bytes(bits, "little")
+
+
+def window(local: Callable[[int], int], first: int, length: int) -> int:
+    """So many seconds from `first` on, both on a local clock, as the lowest bits; `local` gives the
+    local days.
+    """
+    found = taken = 0
+    while taken < length:
+        day, rest = divmod(first + taken, DAY)
+        bits, size = local(day), min(DAY - rest, length - taken)
+        if bits:
+            part = bits >> rest
+            found |= (part if size == DAY - rest else part & ((1 << size) - 1)) << taken
+        taken += size
+    return found
+
+
+def _spread(mask: int, step: int, unit: int) -> int:
+    """`unit` at each place, `step` apart, that a bit of `mask` names."""
+    return sum(unit << step * place for place in range(mask.bit_length()) if mask >> place & 1)

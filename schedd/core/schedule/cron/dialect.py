@@ -1,0 +1,259 @@
+"""The cron dialect: from what people write to plain terms that mean the same to everybody.
+
+    "CRON_TZ=Europe/Riga H 2 * * mon-fri"
+        → zone, six fields of plain numeric terms ("7", "1-5", "*/10") and special terms
+
+One idea: cron parsers differ in the corners (equal and wrapping ranges, `59/15`, Sunday as 7,
+names, `L`, `W`, `#`, `H`, macros). All corners are decided here, so that what is handed to the
+parser has only one reading and a new version of it can't change an instant without a word.
+
+Invariants
+- A term that leaves this module is in range, never wraps, and isn't a range of one value.
+- `H` depends on the seed and the field alone (SHA-256): stable for ever.
+- What is refused is refused with the rewrite in the message.
+"""
+
+import hashlib
+import re
+from functools import lru_cache
+from typing import Final
+
+from schedd.core.schedule.cron.errors import CronError
+from schedd.core.schedule.cron.fields import DAY_OF_MONTH, DAY_OF_WEEK, FIELDS, FieldSpec, Terms
+from schedkit.records import dataclass
+
+DIALECT: Final = 1
+"""Version of the meaning of expressions, stored beside each of them."""
+
+_LONGEST: Final = 1024
+
+
+MACROS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """An expression, translated: either `every` (seconds, of `@every`) or six fields."""
+
+    zone: str | None
+    every: int = 0
+    fields: tuple[Terms, ...] = ()
+
+
+_HASHED: Final = re.compile(r"(?:^|[\s,])h(?:$|[\s,(/])", re.IGNORECASE | re.ASCII)
+
+
+def is_hashed(expression: str) -> bool:
+    """Whether the meaning of the expression depends on the seed."""
+    return _HASHED.search(expression) is not None
+
+
+def translate(expression: str, seed: str) -> Translation:
+    """Translate an expression; `seed` is what `H` is hashed from. Raises CronError."""
+    if len(expression) > _LONGEST:
+        raise CronError("expression", "is too long", f"at most {_LONGEST} characters")
+    zone, body = _split_zone(expression.strip())
+    body = body.lower()
+    if body.startswith("@"):
+        if body.split()[0] == "@every":
+            return Translation(zone, every=_every(body.split()[1:]))
+        body = _macro(body)
+    words = body.split()
+    _check_count(words)
+    if len(words) == 5:
+        words.insert(0, "0")
+    fields = tuple(
+        _field(spec, word, seed if "h" in word else "")
+        for spec, word in zip(FIELDS, words, strict=True)
+    )
+    return Translation(zone, fields=fields)
+
+
+def _split_zone(text: str) -> tuple[str | None, str]:
+    if text[:3].upper() == "TZ=":
+        raise CronError("time_zone", "TZ= isn't read", "write CRON_TZ=")
+    if text[:8].upper() != "CRON_TZ=":
+        return None, text
+    name, _, body = text[8:].partition(" ")
+    if not name:
+        raise CronError("time_zone", "CRON_TZ= names no zone", "for example CRON_TZ=Europe/Berlin")
+    return name, body.strip()
+
+
+_DURATION: Final = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,7})h)?(?:(\d{1,9})m)?(?:(\d{1,10})s)?")
+
+
+def _every(words: list[str]) -> int:
+    """Seconds of the duration after `@every`."""
+    if len(words) != 1 or not words[0]:
+        raise CronError("expression", "@every needs one duration", "for example @every 1h30m")
+    found = _DURATION.fullmatch(words[0])
+    if found is None:
+        raise CronError(
+            "expression",
+            f"@every {words[0]}: not whole days, hours, minutes and seconds, greatest first",
+            "for example @every 1h30m or @every 5s",
+        )
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total < 1:
+        raise CronError("expression", "@every must be at least 1s", "for example @every 90s")
+    return total
+
+
+def _macro(body: str) -> str:
+    if body == "@reboot":
+        raise CronError(
+            "expression",
+            "@reboot has no meaning for a cluster",
+            "use on_demand and trigger the job from the host's own boot",
+        )
+    if body not in MACROS:
+        raise CronError(
+            "expression", f"{body!r} is not known", "use " + " ".join((*MACROS, "@every 90s"))
+        )
+    return MACROS[body]
+
+
+def _check_count(words: list[str]) -> None:
+    if not words:
+        raise CronError("expression", "is empty", "five fields, for example 30 2 * * *")
+    if len(words) == 7 or (len(words) == 6 and re.match(r"\d{4}", words[-1])):
+        raise CronError("year", "a year field is refused", "use start and end of the job")
+    if len(words) not in (5, 6):
+        raise CronError(
+            "expression",
+            f"{len(words)} field{'s' if len(words) > 1 else ''}",
+            "five: minute hour day-of-month month day-of-week; six: seconds first",
+        )
+
+
+_VALUE = r"(\d+|[a-z]+)"
+_RANGE: Final = re.compile(rf"{_VALUE}(?:-{_VALUE})?(?:/(\d+))?", re.ASCII)
+_STAR: Final = re.compile(r"\*(?:/(\d+))?", re.ASCII)
+_HASH: Final = re.compile(rf"h(?:\({_VALUE}-{_VALUE}\))?(?:/(\d+))?", re.ASCII)
+_NEAREST: Final = re.compile(r"(?:(\d+)w|w(\d+))", re.ASCII)
+_BEFORE_LAST: Final = re.compile(r"l-(\d{1,4})", re.ASCII)
+_NTH: Final = re.compile(rf"{_VALUE}#(\d+)", re.ASCII)
+_LAST: Final = re.compile(rf"(?:(\d|{'|'.join(DAY_OF_WEEK.names)})l|l(\d))", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def _field(spec: FieldSpec, text: str, seed: str) -> Terms:
+    if text == "?":
+        return Terms("*", (), star=True)
+    plain: list[str] = []
+    special: list[str] = []
+    for term in text.split(","):
+        if not term:
+            raise CronError(spec.name, f"{text!r} has an empty term", "remove the extra comma")
+        found = _special(spec, term)
+        if found is None:
+            plain.append(_plain(spec, term, seed))
+        else:
+            special.append(found)
+    return Terms(",".join(plain), tuple(special), star=text.startswith("*"))
+
+
+def _special(spec: FieldSpec, term: str) -> str | None:
+    if spec is DAY_OF_MONTH:
+        return _special_day(term)
+    if spec is DAY_OF_WEEK:
+        return _special_weekday(term)
+    return None
+
+
+def _special_day(term: str) -> str | None:
+    if term == "l":
+        return "l"
+    if term in ("lw", "wl"):
+        return "31w"  # the weekday nearest to the end of the month, and still in it
+    if found := _NEAREST.fullmatch(term):
+        return f"{DAY_OF_MONTH.value_of(found[1] or found[2])}w"
+    if found := _BEFORE_LAST.fullmatch(term):
+        before = int(found[1])
+        if before > 30:
+            problem = f"{term.upper()}: no month is so long"
+            raise CronError(DAY_OF_MONTH.name, problem, "L-1 to L-30")
+        return f"l-{before}" if before else "l"
+    if term.startswith("l-") or term.endswith("-l"):
+        raise CronError(
+            DAY_OF_MONTH.name, f"{term.upper()!r} is not known", "L, L-3, LW and 15W are"
+        )
+    return None
+
+
+def _special_weekday(term: str) -> str | None:
+    if term == "l":
+        raise CronError(DAY_OF_WEEK.name, "L needs a day", "5L is the last Friday of the month")
+    if found := _LAST.fullmatch(term):
+        return f"l{DAY_OF_WEEK.value_of(found[1] or found[2]) % 7}"
+    if found := _NTH.fullmatch(term):
+        if not 1 <= int(found[2]) <= 5:
+            raise CronError(DAY_OF_WEEK.name, f"{term!r}: no such week", "1 to 5 after #")
+        return f"{DAY_OF_WEEK.value_of(found[1]) % 7}#{found[2]}"
+    return None
+
+
+def _plain(spec: FieldSpec, term: str, seed: str) -> str:
+    if found := _STAR.fullmatch(term):
+        _step(spec, term, found[1])
+        return term
+    if found := _HASH.fullmatch(term):
+        return _hashed(spec, term, found, seed)
+    found = _RANGE.fullmatch(term)
+    if found is None:
+        raise CronError(spec.name, f"{term!r} can't be read", f"use {spec.range_text}")
+    low, step = spec.value_of(found[1]), _step(spec, term, found[3])
+    if found[2] is None:
+        # A day of the week that starts a step counts up to Saturday.
+        high = low if found[3] is None else max(low, 6 if spec is DAY_OF_WEEK else spec.high)
+    else:
+        high = spec.value_of(found[2])
+    if high < low:
+        raise CronError(spec.name, f"{term} wraps around", "list the values that are meant")
+    return _canonical(spec, low, high, step)
+
+
+def _step(spec: FieldSpec, term: str, step: str | None) -> int:
+    if step is None:
+        return 1
+    if len(step) > 4 or int(step) == 0:
+        raise CronError(spec.name, f"{term!r} has a step of {step}", "steps are 1 to 9999")
+    return int(step)
+
+
+def _canonical(spec: FieldSpec, low: int, high: int, step: int) -> str:
+    """The same values in the one form that no parser reads in two ways."""
+    if spec is DAY_OF_WEEK:
+        return ",".join(str(value) for value in sorted({v % 7 for v in range(low, high + 1, step)}))
+    if low + step > high:
+        return str(low)
+    return f"{low}-{high}" + (f"/{step}" if step > 1 else "")
+
+
+def _hashed(spec: FieldSpec, term: str, found: re.Match[str], seed: str) -> str:
+    low, high = spec.low, spec.hash_high
+    if found[1] is not None:
+        low, high = spec.value_of(found[1]), spec.value_of(found[2])
+    if high < low:
+        raise CronError(spec.name, f"{term.upper()} wraps around", "H chooses from a growing range")
+    if found[3] is None:
+        chosen = low + _hash(spec, seed, high - low + 1)
+        return _canonical(spec, chosen, chosen, 1)
+    step = _step(spec, term, found[3])
+    first = low + _hash(spec, seed, min(step, high - low + 1))
+    return _canonical(spec, first, high, step)
+
+
+def _hash(spec: FieldSpec, seed: str, size: int) -> int:
+    digest = hashlib.sha256(f"{seed}\0{spec.name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") % size

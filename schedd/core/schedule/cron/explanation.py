@@ -1,0 +1,186 @@
+"""What an expression will do: in words, as instants, and on the days when clocks change."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from schedd.core.schedule.cron.day_bits import DAY
+from schedd.core.schedule.cron.descriptions import describe_parsed
+from schedd.core.schedule.cron.dialect import is_hashed
+from schedd.core.schedule.cron.errors import CronError
+from schedd.core.schedule.cron.expression import (
+    DEBIAN,
+    EPOCH,
+    SECOND,
+    CronExpression,
+    Dst,
+    Gap,
+    Pass,
+)
+from schedd.core.schedule.cron.masks import Masks
+from schedd.core.schedule.cron.rewrites import parse
+from schedd.core.schedule.zones import Segment, zone
+from schedkit.records import dataclass
+
+_YEAR: Final = 366 * DAY
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything `cron explain` tells. `instants` are aware, in the expression's own zone."""
+
+    expression: str
+    time_zone: str
+    description: str
+    instants: tuple[datetime, ...]
+    notes: tuple[str, ...]
+
+
+def explain(
+    expression: str,
+    zone: str = "UTC",
+    *,
+    after: datetime,
+    count: int = 10,
+    seed: str = "",
+    dst: Dst = DEBIAN,
+) -> Explanation:
+    """Explain an expression: the next `count` instants after `after` (exclusive), and notes.
+
+    `seed` is "namespace/job", which only `H` looks at. Raises CronError.
+    """
+    parsed = parse(expression, zone=zone, seed=seed)
+    if parsed.next_after(after, dst) is None:
+        raise never(parsed)
+    info = _zone_info(parsed)
+    told = list(notes(parsed, after, dst))
+    if is_hashed(expression):
+        whose = f"here for {seed}" if seed else "here for a job without a name"
+        told.insert(0, f"H is a value hashed from namespace and job name: {whose}.")
+    return Explanation(
+        expression=expression,
+        time_zone=parsed.zone,
+        description=describe_parsed(parsed),
+        instants=tuple(one.astimezone(info) for one in islice(_walk(parsed, after, dst), count)),
+        notes=tuple(told),
+    )
+
+
+def describe(expression: str, seed: str = "") -> str:
+    """The expression in plain English; `seed` ("namespace/job") matters for `H` alone.
+
+    Raises CronError for what `parse` refuses.
+    """
+    return describe_parsed(parse(expression, seed=seed))
+
+
+def never(expression: CronExpression) -> CronError:
+    """The refusal of an expression whose times the clocks of its zone always skip."""
+    problem = f"never matches: the clocks of {expression.zone} skip all its times"
+    return CronError("expression", problem, "another hour, or dst.gap: run_after")
+
+
+def notes(expression: CronExpression, after: datetime, dst: Dst = DEBIAN) -> tuple[str, ...]:
+    """What changes of the clock in the year after `after` do to this expression, a line each."""
+    if expression.masks is None:
+        return ()
+    start = (after - EPOCH) // SECOND
+    changes = zone(expression.zone).segments(start, start + _YEAR)
+    told = [
+        _note(expression, expression.masks, segment, dst)
+        for segment in changes
+        if segment.start > start and segment.before != segment.offset
+    ]
+    return tuple(note for note in told if note)
+
+
+def _walk(expression: CronExpression, after: datetime, dst: Dst) -> Iterator[datetime]:
+    found = expression.next_after(after, dst)
+    while found is not None:
+        yield found
+        found = expression.next_after(found, dst)
+
+
+def _zone_info(expression: CronExpression) -> ZoneInfo:
+    return zone(expression.zone).info
+
+
+def _note(expression: CronExpression, masks: Masks, change: Segment, dst: Dst) -> str:
+    """What one change of the clock does, or nothing if no matching time is concerned."""
+    left, reached = change.start + change.before, change.start + change.offset
+    affected = masks.count_local(min(left, reached), max(left, reached))
+    if not affected:
+        return ""
+    times = _times(masks, min(left, reached), affected)
+    forward = left < reached
+    happens = "does not exist" if forward else "comes twice"
+    if affected > 1:
+        happens = "do not exist" if forward else "come twice"
+    moved = f"clocks go {'forward' if forward else 'back'} from {_clock(left)} to {_clock(reached)}"
+    if expression.wildcard:
+        does = "it follows elapsed time: runs in both passes"
+        if forward:
+            does = "it follows elapsed time: no runs for them"
+            does += "" if _runs_that_day(expression, change) else ", and nothing runs that day"
+    elif forward:
+        does = f"runs once, at {_shown(expression, change.start)}"
+        if affected > 1:
+            does = f"runs once for all of them, at {_shown(expression, change.start)}"
+        if dst.gap is Gap.SKIP:
+            does = "does not run for " + ("them" if affected > 1 else "it")
+    else:
+        does = _repeated(expression, masks, change, dst, each=affected > 1)
+    return f"{_date(min(left, reached))}: {times} {happens} in {expression.zone} ({moved}); {does}."
+
+
+def _runs_that_day(expression: CronExpression, change: Segment) -> bool:
+    """Whether it runs at all on the local day of a gap."""
+    day = (change.start + change.before) // DAY
+    first, stop = day * DAY - change.before, (day + 1) * DAY - change.offset
+    return expression.count(first - 1, stop - 1) > 0
+
+
+def _repeated(
+    expression: CronExpression, masks: Masks, change: Segment, dst: Dst, *, each: bool
+) -> str:
+    """In which pass of the repeated time it runs, with the first such instant. `each`: of several
+    times.
+    """
+    first = masks.next_local(change.start + change.offset)
+    assert first is not None, "a note is made for times that match"
+    passes = {
+        Pass.FIRST: (("first", change.before),),
+        Pass.SECOND: (("second", change.offset),),
+        Pass.BOTH: (("first", change.before), ("second", change.offset)),
+    }[dst.overlap]
+    told = [f"{name} pass ({_shown(expression, first - offset)})" for name, offset in passes]
+    often = "once" if len(told) == 1 else "twice"
+    return f"runs {often}{' for each' if each else ''}, in the " + " and the ".join(told)
+
+
+def _times(masks: Masks, start: int, count: int) -> str:
+    """The first few matching local times from `start` on."""
+    shown: list[str] = []
+    local: int | None = start
+    while len(shown) < min(count, _NAMED) and (local := masks.next_local(local or 0)) is not None:
+        shown.append(_clock(local))
+        local += 1
+    return ", ".join(shown) + (", …" if count > _NAMED else "")
+
+
+def _clock(local: int) -> str:
+    at = EPOCH + timedelta(seconds=local)
+    return f"{at:%H:%M:%S}".removesuffix(":00")
+
+
+def _date(local: int) -> str:
+    return f"{EPOCH + timedelta(seconds=local):%Y-%m-%d}"
+
+
+def _shown(expression: CronExpression, second: int) -> str:
+    """An instant on the zone's clock: "03:00+02:00"."""
+    at = datetime.fromtimestamp(second, UTC).astimezone(zone(expression.zone).info)
+    return at.isoformat()[11:].replace(":00+", "+").replace(":00-", "-")

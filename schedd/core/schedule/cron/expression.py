@@ -1,0 +1,251 @@
+"""From masks to instants: local times that match, mapped to UTC by the rules of DST.
+
+    gap      02:00 ──▶ 03:00   fixed-time: once, at 03:00 (RUN_AFTER) or not at all (SKIP)
+    overlap  03:00 ──▶ 02:00   fixed-time: first pass, second pass, or both
+    wildcard (minute or hour begins with `*`): whatever the clock shows as real time goes by
+
+One idea: the instants of an expression are a *set* that the rules define without any notion of a
+starting point; `next_after` looks up the smallest member greater than its argument. So the result
+can't depend on where a search begins, several local times of one gap give one instant, and the
+sequence grows strictly.
+
+All arithmetic is in whole seconds since 1970 UTC.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+from schedd.core.schedule.cron import day_bits
+from schedd.core.schedule.cron.day_bits import DAY
+from schedd.core.schedule.cron.dialect import is_hashed, translate
+from schedd.core.schedule.cron.errors import CronError
+from schedd.core.schedule.cron.expand import build
+from schedd.core.schedule.cron.masks import Masks
+from schedd.core.schedule.cron.times import listed
+from schedd.core.schedule.work_budget import spend
+from schedd.core.schedule.zones import FIRST, LAST, NEAR, Segment, UnknownZone, Zone
+from schedd.core.schedule.zones import zone as zone_of
+from schedkit.records import dataclass
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND: Final = timedelta(seconds=1)
+
+
+MOST_PASSED: Final = 250
+"""Changes of the clock that one search passes, some sixty years of any zone's. An expression whose
+times all fell into gaps by then (`30 2 * 3 7L` in Berlin, with SKIP) never matches: no calendar
+makes others wait for more than forty years, and years without a matching day are passed at once.
+"""
+
+
+PARSED: Final = 500
+"""Units of work (`core/schedule/work_budget`) that reading an expression takes, about."""
+
+
+class Gap(StrEnum):
+    """What a fixed-time job does when its local time is skipped by the clock."""
+
+    RUN_AFTER = "RUN_AFTER"
+    """It runs once, at the first instant after the gap."""
+    SKIP = "SKIP"
+
+
+class Pass(StrEnum):
+    """In which pass of a repeated hour a fixed-time job runs."""
+
+    FIRST = "FIRST"
+    SECOND = "SECOND"
+    BOTH = "BOTH"
+
+
+@dataclass(frozen=True, slots=True)
+class Dst:
+    """A job's policy for the days on which clocks change. Wildcard jobs never look at it."""
+
+    gap: Gap = Gap.RUN_AFTER
+    overlap: Pass = Pass.FIRST
+
+
+DEBIAN: Final = Dst()
+"""The default: the rule of Debian's cron."""
+
+
+@dataclass(frozen=True, slots=True)
+class CronExpression:
+    """A parsed expression: either calendar `masks` in a `zone`, or `every` so many seconds.
+
+    `text` is the expression as it was written; `wildcard` says that its minute or hour begins
+    with `*`, so that it follows elapsed time over changes of the clock.
+    """
+
+    text: str
+    zone: str
+    wildcard: bool
+    masks: Masks | None
+    every: int = 0
+
+    def next_after(self, instant: datetime, dst: Dst = DEBIAN) -> datetime | None:
+        """The first instant strictly after `instant` (aware), in UTC; None past the year 9987."""
+        past = instant - EPOCH
+        found = self.next_second(past.days * DAY + past.seconds, dst)
+        return None if found is None else EPOCH + timedelta(0, found)
+
+    def next_second(self, second: int, dst: Dst = DEBIAN) -> int | None:
+        """`next_after` in whole seconds since 1970 UTC."""
+        if self.masks is None:
+            return (second // self.every + 1) * self.every
+        if second >= LAST:
+            return None
+        if second < FIRST:
+            second = FIRST
+        return _first_from(second + 1, self.masks, zone_of(self.zone), self.wildcard, dst)
+
+    def seconds(self, after: int, until: int, dst: Dst = DEBIAN) -> Iterator[int]:
+        """Every instant in (after, until], growing, in whole seconds since 1970 UTC.
+
+        Goes by days, each of which is looked up once: for many instants of one expression.
+        """
+        found = self.next_second(after, dst)
+        while found is not None and found <= until:
+            yield found
+            for found in self._rest_of_day(found, until, dst):  # noqa: B020 - it goes on from there
+                yield found
+            found = self.next_second(found, dst)
+
+    def _rest_of_day(self, found: int, until: int, dst: Dst) -> Sequence[int]:
+        """The instants of the local day after `found`, one of them, while the offset stays."""
+        masks = self.masks
+        if masks is None or masks.times.count == 1:
+            return ()
+        segment = zone_of(self.zone).segment(found)
+        end = segment.end if self.wildcard else fixed_times(segment, dst)[1]
+        day = (found + segment.offset) // DAY
+        if not masks.matches_day(day):
+            return ()  # what a gap put off to this day
+        midnight = day * DAY - segment.offset
+        times = listed(masks.times)
+        first = bisect_right(times, found - midnight)
+        stop = bisect_left(times, min(end, until + 1) - midnight)
+        return [midnight + time for time in times[first:stop]]
+
+    def on(self, day: int, dst: Dst = DEBIAN) -> int:
+        """The instants of a UTC day since 1970, as its bits (`days`)."""
+        start = day * DAY
+        if self.masks is None:
+            return day_bits.each(-start % self.every, self.every)
+        found, masks = 0, self.masks
+        for segment in zone_of(self.zone).segments(start - 1, start + DAY - 1):
+            first, stop = segment.start, segment.end
+            if not self.wildcard:
+                first, stop = fixed_times(segment, dst)
+                if start <= segment.start and runs_after_gap(segment, masks, dst):
+                    found |= 1 << (segment.start - start)
+            first, stop = max(first, start), min(stop, start + DAY)
+            if first < stop:
+                local = day_bits.window(masks.on, first + segment.offset, stop - first)
+                found |= local << (first - start)
+        return found
+
+    def count(self, after: int, until: int, dst: Dst = DEBIAN) -> int:
+        """How many instants lie in (after, until], counted without walking through them."""
+        if self.masks is None:
+            return until // self.every - after // self.every
+        segments = zone_of(self.zone).segments(after, until)
+        return sum(
+            _count_in(segment, after + 1, until + 1, self.masks, self.wildcard, dst)
+            for segment in segments
+        )
+
+
+def _first_from(second: int, masks: Masks, zone: Zone, wildcard: bool, dst: Dst) -> int | None:
+    """The smallest member of the set that is not before `second`."""
+    passed = 0
+    while True:
+        segment = zone.latest
+        if not segment.start <= second < segment.end:
+            segment = zone.segment(second)
+        offset, end = segment.offset, segment.end
+        if wildcard or segment.before == offset == segment.after:
+            local = masks.next_local(second + offset)
+        else:
+            if second == segment.start and runs_after_gap(segment, masks, dst):
+                return second
+            start, end = fixed_times(segment, dst)
+            local = masks.next_local(max(second, start) + offset)
+        if local is None:
+            return None
+        found = local - offset
+        if found < end:
+            return found
+        end, passed = segment.end, passed + 1
+        spend(5)
+        if passed > MOST_PASSED:
+            return None
+        if end - second > NEAR and found - NEAR > end:
+            # Local time differs from UTC by less than a day either way, and all offsets of a zone
+            # from each other by less than two: between two days after `second` and two days
+            # before the next local match no clock shows a matching time, whatever it does.
+            second = found - NEAR
+            segment = zone.segment(second)
+            found = local - segment.offset
+            if found < segment.end and (wildcard or segment.after == segment.offset):
+                return found
+        else:
+            second = end
+
+
+def _count_in(
+    segment: Segment, first: int, stop: int, masks: Masks, wildcard: bool, dst: Dst
+) -> int:
+    """How many members of the set lie in [first, stop) and in this segment."""
+    start, end, extra = segment.start, segment.end, 0
+    if not wildcard:
+        start, end = fixed_times(segment, dst)
+        if segment.start >= first and runs_after_gap(segment, masks, dst):
+            # Once, even if the first time after the gap matches by itself too.
+            own = segment.start + segment.offset
+            extra = 1 - masks.count_local(own, own + 1)
+    start, end = max(start, first) + segment.offset, min(end, stop) + segment.offset
+    return masks.count_local(start, end) + extra
+
+
+def runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
+    """Whether a fixed time falls into the gap before this segment, and is made up for."""
+    if segment.before >= segment.offset or dst.gap is Gap.SKIP:
+        return False
+    skipped = masks.next_local(segment.start + segment.before)
+    return skipped is not None and skipped < segment.start + segment.offset
+
+
+def fixed_times(segment: Segment, dst: Dst) -> tuple[int, int]:
+    """The part [start, end) of a segment in which fixed times count: not the other pass."""
+    start, end = segment.start, segment.end
+    if segment.before > segment.offset and dst.overlap is Pass.FIRST:
+        start += segment.before - segment.offset
+    if segment.after < segment.offset and dst.overlap is Pass.SECOND:
+        end -= segment.offset - segment.after
+    return start, end
+
+
+def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
+    """As `rewrites.parse`, without the search for a rewrite of what is refused."""
+    return _parse(expression, zone, seed if is_hashed(expression) else "")
+
+
+@lru_cache(maxsize=8192)
+def _parse(expression: str, zone: str, seed: str) -> CronExpression:
+    spend(PARSED)
+    translation = translate(expression, seed)
+    name = translation.zone or zone
+    try:
+        zone_of(name)
+    except UnknownZone as unknown:
+        raise CronError("time_zone", f"unknown time zone {name!r}", unknown.hint) from None
+    if translation.every:
+        return CronExpression(expression, name, wildcard=True, masks=None, every=translation.every)
+    wildcard = translation.fields[1].star or translation.fields[2].star
+    return CronExpression(expression, name, wildcard, build(translation.fields))

@@ -1,0 +1,172 @@
+"""An expression as bit masks, and the search for the next matching local time.
+
+One idea: a field is a number whose bit `v` says that value `v` matches, so the next match is a
+shift and the lowest bit set, and counting matches is counting bits. A month's matching days depend
+only on its length and on the weekday of its first day, its *shape*: 28 masks computed once
+(`expand`) hold all that `L`, `W`, `#` and the rule of the two day fields can say.
+
+Local times and days are whole numbers since 1970 on the local clock; zones play no part here.
+"""
+
+from datetime import date
+from functools import lru_cache
+from typing import Final
+
+from schedd.core.schedule.cron import day_bits
+from schedd.core.schedule.cron.day_bits import DAY
+from schedd.core.schedule.cron.times import Times
+from schedkit.records import dataclass
+
+EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_LAST_YEAR: Final = 9990
+_LAST_DAY: Final = date(_LAST_YEAR, 1, 1).toordinal() - EPOCH_DAY
+
+LAST: Final = -1
+"""In `Masks.nth`: the last such weekday of the month."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masks:
+    """What matches, bit `v` for value `v`; weekdays are 0 (Sunday) to 6.
+
+    `last_day` is `L`; `before_last` holds the 3 of `L-3`; `nearest` holds the days of `15W` (31 for
+    `LW`); `nth` pairs of weekday and week (`5#2` is (5, 2), `5L` is (5, LAST)). `both_days`: a day
+    must match both day fields, since one of them begins with `*`; else either is enough.
+    The rest is derived. `days`: matching days (bits 1 to 31) of a month, by its shape,
+    `(length - 28) * 7 + weekday of its first day`. `every_day`: no day is left out. `times`: what
+    the first three say of a day.
+    """
+
+    second: int
+    minute: int
+    hour: int
+    day_of_month: int
+    month: int
+    day_of_week: int
+    last_day: bool
+    before_last: tuple[int, ...]
+    nearest: tuple[int, ...]
+    nth: tuple[tuple[int, int], ...]
+    both_days: bool
+    days: tuple[int, ...]
+    every_day: bool
+    times: Times
+
+    def next_local(self, local: int) -> int | None:
+        """The first matching local time not before `local`, both as seconds since 1970 local.
+
+        None past the year 9990 alone: an expression that never matches is refused when it is made.
+        """
+        day = local // DAY
+        found = self.times.next(local - day * DAY)
+        if found >= 0 and (self.every_day or self.matches_day(day)):
+            return day * DAY + found
+        following = self.next_day(day + 1)
+        return None if following is None else following * DAY + self.times.first
+
+    def matches_day(self, day: int) -> bool:
+        """Whether this local day (since 1970) matches month and day fields."""
+        month, shape, at = _placed(day)
+        return bool(self.month >> month & 1 and self.days[shape] >> at & 1)
+
+    def on(self, day: int) -> int:
+        """What matches of this local day, as its bits (`days`)."""
+        if not self.matches_day(day):
+            return 0
+        return day_bits.of_times(self.hour, self.minute, self.second)
+
+    def next_day(self, day: int) -> int | None:
+        """The first matching local day not before `day`; None past the year 9990."""
+        if day >= _LAST_DAY:
+            return None
+        if self.every_day:
+            return day
+        month, shape, at = _placed(day)
+        if self.month >> month & 1:
+            days = self.days[shape] >> at
+            if days:
+                return day + lowest(days)
+        day += 29 + shape // 7 - at  # the first of the next month
+        month, shape, _ = _placed(day)
+        if self.month >> month & 1:
+            days = self.days[shape]
+            if days:
+                return day - 1 + lowest(days)
+        year = date.fromordinal(day + EPOCH_DAY).year
+        while True:
+            later = self.month >> (month + 1)
+            if later:
+                month += 1 + lowest(later)
+            else:
+                year, month = year + 1, lowest(self.month)
+            if year >= _LAST_YEAR:
+                return None
+            days = self.days[_shape(year, month)]
+            if days:
+                return date(year, month, lowest(days)).toordinal() - EPOCH_DAY
+
+    def count_local(self, start: int, end: int) -> int:
+        """How many local times in [start, end) match."""
+        if end <= start:
+            return 0
+        first, before = divmod(start, DAY)
+        last, until = divmod(end, DAY)
+        count = self._count_days(first, last) * self.times.count
+        if before and self.matches_day(first):
+            count -= self._count_times(before)
+        if until and self.matches_day(last):
+            count += self._count_times(until)
+        return count
+
+    def _count_days(self, start: int, end: int) -> int:
+        """How many days in [start, end) match."""
+        count = 0
+        while start < end:
+            at = date.fromordinal(start + EPOCH_DAY)
+            length = min(month_length(at.year, at.month) - at.day + 1, end - start)
+            if self.month >> at.month & 1:
+                days = self.days[_shape(at.year, at.month)] >> at.day
+                count += (days & ((1 << length) - 1)).bit_count()
+            start += length
+        return count
+
+    def _count_times(self, rest: int) -> int:
+        """How many seconds of a matching day before its second `rest` match."""
+        hour, below = divmod(rest, 3600)
+        minute, second = divmod(below, 60)
+        minutes, seconds = self.minute.bit_count(), self.second.bit_count()
+        count = _below(self.hour, hour) * minutes * seconds
+        if self.hour >> hour & 1:
+            count += _below(self.minute, minute) * seconds
+            if self.minute >> minute & 1:
+                count += _below(self.second, second)
+        return count
+
+
+def lowest(mask: int) -> int:
+    """Index of the lowest bit set."""
+    return (mask & -mask).bit_length() - 1
+
+
+@lru_cache(maxsize=4096)
+def _placed(day: int) -> tuple[int, int, int]:
+    """Month, shape of the month, and day of the month of a day since 1970."""
+    at = date.fromordinal(day + EPOCH_DAY)
+    return at.month, _shape(at.year, at.month), at.day
+
+
+@lru_cache(maxsize=4096)
+def _shape(year: int, month: int) -> int:
+    """Which of the 28 shapes a month has."""
+    return (month_length(year, month) - 28) * 7 + date(year, month, 1).toordinal() % 7
+
+
+def month_length(year: int, month: int) -> int:
+    if month != 2:
+        return 30 if month in (4, 6, 9, 11) else 31
+    return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
+
+
+def _below(mask: int, bit: int) -> int:
+    """How many bits below `bit` are set."""
+    return (mask & ((1 << bit) - 1)).bit_count()

@@ -1,0 +1,402 @@
+"""Rewrites of an expression that is refused or surprises, each verified before it is shown.
+
+    text ──foreign reader──▶ times of day, days of two years, years ╮
+      ╰──candidate in our notation ──parse──▶ masks                 ┴─ equal? ─▶ Rewrite
+
+One idea: a hint is a claim about fire times, so the engine checks it. A candidate whose fire times
+over two years aren't those of the reading is dropped, or shown with the difference in words.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+from schedd.core.schedule.cron import foreign
+from schedd.core.schedule.cron.descriptions import describe_parsed
+from schedd.core.schedule.cron.errors import CronError, Rewrite
+from schedd.core.schedule.cron.expression import CronExpression
+from schedd.core.schedule.cron.expression import parse as parse_plainly
+from schedd.core.schedule.cron.foreign import Dialect, Reading, Unreadable
+from schedd.core.schedule.cron.masks import EPOCH_DAY, Masks
+from schedd.core.schedule.zones import UnknownZone
+from schedd.core.schedule.zones import zone as zone_of
+from schedkit.records import replace
+
+_FROM: Final = date(2027, 1, 1)
+"""Rewrites are compared over two years from here on, a leap year among them."""
+_DAYS: Final = 731
+_LONGEST: Final = foreign.LONGEST
+
+
+def parse(expression: str, *, zone: str = "UTC", seed: str) -> CronExpression:
+    """Parse an expression in SEMANTICS' dialect.
+
+    `zone` is an IANA name; a `CRON_TZ=` prefix has priority. `seed` is "namespace/job", from which
+    `H` is hashed. Raises CronError for an expression that can't be read or never matches, and for
+    an unknown zone; the error holds the rewrite, if there is one.
+    """
+    try:
+        return parse_plainly(expression, zone=zone, seed=seed)
+    except CronError as error:
+        raise _advised(error, expression, zone) from None
+
+
+@lru_cache(maxsize=1024)
+def _rewrite_of(expression: str, zone: str) -> tuple[str, str, Rewrite | None] | None:
+    prefix, body = _split(expression.strip())
+    if not body or len(expression) > _LONGEST:
+        return None
+    for propose in _PROPOSALS:
+        for problem, hint, rewrite in propose(prefix, body, zone):
+            return problem, hint, rewrite
+    return None
+
+
+def _advised(error: CronError, expression: str, zone: str) -> CronError:
+    found = _rewrite_of(expression, zone)
+    if found is None:
+        return error
+    problem, hint, rewrite = found
+    rewrites = () if rewrite is None else (rewrite,)
+    hint = hint or (error.hint if rewrite is None else str(rewrite))
+    return CronError(error.field, problem or error.problem, hint, rewrites)
+
+
+Proposal = tuple[str, str, Rewrite | None]
+"""What is wrong, if that can be said better; what to do, if that isn't the rewrite; the rewrite."""
+
+
+def verified(reading: Reading, prefix: str = "", zone: str = "UTC") -> Rewrite | None:
+    """The reading in our notation; None if the fire times of two years aren't the same.
+
+    `prefix` is a `CRON_TZ=…` with a space, or empty.
+    """
+    text = prefix + reading.ours
+    try:
+        parsed = parse_plainly(text, zone=zone, seed="")
+    except CronError:
+        return None
+    masks = parsed.masks
+    years = _span_of(reading.years)
+    if masks is None or years == () or not _same_times(masks, reading):
+        return None
+    starts = [_FROM] if years is None else [_FROM, date(years[0], 1, 1), date(years[-1], 1, 1)]
+    for start in starts:
+        first = max(start - timedelta(days=31), date(1970, 1, 1))
+        for number in range(_DAYS + 62):
+            at = first + timedelta(days=number)
+            if masks.matches_day(at.toordinal() - EPOCH_DAY) != reading.day(at):
+                return None
+    described = describe_parsed(parsed)
+    if years is None:
+        return Rewrite(text, described)
+    begin, end = _bounds(parsed.zone, years)
+    return Rewrite(text, described, start=begin, end=end)
+
+
+def _same_times(masks: Masks, reading: Reading) -> bool:
+    pairs = (
+        (masks.second, reading.seconds),
+        (masks.minute, reading.minutes),
+        (masks.hour, reading.hours),
+    )
+    return all(mask == sum(1 << value for value in values) for mask, values in pairs)
+
+
+def _span_of(years: frozenset[int] | None) -> tuple[int, ...] | None:
+    """The first and the last year; empty if one between them is missing; None for all years."""
+    if years is None:
+        return None
+    first, last = min(years), max(years)
+    return (first, last) if len(years) == last - first + 1 else ()
+
+
+def _bounds(zone: str, years: Sequence[int]) -> tuple[str, str]:
+    """The first and the last second of the years, on the clock of the zone."""
+    return (
+        _instant(zone, datetime(years[0], 1, 1, tzinfo=UTC)),
+        _instant(zone, datetime(years[-1], 12, 31, 23, 59, 59, tzinfo=UTC)),
+    )
+
+
+def _instant(zone: str, local: datetime) -> str:
+    """When the clock of the zone shows this time, of which only the fields are read."""
+    found = zone_of(zone)
+    instants = found.instants(local)
+    at = instants[0] if instants else local
+    return at.astimezone(found.info).isoformat().replace("+00:00", "Z")
+
+
+# -- Expressions that can be read, and may mean another thing --
+
+
+def if_meant(expression: str, dialects: Sequence[Dialect], zone: str) -> Rewrite | None:
+    """An expression that can be read, rewritten as the first of these dialects reads it.
+
+    None if no dialect reads it, or if the dialect reads it as we do.
+    """
+    prefix, body = _split(expression.strip())
+    here = parse_plainly(expression, zone=zone, seed="")
+    for dialect in dialects:
+        try:
+            reading = foreign.read(body, dialect)
+        except Unreadable:
+            continue
+        rewrite = verified(reading, prefix, zone)
+        if rewrite is not None and (rewrite.start or not same(here, rewrite.text, zone)):
+            return rewrite
+    return None
+
+
+def both_days(expression: str, zone: str) -> Rewrite | None:
+    """An expression for the days that match both day fields: `0 9 1-7 * 1` is `0 9 * * 1#1`."""
+    prefix, body = _split(expression.strip())
+    words = body.split()
+    for dialect in (foreign.BOTH_DAYS, foreign.BOTH_DAYS_SECONDS):
+        try:
+            reading = foreign.read(body, dialect)
+        except Unreadable:
+            continue
+        masks = parse_plainly(expression, zone=zone, seed="").masks
+        assert masks is not None, "it has day fields"
+        weeks = [week for week in range(1, 5) if masks.day_of_month >> (week * 7 - 6) & 127 == 127]
+        days = [day for day in range(7) if masks.day_of_week >> day & 1]
+        named = ",".join(f"{day}#{week}" for day in days for week in weeks)
+        if named:
+            ours = " ".join([*words[:-3], "*", words[-2], named])
+            return verified(replace(reading, ours=ours), prefix, zone)
+    return None
+
+
+def same(expression: CronExpression, text: str, zone: str) -> bool:
+    """Whether a text has the fire times of an expression, changes of the clock included."""
+    other = parse_plainly(text, zone=zone, seed="")
+    return replace(expression, text="") == replace(other, text="")
+
+
+def instead(expression: CronExpression, text: str, zone: str, note: str = "") -> Rewrite:
+    """A text to write instead; the difference is in words, if the fire times aren't the same."""
+    other = parse_plainly(text, zone=zone, seed="")
+    if same(expression, text, zone):
+        return Rewrite(text, describe_parsed(other))
+    difference = note or f"not {describe_parsed(expression)}"
+    return Rewrite(text, describe_parsed(other), difference=difference)
+
+
+# -- What people paste: each proposal yields at most one rewrite --
+
+
+def _split(text: str) -> tuple[str, str]:
+    """A `CRON_TZ=…` with a space, and the rest."""
+    found = re.match(r"CRON_TZ=\S+\s+", text, re.IGNORECASE)
+    return (found[0], text[found.end() :]) if found else ("", text)
+
+
+_TYPOGRAPHY: Final = {
+    **dict.fromkeys(map(ord, "‐‑‒–—−﹣－"), "-"),
+    **dict.fromkeys(map(ord, "∗＊﹡✱"), "*"),
+    **dict.fromkeys(map(ord, "⁄∕／"), "/"),
+    **dict.fromkeys(map(ord, "，‚"), ","),
+    **dict.fromkeys(map(ord, "？"), "?"),
+    **dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"), ""),
+    **dict.fromkeys(map(ord, "“”„‟«»‘’‚‛`\"'"), ""),
+}
+
+
+def _typography(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    text = prefix + body
+    plain = text.translate(_TYPOGRAPHY).strip().rstrip(";")
+    if plain == text:
+        return
+    try:
+        parsed = parse(plain, zone=zone, seed="")
+    except CronError as error:
+        if error.rewrites:
+            yield "", str(error.rewrites[0]), error.rewrites[0]
+        return
+    if any(quote in text for quote in "\"'`"):
+        problem = "has quotes"
+    else:
+        odd = next(letter for letter in text if ord(letter) in _TYPOGRAPHY or letter == ";")
+        problem = f"has the character {odd!r} (U+{ord(odd):04X})"
+    yield problem, "", Rewrite(plain, describe_parsed(parsed))
+
+
+def _wrapped_in_aws(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    """`cron(…)`, `rate(…)` and `at(…)` of EventBridge."""
+    found = re.fullmatch(r"(cron|rate|at)\s*\((.*)\)", body, re.IGNORECASE | re.DOTALL)
+    if found is None:
+        return
+    kind, inner = found[1].lower(), found[2].strip()
+    if kind == "at":
+        yield "at(…) is an expression of AWS", f"use at: {inner} with time_zone", None
+        return
+    if kind == "rate":
+        rate = re.fullmatch(r"(\d{1,6})\s+(minute|hour|day)s?", inner, re.IGNORECASE | re.ASCII)
+        if rate and int(rate[1]):
+            text = f"@every {int(rate[1])}{rate[2][0].lower()}"
+            difference = "rate counts from its creation, @every from 1970-01-01T00:00Z"
+            described = describe_parsed(parse_plainly(text, zone=zone, seed=""))
+            problem = "rate(…) is an expression of AWS"
+            yield problem, "", Rewrite(text, described, difference=difference)
+        return
+    try:
+        reading = foreign.read(inner, foreign.AWS)
+    except Unreadable:
+        return
+    yield from _foreign(reading, prefix, zone, "cron(…) is an expression of AWS")
+
+
+def _foreign(reading: Reading, prefix: str, zone: str, problem: str) -> Iterator[Proposal]:
+    rewrite = verified(reading, prefix, zone)
+    if rewrite is not None:
+        yield problem, "", rewrite
+        return
+    if reading.years and _span_of(reading.years) == ():
+        listed = ", ".join(map(str, sorted(reading.years)[:5]))
+        yield (
+            "a year field is refused",
+            f"the years {listed} aren't one span: make a job with start and end for each span",
+            None,
+        )
+
+
+def _zone_last(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    """`0 4 * * 1-5 Europe/Paris`."""
+    *words, last = body.split()
+    if prefix or not re.fullmatch(r"[A-Za-z_]+(/[A-Za-z_+\-\d]+)+|UTC", last):
+        return
+    try:
+        zone_of(last)
+        rewrite = _plain_rewrite(f"CRON_TZ={last} {' '.join(words)}", zone)
+    except UnknownZone as unknown:
+        yield "a zone after the expression", unknown.hint, None
+        return
+    if rewrite is not None:
+        problem = "a zone after the expression isn't read"
+        yield problem, f"{rewrite}; or time_zone: {last}", rewrite
+
+
+def _zone_first(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    """`TZ=Europe/Paris 0 4 * * *`."""
+    del prefix
+    found = re.match(r"TZ=(\S+)\s+", body, re.IGNORECASE)
+    if found and (rewrite := _plain_rewrite(f"CRON_TZ={found[1]} {body[found.end() :]}", zone)):
+        yield "", str(rewrite), rewrite
+
+
+def _plain_rewrite(text: str, zone: str) -> Rewrite | None:
+    """This text, if it can be read."""
+    try:
+        return Rewrite(text, describe_parsed(parse_plainly(text, zone=zone, seed="")))
+    except CronError:
+        return None
+
+
+_PROGRAM: Final = re.compile(r"[/~.]|[a-z_][a-z0-9_.-]*$|[\[\"'$]", re.IGNORECASE)
+
+
+def _crontab_line(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    """`30 2 * * * root /bin/x`: five fields, and what a crontab has after them."""
+    words = body.split()
+    if words[0].startswith("@") and len(words) > 1 and words[0].lower() != "@every":
+        schedule, rest = words[0], words[1:]
+    elif len(words) > 5 and _PROGRAM.match(words[5]) and not _is_field(words[5]):
+        schedule, rest = " ".join(words[:5]), words[5:]
+    else:
+        return
+    rewrite = _plain_rewrite(prefix + schedule, zone)
+    if rewrite is not None:
+        command = " ".join(rest)
+        shown = command if len(command) <= 60 else f"{command[:59]}…"
+        yield (
+            f"a line of a crontab: {shown!r} is no part of the schedule",
+            f"{rewrite}, and the command as shell; cron lint -f reads crontabs",
+            rewrite,
+        )
+
+
+def _is_field(word: str) -> bool:
+    named = {*foreign.MONTHS, *foreign.WEEKDAYS}
+    return word.upper() in ("L", "LW") or all(
+        part[:3].lower() in named for part in re.split(r"[,/-]", word) if part.isalpha()
+    )
+
+
+def _seven_fields(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    if len(body.split()) != 7:
+        return
+    dialect = foreign.QUARTZ if "?" in body else foreign.SECONDS_AND_YEAR
+    yield from _dialect(dialect, prefix, body, zone)
+
+
+def _dialect(dialect: Dialect, prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    try:
+        reading = foreign.read(body, dialect)
+    except Unreadable:
+        return
+    yield from _foreign(reading, prefix, zone, _looks_like(dialect, body))
+
+
+def _looks_like(dialect: Dialect, body: str) -> str:
+    if dialect.exclusive_days:
+        numbered = re.search(r"\d", body.split()[dialect.fields.split().index("W")])
+        sunday = "; 1 is Sunday there" if numbered else ""
+        last = "the last field is a year" if "Y" in dialect.fields else "seconds first"
+        return f"looks like {dialect.name}: {last}{sunday}"
+    return f"a year field is refused: looks like {dialect.name}"
+
+
+def _six_fields(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    words = body.split()
+    if len(words) != 6:
+        return
+    if re.search(r"\d{4}", words[5]) or words[5] in "*?":
+        dialect = foreign.AWS if "?" in words[2:5] else foreign.WITH_YEAR
+        for problem, hint, rewrite in _dialect(dialect, prefix, body, zone):
+            yield f"six fields begin with seconds; {problem}", hint, rewrite
+    for problem, hint, rewrite in _dialect(foreign.QUARTZ_SHORT, prefix, body, zone):
+        yield problem, hint, rewrite
+
+
+def _wrapping(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    for dialect in (foreign.WRAPPING, foreign.WRAPPING_SECONDS):
+        try:
+            reading = foreign.read(body, dialect)
+        except Unreadable:
+            continue
+        if rewrite := verified(reading, prefix, zone):
+            yield "", str(rewrite), rewrite
+
+
+def _slips(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
+    """`*5` for `*/5`, and `$` for the last day of the month."""
+    words = body.split()
+    for number, word in enumerate(words):
+        better, problem = word, ""
+        if re.fullmatch(r"\*\d{1,4}", word, re.ASCII):
+            better, problem = f"*/{word[1:]}", f"{word} can't be read"
+        elif word == "$" and number == len(words) - 3:
+            better, problem = "L", "$ isn't a day"
+        if better == word:
+            continue
+        rewrite = _plain_rewrite(
+            prefix + " ".join([*words[:number], better, *words[number + 1 :]]), zone
+        )
+        if rewrite is not None:
+            yield problem, f"if that is meant, {rewrite}", rewrite
+
+
+_PROPOSALS: Final[Sequence[Callable[[str, str, str], Iterator[Proposal]]]] = (
+    _typography,
+    _wrapped_in_aws,
+    _zone_first,
+    _zone_last,
+    _seven_fields,
+    _six_fields,
+    _crontab_line,
+    _wrapping,
+    _slips,
+)

@@ -1,0 +1,248 @@
+"""Sets of nominal instants: a union of cron expressions, an interval, one instant, none.
+
+Each set answers two questions without a starting point: which instant is next after this one, and
+how many are there in between. Bounds, jitter and judging what people wrote are `schedule`'s.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from heapq import merge
+from typing import Final, Protocol
+
+from schedd.core.schedule.cron import CronExpression, Dst, day_bits
+from schedd.core.schedule.work_budget import spend
+from schedd.core.schedule.zones import FIRST, LAST, NEAR
+from schedd.core.schedule.zones import zone as zone_of
+from schedkit.records import dataclass
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND: Final = timedelta(seconds=1)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+class Instants(Protocol):
+    """A set of nominal instants."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The smallest one greater than `instant`."""
+        ...
+
+    def on(self, day: int) -> int:
+        """The whole seconds of a UTC day since 1970 in which there is one, as its bits
+        (`core/schedule/cron/day_bits`): one each at most.
+        """
+        ...
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        """How many lie in (after, reached], and `reached`: `until`, or the last one counted.
+
+        Stops after `limit` of them where it has to look at each.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CronInstants:
+    """The union of expressions: each instant once, however many of them name it."""
+
+    expressions: tuple[CronExpression, ...]
+    dst: Dst
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        if len(self.expressions) == 1:
+            return self.expressions[0].next_after(instant, self.dst)
+        spend(4 * len(self.expressions))
+        found = [expression.next_after(instant, self.dst) for expression in self.expressions]
+        return min((nominal for nominal in found if nominal is not None), default=None)
+
+    def on(self, day: int) -> int:
+        found = 0
+        spend(10 * len(self.expressions))
+        for expression in self.expressions:
+            found |= expression.on(day, self.dst)
+        return found
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        low, high = (after - _EPOCH) // _SECOND, (until - _EPOCH) // _SECOND
+        if len(self.expressions) == 1:
+            return self.expressions[0].count(low, high, self.dst), until
+        each = merge(*(one.seconds(low, high, self.dst) for one in self.expressions))
+        counted, reached = 0, low
+        for looked, second in enumerate(each):
+            spend(2)
+            if looked >= limit and second > reached:
+                return counted, _EPOCH + reached * _SECOND
+            counted, reached = counted + (second > reached), second
+        return counted, until
+
+
+@dataclass(frozen=True, slots=True)
+class EveryInstants:
+    """Each `interval` since 1970 UTC, moved by `phase`."""
+
+    interval: timedelta
+    phase: timedelta
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        try:
+            return self._at(self._index(instant) + 1)
+        except OverflowError:
+            return None
+
+    def on(self, day: int) -> int:
+        start = _EPOCH + timedelta(day)
+        first = -((start - _EPOCH - self.phase) // -self.interval)  # the first not before it
+        milliseconds, step = (
+            (self._at(first) - start) // _MILLISECOND,
+            self.interval // _MILLISECOND,
+        )
+        return _seconds_of(milliseconds, step)
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        del limit  # nothing is looked at one by one
+        first, last = self._index(after), self._index(until)
+        return last - first, until
+
+    def _index(self, instant: datetime) -> int:
+        """Number of the last instant that isn't after `instant`."""
+        return (instant - _EPOCH - self.phase) // self.interval
+
+    def _at(self, index: int) -> datetime:
+        return _EPOCH + self.phase + self.interval * index
+
+
+@dataclass(frozen=True, slots=True)
+class DailyInstants:
+    """Each `days` days at the local time of `anchor` (seconds since 1970 on the clock of `zone`).
+
+    A time that the clocks skip counts at the first instant after the gap, one that comes twice in
+    its first pass, as fixed times of cron do. Instant `n` never goes back as `n` grows.
+    """
+
+    days: int
+    anchor: int
+    zone: str
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        second = (instant - _EPOCH) // _SECOND
+        if not FIRST < second < LAST:
+            return None if second > 0 else self.next_after(_EPOCH + (FIRST + NEAR) * _SECOND)
+        found = self._at(self._index(second) + 1)
+        number = self._index(second) + 2
+        while found <= second:  # two days of a calendar that skips one begin at once
+            found, number = self._at(number), number + 1
+        return None if found >= LAST else _EPOCH + found * _SECOND
+
+    def on(self, day: int) -> int:
+        start, found = day * day_bits.DAY, 0
+        number = self._index(start - 1) + 1
+        while (second := self._at(number)) < start + day_bits.DAY:
+            found |= 1 << (second - start)
+            number += 1
+        return found
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        del limit  # nothing is looked at one by one
+        low, high = (max(FIRST + NEAR, (at - _EPOCH) // _SECOND) for at in (after, until))
+        found = self._index(high) - self._index(low)
+        for segment in zone_of(self.zone).segments(low, high):
+            if segment.offset - segment.before >= day_bits.DAY and low < segment.start <= high:
+                found -= self._doubles(segment.start)
+        return found, until
+
+    def _doubles(self, second: int) -> int:
+        """How many of its instants fall together at the end of a gap of a day."""
+        last = self._index(second)
+        return sum(self._at(last - one) == self._at(last) for one in (1, 2))
+
+    def _index(self, second: int) -> int:
+        """Number of the last instant that isn't after `second`."""
+        local = second + zone_of(self.zone).segment(second).offset
+        number = (local - self.anchor) // (self.days * day_bits.DAY) + 1
+        while self._at(number) > second:
+            number -= 1
+        return number
+
+    def _at(self, number: int) -> int:
+        """Instant `number`, in seconds since 1970 UTC."""
+        local = self.anchor + number * self.days * day_bits.DAY
+        zone = zone_of(self.zone)
+        for segment in zone.segments(local - NEAR, local + NEAR):
+            if local - segment.offset < segment.start:
+                return segment.start  # in the gap before it
+            if local - segment.offset < segment.end:
+                return local - segment.offset
+        raise AssertionError("local time and UTC differ by less than two days")
+
+
+@dataclass(frozen=True, slots=True)
+class OneInstant:
+    """One instant."""
+
+    instant: datetime
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return self.instant if self.instant > instant else None
+
+    def on(self, day: int) -> int:
+        at, second = divmod((self.instant - _EPOCH) // _SECOND, day_bits.DAY)
+        return 1 << second if at == day else 0
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        del limit
+        return int(after < self.instant <= until), until
+
+
+@dataclass(frozen=True, slots=True)
+class NoInstants:
+    """None at all."""
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        del instant
+        return None
+
+    def on(self, day: int) -> int:
+        del day
+        return 0
+
+    def count(self, after: datetime, until: datetime, limit: int) -> tuple[int, datetime]:
+        del after, limit
+        return 0, until
+
+
+@lru_cache(maxsize=64)
+def _seconds_of(first: int, step: int) -> int:
+    """The seconds of a day that hold `first`, and every `step` after it, in milliseconds."""
+    spend(day_bits.DAY * 1000 // step // 5)
+    if step % 1000 == 0 and first < day_bits.DAY * 1000:
+        return day_bits.each(first // 1000, step // 1000)
+    return day_bits.of_seconds(at // 1000 for at in range(first, day_bits.DAY * 1000, step))
+
+
+def newest(
+    next_after: Callable[[datetime], datetime | None], after: datetime, until: datetime
+) -> datetime | None:
+    """The greatest instant of a set in (after, until], found without walking through them.
+
+    Looks back from `until` in growing steps, then halves what is left.
+    """
+
+    def reached(low: datetime) -> datetime | None:
+        found = next_after(low)
+        return found if found is not None and found <= until else None
+
+    spend(100)
+    step = _SECOND
+    low, high = until - step, until
+    while low > after and not reached(low):
+        step, high = step * 2, low
+        low = until - step
+    nominal = reached(max(low, after))
+    while nominal and (following := reached(nominal)):
+        middle = following + (high - following) / 2
+        if later := reached(middle):
+            nominal = later
+        else:
+            nominal, high = following, middle
+    return nominal

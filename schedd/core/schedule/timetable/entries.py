@@ -1,0 +1,90 @@
+"""What a table of schedules is made of: entries, and each with its bits over one grid."""
+
+from collections.abc import Iterable
+from dataclasses import field
+from typing import Final
+from uuid import UUID
+
+from schedd.core.schedule import compiled_schedule as schedules
+from schedd.core.schedule.compiled_schedule import Bounds, CompiledSchedule, Schedule
+from schedd.core.schedule.cron import EPOCH, ScheduleError
+from schedd.core.schedule.cron.expression import SECOND
+from schedd.core.schedule.timetable.minutes import Grid, Layers, any_minute, clipped, layers_of
+from schedkit.records import dataclass
+
+_NOBODY: Final = UUID(int=0)
+"""Whose jitter it would be: nominal instants are counted, which have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One schedule with a name. `where` says where it stands: `crontab:12`, `jobs.yaml:3`, `job`.
+
+    `lines` are those of its expressions (or its interval) in the file, where that is known.
+    """
+
+    name: str
+    where: str
+    schedule: Schedule
+    namespace: str = "default"
+    bounds: Bounds = field(default_factory=Bounds)
+    lines: tuple[int, ...] = ()
+
+    @property
+    def seed(self) -> str:
+        """What `H` is hashed from."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An entry's instants within a grid."""
+
+    entry: Entry
+    layers: Layers
+
+    @property
+    def minutes(self) -> int:
+        """The minutes in which it starts."""
+        return any_minute(self.layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """An entry that can't be meant, and why."""
+
+    entry: Entry
+    error: ScheduleError
+
+
+def row_of(entry: Entry, grid: Grid) -> Row:
+    """Its nominal instants within its bounds. Raises ScheduleError."""
+    return row_over(entry, compiled_of(entry), grid)
+
+
+def compiled_of(entry: Entry) -> CompiledSchedule:
+    """Its schedule. Raises ScheduleError."""
+    return schedules.compile(entry.schedule, entry.seed, _NOBODY, entry.bounds)
+
+
+def row_over(entry: Entry, compiled: CompiledSchedule, grid: Grid) -> Row:
+    """The nominal instants of an entry within its bounds and this grid."""
+    layers = layers_of(compiled.instants, grid)
+    start, end = compiled.bounds.start, compiled.bounds.end
+    if start is None and end is None:
+        return Row(entry, layers)
+    first = grid.start if start is None else -((EPOCH - start) // SECOND)
+    stop = grid.stop if end is None else (end - EPOCH) // SECOND + 1
+    return Row(entry, clipped(layers, grid, first, stop))
+
+
+def rows_of(entries: Iterable[Entry], grid: Grid) -> tuple[list[Row], list[Wrong]]:
+    """Every entry that can be meant as a row, and the others."""
+    rows: list[Row] = []
+    wrong: list[Wrong] = []
+    for entry in entries:
+        try:
+            rows.append(row_of(entry, grid))
+        except ScheduleError as error:
+            wrong.append(Wrong(entry, error))
+    return rows, wrong

@@ -1,0 +1,164 @@
+"""The herd, spread: which schedules to give an `H`, and what that does to the hottest minute.
+
+One idea: a proposal is measured, not promised. Whoever starts in a minute hotter than a bound is
+moved to the minute that `H` gives it; the bound is lowered, and the lowest peak wins. Then whoever
+can stay without raising it stays, the rarest first: a nightly job's minute is more often meant than
+an hourly one's. Hours and days are never touched.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from hashlib import sha256
+from typing import Final
+
+from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule
+from schedd.core.schedule.cron import ScheduleError
+from schedd.core.schedule.timetable.entries import Entry, Row, row_of
+from schedd.core.schedule.timetable.load import tally_of
+from schedd.core.schedule.timetable.minutes import Grid, count
+from schedd.core.schedule.timetable.spreading import fixed, spread
+from schedkit.records import dataclass, replace
+
+_MINUTE: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One text of an entry, before and after: expression number `number`, or its phase (−1).
+
+    `fixed` is `after` with the value that `H` has for this entry, for readers without `H`.
+    """
+
+    entry: Entry
+    number: int
+    before: str
+    after: str
+    fixed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flattened:
+    """A proposal: what to write instead, and the hottest minute's starts before and after."""
+
+    moves: tuple[Move, ...]
+    peak_before: int
+    peak_after: int
+
+
+def flatten(rows: Sequence[Row], grid: Grid) -> Flattened | None:
+    """The proposal with the lowest peak; None: none is lower than the present one."""
+    tally = tally_of(rows, grid)
+    peak, _ = tally.peak()
+    moved = [_moved(row, grid) for row in rows]
+    best: tuple[int, list[int]] | None = None
+    bound = peak // 2
+    while bound >= 1:
+        hot = tally.above(bound)
+        chosen = [n for n, row in enumerate(rows) if moved[n] and row.minutes & hot]
+        reached, _ = tally_of(_after(rows, moved, chosen), grid).peak()
+        if reached < (peak if best is None else best[0]):
+            best = reached, chosen
+        bound //= 2
+    if best is None:
+        return None
+    kept = _kept(rows, moved, best[1], best[0], grid)
+    reached, _ = tally_of(_after(rows, moved, kept), grid).peak()
+    moves = [move for n in kept for move in _moves(rows[n].entry, (moved[n] or rows[n]).entry)]
+    return Flattened(tuple(moves), peak, reached)
+
+
+def _after(
+    rows: Sequence[Row], moved: Sequence[Row | None], chosen: Iterable[int]
+) -> Sequence[Row]:
+    after = list(rows)
+    for number in chosen:
+        after[number] = moved[number] or rows[number]
+    return after
+
+
+def _kept(
+    rows: Sequence[Row],
+    moved: Sequence[Row | None],
+    chosen: Sequence[int],
+    peak: int,
+    grid: Grid,
+) -> list[int]:
+    """Those of `chosen` that must move: put back, they would make a minute hotter than `peak`."""
+    tally = tally_of(_after(rows, moved, chosen), grid)
+    must: list[int] = []
+    for number in sorted(chosen, key=lambda n: count(rows[n].layers)):
+        weight = max(seconds.bit_count() for _, seconds in rows[number].layers)
+        if weight > peak or rows[number].minutes & tally.above(peak - weight):
+            must.append(number)
+            continue
+        # Where it would have moved to still counts it: a bound, never too low.
+        for minutes, seconds in rows[number].layers:
+            tally.add(minutes, seconds.bit_count())
+    return sorted(must)
+
+
+def _moved(row: Row, grid: Grid) -> Row | None:
+    """The row with its minutes hashed; None if that changes nothing."""
+    entry = row.entry
+    match entry.schedule:
+        case CronSchedule(expressions):
+            texts = _apart(entry, entry.schedule, grid)
+            if texts == expressions:
+                return None
+            changed = replace(entry, schedule=replace(entry.schedule, expressions=texts))
+        case EverySchedule(interval, phase, None) if not phase and interval >= 2 * _MINUTE:
+            digest = sha256(f"{entry.seed}\0phase".encode()).digest()
+            minutes = int.from_bytes(digest[:8], "big") % (interval // _MINUTE)
+            changed = replace(entry, schedule=EverySchedule(interval, minutes * _MINUTE))
+        case _:
+            return None
+    try:
+        return row_of(changed, grid)
+    except ScheduleError:
+        return None  # it has a day or zone that can't be meant: told elsewhere
+
+
+def _apart(entry: Entry, schedule: CronSchedule, grid: Grid) -> tuple[str, ...]:
+    """Its expressions given an `H`, but where two of them would then fall together: they have the
+    same minute, for they are one job's, and of two runs one would be lost.
+    """
+    texts = schedule.expressions
+
+    def spread_out(text: str) -> str:
+        return spread(text, schedule.zone, entry.seed, schedule.dst) or text
+
+    def together(texts: tuple[str, ...]) -> int:
+        alone = sum(_count(entry, schedule, (text,), grid) for text in texts)
+        return alone - _count(entry, schedule, texts, grid)
+
+    if len(texts) == 1:
+        return (spread_out(texts[0]),)
+    found = texts
+    try:
+        before = together(texts)
+        for number, text in enumerate(texts):
+            moved = (*found[:number], spread_out(text), *found[number + 1 :])
+            if moved != found and together(moved) <= before:
+                found = moved
+    except ScheduleError:
+        return texts  # told elsewhere
+    return found
+
+
+def _count(entry: Entry, schedule: CronSchedule, texts: tuple[str, ...], grid: Grid) -> int:
+    changed = replace(entry, schedule=replace(schedule, expressions=texts))
+    return count(row_of(changed, grid).layers)
+
+
+def _moves(before: Entry, after: Entry) -> list[Move]:
+    old, new = before.schedule, after.schedule
+    if isinstance(old, EverySchedule) and isinstance(new, EverySchedule):
+        phase = f"{new.phase // _MINUTE}m"
+        return [Move(before, -1, "0s", phase, phase)]
+    assert isinstance(old, CronSchedule), "only these two are moved"
+    assert isinstance(new, CronSchedule), "a move keeps the kind"
+    return [
+        Move(before, number, one, other, fixed(other, before.seed))
+        for number, (one, other) in enumerate(zip(old.expressions, new.expressions, strict=True))
+        if one != other
+    ]

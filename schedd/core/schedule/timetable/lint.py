@@ -1,0 +1,409 @@
+"""What is wrong with an expression, and what is right but surprises people.
+
+An error is what the dialect refuses. A warning is a schedule that will do exactly what it says,
+where experience shows that somebody meant another thing. Each says what will happen, and what to
+write instead.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import islice, pairwise
+from typing import Final
+from uuid import UUID
+
+from schedd.core.schedule import compiled_schedule as schedules
+from schedd.core.schedule import zones
+from schedd.core.schedule.compiled_schedule import Schedule
+from schedd.core.schedule.cron import (
+    DEBIAN,
+    CronError,
+    CronExpression,
+    Dst,
+    Rewrite,
+    describe,
+    foreign,
+    notes,
+    parse,
+)
+from schedd.core.schedule.cron.descriptions import describe_parsed, duration_text
+from schedd.core.schedule.cron.dialect import MACROS, is_hashed
+from schedd.core.schedule.cron.fields import FIELDS, FieldSpec
+from schedd.core.schedule.cron.foreign import AWS, QUARTZ_SHORT, WITH_YEAR
+from schedd.core.schedule.cron.masks import Masks, month_length
+from schedd.core.schedule.cron.rewrites import both_days, if_meant, instead
+from schedd.core.schedule.timetable.spreading import fixed, spread
+from schedkit.records import dataclass
+
+_NO_JOB: Final = UUID(int=0)
+
+_ALL_DAYS: Final = (2 << 31) - 2
+_ALL_WEEKDAYS: Final = 127
+_FAR: Final = timedelta(days=366)
+
+
+class Level(StrEnum):
+    """Whether it can't be meant, or perhaps isn't what was meant."""
+
+    ERROR = "ERROR"
+    WARNING = "WARNING"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing to know: `rule` names its kind, `hint` is what to write or to do."""
+
+    level: Level
+    rule: str
+    problem: str
+    hint: str = ""
+    rewrites: tuple[Rewrite, ...] = ()
+    """The expressions that `hint` offers, as the engine verified them."""
+
+
+def lint(
+    expression: str,
+    zone: str = "UTC",
+    *,
+    after: datetime,
+    seed: str = "",
+    dst: Dst = DEBIAN,
+    crontab: bool = False,
+) -> tuple[Finding, ...]:
+    """The findings of an expression: one error, or warnings, or none.
+
+    Changes of the clock are looked for in the year after `after`. `crontab`: the expression is
+    read by cron, so the advice is what cron can read.
+    """
+    try:
+        parsed = parse(expression, zone=zone, seed=seed)
+    except CronError as error:
+        return (_refused(error),)
+    found = [*_zone(parsed)]
+    if crontab:
+        found += _unknown_to_cron(parsed)
+    if parsed.masks is not None:
+        words = _words(expression)
+        found += _shape(words, parsed)
+        found += _steps(words, parsed, crontab=crontab)
+        found += _days(words, parsed, crontab=crontab)
+        found += _herd(parsed, seed, dst, crontab=crontab)
+        found += _rare(parsed, after)
+        found += _clock_changes(words, parsed, after, dst, crontab=crontab)
+    return tuple(found)
+
+
+def _refused(error: CronError) -> Finding:
+    hint = error.hint
+    if "~" in error.problem:
+        hint = "a random minute is H here, stable for each job: H(0-59) for 0~59"
+    rule = error.field.replace(" ", "-").replace("_", "-")
+    problem = error.problem if error.field == "expression" else f"{error.field}: {error.problem}"
+    return Finding(Level.ERROR, rule, problem, hint, error.rewrites)
+
+
+def _warn(rule: str, problem: str, hint: str | Rewrite = "", before: str = "") -> Finding:
+    """A warning; a rewrite is introduced by the words `before`."""
+    if isinstance(hint, Rewrite):
+        return Finding(Level.WARNING, rule, problem, f"{before}{hint}", (hint,))
+    return Finding(Level.WARNING, rule, problem, hint)
+
+
+def _words(expression: str) -> list[str]:
+    """Its fields as written, in lower case; a macro's are those that it stands for."""
+    words = expression.lower().split()
+    if words[0].startswith("cron_tz="):
+        words.pop(0)
+    return MACROS.get(words[0], " ".join(words)).split()
+
+
+def _zone(parsed: CronExpression) -> Iterator[Finding]:
+    if found := zones.doubts(parsed.zone):
+        yield _warn("zone-offset" if "/" in parsed.zone else "zone-abbreviation", *found)
+
+
+# -- A job that can't finish --
+
+_MOST_LOOKED_AT: Final = 1000
+"""Fire times that are looked at for the shortest interval: the time this takes is bounded."""
+
+
+def never_finishes(
+    schedule: Schedule, seed: str, overlap: str, timeout: timedelta, after: datetime
+) -> Finding | None:
+    """A warning, if each run may be ended by the next one before it finishes.
+
+    `overlap` is the policy in lower case. Raises ScheduleError.
+    """
+    if overlap not in ("cancel_other", "terminate_other"):
+        return None
+    compiled = schedules.compile(schedule, seed, _NO_JOB)
+    found = [one.nominal for one in islice(compiled.walk_after(after), _MOST_LOOKED_AT)]
+    shortest = min((later - one for one, later in pairwise(found)), default=timedelta.max)
+    if shortest >= timeout:
+        return None
+    ends = "cancels" if overlap == "cancel_other" else "kills"
+    length = _length(shortest)
+    problem = f"a run starts {length} after the one before and {ends} it: a run that takes longer"
+    problem += f" than {length} never finishes (timeout {_length(timeout)})"
+    return _warn("never-finishes", problem, f"overlap: skip, or a timeout of at most {length}")
+
+
+def _length(length: timedelta) -> str:
+    words = duration_text(int(length.total_seconds()))
+    return words if words[0].isdigit() else f"1 {words}"
+
+
+# -- What cron can't read --
+
+
+def _unknown_to_cron(parsed: CronExpression) -> Iterator[Finding]:
+    words = parsed.text.lower().split()
+    if words[0] in MACROS:
+        return
+    try:
+        foreign.read(" ".join(words), foreign.VIXIE)
+    except foreign.Unreadable:
+        problem = f"cron can't read this; read here it runs {describe_parsed(parsed)}"
+        yield _warn("not-cron", problem, "keep it in a manifest, or write plain numbers and ranges")
+
+
+# -- Six fields --
+
+
+def _shape(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
+    masks = parsed.masks
+    assert masks is not None, "asked of calendar expressions alone"
+    if len(words) == 6:
+        yield from _six_fields(words, parsed)
+    minute, hour = words[-5], words[-4]
+    if minute == "*" and hour != "*" and masks.hour.bit_count() <= 2 and "-" not in hour:
+        once = " ".join([*_prefix(parsed), *words[:-5], "0", *words[-4:]])
+        yield _warn(
+            "each-minute",
+            f"runs {60 * masks.hour.bit_count()} times a day: {describe_parsed(parsed)}",
+            *_offer(parsed, once, "for once an hour "),
+        )
+
+
+def _offer(parsed: CronExpression, text: str, before: str) -> tuple[Rewrite | str, str]:
+    """A text to write instead, with the difference; of an `H` only the text is known."""
+    if is_hashed(text):
+        return f"{before}write {text}", ""
+    return instead(parsed, text, parsed.zone), before
+
+
+def _prefix(parsed: CronExpression) -> list[str]:
+    first = parsed.text.split()[0]
+    return [first] if first.upper().startswith("CRON_TZ=") else []
+
+
+def _six_fields(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
+    """Six fields are seconds first here; other schedulers have a year last, or count from 1."""
+    if is_hashed(parsed.text):
+        return
+    reads = f"six fields: the first is seconds, so it runs {describe_parsed(parsed)}"
+    if "?" in (words[2], words[4]):
+        if meant := if_meant(parsed.text, (AWS, WITH_YEAR), parsed.zone):
+            yield _warn("year-last", f"{reads}; looks like AWS, with a year last", meant, _IF)
+    elif "?" in (words[3], words[5]):
+        if meant := if_meant(parsed.text, (QUARTZ_SHORT,), parsed.zone):
+            runs = f"looks like Quartz, where 1 is Sunday; here it runs {describe_parsed(parsed)}"
+            yield _warn("quartz-weekday", runs, meant, _IF)
+    elif (
+        words[5] == "*"
+        and words[2] == "*"
+        and words[:2] != ["0", "0"]
+        and re.fullmatch(r"[\d,]+", f"{words[0]}{words[1]}")
+    ):
+        if meant := if_meant(parsed.text, (WITH_YEAR,), parsed.zone):
+            yield _warn("seconds-first", f"{reads}; the last * looks like a year", meant, _IF)
+    elif not re.fullmatch(r"\d+", words[0]):
+        meant = if_meant(parsed.text, (WITH_YEAR,), parsed.zone)
+        yield _warn("seconds-first", reads, meant or "", "if minutes were meant, ")
+
+
+_IF: Final = "if that is meant, "
+
+
+# -- Steps --
+
+_STEPPED: Final = re.compile(r"(\*|h|\d+|(?:h\()?\d+-\d+\)?)/(\d+)", re.ASCII)
+_UNITS: Final = {"second": "s", "minute": "m", "hour": "h"}
+
+
+def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[Finding]:
+    specs = FIELDS[-len(words) :]
+    for spec, word in zip(specs, words, strict=True):
+        size = 7 if spec.high == 7 else spec.high - spec.low + 1
+        for term in word.split(","):
+            found = _STEPPED.fullmatch(term)
+            if found is None:
+                continue
+            step = int(found[2])
+            written = term.upper() if term.startswith("h") else term
+            if step == 1 and found[1] == "*":
+                plain = " ".join([*_prefix(parsed), *(w if w != word else "*" for w in words)])
+                problem = f"{spec.name}: {term} is *"
+                yield _warn("step-of-one", problem, *_offer(parsed, plain, ""))
+            elif found[1] not in ("*", "h") and not _whole(found[1], spec.low, size):
+                continue
+            elif step >= size:
+                yield _warn(
+                    "step-past-range",
+                    f"{spec.name}: {written} has one value, for there are only {size}",
+                    *_evenly(words, spec, step, parsed, crontab=crontab),
+                )
+            elif size % step:
+                last = spec.low + (size - 1) // step * step
+                yield _warn(
+                    "uneven-step",
+                    f"{spec.name}: {written} begins anew after {last}, so the last step is "
+                    f"{size - last + spec.low} and not {step}",
+                    *_evenly(words, spec, step, parsed, crontab=crontab),
+                )
+
+
+def _whole(written: str, low: int, size: int) -> bool:
+    """Whether a range, or a start, covers the field's whole range: `0-59`, or `0` with a step."""
+    first, _, last = written.removeprefix("h(").removesuffix(")").partition("-")
+    return int(first) == low and (not last or int(last) == low + size - 1)
+
+
+def _evenly(
+    words: Sequence[str], spec: FieldSpec, step: int, parsed: CronExpression, *, crontab: bool
+) -> tuple[Rewrite | str, str]:
+    """Even steps as an interval, if the fields after it restrict nothing."""
+    unit, place = _UNITS.get(spec.name), FIELDS.index(spec) - len(FIELDS)
+    below = {"0"} if spec.name != "hour" else {"0", *words[-5:-4]}
+    if crontab or unit is None or any(word not in "*?" for word in words[place + 1 :]):
+        return "list the values that are meant", ""
+    if any(word not in below for word in words[:place]):
+        return "list the values that are meant", ""
+    every = instead(parsed, f"@every {step}{unit}", parsed.zone, "the steps are even")
+    return every, "for even steps "
+
+
+# -- Days --
+
+
+def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[Finding]:
+    masks = parsed.masks
+    assert masks is not None, "asked of calendar expressions alone"
+    day, week = words[-3], words[-1]
+    by_week = masks.day_of_week != _ALL_WEEKDAYS or masks.nth
+    by_month = (
+        masks.day_of_month != _ALL_DAYS or masks.last_day or masks.before_last or masks.nearest
+    )
+    if by_week and by_month and not masks.both_days:
+        yield _warn(
+            "either-day",
+            f"both day fields are restricted, so either is enough: day {day}, and also each "
+            f"weekday {week}",
+            *_both(words, parsed, crontab=crontab),
+        )
+    if by_week and by_month and masks.both_days:
+        yield _warn(
+            "both-days",
+            f"a day field that begins with * must match as well: {day} and {week} together",
+            "list its days to have either",
+        )
+    yield from _short_months(masks, bool(by_week and not masks.both_days), crontab=crontab)
+
+
+def _from_the_end(masks: Masks) -> bool:
+    """Whether days are named by `L`, `L-3`, `LW` or `15W`."""
+    return bool(masks.last_day or masks.before_last or masks.nearest)
+
+
+def _both(
+    words: Sequence[str], parsed: CronExpression, *, crontab: bool
+) -> tuple[Rewrite | str, str]:
+    """How to have the days that match both fields."""
+    if crontab:
+        schedule = " ".join([*words[:-1], "*"])
+        return f"for days that match both: {schedule}, and test date +\\%u in the command", ""
+    if not is_hashed(parsed.text) and (found := both_days(parsed.text, parsed.zone)):
+        return found, "for the days that match both, "
+    return "for one of the fields alone, write * in the other", ""
+
+
+def _short_months(masks: Masks, also_by_week: bool, *, crontab: bool) -> Iterator[Finding]:
+    days = masks.day_of_month
+    first = (days & -days).bit_length() - 1
+    if (
+        days in (0, _ALL_DAYS)
+        or first < 29
+        or also_by_week
+        or masks.last_day
+        or masks.before_last
+        or masks.nearest
+    ):
+        return
+    names = "January February March April May June July August September October November December"
+    short = [
+        name
+        for month, name in enumerate(names.split(), 1)
+        if masks.month >> month & 1 and month_length(2001, month) < first
+    ]
+    if short:
+        ends = " but in leap years" if first == 29 else ""
+        yield _warn(
+            "short-months",
+            f"has no day {first} in {', '.join(short)}{ends}: nothing runs then",
+            "cron has no last day of a month: use 28-31, and test date -d tomorrow +\\%d"
+            if crontab
+            else "the last day of a month is L",
+        )
+
+
+# -- Changes of the clock --
+
+_ALL_HOURS: Final = (1 << 24) - 1
+_MOST_LISTED: Final = 6
+
+
+def _clock_changes(
+    words: Sequence[str], parsed: CronExpression, after: datetime, dst: Dst, *, crontab: bool
+) -> Iterator[Finding]:
+    """Times that a change of the clock skips or repeats; not those of a job for all hours."""
+    masks = parsed.masks
+    assert masks is not None, "asked of calendar expressions alone"
+    if parsed.wildcard and masks.hour == _ALL_HOURS:
+        return
+    hint: str | Rewrite = "choose another hour" + ("" if crontab else ", or set dst")
+    before = ""
+    if parsed.wildcard:
+        hint = "choose another hour"
+        minutes = [value for value in range(60) if masks.minute >> value & 1]
+        if words[-4][0] != "*" and len(minutes) <= _MOST_LISTED and not is_hashed(parsed.text):
+            listed = ",".join(map(str, minutes))
+            text = " ".join([*_prefix(parsed), *words[:-5], listed, *words[-4:]])
+            note = "on days with a clock change alone, once after the gap and in the first pass"
+            hint, before = instead(parsed, text, parsed.zone, note), "choose another hour; or "
+    for note in notes(parsed, after, dst):
+        yield _warn("clock-change", note, hint, before)
+
+
+# -- Common schedules --
+
+
+def _herd(parsed: CronExpression, seed: str, dst: Dst, *, crontab: bool) -> Iterator[Finding]:
+    masks = parsed.masks
+    assert masks is not None, "asked of calendar expressions alone"
+    if masks.minute != 1 or masks.second != 1:
+        return
+    when = {24: "every hour at minute 0", 1: "at midnight sharp"}.get(masks.hour.bit_count())
+    if when and masks.hour & 1 and (moved := spread(parsed.text, parsed.zone, seed, dst)):
+        text = fixed(moved, seed) if crontab else moved
+        difference = "another minute, as often, on nights with a clock change too"
+        rewrite = Rewrite(text, describe(text, seed), difference=difference)
+        yield _warn("herd", f"{when}, when many jobs start", rewrite, "to spread the load, ")
+
+
+def _rare(parsed: CronExpression, after: datetime) -> Iterator[Finding]:
+    found = parsed.next_after(after)
+    if found is None or found - after > _FAR:
+        when = f"{found:%Y-%m-%d}" if found else "never"
+        yield _warn("rare", f"is not due within a year: next {when}", "is that date meant?")

@@ -1,0 +1,170 @@
+"""What schedules add up to: starts a minute over a span, the hottest minutes and who is in them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from schedd.core.schedule.cron import ScheduleError
+from schedd.core.schedule.timetable.entries import Entry, Row, Wrong, compiled_of, row_over
+from schedd.core.schedule.timetable.minutes import Grid, grid_over
+from schedd.core.schedule.timetable.tally import Tally
+from schedkit.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """A minute and who starts in it: each entry with its starts there, most first.
+
+    `alike` says how many minutes of the span have the very same ones.
+    """
+
+    at: datetime
+    starts: int
+    alike: int
+    entries: tuple[tuple[Entry, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Starts in each minute of `grid`; `hottest` first, minutes that are alike told once."""
+
+    grid: Grid
+    counts: tuple[int, ...]
+    hottest: tuple[Hot, ...]
+
+    @property
+    def total(self) -> int:
+        """All starts."""
+        return sum(self.counts)
+
+    @property
+    def peak(self) -> int:
+        """Those of the hottest minute."""
+        return max(self.counts, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """One instant, and who starts at it."""
+
+    at: datetime
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Collisions:
+    """How many instants have more starts than allowed, the most that one has, and the worst."""
+
+    instants: int
+    most: int
+    worst: tuple[Together, ...]
+
+
+def tally_of(rows: Sequence[Row], grid: Grid) -> Tally:
+    """Starts of each minute."""
+    tally = Tally(grid.minutes)
+    alike = Counter(layer for row in rows for layer in row.layers)
+    for (minutes, seconds), times in alike.items():
+        tally.add(minutes, times * seconds.bit_count())
+    return tally
+
+
+def forecast(rows: Sequence[Row], grid: Grid, top: int = 5) -> Forecast:
+    """Count the starts of each minute, and ask the `top` hottest kinds of minute who is in them."""
+    counts = tally_of(rows, grid).counts()
+    busy = (minute for minute, many in enumerate(counts) if many)
+    order = sorted(busy, key=counts.__getitem__, reverse=True)
+    hottest: list[Hot] = []
+    told = 0
+    for minute in order:
+        if told >> minute & 1:
+            continue
+        if len(hottest) == top:
+            break
+        alike = _alike(rows, minute, grid.minutes)
+        told |= alike
+        first = (alike & -alike).bit_length() - 1
+        named = _named(rows, _members(rows, minute))
+        hottest.append(Hot(grid.at(first), counts[minute], alike.bit_count(), named))
+    return Forecast(grid, tuple(counts), tuple(hottest))
+
+
+def _alike(rows: Sequence[Row], minute: int, length: int) -> int:
+    """The minutes, one bit each, in which the very same layers start as in this one."""
+    found = (1 << length) - 1
+    for row in rows:
+        for minutes, _ in row.layers:
+            found &= minutes if minutes >> minute & 1 else ~minutes
+    return found
+
+
+def _members(rows: Sequence[Row], minute: int) -> tuple[tuple[int, int], ...]:
+    """Which rows start in this minute, and how often."""
+    bit = 1 << minute
+    return tuple(
+        (number, seconds.bit_count())
+        for number, row in enumerate(rows)
+        for minutes, seconds in row.layers
+        if minutes & bit
+    )
+
+
+def _named(
+    rows: Sequence[Row], members: Sequence[tuple[int, int]]
+) -> tuple[tuple[Entry, int], ...]:
+    named = [(rows[number].entry, starts) for number, starts in members]
+    return tuple(sorted(named, key=lambda one: -one[1]))
+
+
+def beside(entries: Sequence[Entry], instants: Sequence[datetime]) -> tuple[list[int], list[Wrong]]:
+    """How many entries start in the minute of each instant; and those that can't be meant."""
+    grids = [grid_over(at.replace(second=0), timedelta(minutes=1)) for at in instants]
+    found = [0] * len(grids)
+    wrong: list[Wrong] = []
+    for entry in entries:
+        try:
+            compiled = compiled_of(entry)
+        except ScheduleError as error:
+            wrong.append(Wrong(entry, error))
+            continue
+        for number, grid in enumerate(grids):
+            found[number] += bool(row_over(entry, compiled, grid).layers)
+    return found, wrong
+
+
+def collide(rows: Sequence[Row], grid: Grid, allowed: int = 1, limit: int = 10) -> Collisions:
+    """The instants (whole seconds) at which more than `allowed` start, the worst by name."""
+    by_second = [Tally(grid.minutes) for _ in range(60)]
+    alike = Counter(layer for row in rows for layer in row.layers)
+    for (minutes, seconds), times in alike.items():
+        for second in range(60):
+            if seconds >> second & 1:
+                by_second[second].add(minutes, times)
+    found = 0
+    worst: list[tuple[int, int, int]] = []
+    for second, tally in enumerate(by_second):
+        above = tally.above(allowed)
+        found += above.bit_count()
+        worst += _fullest(tally, above, second, limit)
+    worst = sorted(worst)[:limit]
+    told = (_together(rows, grid, minute, second) for _, minute, second in worst)
+    return Collisions(found, -worst[0][0] if worst else 0, tuple(told))
+
+
+def _fullest(tally: Tally, above: int, second: int, limit: int) -> list[tuple[int, int, int]]:
+    """The `limit` minutes of `above` with the greatest counts: (−count, minute, second)."""
+    if not above:
+        return []
+    counts = tally.counts()
+    minutes = sorted((-counts[m], m, second) for m in range(tally.minutes) if above >> m & 1)
+    return minutes[:limit]
+
+
+def _together(rows: Sequence[Row], grid: Grid, minute: int, second: int) -> Together:
+    bit = 1 << minute
+    who = tuple(
+        row.entry
+        for row in rows
+        if any(minutes & bit and seconds >> second & 1 for minutes, seconds in row.layers)
+    )
+    return Together(grid.at(minute) + timedelta(seconds=second), who)

@@ -1,0 +1,291 @@
+"""The instants of a schedule within a span, as bits: which minutes, and which seconds of them.
+
+    grid     start ───────────────────────────────────▶ bit m is minute m after start
+    layers   ((minutes, seconds), …)   in each of `minutes` it starts at each of `seconds`
+
+`minutes` of two layers never share a bit, so counting is counting bits. A week is a number of
+10,080 bits, and nearly every schedule has one layer.
+
+The rules of changing clocks are those of `cron.expression`, segment by segment; where a zone's
+offset isn't whole minutes (before 1972) the instants are walked through instead.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from functools import lru_cache
+from math import gcd
+from typing import Final, TypeAlias
+
+from schedd.core.schedule.cron import EPOCH, CronExpression, Dst
+from schedd.core.schedule.cron.expression import SECOND, fixed_times, runs_after_gap
+from schedd.core.schedule.cron.masks import Masks
+from schedd.core.schedule.scheduled_times import (
+    CronInstants,
+    DailyInstants,
+    EveryInstants,
+    Instants,
+    OneInstant,
+)
+from schedd.core.schedule.zones import Segment
+from schedd.core.schedule.zones import zone as zone_of
+from schedkit.records import dataclass, replace
+
+Layer: TypeAlias = tuple[int, int]
+Layers: TypeAlias = tuple[Layer, ...]
+
+_DAY: Final = 1440
+_MINUTE: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`minutes` whole minutes from `start` on (whole minutes too, in seconds since 1970 UTC)."""
+
+    start: int
+    minutes: int
+
+    @property
+    def stop(self) -> int:
+        """The first second past it."""
+        return self.start + self.minutes * 60
+
+    def at(self, minute: int) -> datetime:
+        """When minute number `minute` begins."""
+        return EPOCH + timedelta(seconds=self.start + minute * 60)
+
+
+def grid_over(start: datetime, span: timedelta) -> Grid:
+    """The grid whose minutes hold all of [start, start + span)."""
+    first = (start - EPOCH) // _MINUTE
+    stop = -((EPOCH - start - span) // _MINUTE)
+    return Grid(first * 60, max(stop - first, 1))
+
+
+def layers_of(instants: Instants, grid: Grid) -> Layers:
+    """All instants of the set that lie in the grid."""
+    match instants:
+        case CronInstants(expressions, dst):
+            layers: Layers = ()
+            for expression in expressions:
+                layers = merged(layers, _expression_layers(expression, dst, grid))
+            return layers
+        case EveryInstants(interval, phase):
+            return _every_layers(interval, phase, grid)
+        case DailyInstants():
+            return _walked(_days_of(instants, grid), grid)
+        case OneInstant(instant):
+            return _walked([(instant - EPOCH) // SECOND], grid)
+    return ()
+
+
+def merged(one: Layers, other: Layers) -> Layers:
+    """The instants of either, each once."""
+    if not one or not other:
+        return one or other
+    result = list(one)
+    for minutes, seconds in other:
+        left, following = minutes, []
+        for known, its in result:
+            if common := known & left:
+                following.append((common, its | seconds))
+            if rest := known & ~left:
+                following.append((rest, its))
+            left &= ~known
+        if left:
+            following.append((left, seconds))
+        result = following
+    return _tidy(result)
+
+
+def without(one: Layers, other: Layers) -> Layers:
+    """The instants of `one` that `other` lacks."""
+    for minutes, seconds in other:
+        kept: list[Layer] = []
+        for known, its in one:
+            kept += [(known & ~minutes, its), (known & minutes, its & ~seconds)]
+        one = _tidy(kept)
+    return one
+
+
+def clipped(layers: Layers, grid: Grid, first: int, stop: int) -> Layers:
+    """Those in [first, stop), in seconds since 1970 UTC."""
+    if first <= grid.start and stop >= grid.stop:
+        return layers
+    return without(
+        layers, (*_stretch(grid, grid.start, first), *_stretch(grid, max(stop, first), grid.stop))
+    )
+
+
+def count(layers: Layers) -> int:
+    """How many instants."""
+    return sum(minutes.bit_count() * seconds.bit_count() for minutes, seconds in layers)
+
+
+def any_minute(layers: Layers) -> int:
+    """The minutes in which there is one."""
+    found = 0
+    for minutes, _ in layers:
+        found |= minutes
+    return found
+
+
+def first_of(layers: Layers, grid: Grid, limit: int) -> list[int]:
+    """The first `limit` instants, in seconds since 1970 UTC."""
+    found: list[int] = []
+    left = any_minute(layers)
+    while left and len(found) < limit:
+        lowest = left & -left
+        left ^= lowest
+        second = grid.start + (lowest.bit_length() - 1) * 60
+        for minutes, seconds in layers:
+            if minutes & lowest:
+                found += [second + value for value in range(60) if seconds >> value & 1]
+    return found[:limit]
+
+
+def _tidy(layers: Iterable[Layer]) -> Layers:
+    """Layers of equal seconds put together, empty ones left out."""
+    found: dict[int, int] = {}
+    for minutes, seconds in layers:
+        if minutes and seconds:
+            found[seconds] = found.get(seconds, 0) | minutes
+    return tuple((minutes, seconds) for seconds, minutes in found.items())
+
+
+def _stretch(grid: Grid, first: int, stop: int) -> Layers:
+    """Each second in [first, stop) of the grid."""
+    first, stop = max(first, grid.start), min(stop, grid.stop)
+    if first >= stop:
+        return ()
+    (low, begin), (high, end) = divmod(first - grid.start, 60), divmod(stop - grid.start, 60)
+    if low == high:
+        return ((1 << low, _ones(begin, end)),)
+    whole = low + 1 if begin else low
+    edges = [(1 << low, _ones(begin, 60))] if begin else []
+    edges += [(1 << high, _ones(0, end))] if end else []
+    return (*edges, *([(_ones(whole, high), _ones(0, 60))] if whole < high else []))
+
+
+def _ones(low: int, high: int) -> int:
+    """Bits `low` to below `high`."""
+    return (1 << high) - (1 << low)
+
+
+@lru_cache(maxsize=8192)
+def _expression_layers(expression: CronExpression, dst: Dst, grid: Grid) -> Layers:
+    masks = expression.masks
+    if masks is None:
+        return _every_layers(timedelta(seconds=expression.every), timedelta(0), grid)
+    minutes, after_gaps = 0, 0
+    for segment in _changes(expression.zone, grid):
+        if segment.offset % 60 or (segment.start % 60 and segment.start >= grid.start):
+            return _walked(expression.seconds(grid.start - 1, grid.stop - 1, dst), grid)
+        start, end = segment.start, segment.end
+        if not expression.wildcard:
+            start, end = fixed_times(segment, dst)
+            after_gaps |= _after_gap(segment, masks, dst, grid)
+        low, high = max(start, grid.start), min(end, grid.stop)
+        if low < high:
+            local = _local_minutes(masks, low + segment.offset, high + segment.offset)
+            minutes |= local << (low - grid.start) // 60
+    layers = ((minutes, masks.second),) if minutes else ()
+    return merged(layers, ((after_gaps, 1),)) if after_gaps else layers
+
+
+def _changes(zone: str, grid: Grid) -> Iterator[Segment]:
+    """The zone's segments in the grid, cut at changes of offset alone."""
+    held: Segment | None = None
+    for segment in zone_of(zone).segments(grid.start - 1, grid.stop - 1):
+        if held is not None and segment.before == segment.offset:
+            held = replace(held, end=segment.end, after=segment.after)
+            continue
+        if held is not None:
+            yield held
+        held = segment
+    if held is not None:
+        yield held
+
+
+def _after_gap(segment: Segment, masks: Masks, dst: Dst, grid: Grid) -> int:
+    """The minute with which the segment begins, if what a gap swallowed is made up for then."""
+    if segment.start < grid.start or not runs_after_gap(segment, masks, dst):
+        return 0
+    return 1 << (segment.start - grid.start) // 60
+
+
+def _local_minutes(masks: Masks, low: int, high: int) -> int:
+    """The matching minutes of [low, high), in local seconds of whole minutes; bit 0 is low's."""
+    first, before = divmod(low // 60, _DAY)
+    last = (high // 60 - 1) // _DAY
+    matching = _minutes_of_day(masks.hour, masks.minute).to_bytes(_DAY // 8, "little")
+    idle = bytes(_DAY // 8)
+    days = (matching if masks.matches_day(day) else idle for day in range(first, last + 1))
+    return (int.from_bytes(b"".join(days), "little") >> before) & _ones(0, (high - low) // 60)
+
+
+@lru_cache(maxsize=4096)
+def _minutes_of_day(hours: int, minutes: int) -> int:
+    found = 0
+    for hour in range(24):
+        if hours >> hour & 1:
+            found |= minutes << hour * 60
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _every_layers(interval: timedelta, phase: timedelta, grid: Grid) -> Layers:
+    if interval < _MINUTE and not interval % SECOND and not phase % SECOND:
+        return _short_interval(interval // SECOND, phase // SECOND, grid)
+    return _walked(_ticks(interval, phase, grid), grid)
+
+
+def _days_of(instants: DailyInstants, grid: Grid) -> Iterator[int]:
+    """The instants of an interval of whole days in the grid, in seconds since 1970 UTC."""
+    found = instants.next_after(grid.at(0) - SECOND)
+    while found is not None and found < grid.at(grid.minutes):
+        yield (found - EPOCH) // SECOND
+        found = instants.next_after(found)
+
+
+def _ticks(interval: timedelta, phase: timedelta, grid: Grid) -> Iterator[int]:
+    """Each `interval` since 1970 moved by `phase`, in the grid, as the second in which it falls."""
+    origin = EPOCH + phase
+    at = origin + -((origin - grid.at(0)) // interval) * interval
+    stop = grid.at(grid.minutes)
+    while at < stop:
+        yield (at - EPOCH) // SECOND
+        at += interval
+
+
+def _short_interval(interval: int, phase: int, grid: Grid) -> Layers:
+    """Less than a minute: the minutes repeat themselves after as many as the interval has seconds,
+    or fewer.
+    """
+    period = interval // gcd(interval, 60)
+    found: list[Layer] = []
+    for minute in range(min(period, grid.minutes)):
+        start = grid.start + minute * 60
+        first = -(start - phase) % interval
+        seconds = sum(1 << value for value in range(first, 60, interval))
+        found.append((_comb(period, minute, grid.minutes), seconds))
+    return _tidy(found)
+
+
+def _comb(period: int, first: int, size: int) -> int:
+    """Each `period`-th of `size` bits, from bit `first` on."""
+    teeth = int(("0" * (period - 1) + "1") * (size // period + 1), 2)
+    return (teeth << first) & _ones(0, size)
+
+
+def _walked(seconds: Iterable[int], grid: Grid) -> Layers:
+    """Instants that come one by one, growing or not."""
+    minutes: dict[int, int] = {}
+    for second in seconds:
+        if grid.start <= second < grid.stop:
+            minute, rest = divmod(second - grid.start, 60)
+            minutes[minute] = minutes.get(minute, 0) | 1 << rest
+    columns: dict[int, bytearray] = {}
+    for minute, its in minutes.items():
+        column = columns.setdefault(its, bytearray(grid.minutes // 8 + 1))
+        column[minute >> 3] |= 1 << (minute & 7)
+    return tuple((int.from_bytes(column, "little"), its) for its, column in columns.items())

@@ -1,0 +1,1 @@
+"""Timers: what is due, what fires, what is only accounted for. Pure."""

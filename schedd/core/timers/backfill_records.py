@@ -1,0 +1,63 @@
+"""Records of backfills: as people see them, and as their jobs' owner makes runs of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from schedd.core.ids import BackfillId, JobId, ShardId
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import LIVE, State
+from schedd.core.timers.backfill import Plan
+from schedkit.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRecord:
+    """A backfill as people see it: what it runs, and how that stands.
+
+    `total` instants, of which the first `made` have runs; `open`: more are to be made. `states`
+    counts the runs that there are.
+    """
+
+    backfill_id: BackfillId
+    job_id: JobId
+    namespace: str
+    job: str
+    shard: ShardId
+    first: datetime
+    last: datetime
+    total: int
+    made: int
+    open: bool
+    overlap: Overlap | None
+    max_parallel: int
+    priority: Priority
+    states: dict[State, int]
+    created_at: datetime
+    created_by: str
+    cancelled_at: datetime | None
+    """By a person, or with its job."""
+    cancelled_by: str
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is there any more, or to come."""
+        to_come = self.open and self.cancelled_at is None
+        return not to_come and not any(self.states.get(state) for state in LIVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Backfilled:
+    """A backfill that is stored, with what it runs and what it leaves out."""
+
+    record: BackfillRecord
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBackfill:
+    """A backfill of which runs are to be made, where its job is."""
+
+    backfill_id: BackfillId
+    job_id: JobId
+    shard: ShardId

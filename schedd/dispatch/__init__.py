@@ -1,0 +1,1 @@
+"""Runs to workers: ready queue, limits, assignments."""

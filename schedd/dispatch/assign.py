@@ -1,0 +1,197 @@
+"""Assign: what was chosen is written, a transaction a lane, and then pushed to its workers.
+
+    chosen ──drafts──→ one transaction a lane ──┬─ assigned ──push──→ worker
+                                                ├─ refused ───→ once more, if its definition was old
+                                                ├─ held, full ─→ until another of its job is gone
+                                                ╰─ failed ────→ back on the board
+
+The choice is a wish: overlap, pause, generation and state are judged by the assign statement on
+rows, under the shard's lock (PROTOCOL 3). A run is pushed only after a COMMIT that was seen; one
+whose COMMIT is in doubt is found by the scan, and goes back by itself when it never started.
+
+A draft that was refused is looked at once more: made from an old definition, it is made anew at
+once; if other runs of its job are in its way, it is held until one of them is gone, and what it
+replaces is ended (`crowds`); else the scan brings it back.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.core.dispatch.placement import need_of
+from schedd.core.events import AssignedRuns, Emit, EndedUnreported
+from schedd.core.ids import JobId, RunId
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
+from schedd.core.runs.records import Assignments, Unstarted
+from schedd.dispatch.assignment import Chosen, draft_of
+from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.overlap import Crowds
+from schedd.dispatch.pool_limits import Pools
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.slot_index import Choice
+from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
+from schedkit import failpoints
+
+AT_ONCE: Final = timedelta(0)
+
+AFTER_COMMIT = failpoints.awaited("assign.after_commit")
+
+
+class Assign:
+    """Hands out what dispatch has chosen."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        workers: Workers,
+        store: OwnerStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        nudges: Nudges,
+        crowds: Crowds,
+        late: LateRuns,
+        pools: Pools,
+        emit: Emit,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._workers = workers
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._nudges = nudges
+        self._crowds = crowds
+        self._late = late
+        self._pools = pools
+        self._emit = emit
+
+    async def hand_out(self, chosen: Sequence[Chosen], choice: Choice) -> bool:
+        """Hand these out; whether some are to be tried again at once."""
+        known = {run.key.run_id: entry for run, entry, _ in chosen}
+        runs = {run.key.run_id: run for run, _, _ in chosen}
+        drafts = [draft_of(run, entry, to) for run, entry, to in chosen]
+        self._board.judge({run.job_id for run, _, _ in chosen})
+        answers = await self._transactor.by_lane(drafts, self._write)
+        refused: list[tuple[LiveRun, Known]] = []
+        held: list[LiveRun] = []
+        full: list[LiveRun] = []
+        unpushed: list[Assigned] = []
+        for answer in answers:
+            if not isinstance(answer, Failed):
+                unpushed += self._push(answer, known, runs)
+                refused += [(runs[key.run_id], known[key.run_id]) for key in answer.waiting]
+                held += [runs[key.run_id] for key in answer.held]
+                full += [runs[key.run_id] for key in answer.full]
+        choice.settle()
+        now = self._clock.now()
+        for run in held:
+            if run.ready_at > now:  # whatever is in its way may be gone by then
+                self._board.wait(run)
+            else:
+                self._board.hold(run)
+        self._wait_for_pools(full, known)
+        stays = {run.key.run_id for run in held} | {run.key.run_id for run, _ in refused}
+        self._pools.forget({known[run_id].definition.pool for run_id in stays})
+        tried = self._board.judged() + self._begin(answers)
+        back = {run.key for run in (*held, *full)} | {run.key for run, _ in refused}
+        went = [each for each in chosen if each[0].key not in back]
+        self._late.released(sum(run.paced_by(entry.definition) for run, entry, _ in went))
+        failed = [answer for answer in answers if isinstance(answer, Failed)]
+        for answer in failed:
+            # It didn't happen, or is in doubt: either way the statement judges them again.
+            self._board.put_runs([runs[draft.key.run_id] for draft in answer.items], now)
+            self._pools.forget({draft.pool for draft in answer.items})
+        if unpushed:
+            await self._send_elsewhere([(each, known[each.run.key.run_id]) for each in unpushed])
+        if failed:
+            self._catalogue.forget(run.job_id for run, _ in refused)
+            raise failed[0].error
+        again = tried > 0
+        if refused:
+            again = await self._look_into(refused) or again
+        entries = {run.job_id: entry for run, entry, _ in chosen}
+        return (bool(held) and await self._crowds.part(held, entries)) or again
+
+    def _begin(self, answers: Sequence[Assignments | Failed[Draft]]) -> int:
+        """Put broadcasts that have begun, and their children, where they belong; how many are
+        ready.
+        """
+        begun = [run for one in answers if not isinstance(one, Failed) for run in one.begun]
+        if begun:
+            self._nudges.runs_changed([run.hint for run in begun])
+        return self._board.put_runs(begun, self._clock.now())
+
+    def _wait_for_pools(self, full: Sequence[LiveRun], known: dict[RunId, Known]) -> None:
+        """There was less room than was thought."""
+        definitions = {run.key.run_id: known[run.key.run_id].definition for run in full}
+        self._pools.forget({one.pool for one in definitions.values()})
+        for run in full:
+            definition = definitions[run.key.run_id]
+            need, paced = need_of(definition, run), run.paced_by(definition)
+            self._board.ready.add([run], need, paced=paced)
+
+    async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, Known]]) -> None:
+        """Their streams broke meanwhile. Where they are attached nowhere, nobody was told of these
+        tokens, so nobody can start.
+        """
+        absent = [each.run for each in await self._workers.elsewhere.assign(handed)]
+        unstarted = [Unstarted(run.key, run.shard, run.token) for run in absent]
+        back = await self._transactor.rows(unstarted, self._store.give_back)
+        self._board.put_runs(back, self._clock.now())
+
+    async def _write(self, claim: Claim, drafts: Sequence[Draft]) -> Assignments:
+        next_token = self._transactor.ownership.sequencer(claim)
+        assigned = await self._store.assign(claim, drafts, next_token)
+        await AFTER_COMMIT()
+        return assigned
+
+    def _push(
+        self, answer: Assignments, known: dict[RunId, Known], runs: dict[RunId, LiveRun]
+    ) -> list[Assigned]:
+        """Send what was assigned, and tell of what wasn't; gives what couldn't be sent."""
+        self._transactor.lost(answer.lost, "assign")
+        now = self._clock.now()
+        unpushed: list[Assigned] = []
+        for assigned in answer.assigned:
+            run = assigned.run
+            self._board.handed_out(run)
+            if not self._workers.push(assigned, known[run.key.run_id]):
+                unpushed.append(assigned)
+        turns = []
+        for key in answer.ended:
+            run = runs[key.run_id]
+            self._board.forget(key.run_id, run.job_id)
+            if known[key.run_id].definition.max_runs:
+                turns.append((run.job_id, run.shard))
+        if turns:  # given back: a schedule that had ended by them may go on
+            self._nudges.jobs_changed(turns)
+        if answer.ended:
+            self._emit(EndedUnreported(State.SKIPPED, Reason.OVERLAP, len(answer.ended)))
+        if answer.assigned:
+            waits = tuple(
+                max(AT_ONCE, now - runs[a.run.key.run_id].ready_at) for a in answer.assigned
+            )
+            self._emit(AssignedRuns(len(answer.assigned), waits))
+        self._nudges.runs_changed(
+            [a.run.hint for a in answer.assigned] + [runs[key.run_id].hint for key in answer.ended]
+        )
+        return unpushed
+
+    async def _look_into(self, refused: Sequence[tuple[LiveRun, Known]]) -> bool:
+        """Why were these not handed out? Whether some are to be tried again at once."""
+        jobs: set[JobId] = {run.job_id for run, _ in refused}
+        self._catalogue.forget(jobs)
+        newest = await self._catalogue.newest(jobs)
+        again = [
+            run
+            for run, made_from in refused
+            if (entry := newest.get(run.job_id)) is not None
+            and entry.definition.generation != made_from.definition.generation
+        ]
+        return self._board.put_runs(again, self._clock.now()) > 0

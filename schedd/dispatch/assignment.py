@@ -1,0 +1,44 @@
+"""What dispatch would hand out, and to whom: wishes, until the statement has judged them."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from schedd.core.dispatch.placement import Offer
+from schedd.core.runs.broadcast import own
+from schedd.core.runs.deadlines import START_WITHIN
+from schedd.core.runs.model import Draft, LiveRun
+from schedd.core.runs.overlap import limit_of
+from schedd.runtime.definition_texts import Known
+from schedkit.records import dataclass
+
+Chosen: TypeAlias = tuple[LiveRun, Known, "Offer | Each"]
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """The workers, by name, that a broadcast is for."""
+
+    workers: tuple[str, ...]
+
+
+def draft_of(run: LiveRun, known: Known, to: Offer | Each) -> Draft:
+    """The assignment of a run."""
+    definition = own(run, known.definition)
+    one = None if isinstance(to, Each) else to.incarnation
+    return Draft(
+        key=run.key,
+        job_id=run.job_id,
+        shard=run.shard,
+        generation=definition.generation,
+        worker=one.worker if one else "",
+        incarnation=one.id if one else None,
+        overlap=definition.overlap,
+        overlap_limit=limit_of(definition),
+        said=run.overlap,
+        start_by_after=START_WITHIN,
+        counted=definition.max_runs > 0,
+        pool=definition.pool,
+        parent=run.parent,
+        targets=to.workers if isinstance(to, Each) else (),
+    )

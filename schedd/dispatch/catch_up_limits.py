@@ -1,0 +1,97 @@
+"""Late runs at one owner: how many may go in a round, by what runs and by the pace.
+
+    slots of the attached workers ──┐
+    paced runs under way ───────────┴─→ slots left ──┐
+    the owned part of the shards ──→ pace ──→ releases ┴─→ room of a round
+
+A shard that was just gained counts once its runs were read: who had it before has let paced ones go
+that are still under way.
+
+Nothing here is kept in rows: a run waits as its row, and an owner that takes its shard over lets it
+go by a pace of its own (`core/timers/catch_up_limits.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from schedd.core.ids import SHARDS
+from schedd.core.runs.model import LiveRun
+from schedd.core.timers.catch_up_limits import LateLimits, Pace, Room
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
+from schedd.runtime.definition_cache import Catalogue
+from schedkit.clock import boottime
+
+AT_LEAST: Final = 0.1
+"""Seconds between two rounds for releases alone, so that some go together."""
+LOOKED_UP: Final = 500
+"""Late runs whose definitions one round reads, where they aren't at hand: what is due now waits for
+it. Until they are read those that are under way count as paced ones of one slot.
+"""
+
+
+class LateRuns:
+    """What of a tenure is late."""
+
+    def __init__(
+        self,
+        limits: LateLimits,
+        board: Board,
+        catalogue: Catalogue,
+        workers: Workers,
+        *,
+        boot: Callable[[], float] = boottime,
+    ) -> None:
+        self._limits = limits
+        self._board = board
+        self._catalogue = catalogue
+        self._workers = workers
+        self._boot = boot
+        self._pace = Pace(boot())
+
+    def room(self) -> Room:
+        """How much may go now. Nothing is counted while nothing late waits: it may be paced, and
+        nobody know it yet.
+        """
+        part = len(self._board.read) / SHARDS
+        releases = self._pace.releases(self._limits.release_rate * part, self._boot())
+        if not self._board.ready.late:
+            return Room(0, releases)
+        under_way = self._under_way()
+        taken = sum(self._catalogue.slots_of(run.job_id) for run in under_way)
+        slots = self._limits.slots(self._workers.slots(), part)
+        return Room(slots - taken, releases, LOOKED_UP, idle=not under_way)
+
+    async def look(self) -> None:
+        """Read what is needed to count what is under way: a run that another owner handed out has
+        its definition read here for the first time.
+
+        Raises:
+            Unavailable: it can't be read now.
+        """
+        if self._board.ready.late:
+            late = dict.fromkeys(run.job_id for run in self._board.running.late)
+            unknown = (job for job in late if not self._catalogue.knows(job))
+            await self._catalogue.newest([*islice(unknown, LOOKED_UP)])
+
+    def _under_way(self) -> list[LiveRun]:
+        """Those that are paced, or may be: of the others none is looked at again."""
+        late, catalogue = self._board.running.late, self._catalogue
+        paced = [run for run in late if catalogue.paces(run) or not catalogue.knows(run.job_id)]
+        if len(paced) < len(late):
+            kept = {run.key.run_id for run in paced}
+            self._board.running.unpaced(run for run in late if run.key.run_id not in kept)
+        return paced
+
+    def released(self, count: int) -> None:
+        """So many paced ones are handed out."""
+        self._pace.released(count)
+
+    def wait(self) -> float:
+        """Seconds until the next may be released; infinite unless one waits for that."""
+        wait = self._pace.wait()
+        return max(wait, AT_LEAST) if wait and self._board.ready.paced else math.inf

@@ -1,0 +1,318 @@
+"""Dispatch: give ready runs to workers that have slots for us.
+
+    ready queue + offers ──choose──→ chosen ──assign──→ worker
+
+From choice to push a run's slots are under way (`attached`): a worker that grants less meanwhile is
+told, and keeps them for it.
+
+A batch is written as a whole, and where much is ready it is full: there it has nothing of a lower
+priority than its first, so that the few that are urgent don't take the time of the many. The next
+one has: who waits beside free slots waits for one batch, however many are urgent.
+
+What slots are left then is for what is due soon (`core/timers/pre_dispatch`): it is handed out
+ahead and armed, in a batch of its own, so that what is ready doesn't wait for it.
+
+Slots may be granted for what goes before another member's head alone; a run that goes after it
+leaves them unused, and the demand that is told then has them dealt anew. What is late goes as far
+as there is room for it (`late_runs`), and asks for no more slots than that.
+
+The choice is a wish, which `assign` has judged on rows.
+"""
+
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from math import inf
+from typing import Final
+
+from schedd.cluster.cluster_pause import Brake
+from schedd.core.dispatch.batch_size import BatchSize
+from schedd.core.dispatch.placement import Need, Offer, able, asked_by, need_of
+from schedd.core.dispatch.priority_order import class_of, rank_of
+from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.slot_index import Offers
+from schedd.core.events import Emit, Waiting
+from schedd.core.ids import JobId, RunId
+from schedd.core.runs.model import Incarnation, LiveRun
+from schedd.core.timers.catch_up_limits import Room
+from schedd.core.timers.pre_dispatch import armable, early_rank
+from schedd.dispatch.assign import Assign
+from schedd.dispatch.assignment import Chosen
+from schedd.dispatch.catch_up_limits import LateRuns
+from schedd.dispatch.pool_limits import Pools
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers, no_demand
+from schedd.dispatch.workers.slot_index import Choice
+from schedd.ports import ClusterClock
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
+from schedd.sources.broadcasts import Broadcasts
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.records import replace
+from schedkit.tasks import Loop
+
+BATCH: Final = 500
+EARLY_BATCH: Final = 250
+"""Runs that are armed in one go at most: what becomes ready meanwhile waits for that."""
+AT_ONCE: Final = timedelta(0)
+MANY: Final = 500
+"""Runs that are ready, from which on what is urgent doesn't share its statement with the rest."""
+SORTED_AT_MOST: Final = 2_000
+"""Runs that are put into the line of their need in one round; the rest has its turn in the next."""
+TRY_HELD_EVERY: Final = 1.0
+TRY_HELD: Final = 16
+"""Jobs of which a held run is tried unasked, in turn: the truth behind all hints."""
+UNSORT_EVERY: Final = 10.0
+"""Seconds after which what nobody here can do is looked up again: it may have been edited."""
+
+
+class Dispatch:
+    """The loop that hands runs out."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        workers: Workers,
+        clock: ClusterClock,
+        brake: Brake,
+        broadcasts: Broadcasts,
+        late: LateRuns,
+        pools: Pools,
+        assign: Assign,
+        emit: Emit,
+        passed: Callable[[LiveRun], None] = lambda _: None,
+    ) -> None:
+        """`passed`: told of a run that has waited too long, and isn't on the queue any more."""
+        self._passed = passed
+        self._board = board
+        self._broadcasts = broadcasts
+        self._late = late
+        self._pools = pools
+        self._brake = brake
+        self._catalogue = catalogue
+        self._workers = workers
+        self._clock = clock
+        self._emit = emit
+        self._assign = assign
+        self._changed: set[JobId] = set()
+        self._try_held_at = 0.0
+        self._unsort_at = 0.0
+        self._held_turn = 0
+        self._left_room = False
+        """The last batch was of what is urgent alone, and had room for the rest."""
+        self._size, self._early_size = BatchSize(BATCH), BatchSize(EARLY_BATCH)
+        self.loop = Loop("dispatch", self.step, interval=1.0)
+
+    def wake(self) -> None:
+        """Runs became ready."""
+        self.loop.wake()
+
+    def slots_freed(self) -> None:
+        """Slots became free: where nothing waits, nobody looks."""
+        if self._board.ready or self._board.early:
+            self.loop.wake()
+
+    def changed(self, jobs: Collection[JobId]) -> None:
+        """Their definitions were written: what of them waits for a pool may be in another."""
+        self._changed.update(jobs)
+        self.loop.wake()
+
+    async def step(self) -> float:
+        """One round; gives the seconds until the next is needed."""
+        if self._changed and self._board.ready.has_pooled:
+            self._board.ready.unsort_pooled(self._changed)
+        self._changed.clear()
+        if self._brake.on:
+            self._workers.demand(no_demand)
+            return 1.0
+        self._board.ripen(self._clock.now())
+        self._look_again(boottime())
+        began = boottime()
+        with self._workers.choosing() as choice:
+            placed, more = await self._choose(choice)
+            begin = await self._broadcasts.choose(self._late.room(), self._pools.rooms)
+            chosen: list[Chosen] = [*placed, *begin]
+            if chosen:
+                try:
+                    with self._board.starting():
+                        more = await self._assign.hand_out(chosen, choice) or more
+                finally:  # what takes too long for the database is tried again by fewer
+                    self._size.took(len(chosen), boottime() - began)
+        more = more or await self._arm()
+        self._tell_demand()
+        if self._board.ready.short:
+            self._board.on_short()
+        if more or (chosen and self._board.ready and self._workers.offers()):
+            return 0.0
+        ripe = self._board.next_ripe()
+        ripens = 1.0 if ripe is None else max(0.0, (ripe - self._clock.now()).total_seconds())
+        return min(1.0, ripens, self._late.wait(), self._pools.wait())
+
+    def _look_again(self, now: float) -> None:
+        """Whatever hint was lost, nothing waits for ever."""
+        if now >= self._try_held_at:
+            self._try_held_at = now + TRY_HELD_EVERY
+            held = self._board.held
+            for place in range(min(TRY_HELD, len(held))):
+                self._board.release(held[(self._held_turn + place) % len(held)])
+            self._held_turn += TRY_HELD
+        if now >= self._unsort_at:
+            self._unsort_at = now + UNSORT_EVERY
+            here = self._workers.incarnations()
+            self._catalogue.forget(
+                self._board.ready.unsort(
+                    lambda need: need is not None and not any(able(one, need) for one in here)
+                )
+            )
+
+    async def _choose(self, choice: Choice) -> tuple[list[tuple[LiveRun, Known, Offer]], bool]:
+        """Take runs off the queue in order, as far as the offers go; whether to go on at once.
+
+        A run that no offer fits waits in the line of its need and holds nobody up. One that a scan
+        puts back while definitions are read is chosen once. An offer stands until the next wait;
+        what is granted during one is for whoever goes next, not for what was popped before.
+        """
+        await self._late.look()
+        rooms = await self._pools.look(self._board.ready.pools())
+        late, unsorted = self._late.room(), self._board.ready.unsorted_late
+        chosen: list[tuple[LiveRun, Known, Offer]] = []
+        taken: set[RunId] = set()
+        seen = 0
+        apart = len(self._board.ready) >= MANY and not self._left_room
+        self._left_room = False
+        while len(chosen) < self._size.now and seen < SORTED_AT_MOST:
+            offers = self._workers.offers()
+            room = min(self._size.now - len(chosen), offers.slots)
+            first = chosen[0][0] if chosen else None
+            batch = self._pop(room, offers, late, first, apart=apart)
+            if not batch:
+                self._left_room = apart and bool(chosen) and room > 0
+                more = 0 < self._board.ready.unsorted_late < unsorted
+                return chosen, more or not self._board.ready.pools() <= rooms.left.keys()
+            seen += len(batch)
+            try:
+                known = await self._catalogue.newest({run.job_id for run in batch})
+            except Unavailable:
+                self._board.ready.add([*batch, *(run for run, _, _ in chosen)])
+                raise
+            offers, now = self._workers.still_offered(), self._clock.now()
+            for run in batch:
+                entry = known.get(run.job_id)
+                if entry is None or run.key.run_id in taken:
+                    continue  # its definition can't be read; the scan brings it back
+                if entry.ends(run, now) is not None:
+                    self._passed(run)
+                    continue
+                need, paced = need_of(entry.definition, run), run.paced_by(entry.definition)
+                if not self._board.ready.learn(run, need, entry.definition.generation):
+                    self._catalogue.forget([run.job_id])
+                    self._board.ready.add([run])  # it is looked up again, and then goes
+                    continue
+                fits = not run.late or late.fits(need.slots, paced=paced)
+                fits = fits and rooms.fits(need.pool)
+                offer = offers.choose(entry.definition, need, rank_of(run)) if fits else None
+                if offer is None:
+                    self._board.ready.add([run], need, paced=paced)
+                else:
+                    if run.late:
+                        late.take(need.slots, paced=paced)
+                    rooms.take(need.pool)
+                    choice.take(offer, need.slots)
+                    taken.add(run.key.run_id)
+                    chosen.append((run, entry, offer))
+        return chosen, True
+
+    async def _arm(self) -> bool:
+        """Hand out what is due soon, as far as slots are left; whether there is more of it."""
+        with self._workers.choosing() as choice:
+            chosen = await self._choose_early(choice)
+            if chosen:
+                began = boottime()
+                try:
+                    with self._board.starting():
+                        await self._assign.hand_out(chosen, choice)
+                finally:
+                    self._early_size.took(len(chosen), boottime() - began)
+        return bool(chosen) and len(self._board.early) > 0
+
+    async def _choose_early(self, choice: Choice) -> list[Chosen]:
+        offers = self._workers.offers()
+        room = min(self._early_size.now, offers.slots)
+        if not room or not self._board.early:
+            return []
+        batch = self._board.take_early(room, lambda need: offers.free(need, -inf))
+        try:
+            known = await self._catalogue.newest({run.job_id for run in batch})
+        except Unavailable:
+            self._board.put_runs(batch, self._clock.now())
+            raise
+        offers = self._workers.still_offered()
+        chosen: list[Chosen] = []
+        for run in batch:
+            entry = known.get(run.job_id)
+            if entry is None or not armable(run, entry.definition, entry.compiled):
+                self._board.wait(run)
+                continue
+            need = need_of(entry.definition, run)
+            offer = offers.choose(entry.definition, need, early_rank(run))
+            if offer is None:
+                self._board.put_runs([run], self._clock.now())
+            else:
+                choice.take(offer, need.slots)
+                chosen.append((run, entry, offer))
+        return chosen
+
+    def _pop(
+        self,
+        count: int,
+        offers: Offers,
+        late: Room,
+        first: LiveRun | None,
+        *,
+        apart: bool,
+    ) -> list[LiveRun]:
+        """So many at most, to go with this one. `apart`: nothing of a lower class goes with the
+        first of them.
+        """
+
+        def goes(need: Need | None, rank: float) -> bool:
+            return offers.any(rank) if need is None else offers.free(need, rank)
+
+        batch: list[LiveRun] = []
+        ready, knows = self._board.ready, self._catalogue.knows
+        least = class_of(first) if first and apart else 0
+        left, pools = (
+            replace(late),
+            self._pools.rooms.copy(),
+        )  # of what they need not all is known here
+        if apart and first is None:
+            batch = ready.take(min(1, count), goes, left, least, knows, pools)
+            least = class_of(batch[0]) if batch else 0
+        batch += ready.take(count - len(batch), goes, left, least, knows, pools)
+        late.lookups = left.lookups
+        return batch
+
+    def placeable(self) -> int:
+        """How many of those that are ready somebody here could do, slots or not; what is paced
+        waits for its release.
+        """
+        here = self._workers.incarnations()
+        return self._board.ready.count(
+            lambda need: bool(here) and (need is None or any(able(one, need) for one in here))
+        )
+
+    def _tell_demand(self) -> None:
+        ready, early = self._board.ready, self._board.early
+        running, timers = self._board.running, self._board.timers
+        late, rooms = self._late.room(), self._pools.rooms
+
+        def heads(worker: Incarnation) -> list[Head]:
+            first = ready.heads(lambda need: need is None or able(worker, need), late, rooms)
+            return first + early.heads(lambda need: able(worker, need))
+
+        self._workers.demand(heads, asked_by([*ready.needs, *early.needs]))
+        counts = (len(ready), len(running), len(timers), ready.late, ready.pooled)
+        since = ready.oldest()
+        waited = None if since is None else max(AT_ONCE, self._clock.now() - since)
+        self._emit(Waiting(*counts, oldest=waited))

@@ -1,0 +1,194 @@
+"""Crowds: jobs of which several runs are there, where that means more than a full slot.
+
+    held by assign ─┐
+    found by scan ──┴→ does its job, or a trigger, line runs up? ──one transaction a lane──→ parted
+                            ended → off the board     cancelled → its worker is told
+
+Which runs have to go is judged on rows (`schedd/store/dispatch/overlap.py`). Here is only who asks
+when: at once when a run wasn't handed out for it, and at each scan, for a run that no slot is free
+for is judged too. A worker is told again at each scan, until the run has ended (`rescue`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from heapq import nsmallest
+from itertools import takewhile
+from typing import Final
+
+from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.core.events import Emit, EndedUnreported
+from schedd.core.ids import NO_TOKEN, JobId, RunId
+from schedd.core.jobs.definition import Overlap
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Crowd, LiveRun
+from schedd.core.runs.overlap import LINED_UP, WAITS_LONG, policy_of
+from schedd.core.runs.records import Parted
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
+from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
+
+MOST_LOOKED_AT: Final = 500
+"""Jobs that a scan looks at; the others have their turn in the next ones."""
+MOST_OF_LINE: Final = 100
+"""The oldest waiting runs of a job of which it is asked whether they end by their definition."""
+
+Piled = Mapping[JobId, Sequence[LiveRun]]
+NONE_PILED: Final[Piled] = {}
+
+
+class Crowds:
+    """Keeps the runs of a job out of each other's way."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        workers: Workers,
+        store: OwnerStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        nudges: Nudges,
+        emit: Emit,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._workers = workers
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._nudges = nudges
+        self._emit = emit
+        self._last = 0
+
+    async def look(self, runs: Sequence[LiveRun], piled: Piled = NONE_PILED) -> bool:
+        """Judge jobs that a scan found `crowded`, or `piled_up`; whether runs became ready."""
+        turn = self._turn({run.job_id for run in runs})
+        mine = [run for run in runs if run.job_id in turn]
+        known = await self._catalogue.of_runs(mine)
+        return await self.part([run for run in mine if run.job_id in known], known, piled)
+
+    async def part(
+        self,
+        runs: Iterable[LiveRun],
+        known: Mapping[JobId, Known],
+        piled: Piled = NONE_PILED,
+    ) -> bool:
+        """Judge the jobs of these runs, as far as they are lined up; whether runs became ready.
+
+        Raises the first lane's error, once the others are done.
+        """
+        now = self._clock.now()
+        crowds: dict[JobId, Crowd] = {}
+        for run in runs:
+            definition = known[run.job_id].definition
+            policy = policy_of(run, definition)
+            ending = _ending(piled.get(run.job_id), known[run.job_id], now)
+            judged = policy in LINED_UP or (policy is Overlap.SKIP and ending is not None)
+            if run.job_id not in crowds and judged:
+                crowds[run.job_id] = Crowd(
+                    run.job_id,
+                    run.shard,
+                    definition.generation,
+                    definition.overlap,
+                    now,
+                    counted=definition.max_runs > 0,
+                    ending=ending,
+                )
+        answers = await self._transactor.by_lane(crowds.values(), self._store.part)
+        released = sum(self._told(each, crowds) for each in answers if isinstance(each, Parted))
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.error
+        return released > 0
+
+    def _told(self, parted: Parted, crowds: Mapping[JobId, Crowd]) -> int:
+        """How many became ready."""
+        counted = {job for _, job in parted.ended if crowds[job].counted}
+        if counted:  # turns were given back: schedules that had ended by them may go on
+            self._nudges.jobs_changed([(job, crowds[job].shard) for job in counted])
+        ends = (
+            (State.CANCELLED, Reason.BY_OVERLAP, len(parted.ended) - parted.skipped),
+            (State.SKIPPED, Reason.BUFFER_FULL, parted.skipped - parted.overlapped),
+            (State.SKIPPED, Reason.OVERLAP, parted.overlapped),
+        )
+        for state, reason, count in ends:
+            if count:
+                self._emit(EndedUnreported(state, reason, count))
+        for run in parted.cancelled:
+            self._workers.cancel(run, kill=run.killing)
+        self._nudges.runs_changed(
+            [
+                *((key.run_id, job) for key, job in parted.ended),
+                *(run.hint for run in parted.cancelled),
+            ]
+        )
+        return sum(self._board.forget(key.run_id, job) for key, job in parted.ended)
+
+    def _turn(self, jobs: set[JobId]) -> set[JobId]:
+        if len(jobs) <= MOST_LOOKED_AT:
+            return jobs
+        turn = sorted(jobs, key=lambda job: (job.int <= self._last, job.int))[:MOST_LOOKED_AT]
+        self._last = turn[-1].int
+        return set(turn)
+
+
+def piled_up(runs: Sequence[LiveRun], now: datetime) -> Piled:
+    """Return jobs of which several runs wait that no worker ever had, one of them for long; of each
+    job the oldest of those runs.
+    """
+    long_ago = now - timedelta(seconds=WAITS_LONG)
+    waiting: dict[JobId, list[LiveRun]] = {}
+    for run in runs:
+        if run.token == NO_TOKEN and run.parent is None and run.ready_at <= now:
+            waiting.setdefault(run.job_id, []).append(run)
+    return {
+        job: nsmallest(MOST_OF_LINE, its, key=_age)
+        for job, its in waiting.items()
+        if len(its) > 1 and any(run.ready_at <= long_ago for run in its)
+    }
+
+
+def _age(run: LiveRun) -> tuple[datetime, datetime, RunId]:
+    return run.due_at, run.key.scheduled_at, run.key.run_id
+
+
+def _ending(
+    line: Sequence[LiveRun] | None, known: Known, now: datetime
+) -> tuple[RunId, ...] | None:
+    """Return the runs at the head of the line that end by their definition; None: there is no line,
+    or its head must end first.
+    """
+    if line is None:
+        return None
+    found = tuple(run.key.run_id for run in takewhile(lambda run: known.ends(run, now), line))
+    return found if len(found) < MOST_OF_LINE else None
+
+
+def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:
+    """Of jobs of which one run never had a token and another one is there, one of each kind: by
+    what its trigger says of overlap, and the newest definition. Children of broadcasts are in
+    nobody's way.
+    """
+    seen: set[JobId] = set()
+    several: set[JobId] = set()
+    waiting: set[JobId] = set()
+    for run in runs:
+        if run.parent is not None:
+            continue
+        (several if run.job_id in seen else seen).add(run.job_id)
+        if run.token == NO_TOKEN:
+            waiting.add(run.job_id)
+    several &= waiting
+    if not several:
+        return []
+    kinds: dict[tuple[JobId, Overlap | None], LiveRun] = {}
+    for run in runs:
+        if run.job_id in several and run.parent is None:
+            known = kinds.setdefault((run.job_id, run.overlap), run)
+            if known.generation < run.generation:
+                kinds[run.job_id, run.overlap] = run
+    return [*kinds.values()]

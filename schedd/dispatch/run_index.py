@@ -1,0 +1,383 @@
+"""What an owner has before it: the near future, the ready, the running. In memory, for one tenure.
+
+    timers ──due──→ (fire) ──→ ready ──(dispatch)──→ running ──(collect, rescue)──→ gone
+                     retries ──end of back-off──↗ │     └──retry──→ retries
+                                     overlap limit ├──→ held ──one of its job is gone──→ ready
+                                  it is a broadcast └──→ broadcasts ──its children ended──→ gone
+
+The rows in PostgreSQL are the truth; this is what was last read or written of them. Losing an
+entry costs a scan's time, keeping a stale one costs a refused statement and lasts until the next
+scan.
+
+What is due later is `early` from when it may be armed on, beside its place among what waits
+(`core/timers/pre_dispatch`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Final
+
+from schedd.cluster.ownership import Ownership
+from schedd.core.dispatch.blocked import HeldRuns
+from schedd.core.dispatch.deferred_runs import may_wait_in_its_row
+from schedd.core.dispatch.dispatched_runs import Running
+from schedd.core.dispatch.placement import Need
+from schedd.core.dispatch.ready_queue import ReadyQueue
+from schedd.core.ids import JobId, RunId, ShardId, Token
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import LIVE, State
+from schedd.core.runs.model import LiveRun
+from schedd.core.timers.due_index import Agenda
+from schedd.core.timers.pre_dispatch import NEVER, Ahead, EarlyRuns, may_go_early
+from schedd.timers.loaded_timers import Timers
+
+HERD: Final = 5_000
+"""Runs that wait: to hand more of them out takes longer than they are armed ahead, so those beyond
+are armed as soon as they are made. Where so many wait, those in long back-offs wait in their rows.
+"""
+NOWHERE: Final = Token(-1)
+"""Below every token."""
+
+
+def _medium(_: JobId) -> Priority:
+    return Priority.MEDIUM
+
+
+def _unknown(_: LiveRun) -> Need | None:
+    return None
+
+
+class Board:
+    """The owned work of one tenure. `priority_of`: of a job, as far as it is known. `need_of`: of a
+    run that is to be sorted at once, slots or not. `early_need_of`: of one that may be armed, as
+    far as it is known.
+    """
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        priority_of: Callable[[JobId], Priority] = _medium,
+        need_of: Callable[[LiveRun], Need | None] = _unknown,
+        early_need_of: Callable[[LiveRun], Need | None] = _unknown,
+        ahead: Ahead = NEVER,
+    ) -> None:
+        self.ownership = ownership
+        self.ahead = ahead
+        self._early_need_of = early_need_of
+        self._priority_of = priority_of
+        self._need_of = need_of
+        self.timers = Timers(ownership, ahead, priority_of)
+        self.waiting: Agenda[RunId, LiveRun] = Agenda()
+        """Runs that aren't ready yet: in their back-off, or due later."""
+        self.early = EarlyRuns()
+        """Of these, those that may be handed out before they are ready."""
+        self.ready = ReadyQueue()
+        self.running = Running()
+        self.broadcasts: dict[RunId, LiveRun] = {}
+        """Those that have begun; no worker has them."""
+        self.ended = 0
+        """How many attempts are known to have ended here."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when one has ended while runs wait for pools: theirs may have room now."""
+        self.on_short: Callable[[], None] = lambda: None
+        """Called when few are left here of what waits, and there are more in their rows."""
+        self.busy = 0
+        """How many batches are under way to be fired or handed out (`starting`)."""
+        self._reading = 0
+        self._over: dict[RunId, Token] = {}
+        """What has ended while rows were read, and under which token."""
+        self.read: set[ShardId] = set()
+        """Owned shards whose live runs were all read since they were gained: of these it is known
+        what is under way.
+        """
+        self._kept: dict[JobId, set[RunId]] = {}
+        """Of what waits, that which isn't armed before another of its job is gone."""
+        self._held = HeldRuns()
+        self._judged: dict[JobId, int] = {}
+        """Of jobs whose runs are being judged: how many went meanwhile."""
+        ownership.listen(self._shards_changed)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Around a batch that is fired, or handed out: what has ended can wait for it."""
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around a look at rows and their sorting in: what ends meanwhile stays away, though it is
+        among them.
+        """
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+            if not self._reading:
+                self._over.clear()
+
+    def report(self, run_id: RunId, token: Token) -> bool:
+        """A result came of this assignment; it isn't stored yet. Whether another late run may go in
+        its place: no grant need tell of that.
+        """
+        run = self.running.report(run_id, token)
+        return run is not None and run.late and self.ready.late > 0
+
+    def put_runs(self, runs: Iterable[LiveRun], now: datetime) -> int:
+        """Sort these runs in by their state; gives how many are ready and new to the queue."""
+        fresh = 0
+        for run in runs:
+            run_id = run.key.run_id
+            if self._over and run.token <= self._over.get(run_id, NOWHERE):
+                continue  # read before it ended
+            at_hand = self.running.get(run_id) or self.broadcasts.get(run_id)
+            if run.shard not in self.ownership.epochs or run.state not in LIVE:
+                self.forget(run_id, run.job_id)
+            elif at_hand is not None and at_hand.token > run.token:
+                continue  # read before it was handed out
+            elif run.state is State.RUNNING:
+                self._put_running(run)
+            elif run.ready_at > now:
+                self._no_longer_runs(run_id)
+                self.ready.discard(run_id)
+                self._held.discard(run_id, run.job_id)
+                self._wait(run, now)
+            else:
+                self._no_longer_runs(run_id)
+                self._waits_no_more(run_id, run.job_id)
+                fresh += self._put_ready(run)
+        return fresh
+
+    def put_again(self, run: LiveRun, now: datetime) -> int:
+        """It stands here as its row does. What is known of its job may be more than when it was put
+        here: then it is sorted anew. Gives whether it is ready and new to the queue.
+        """
+        run_id = run.key.run_id
+        if self.ready.is_unsorted(run_id):
+            if self.ready.learnt(run_id) or self._need_of(run) is not None:
+                return self.put_runs([run], now)
+        elif run.ready_at > now and run_id in self.waiting and run_id not in self.early:
+            self._wait(run, now)
+        return 0
+
+    def left(self, runs: Iterable[LiveRun]) -> list[LiveRun]:
+        """Those of these that wait in their rows alone: there is more than is held in memory."""
+        if not self.ready.leaves_some:
+            return []
+        return [run for run in runs if run.state is not State.RUNNING and not self._has(run)]
+
+    def were_read(self, shards: Iterable[ShardId]) -> None:
+        """All live runs of these shards were sorted in."""
+        self.read.update(self.ownership.epochs.keys() & set(shards))
+
+    def ripen(self, now: datetime) -> int:
+        """Move what has become ready into the queue, and what may be armed to what is early; gives
+        how many are ready.
+        """
+        ripe = 0
+        for run in self.waiting.pop_due(now, limit=len(self.waiting)):
+            if run.ready_at > now:
+                self._wait(run, now)
+            else:
+                self._waits_no_more(run.key.run_id, run.job_id)
+                self.ready.add([run], self._need_of(run))
+                ripe += 1
+        return ripe
+
+    def take_early(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
+        """Take out the soonest due of what may be armed, to hand it out: it waits no more."""
+        taken = self.early.take(count, goes)
+        for run in taken:
+            self._waits_no_more(run.key.run_id, run.job_id)
+        return taken
+
+    def handed_out(self, run: LiveRun) -> None:
+        """It runs, or is armed; a scan may have seen it wait meanwhile."""
+        self.running.add(run)
+        self.ready.discard(run.key.run_id)
+        self._waits_no_more(run.key.run_id, run.job_id)
+
+    def wait(self, run: LiveRun) -> None:
+        """It waits until it is ready, and isn't armed before another of its job is gone."""
+        run_id = run.key.run_id
+        self.early.discard(run_id)
+        self.waiting.put(run_id, run.ready_at, run)
+        self._kept.setdefault(run.job_id, set()).add(run_id)
+
+    def hold(self, run: LiveRun) -> None:
+        """Its job has as many admitted runs as it may: it waits until one of them is gone."""
+        self.ready.discard(run.key.run_id)
+        self._held.add(run)
+
+    def release(self, job: JobId, count: int = 1) -> int:
+        """Let runs of this job that were held be tried again, in the order in which the rows let
+        them go; gives how many.
+        """
+        released = self._held.pop(job, count)
+        self.ready.add(released)
+        return len(released)
+
+    def judge(self, jobs: Iterable[JobId]) -> None:
+        """Runs of these jobs are off the queue, until somebody says `judged`. Who goes meanwhile
+        doesn't find them held, though they may be judged by rows as they were before; and of
+        those that are held none may go before them.
+        """
+        self._judged = dict.fromkeys(jobs, 0)
+
+    def judged(self) -> int:
+        """They are where they belong: as many as went meanwhile may be tried again, or armed; gives
+        how many of them were held.
+        """
+        gone, self._judged = self._judged, {}
+        for job, count in gone.items():
+            if count:
+                self._unkeep(job)
+        return sum(self.release(job, count) for job, count in gone.items())
+
+    @property
+    def held(self) -> list[JobId]:
+        """Jobs of which runs are held."""
+        return self._held.jobs
+
+    def over(self, run: LiveRun) -> int:
+        """It has ended, wherever it stands: as `gone`."""
+        if self._reading:
+            self._over[run.key.run_id] = run.token
+        return self.forget(run.key.run_id, run.job_id)
+
+    def forget(self, run_id: RunId, job: JobId) -> int:
+        """The run has ended, or is somebody else's, wherever it stands: as `gone`."""
+        return self.gone(job) if self._take_off(run_id, job) else 0
+
+    def gone(self, job: JobId) -> int:
+        """A run of this job is no more. One that was held may take its place, at once or when
+        others of its job have been judged. So may one be armed. Gives how many may go now.
+        """
+        early = self._unkeep(job)
+        if job in self._judged:
+            self._judged[job] += 1
+            return early
+        return early + self.release(job)
+
+    def standing(self, until: datetime) -> list[LiveRun]:
+        """What stands here now, but for what becomes ready later than `until`."""
+        soon = (run for run in self.waiting.values() if run.ready_at <= until)
+        begun = self.broadcasts.values()
+        return [*self.running.values(), *begun, *self.ready, *soon, *self._held]
+
+    def waits(self) -> Iterator[LiveRun]:
+        """All that waits here for its first start, or for the next."""
+        yield from self.ready
+        yield from self.waiting.values()
+        yield from self._held
+
+    def next_ripe(self) -> datetime | None:
+        """When the next waiting run becomes ready."""
+        return self.waiting.next_at()
+
+    def clear(self) -> None:
+        """The tenure is over: let go of all of it now. Parts of a tenure know each other, so that
+        nothing else would, but a look through all objects.
+        """
+        self.timers = Timers(self.ownership, self.ahead, self._priority_of)
+        self.waiting, self.early = Agenda(), EarlyRuns()
+        self.ready, self.running, self._held, self._judged = ReadyQueue(), Running(), HeldRuns(), {}
+        self.broadcasts, self._kept = {}, {}
+        self.on_room = self.on_short = lambda: None
+
+    def _wait(self, run: LiveRun, now: datetime) -> None:
+        """Until it is ready, or may be armed; or in its row, until a scan reads it."""
+        if len(self.waiting) >= HERD and self._is_for_later(run, now):
+            self._waits_no_more(run.key.run_id, run.job_id)
+            return
+        run_id, may = run.key.run_id, bool(self.ahead.arm) and may_go_early(run)
+        arms_at = run.ready_at - self.ahead.arm
+        if may and arms_at > now and len(self.waiting) < HERD:
+            self.waiting.put(run_id, arms_at, run)
+            return
+        self.waiting.put(run_id, run.ready_at, run)
+        if may and run_id not in self._kept.get(run.job_id, ()):
+            self._may_be_armed(run)
+
+    def _is_for_later(self, run: LiveRun, now: datetime) -> bool:
+        """Whether nothing here needs it before a scan brings it."""
+        return may_wait_in_its_row(run, now) and not self._held.holds(run.job_id)
+
+    def _may_be_armed(self, run: LiveRun) -> bool:
+        need = self._early_need_of(run)
+        if need is not None:
+            self.early.add(run, need)
+        return need is not None
+
+    def _unkeep(self, job: JobId) -> int:
+        """Those that weren't to be armed may be, as far as is known; gives how many."""
+        kept = [self.waiting.get(run_id) for run_id in self._kept.pop(job, ())]
+        return sum(self._may_be_armed(found[1]) for found in kept if found is not None)
+
+    def _waits_no_more(self, run_id: RunId, job: JobId) -> LiveRun | None:
+        self.early.discard(run_id)
+        if (kept := self._kept.get(job)) is not None:
+            kept.discard(run_id)
+            if not kept:
+                del self._kept[job]
+        return self.waiting.discard(run_id)
+
+    def _has(self, run: LiveRun) -> bool:
+        """Whether it stands here, as waiting or otherwise."""
+        run_id = run.key.run_id
+        places = (self.ready, self.waiting, self.running, self.broadcasts, self._over)
+        return any(run_id in place for place in places) or self._held.has(run_id, run.job_id)
+
+    def _put_running(self, run: LiveRun) -> None:
+        """What stands here already, of the same handing out, isn't over for being read again."""
+        run_id = run.key.run_id
+        stands = self.running.get(run_id)
+        if stands is None or stands.token != run.token or run.children is not None:
+            self._take_off(run_id, run.job_id)
+        if run.children is None:
+            self.running.add(run)
+        else:
+            self.broadcasts[run_id] = run
+
+    def _put_ready(self, run: LiveRun) -> bool:
+        """Whether that is news."""
+        if self._held.has(run.key.run_id, run.job_id):
+            self._held.add(run)
+            return False
+        return self.ready.add([run], self._need_of(run)) > 0
+
+    def _take_off(self, run_id: RunId, job: JobId) -> bool:
+        """Whether it was there."""
+        running = self._no_longer_runs(run_id)
+        waiting = self._waits_no_more(run_id, job)
+        ready = self.ready.discard(run_id)
+        held = self._held.discard(run_id, job)
+        begun = self.broadcasts.pop(run_id, None)
+        return any(place is not None for place in (running, waiting, ready, held, begun))
+
+    def _no_longer_runs(self, run_id: RunId) -> LiveRun | None:
+        running = self.running.pop(run_id)
+        if running is not None:
+            self.ended += 1
+            if self.ready.has_pooled:
+                self.on_room()
+        return running
+
+    def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
+        gone = gained | dropped
+        self.read -= gone
+        self.timers.drop_shards(gone)
+        self.waiting.clear_where({r.key.run_id for r in self.waiting.values() if r.shard in gone})
+        self.early.drop_shards(gone)
+        self.ready.drop_shards(gone)
+        self.running.drop_shards(gone)
+        self.broadcasts = {run: r for run, r in self.broadcasts.items() if r.shard not in gone}
+        for job, kept in list(self._kept.items()):
+            self._kept[job] = {run for run in kept if run in self.waiting}
+            if not self._kept[job]:
+                del self._kept[job]
+        self._held.drop_shards(gone)

@@ -1,0 +1,68 @@
+"""What of the handed out surely never started, by what its workers have said to any member."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from schedd.core.ids import IncarnationId
+from schedd.core.runs.model import LiveRun
+from schedd.dispatch.workers.remote_workers import Elsewhere, Heard
+
+ASK_AFTER: Final = timedelta(seconds=1)
+"""Past `start_by`, before other members are asked about it: a heartbeat tells most by then."""
+
+MOST_ASKED: Final = 8
+"""Workers about which a scan asks at most; the others have their turn in the next ones."""
+
+
+class Hearing:
+    """Asks the other members about workers that say nothing here, once each. A worker with a long
+    run is asked about as long as it runs: a few of them must not keep the others from their turn.
+    """
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    async def never_started(
+        self,
+        runs: Collection[LiveRun],
+        said: Mapping[IncarnationId, Heard | None],
+        speaking: Collection[IncarnationId],
+        elsewhere: Elsewhere,
+        now: datetime,
+    ) -> list[LiveRun]:
+        """Those of these runs of which their live worker has said, by a heartbeat stamped after
+        `start_by`, that it doesn't have this assignment. `said`: the last heartbeats of those
+        attached here; `speaking`: those among them that aren't silent.
+        """
+        asked = self._whose_turn(
+            {
+                run.incarnation
+                for run in runs
+                if run.incarnation is not None
+                and run.incarnation not in speaking
+                and run.start_by is not None
+                and run.start_by < now - ASK_AFTER
+            }
+        )
+        async with asyncio.TaskGroup() as group:
+            answers = {
+                each: group.create_task(elsewhere.heard(each), name=f"heard {each}")
+                for each in asked
+            }
+        told = {each: beat for each, task in answers.items() if (beat := task.result())}
+        heard = {**said, **told}
+        return [
+            run
+            for run in runs
+            if run.incarnation is not None
+            and (last := heard.get(run.incarnation)) is not None
+            and last.never_started(run)
+        ]
+
+    def _whose_turn(self, away: Collection[IncarnationId]) -> list[IncarnationId]:
+        asked = sorted(away, key=lambda one: (one.int <= self._last, one.int))[:MOST_ASKED]
+        if asked:
+            self._last = asked[-1].int
+        return asked

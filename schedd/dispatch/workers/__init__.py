@@ -1,0 +1,1 @@
+"""Attached workers: sessions, slots, demand."""

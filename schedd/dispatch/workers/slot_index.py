@@ -1,0 +1,144 @@
+"""What the attached workers offer, brought up to date by what has changed alone.
+
+    a grant, a push, a drain … ──→ changed ──before the next round──→ offers
+    the last word of each, the oldest first ──→ whoever is silent for too long offers nothing
+
+A round looks at no worker that nothing has happened to: most of a thousand are idle, and free.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from schedd.core.dispatch.placement import Offer
+from schedd.core.dispatch.slot_index import Offers
+from schedd.core.ids import IncarnationId
+from schedd.core.runs.records import SILENT_AFTER
+from schedd.dispatch.workers.attached_worker import Attached
+from schedkit.clock import boottime
+
+
+class Offering:
+    """The offers of these. `attached` is its owner's, who says what happens to one of them."""
+
+    def __init__(
+        self,
+        attached: Mapping[IncarnationId, Attached],
+        *,
+        silent_after: float = SILENT_AFTER,
+        boot: Callable[[], float] = boottime,
+    ) -> None:
+        self.attached = attached
+        self._silent_after = silent_after
+        self._boot = boot
+        self._awake: dict[IncarnationId, Attached] = {}
+        """Those that aren't known to be silent, by when they spoke last, the oldest first."""
+        self._changed: set[IncarnationId] = set()
+        self._offers = Offers()
+
+    def spoke(self, attached: Attached) -> None:
+        """A word of it came."""
+        incarnation = attached.incarnation.id
+        if self.attached.get(incarnation) is attached:  # a stream's last frames may come behind it
+            attached.spoke_at = self._boot()
+            if self._awake.pop(incarnation, None) is not attached:
+                self._changed.add(incarnation)
+            self._awake[incarnation] = attached
+
+    def went(self, incarnation: IncarnationId) -> None:
+        """Its stream is gone."""
+        self._awake.pop(incarnation, None)
+        self._changed.add(incarnation)
+
+    def changed(self, incarnation: IncarnationId) -> None:
+        """It may offer something else now."""
+        self._changed.add(incarnation)
+
+    def take(self, incarnation: IncarnationId, slots: int) -> Attached:
+        """So many slots of what it offered are under way."""
+        attached = self.attached[incarnation]
+        attached.under_way += slots
+        self._offers.take(incarnation, slots)
+        return attached
+
+    def let_go(self, attached: Attached, slots: int) -> None:
+        """So many of what was under way aren't any more."""
+        attached.let_go(slots)
+        self._changed.add(attached.incarnation.id)
+
+    def speaks(self, attached: Attached) -> bool:
+        """Whether it was heard a short while ago."""
+        return attached.spoke_at >= self._boot() - self._silent_after
+
+    def some(self) -> bool:
+        """Whether anybody speaks."""
+        self._hush()
+        return bool(self._awake)
+
+    def now(self) -> Offers:
+        """What may be used now."""
+        self._hush()
+        for incarnation in self._changed:
+            attached = self.attached.get(incarnation)
+            slots = 0 if attached is None or incarnation not in self._awake else attached.available
+            if attached is None or not slots:
+                self._offers.drop(incarnation)
+            else:
+                offer = Offer(attached.incarnation, slots, attached.last, attached.unable)
+                self._offers.put(offer)
+        self._changed.clear()
+        return self._offers
+
+    def still(self) -> Offers:
+        """What is offered now of what was before: whatever was granted since is for those that go
+        next, who needn't be those that were chosen for what was offered before.
+        """
+        self._hush()
+        for incarnation in self._changed:
+            attached = self.attached.get(incarnation)
+            if attached is None or incarnation not in self._awake:
+                self._offers.drop(incarnation)
+            elif not self._offers.is_by(attached.incarnation):
+                self._offers.drop(incarnation)  # it came again, and may do something else now
+            else:
+                self._offers.lower(incarnation, attached.available, attached.last)
+        return self._offers
+
+    def _hush(self) -> None:
+        """Whoever was silent for too long isn't reckoned with until it speaks again."""
+        while self._awake:
+            incarnation, attached = next(iter(self._awake.items()))
+            if self.speaks(attached):
+                return
+            del self._awake[incarnation]
+            self._changed.add(incarnation)
+
+
+class Choice:
+    """What is under way at the same time, from the choice to the push; a with-block around both."""
+
+    def __init__(self, offering: Offering) -> None:
+        self._offering = offering
+        self._under_way: Counter[Attached] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.settle()
+
+    def take(self, offer: Offer, slots: int) -> None:
+        """So many slots of an offer of this moment."""
+        self._under_way[self._offering.take(offer.id, slots)] += slots
+
+    def settle(self) -> None:
+        """All of it was pushed by now, or never will be."""
+        for attached, slots in self._under_way.items():
+            self._offering.let_go(attached, slots)
+        self._under_way.clear()

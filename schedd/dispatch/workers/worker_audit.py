@@ -1,0 +1,105 @@
+"""What members reject of a worker, in the audit log: one row for each worker, kind and minute.
+
+    stream, collect ──rejected(worker, kind, why)──→ counted in memory ──loop──→ audit row
+
+A worker can send thousands of items a second that are rejected: out of bounds, or results of runs
+that don't exist. The first of a kind is written at once; what follows is counted, and written with
+its number when the minute is over.
+
+Invariants
+- Memory: at most `MOST_KEPT` entries; beyond that the oldest worker's entry goes.
+- While the database is unavailable nothing is lost of the counts in memory; the loop retries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from schedd.core.runs.model import AuditEntry, Incarnation
+from schedkit.clock import boottime
+from schedkit.records import dataclass
+from schedkit.tasks import Loop
+
+EVERY: Final = 60.0
+"""Seconds between two rows of one worker and kind."""
+MOST_KEPT: Final = 10_000
+LONGEST_WHY: Final = 300
+
+
+class AuditLog(Protocol):
+    """Where rows are written."""
+
+    async def audit(self, entry: AuditEntry) -> None: ...
+
+
+@dataclass(slots=True)
+class _Kept:
+    host: str
+    why: str
+    count: int = 0
+    """Since the last row."""
+    written_at: float | None = None
+
+
+class WorkerAudit:
+    """Counts and writes. Lives as long as the daemon."""
+
+    def __init__(self, log: AuditLog, boot: Callable[[], float] = boottime) -> None:
+        self._log = log
+        self._boot = boot
+        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self.loop = Loop("audit of workers", self.step, interval=EVERY / 12)
+
+    def rejected(self, who: Incarnation, kind: str, why: str) -> None:
+        """An item of this worker was rejected."""
+        self.note(who.worker, who.host, kind, why)
+
+    def note(self, worker: str, source: str, kind: str, why: str, count: int = 1) -> None:
+        """So many items of this worker were rejected."""
+        kept = self._kept.get((worker, kind))
+        if kept is None:
+            kept = self._kept[worker, kind] = _Kept(source, why[:LONGEST_WHY])
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+            self.loop.wake()
+        kept.count += count
+        kept.why = why[:LONGEST_WHY]
+
+    async def step(self) -> None:
+        """Write what is due. Raises Unavailable."""
+        now = self._boot()
+        for (worker, kind), kept in self._due(now):
+            count, kept.count = kept.count, 0
+            try:
+                await self._log.audit(_entry(worker, kind, kept, count))
+            except BaseException:
+                kept.count += count
+                raise
+            kept.written_at = now
+
+    def _due(self, now: float) -> Sequence[tuple[tuple[str, str], _Kept]]:
+        due = []
+        for at, kept in [*self._kept.items()]:
+            if kept.written_at is not None and now - kept.written_at < EVERY:
+                continue
+            if kept.count:
+                due.append((at, kept))
+            else:
+                del self._kept[at]
+        return due
+
+
+def _entry(worker: str, kind: str, kept: _Kept, count: int) -> AuditEntry:
+    return AuditEntry(
+        actor=f"worker/{worker}",
+        action=kind.replace(" ", "_"),
+        object=f"worker/{worker}",
+        outcome="refused",
+        reason="REJECTED",
+        worker=worker,
+        source=kept.host,
+        after=json.dumps({"count": count, "problem": kept.why}),
+    )

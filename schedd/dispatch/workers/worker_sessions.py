@@ -1,0 +1,268 @@
+"""Who may attach, and how long: the lives of workers at a member (PROTOCOL 6).
+
+    hello → registered → key and lease in etcd → seen → attached → goodbye │ lost
+
+One identity is never served twice: a newcomer from the same spool directory (it holds its lock)
+ends the earlier incarnation, once the results that it still has in its spool are settled; one from
+another directory is turned away while the first's lease lives. A lost incarnation is told so and
+comes back as a new one; nothing here brings a lost one back to life.
+
+A worker that is turned away for its name isn't registered. An incarnation without a key was never
+there: its end is no loss.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.cluster.cluster_events import Kind
+from schedd.core.ids import IncarnationId, Token
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import AuditEntry, Incarnation, RunKey
+from schedd.dispatch.workers.registry import Workers
+from schedd.ports import ResultStore, UserStore, WorkerStore
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.records import dataclass
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+SPOOL_WITHIN: Final = 10.0
+"""Seconds that an earlier incarnation of a spool lives on for the results in it."""
+LOOK_EVERY: Final = 1.0
+GATHER: Final = 0.05
+"""Seconds for which heartbeats that are to be refreshed are gathered, but for the first."""
+TWINS_KNOWN: Final = 1000
+"""Of so many that were turned away it is known when the audit was told of them."""
+ANOTHER: Final = "ANOTHER_WORKER"
+"""Why a worker is refused that comes as somebody else."""
+MOST_NAMES: Final = 10_000
+TELL_EVERY: Final = 600.0
+"""Seconds after which it is told again of one that still asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """A hello that is turned away: a status of the wire, a message, an UPPER_CASE reason."""
+
+    status: str
+    message: str
+    reason: str
+
+
+WRITTEN_OFF: Final = Turned(
+    "FAILED_PRECONDITION", "this incarnation was written off", "INCARNATION_LOST"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """Earlier incarnations of a spool that wait for its results."""
+
+    earlier: tuple[Incarnation, ...]
+    spooled: tuple[tuple[RunKey, Token], ...]
+    until: float
+
+
+class Answer(Protocol):
+    """How a heartbeat is answered."""
+
+    def __call__(self, *, refreshed: bool, lost: bool) -> None: ...
+
+
+class Greeting:
+    """Greets, keeps and ends incarnations. Lives as long as the daemon."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        leases: WorkerLeases,
+        store: WorkerStore,
+        results: ResultStore,
+        audit: UserStore,
+    ) -> None:
+        self._workers = workers
+        self._leases = leases
+        self._store = store
+        self._results = results
+        self._audit = audit
+        self._endings: list[_Ending] = []
+        self._lost: set[IncarnationId] = set()
+        self._told: dict[tuple[str, IncarnationId], float] = {}
+        """Spool directories that were turned away, each with the incarnation that was there, and
+        when they asked last.
+        """
+        self._heard: list[tuple[Incarnation, Answer]] = []
+        self._names: dict[IncarnationId, str] = {}
+        """Whose incarnations those are of which results came that ran before."""
+        self._refreshes = Loop("worker leases", self._refresh, interval=5.0)
+        self._look = Loop("worker lives", self._look_after, interval=LOOK_EVERY)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """What must run for heartbeats to be answered."""
+        return self._refreshes, self._look
+
+    async def greet(
+        self, incarnation: Incarnation, spooled: Sequence[tuple[RunKey, Token]]
+    ) -> Turned | None:
+        """Take a hello; None: welcome. Raises Unavailable."""
+        others = [
+            one
+            for one in await self._store.of_worker(incarnation.worker)
+            if one.id != incarnation.id
+        ]
+        if twin := await self._twin(incarnation, others):
+            return await self._lost_before(incarnation) or await self._turn_away(incarnation, twin)
+        stored = await self._store.register(incarnation)
+        if stored.worker != incarnation.worker:
+            return Turned(
+                "PERMISSION_DENIED", f"this incarnation is of worker {stored.worker}", ANOTHER
+            )
+        if stored.lost_at is not None:
+            return WRITTEN_OFF
+        created = await self._leases.ensure(incarnation)
+        turned = await self._came_second(incarnation)
+        if turned is not None:
+            return turned
+        if created:
+            await self._store.note_seen([incarnation.id])
+        earlier = tuple(one for one in others if one.spool_id == incarnation.spool_id)
+        if earlier:
+            ending = _Ending(earlier, tuple(spooled), boottime() + SPOOL_WITHIN)
+            if not spooled:
+                await self._end(ending)
+            else:
+                self._endings.append(ending)
+        return None
+
+    async def is_of(self, worker: str, incarnation: IncarnationId) -> bool:
+        """Whether it is, or was, an incarnation of this worker; so is one that nobody knows, for no
+        run is of it. Raises Unavailable.
+        """
+        if incarnation not in self._names:
+            found = await self._store.incarnations([incarnation])
+            if not found:
+                return True
+            self._names[incarnation] = found[0].worker
+            if len(self._names) > MOST_NAMES:
+                del self._names[next(iter(self._names))]
+        return self._names[incarnation] == worker
+
+    def heard(self, incarnation: Incarnation, since_refresh: float, answer: Answer) -> None:
+        """A heartbeat came; `answer` is called once it is known whether etcd was refreshed."""
+        if incarnation.id in self._lost:
+            answer(refreshed=False, lost=True)
+        elif self._leases.due(incarnation.id, since_refresh):
+            self._heard.append((incarnation, answer))
+            self._refreshes.wake()
+        else:
+            answer(refreshed=False, lost=False)
+
+    async def goodbye(self, incarnation: Incarnation) -> None:
+        """It ends in good order. Its key goes; the rest follows from that."""
+        try:
+            await self._write_off(incarnation, None)
+        except Unavailable as away:
+            log.info("goodbye of %s: %s; its lease ends by itself", incarnation.worker, away)
+
+    def gone(self, incarnation: IncarnationId) -> None:
+        """Its last stream to this member has ended."""
+        self._lost.discard(incarnation)
+        self._leases.forget(incarnation)
+
+    async def _lost_before(self, incarnation: Incarnation) -> Turned | None:
+        found = await self._store.incarnations([incarnation.id])
+        return WRITTEN_OFF if found and found[0].lost_at is not None else None
+
+    async def _twin(
+        self, incarnation: Incarnation, others: Sequence[Incarnation]
+    ) -> Incarnation | None:
+        """Return the incarnation of another spool directory that has the name and a key."""
+        strangers = [one for one in others if one.spool_id != incarnation.spool_id]
+        if not strangers:
+            return None
+        live = await self._leases.others_live(incarnation)
+        return next((one for one in strangers if one.id in live), None)
+
+    async def _came_second(self, incarnation: Incarnation) -> Turned | None:
+        """Look again once the key is there: two of one name may have come at the same moment."""
+        elders = await self._leases.elders(incarnation)
+        if not elders:
+            return None
+        for one in await self._store.incarnations(sorted(elders)):
+            if one.spool_id != incarnation.spool_id and one.lost_at is None:
+                await self._leases.end(incarnation.worker, incarnation.id)
+                return await self._turn_away(incarnation, one)
+        return None
+
+    async def _turn_away(self, incarnation: Incarnation, twin: Incarnation) -> Turned:
+        message = f"worker {incarnation.worker} is already there, on host {twin.host}"
+        turned = Turned("ALREADY_EXISTS", message, "SECOND_IDENTITY")
+        told, now = (str(incarnation.spool_id), twin.id), boottime()
+        if now - self._told.get(told, -TELL_EVERY) < TELL_EVERY:  # it asks again each second
+            return turned
+        await self._audit.audit(
+            AuditEntry(
+                actor=f"worker/{incarnation.worker}",
+                action="attach",
+                object=f"worker/{incarnation.worker}",
+                outcome="refused",
+                reason="SECOND_IDENTITY",
+                worker=incarnation.worker,
+                source=incarnation.host,
+            )
+        )
+        self._told[told] = now
+        if len(self._told) > TWINS_KNOWN:
+            del self._told[next(iter(self._told))]
+        return turned
+
+    async def _refresh(self) -> float:
+        """Refresh the leases of those heard, all at once."""
+        heard, self._heard = self._heard, []
+        named = {incarnation.id: incarnation for incarnation, _ in heard}  # one may be heard twice
+        refreshed = await self._leases.heard([*named.values()])
+        for incarnation, answer in heard:
+            answer(refreshed=incarnation.id in refreshed, lost=incarnation.id in self._lost)
+        if heard:
+            await asyncio.sleep(GATHER)
+        return 0.0 if self._heard else 5.0
+
+    async def _look_after(self) -> None:
+        """See who is silent, who was lost, and end what waited for a spool."""
+        self._workers.look()
+        self._workers.drained({one.worker for one in await self._store.drains()})
+        attached = self._workers.incarnations()
+        ended = await self._store.not_living([one.id for one in attached])
+        gone = [one for one in attached if one.id in ended]
+        self._workers.lost(one.id for one in gone)  # each time: a rescue in doubt spares them
+        for one in gone:
+            if one.id not in self._lost:
+                log.warning("worker %s was lost; it must start anew", one.worker)
+                if self._workers.attached(one.id) is not None:  # else nobody would forget it again
+                    self._lost.add(one.id)
+                await self._leases.end(one.worker, one.id)
+        for ending in list(self._endings):
+            if boottime() > ending.until or await self._settled(ending):
+                await self._end(ending)
+                self._endings.remove(ending)
+
+    async def _settled(self, ending: _Ending) -> bool:
+        runs = await self._results.reported_runs([key for key, _ in ending.spooled])
+        return not any(
+            key in runs and runs[key].state is State.RUNNING and runs[key].token == token
+            for key, token in ending.spooled
+        )
+
+    async def _end(self, ending: _Ending) -> None:
+        for one in ending.earlier:
+            await self._write_off(one, Kind.WORKER_RESTARTED)
+
+    async def _write_off(self, incarnation: Incarnation, kind: Kind | None) -> None:
+        """Lost first, then without a key: in between nobody makes the key anew."""
+        await self._store.lose([incarnation.id], kind)
+        await self._leases.end(incarnation.worker, incarnation.id)

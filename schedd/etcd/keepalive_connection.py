@@ -1,0 +1,133 @@
+"""The keepalive thread's own connection to etcd: no event loop, one call.
+
+Like `connection`, but synchronous and for a request that does no harm if sent twice: each
+endpoint is simply tried in turn, within one deadline.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from schedd.core.cluster.coordination import LeaseId
+from schedd.core.events import Emit, unheard
+from schedd.etcd import wire_pb2 as wire
+from schedd.etcd.access import CHANNEL_OPTIONS, Access, Login, metadata
+from schedd.etcd.endpoint_rotation import Ring
+from schedd.etcd.errors import CallFailed, Failure, LoginBackoff, Remedy, RightsOff, judge
+from schedd.etcd.last_answer import Silence
+from schedd.etcd.methods import AUTHENTICATE, LEASE_KEEP_ALIVE, Method
+from schedkit.clock import boottime
+from schedkit.errors import ScheddError, Unavailable
+
+RequestT = TypeVar("RequestT", bound=Message)
+ReplyT = TypeVar("ReplyT", bound=Message)
+
+
+class Lifeline:
+    """Sends keepalives. Used by one thread; `close` may come from another.
+
+    `deadline`: seconds for each keepalive. `silence` is told which were answered, `emit` how long
+    each took.
+    """
+
+    def __init__(
+        self, access: Access, silence: Silence, *, deadline: float, emit: Emit = unheard
+    ) -> None:
+        self._silence = silence
+        self._emit = emit
+        self._access = access
+        self._deadline = deadline
+        self._ring = Ring(len(access.targets), start=random.randrange(len(access.targets)))
+        self._channels: dict[int, grpc.Channel] = {}
+        self._token: str | None = None
+        self._backoff = LoginBackoff()
+
+    def keepalive(self, lease: LeaseId) -> int:
+        """Start the lease's time anew; the seconds granted, 0 if the lease is gone.
+
+        Raises:
+            Unavailable: no endpoint answered within the deadline.
+            AccessDenied: etcd doesn't accept the user.
+        """
+        with self._silence.around(LEASE_KEEP_ALIVE.name, self._emit) as began:
+            return self._anywhere(lease, began + self._deadline)
+
+    def _anywhere(self, lease: LeaseId, ends: float) -> int:
+        told: ScheddError | None = None
+        for position in self._ring.round():
+            try:
+                return self._keepalive(position, lease, ends)
+            except CallFailed as failed:
+                told = failed.failure.error
+                if failed.failure.distrust:
+                    self._leave(position)
+                if failed.failure.remedy is not Remedy.ELSEWHERE:
+                    raise told from failed.__cause__
+        raise told or Unavailable("etcd: no endpoint answers")
+
+    def close(self) -> None:
+        """Close the connections; a keepalive that is under way fails."""
+        for channel in list(self._channels.values()):
+            channel.close()
+
+    def _leave(self, position: int) -> None:
+        self._ring.failed(position)
+        if self._access.tls is not None and (channel := self._channels.pop(position, None)):
+            channel.close()  # the next one reads the certificates anew
+
+    def _keepalive(self, position: int, lease: LeaseId, ends: float) -> int:
+        request = wire.LeaseKeepAliveRequest(id=lease)
+        if (login := self._access.login) is not None and self._token is None:
+            self._token = self._authenticate(login, position, ends)
+        try:
+            return self._send(position, LEASE_KEEP_ALIVE, request, ends).ttl
+        except CallFailed as failed:
+            if login is None or failed.failure.remedy is not Remedy.TOKEN:
+                raise
+        self._token = self._authenticate(login, position, ends)
+        return self._send(position, LEASE_KEEP_ALIVE, request, ends).ttl
+
+    def _authenticate(self, login: Login, position: int, ends: float) -> str:
+        self._backoff.check(login)
+        request = wire.AuthenticateRequest(name=login.user, password=login.password)
+        self._token = None
+        try:
+            return self._send(position, AUTHENTICATE, request, ends).token
+        except CallFailed as failed:
+            if not isinstance(failed.failure.error, RightsOff):
+                self._backoff.failed(failed, login)
+                raise
+            return ""
+
+    def _send(
+        self, position: int, method: Method[RequestT, ReplyT], request: RequestT, ends: float
+    ) -> ReplyT:
+        stub = self._channel(position).unary_unary(
+            method.path, request_serializer=method.encode, response_deserializer=method.decode
+        )
+        try:
+            left = max(0.001, ends - boottime())
+            return stub(request, timeout=left, metadata=metadata(self._token))
+        except grpc.RpcError as error:
+            raise CallFailed(_judged(error)) from error
+
+    def _channel(self, position: int) -> grpc.Channel:
+        channel = self._channels.get(position)
+        if channel is None:
+            channel = self._channels[position] = self._connect(self._access.targets[position])
+        return channel
+
+    def _connect(self, target: str) -> grpc.Channel:
+        tls = self._access.tls
+        if tls is None:
+            return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        return grpc.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
+
+
+def _judged(error: grpc.RpcError) -> Failure:
+    assert isinstance(error, grpc.Call)  # so it is for every call that was made
+    return judge(error.code(), error.details() or "", writes=False)

@@ -1,0 +1,192 @@
+"""A lease kept alive from a thread of its own, as long as the event loop makes progress.
+
+    event loop  ── beat, each 0.5 s ──→ ┌──────────┐ ── keepalive ──→ etcd
+                ←─ lost ──────────────  │  thread  │ ←─ granted TTL ──
+                                        └──────────┘    (own channel)
+
+A busy loop can't starve the keepalive, and a hung one can't keep the lease: the thread sends only
+while the last beat is young (see `trust`, which decides; this module only does).
+
+Invariants
+- `trusted()` is False for ever from the first time it is False.
+- The thread touches the loop by `call_soon_threadsafe` alone.
+- Whatever ends the thread, a bug too, ends the trust.
+- Leaving the block of `keep_lease` ends the thread's keepalives and then revokes the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from schedd.core.cluster.coordination import Lease
+from schedd.etcd.access import Access
+from schedd.etcd.client import EtcdClient
+from schedd.etcd.keepalive_connection import Lifeline
+from schedd.etcd.lease_trust import Loss, Send, Timings, Trust, Wait
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.lease_margin import Slack
+
+log = logging.getLogger(__name__)
+
+_BEAT_EVERY: Final = 0.5
+
+
+class LeaseKeeper:
+    """The trust in one lease. Made by `keep_lease`."""
+
+    def __init__(self, lease: Lease, trust: Trust, lifeline: Lifeline, slack: Slack) -> None:
+        self.lease = lease
+        self._trust = trust
+        self._lifeline = lifeline
+        self._slack = slack
+        self._lock = threading.Lock()  # guards _trust
+        self._nudge = threading.Event()
+        self._stopping = False
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._beating: asyncio.TimerHandle | None = None
+        self._thread = threading.Thread(target=self._keep, name="lease keeper", daemon=True)
+
+    # ── for the event loop ───────────────────────────────────────────────────────────────────
+
+    @property
+    def trusted_until(self) -> float:
+        """Seconds of CLOCK_BOOTTIME at which trust ends unless a keepalive moves it."""
+        return self._trust.until
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why the lease is no longer trusted; None while it is, or while nobody has looked."""
+        return self._trust.loss
+
+    def trusted(self) -> bool:
+        """Whether the lease may be acted on now. Cheap: ask before each effect."""
+        with self._lock:
+            return self._trust.holds(boottime())
+
+    async def until_lost(self) -> Loss:
+        """Wait until the lease is lost, and say why; returns the moment trust ends."""
+        while self.trusted():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self.trusted_until - boottime())):
+                    await self._ended.wait()
+        loss = self._trust.loss
+        assert loss is not None
+        return loss
+
+    def start(self) -> None:
+        """Begin to beat and to send keepalives."""
+        self._beat()
+        self._thread.start()
+
+    def _beat(self) -> None:
+        """The event loop makes progress: it got here. Again in half a second.
+
+        A timer and no task: whatever else waits for its turn, one round of the loop is enough.
+        """
+        with self._lock:
+            waited_for = self._trust.beat(boottime())
+        if waited_for:
+            self._nudge.set()
+        self._beating = self._loop.call_later(_BEAT_EVERY, self._beat)
+
+    def stop(self) -> None:
+        """Send no more keepalives. Returns at once."""
+        self._stopping = True
+        if self._beating is not None:
+            self._beating.cancel()
+        self._nudge.set()
+
+    async def stopped(self) -> None:
+        """Wait for the thread's end, at most one call's deadline after `stop`."""
+        await asyncio.to_thread(self._thread.join)
+        self._lifeline.close()
+
+    # ── in the thread ────────────────────────────────────────────────────────────────────────
+
+    def _keep(self) -> None:
+        try:
+            while not self._stopping and self._step():
+                pass
+        finally:
+            self._end()
+
+    def _step(self) -> bool:
+        """One decision, done. False when there is nothing left to keep."""
+        with self._lock:
+            step = self._trust.step(boottime())
+        match step:
+            case Wait(seconds):
+                self._nudge.wait(seconds)
+                self._nudge.clear()
+            case Send():
+                self._send()
+            case Loss():
+                log.warning("lease %x lost: %s", self.lease.id, step.value)
+                return False
+        return True
+
+    def _send(self) -> None:
+        sent = boottime()
+        try:
+            ttl = self._lifeline.keepalive(self.lease.id)
+        except Unavailable as error:
+            log.warning("keepalive of lease %x: %s", self.lease.id, error)
+            with self._lock:
+                self._trust.failed(boottime())
+        else:
+            with self._lock:
+                self._trust.renewed(sent, ttl, boottime())
+                until = self._trust.until
+            self._slack.renewed(until, self.lease.ttl)
+
+    def _end(self) -> None:
+        with self._lock:
+            self._trust.give_up()
+        if not self._stopping:
+            self._loop.call_soon_threadsafe(self._ended.set)
+
+
+@asynccontextmanager
+async def keep_lease(
+    client: EtcdClient, access: Access, *, ttl: int, deadline: float, slack: Slack | None = None
+) -> AsyncIterator[LeaseKeeper]:
+    """A lease that is kept alive for the time of the block, and revoked after it.
+
+    `ttl` and `deadline` in seconds; the granted TTL may be greater (`keeper.lease.ttl`). `slack`
+    notes how near it comes to being lost.
+
+    Raises:
+        Unavailable: no lease could be had.
+        Misconfigured: ttl and deadline don't fit (`trust.Timings.check`).
+    """
+    Timings(ttl).check(deadline)
+    sent = boottime()
+    lease = await client.grant(ttl)
+    trust = Trust(lease.ttl, deadline=deadline, sent=sent)
+    slack = slack or Slack()
+    slack.renewed(trust.until, lease.ttl)
+    lifeline = Lifeline(access, client.silence, deadline=deadline, emit=client.emit)
+    keeper = LeaseKeeper(lease, trust, lifeline, slack)
+    keeper.start()
+    try:
+        yield keeper
+    finally:
+        keeper.stop()
+        slack.ended()
+        await _revoke(client, lease)
+        await keeper.stopped()
+
+
+async def _revoke(client: EtcdClient, lease: Lease) -> None:
+    """End the lease now rather than by its TTL, if etcd can be reached."""
+    try:
+        await client.revoke(lease.id)
+    except Unavailable as error:
+        log.info("lease %x is left to expire: %s", lease.id, error)

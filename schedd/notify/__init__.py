@@ -1,0 +1,1 @@
+"""Notifications: deliver the outbox."""

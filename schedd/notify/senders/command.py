@@ -1,0 +1,147 @@
+"""Commands: a program that the configuration allows, run once by this member.
+
+Invariants
+- A program that isn't named in `notifications.commands` isn't run: who writes jobs chooses among
+  what the operator allowed, and gives its arguments, nothing more. No shell reads them.
+- It sees none of this daemon's variables, and no descriptor but its three.
+- Whatever ends its try ends it, and all that is left of its group.
+- Its own end is what counts: who leaves something running in the background has told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Sequence
+from typing import Final
+
+from schedd.core.jobs.notifications import Notification
+from schedd.notify.senders.message import body
+
+ENVIRONMENT: Final = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+}
+KEPT: Final = 4096
+"""Bytes of its standard error, its last ones; all is read."""
+LINGER: Final = 1.0
+"""Seconds from its end within which what it wrote is read: something that left its group may hold
+its standard error open for days.
+"""
+ERROR: Final = 2
+
+
+async def run(one: Notification, argv: Sequence[str], allowed: Sequence[str]) -> str:
+    """Empty: it ended with 0."""
+    if argv[0] not in allowed:
+        return f"{argv[0]} isn't among notifications.commands of this member"
+    try:
+        transport, watched = await asyncio.get_running_loop().subprocess_exec(
+            _Watched,
+            *argv,
+            stdin=PIPE,
+            stdout=DEVNULL,
+            stderr=PIPE,
+            cwd="/",
+            env=ENVIRONMENT | _facts(one),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return f"{argv[0]} can't be started: {error}"
+    try:
+        try:
+            watched.give(body(one))
+            await watched.exited.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(transport.get_pid(), signal.SIGKILL)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                await watched.silent.wait()
+    finally:
+        watched.let_go()
+    code = transport.get_returncode()
+    if code == 0:
+        return ""
+    how = f"exit code {code}" if code is None or code > 0 else f"signal {-code}"
+    told = watched.last_words
+    return f"{how}: {told}" if told else how
+
+
+class _Watched(asyncio.SubprocessProtocol):
+    """The program's end by itself: asyncio's own `wait` is for its pipes' ends, too, which whatever
+    it left behind may hold for as long as it lives.
+    """
+
+    def __init__(self) -> None:
+        self.exited, self.silent = asyncio.Event(), asyncio.Event()
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._kept = b""
+        self._let_go = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It began."""
+        assert isinstance(transport, asyncio.SubprocessTransport), "asyncio gives this one"
+        self._transport = transport
+
+    def give(self, data: bytes) -> None:
+        """On its standard input; it needn't read."""
+        pipe = self._pipe(0)
+        assert isinstance(pipe, asyncio.WriteTransport), "it is its standard input"
+        pipe.write(data)
+        pipe.write_eof()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Of its standard error, the last bytes are kept."""
+        del fd
+        self._kept = (self._kept + data)[-KEPT:]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Nobody writes there any more."""
+        del exc
+        if fd == ERROR:
+            self.silent.set()
+
+    def process_exited(self) -> None:
+        """The program has ended, whatever it left."""
+        self.exited.set()
+        if self._let_go:
+            self._close()
+
+    @property
+    def last_words(self) -> str:
+        """The last line of its standard error."""
+        lines = self._kept.decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def let_go(self) -> None:
+        """Nobody asks any more. Closed is when it has ended, so that its end is still seen."""
+        self._let_go = True
+        for fd in (0, ERROR):
+            self._pipe(fd).close()
+        if self.exited.is_set():
+            self._close()
+
+    def _pipe(self, fd: int) -> asyncio.BaseTransport:
+        assert self._transport is not None, "it has begun"
+        pipe = self._transport.get_pipe_transport(fd)
+        assert pipe is not None, "it was asked for"
+        return pipe
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _facts(one: Notification) -> dict[str, str]:
+    return {
+        "SCHEDD_NOTIFICATION_ID": str(one.notification_id),
+        "SCHEDD_KIND": one.kind.value,
+        "SCHEDD_NAMESPACE": one.namespace,
+        "SCHEDD_JOB": one.job,
+        "SCHEDD_RUN_ID": str(one.run_id),
+        "SCHEDD_STATE": one.state,
+    }

@@ -1,0 +1,1 @@
+"""Rows compared with workers: lost workers, deadlines, auto-pause, retention."""

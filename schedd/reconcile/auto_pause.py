@@ -1,0 +1,154 @@
+"""Standing: what becomes of a job without anybody's call: its pause ends, or it fails too often.
+
+    pause until T ── T has come ──→ resumed: the instants until T are SKIPPED (PAUSED), later ones
+                                    go by its catch-up
+    N runs in a row failed for good ──→ paused, by `pause_after_failures: N`
+
+The rows of both are read each second (`schedd/store/results/failure_counts.py`), so that what a
+member leaves undone its successor finds. Nothing here is believed: both are written at the
+generation that they were reckoned from, or not at all. A job that can't be read is set aside: a
+newer member may own it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from schedd.api.jobs import pause, stored_jobs, timer_edit
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.owner_transactions import Transactor
+from schedd.core.ids import JobId, ShardId
+from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
+from schedd.dispatch.run_index import Board
+from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.runtime.owner_work import computed
+from schedkit.clock import boottime
+from schedkit.set_aside import each, set_aside
+from schedkit.tasks import Loop, in_turns
+
+log = logging.getLogger(__name__)
+
+EVERY: Final = 1.0
+"""Seconds between two looks."""
+SOONEST: Final = 0.1
+"""Seconds from one look to the next, however often somebody wakes it."""
+BATCH: Final = 200
+"""Jobs of one look."""
+ACTOR: Final = "schedd"
+
+
+class Standing:
+    """The loop that resumes and pauses jobs by what they say."""
+
+    def __init__(
+        self,
+        board: Board,
+        store: OwnerStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        brake: Brake,
+        nudges: Nudges,
+    ) -> None:
+        self._board = board
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._brake = brake
+        self._nudges = nudges
+        self._look_at = 0.0
+        self.loop = Loop("standing", self.step, interval=EVERY)
+
+    def wake(self) -> None:
+        """Jobs were changed, or failed."""
+        self.loop.wake()
+
+    async def step(self) -> float:
+        """One look; seconds until the next."""
+        shards, now = sorted(self._board.ownership.epochs), boottime()
+        if now < self._look_at:
+            return self._look_at - now
+        self._look_at = now + SOONEST
+        if self._brake.on or not shards:
+            return EVERY
+        over, often = await self._store.unsettled(shards, self._clock.now(), BATCH)
+        ended: list[Resumption] = []
+        async for record in in_turns(over, every=10):
+            with set_aside("paused job", _name(record), once=True):
+                ended += await computed(partial(_ended, record))
+        failed = each("failing job", often, lambda one: _failed(*one), name=_name_of_failing)
+        resumed = await self._transactor.rows(ended, self._store.resume)
+        paused = await self._transactor.rows(failed, self._store.pause_failing)
+        shards_of = {one.job_id: one.shard for one in ended}
+        shards_of |= {one.job_id: one.shard for one in failed}
+        self._tell(resumed, paused, shards_of)
+        return 0.0 if max(len(over), len(often)) == BATCH and (resumed or paused) else EVERY
+
+    def _tell(
+        self, resumed: list[JobId], paused: list[JobId], shards: dict[JobId, ShardId]
+    ) -> None:
+        for job in paused:
+            log.warning("job %s is paused: too many of its runs in a row failed", job)
+        if resumed or paused:
+            self._nudges.jobs_changed([(job, shards[job]) for job in (*resumed, *paused)])
+        if resumed:
+            self._nudges.runs_ready(sorted({shards[job] for job in resumed}))
+
+
+def _name(record: JobRecord) -> str:
+    return f"job/{record.definition.namespace}/{record.definition.name}"
+
+
+def _name_of_failing(one: tuple[JobRecord, int]) -> str:
+    return _name(one[0])
+
+
+def _ended(record: JobRecord) -> Sequence[Resumption]:
+    """How a job whose pause has ended goes on; nothing, if it was resumed."""
+    stored = record.definition
+    if record.paused_until is None or not stored.paused:
+        return ()
+    timer, skipped = timer_edit.after_pause(record, record.paused_until)
+    was = pause.standing(True, record.paused_by, record.pause_note, record.paused_until)
+    entry = _entry(record, "resume", was, {"paused": False}, "its pause has ended")
+    resumption = Resumption(
+        stored.job_id,
+        record.shard,
+        stored.generation,
+        record.paused_until,
+        timer,
+        skipped,
+        entry,
+    )
+    return (resumption,)
+
+
+def _failed(record: JobRecord, failures: int) -> FailedTooOften:
+    stored = record.definition
+    most = 0 if stored.paused else stored_jobs.definition(stored).pause_after_failures
+    note = ""
+    if 0 < most <= failures:
+        note = f"{failures} runs in a row failed (pause_after_failures: {most})"
+    entry = _entry(
+        record, "pause", {"paused": False}, pause.standing(True, ACTOR, note, None), note
+    )
+    return FailedTooOften(stored.job_id, record.shard, stored.generation, most, note, entry)
+
+
+def _entry(
+    record: JobRecord, action: str, before: object, after: object, reason: str
+) -> AuditEntry:
+    stored = record.definition
+    return AuditEntry(
+        actor=ACTOR,
+        action=action,
+        object=f"job/{stored.namespace}/{stored.name}",
+        outcome="ok",
+        reason=reason,
+        before=json.dumps(before),
+        after=json.dumps(after),
+    )

@@ -1,0 +1,248 @@
+"""Deadlines: runs that wait too long end, whether or not a worker is there.
+
+    all that waits on the board, now and then ─→ whose time is over (`core/runs/deadlines`)
+    what dispatch came upon ───────────────────┤        └─one transaction a lane─→ MISSED, FAILED
+    what a scan found in rows alone ───────────╯
+
+So does, as SKIPPED, what was made early and is of an instant that was edited away
+(`core/timers/pre_dispatch`).
+
+A broadcast's child waits for one worker alone: so long as its job allows after that was last seen
+here (`core/runs/broadcast.Away`).
+
+How often all of it is looked at goes by how long that takes: dispatch hands out nothing late, so an
+end that is written some seconds after its time does no harm. The definitions of what waits may not
+be at hand, for a new owner's say: so many are read in a look, of all jobs in turn. What goes on
+meanwhile (it is handed out, cancelled) stays as it is: the statement ends what waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Final
+
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.owner_transactions import Transactor
+from schedd.core.dispatch.placement import need_of
+from schedd.core.dispatch.ready_bucket_ids import HURRIED
+from schedd.core.events import DeadLettered, DeadRun, Emit, EndedUnreported, Missed
+from schedd.core.ids import JobId, RunId
+from schedd.core.jobs.definition import Definition
+from schedd.core.runs.broadcast import Away, own
+from schedd.core.runs.deadlines import Ending, hurried
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun
+from schedd.core.runs.retry import fingerprint
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
+from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.runtime.definition_cache import Catalogue
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.set_aside import set_aside
+from schedkit.tasks import Loop, in_turns
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = 1.0
+SHARE: Final = 40
+"""So many times as long as a look took is waited until the next, within these bounds."""
+LOOK_AT_LEAST_EVERY: Final = 10.0
+READ_AT_ONCE: Final = 500
+"""Definitions that one look reads."""
+AT_ONCE: Final = 500
+"""Runs that one round of transactions ends."""
+BATCH: Final = 5_000
+"""Runs that one look ends."""
+
+
+class Deadlines:
+    """The loop that ends what waits too long."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        workers: Workers,
+        store: OwnerStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        brake: Brake,
+        nudges: Nudges,
+        emit: Emit,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._workers = workers
+        self._away = Away()
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._brake = brake
+        self._nudges = nudges
+        self._emit = emit
+        self._ready: Callable[[], None] = lambda: None
+        self._told: dict[RunId, LiveRun] = {}
+        self._look_at = 0.0
+        """When all that waits is looked at again, in seconds of CLOCK_BOOTTIME."""
+        self._asked: set[JobId] = set()
+        """Jobs whose definitions were asked for, those that can't be read among them."""
+        self.loop = Loop("deadlines", self.step, interval=LOOK_EVERY)
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs became ready."""
+        self._ready = told
+
+    def passed(self, run: LiveRun) -> None:
+        """Its time is over, and it is off the queue: end it now."""
+        self._told[run.key.run_id] = run
+        self.loop.wake()
+
+    async def left(self, runs: Sequence[LiveRun]) -> None:
+        """These wait in rows alone, as a scan has just found them: those whose time is over are
+        ended by the loop, so many at a time; a later scan finds the others.
+        """
+        asked = [run for run in runs if run.line is None or run.line & HURRIED or run.parent]
+        if self._brake.on or not asked:
+            return
+        try:
+            await self._catalogue.newest({run.job_id for run in asked})
+        except Unavailable as away:
+            log.info("what waits in rows alone can't be judged now: %s", away)
+            return
+        over = {end.key.run_id for end in await self._judged(asked)}
+        for run in asked:
+            if run.key.run_id in over and len(self._told) < BATCH:
+                self.passed(run)
+
+    async def step(self) -> float:
+        """One look; seconds until the next."""
+        if self._brake.on:
+            return LOOK_EVERY
+        began = boottime()
+        told = dict(self._told)  # more may come meanwhile
+        waiting, whole = told, began >= self._look_at
+        if whole:
+            waiting = {run.key.run_id: run for run in self._board.waits()} | told
+        if whole:
+            self._look_for_workers(waiting.values())
+        ends = await self._over(waiting.values())
+        if len(ends) < BATCH:
+            over = {end.key.run_id for end in ends}
+            self._drop(run_id for run_id in told if run_id not in over)
+        if whole and len(ends) < BATCH:
+            now = boottime()
+            wait = max(LOOK_EVERY, SHARE * (now - began))
+            self._look_at = now + min(wait, LOOK_AT_LEAST_EVERY)
+        for at in range(0, len(ends), AT_ONCE):
+            if not self._brake.on:
+                await self._end(ends[at : at + AT_ONCE])
+        return 0.0 if len(ends) == BATCH else max(0.0, self._look_at - boottime())
+
+    async def _end(self, ends: Sequence[Ending]) -> None:
+        ended = set(await self._transactor.rows(ends, self._store.end_waiting))
+        ready = 0
+        for end in ends:
+            if end.key in ended:
+                run_id, job = end.key.run_id, end.job_id
+                apart = run_id in self._told  # dispatch took it off the board
+                ready += self._board.gone(job) if apart else self._board.forget(run_id, job)
+        self._tell([end for end in ends if end.key in ended])
+        self._drop(end.key.run_id for end in ends)
+        self._catalogue.forget(end.job_id for end in ends if end.key not in ended)
+        self._nudges.runs_changed([end.hint for end in ends if end.key in ended])
+        if turns := [(end.job_id, end.shard) for end in ends if end.counted]:
+            self._nudges.jobs_changed(turns)
+        if ready:
+            self._ready()
+
+    def _tell(self, ended: Sequence[Ending]) -> None:
+        for (state, reason), count in Counter((end.state, end.reason) for end in ended).items():
+            self._emit(EndedUnreported(state, reason, count))
+            if state is State.MISSED:
+                self._emit(Missed(reason, count))
+        if dead := [end for end in ended if end.fingerprint]:
+            self._emit(DeadLettered(tuple(map(_dead, dead))))
+
+    def _drop(self, told: Iterable[RunId]) -> None:
+        for run_id in told:
+            self._told.pop(run_id, None)
+
+    async def _over(self, waiting: Collection[LiveRun]) -> list[Ending]:
+        """How those end whose time is over, some at a time."""
+        await self._read({run.job_id for run in waiting if not self._catalogue.knows(run.job_id)})
+        return await self._judged(waiting)
+
+    async def _judged(self, waiting: Iterable[LiveRun]) -> list[Ending]:
+        """By the definitions at hand."""
+        now = self._clock.now()
+        ends: list[Ending] = []
+        async for run in in_turns(waiting, every=1_000):
+            if len(ends) == BATCH:
+                break
+            with set_aside("deadline", run):
+                if (end := self._end_of(run, now)) is not None:
+                    ends.append(end)
+        return ends
+
+    def _end_of(self, run: LiveRun, now: datetime) -> Ending | None:
+        """How it ends, if its time is over by the definition at hand."""
+        known = self._catalogue.known_of(run.job_id)
+        if known is None or not _may_end(run, known.definition):
+            return None
+        definition, reason = known.definition, known.ends(run, now)
+        if run.parent and self._away.too_long(need_of(definition, run), definition, now):
+            reason = reason or Reason.WORKER_LOST
+        return None if reason is None else _ending(run, definition, reason)
+
+    def _look_for_workers(self, waiting: Collection[LiveRun]) -> None:
+        """See which of those that children wait for aren't there."""
+        found = ((run, self._catalogue.definition_of(run.job_id)) for run in waiting if run.parent)
+        needs = {need_of(definition, run) for run, definition in found if definition is not None}
+        self._away.look(needs, self._workers.present(), self._clock.now())
+
+    async def _read(self, unknown: set[JobId]) -> None:
+        """Some of those; each of them once before any of them again."""
+        self._asked &= unknown
+        if not (left := unknown - self._asked):
+            self._asked, left = set(), unknown
+        asked = [*islice(left, READ_AT_ONCE)]
+        self._asked.update(asked)
+        await self._catalogue.newest(asked)
+
+
+def _may_end(run: LiveRun, definition: Definition) -> bool:
+    """Whether there is any time at which it ends though it waits."""
+    edited = run.generation < definition.generation
+    return hurried(definition) or run.parent is not None or edited
+
+
+ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED}
+"""How what waited ends for these reasons; for others it has failed."""
+
+
+def _dead(end: Ending) -> DeadRun:
+    return DeadRun(end.key.run_id, end.job_id, end.reason, end.attempt)
+
+
+def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Ending:
+    state = ENDS.get(reason, State.FAILED)
+    failed = state is State.FAILED
+    said = own(run, definition)
+    return Ending(
+        run.key,
+        run.job_id,
+        run.shard,
+        state,
+        reason,
+        fingerprint=fingerprint(reason, None, "") if failed and not run.parent else "",
+        counted=said.max_runs > 0,
+        pause_after=said.pause_after_failures if failed else 0,
+        generation=said.generation,
+        notices=said.notices,
+        attempt=run.attempt,
+    )

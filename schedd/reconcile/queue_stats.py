@@ -1,0 +1,96 @@
+"""A survey of what is owned, for whoever watches the cluster: pools, and what is behind.
+
+    rows, read now and then ─┐
+    runs that wait here ─────┼─→ a pool: how full, how much waits, how many slots could do it
+    workers attached here ───┘
+
+All jobs of a pool are in its shard (`core/runs/pools`), so one owner knows all of it. Nothing is
+decided by what is found. A pool's jobs are looked at up to a number, by the definitions at hand; of
+submitted work what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from schedd.core.cluster.queue_stats import PoolSurvey, Stock, capacity
+from schedd.core.dispatch.placement import Need, asked_of_worker
+from schedd.core.events import Emit, Surveyed
+from schedd.core.ids import JobId
+from schedd.core.runs.pools import PoolKey, Standing
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
+from schedd.ports import OwnerStore, SurveyStore
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
+from schedkit.tasks import Loop
+
+LOOK_EVERY: Final = 15.0
+"""Seconds: as often as metrics are mostly asked for."""
+
+
+class Survey:
+    """The loop that looks."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        workers: Workers,
+        store: OwnerStore,
+        surveys: SurveyStore,
+        emit: Emit,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._workers = workers
+        self._store = store
+        self._surveys = surveys
+        self._emit = emit
+        self.loop = Loop("survey", self.step, interval=LOOK_EVERY)
+        board.ownership.listen(lambda _gained, _dropped: self.loop.wake())
+
+    async def step(self) -> None:
+        """One look."""
+        shards = sorted(self._board.ownership.epochs)
+        stock = await self._surveys.stock(shards)
+        standings = await self._store.pools(stock.pools) if stock.pools else {}
+        jobs = {job for each in stock.pools.values() for job in each}
+        known = await self._catalogue.newest(jobs)
+        self._emit(
+            Surveyed(
+                tuple(self._pools(stock, standings, known)),
+                stock.overdue,
+                stock.behind,
+                stock.backfill,
+            )
+        )
+
+    def _pools(
+        self, stock: Stock, standings: Mapping[PoolKey, Standing], known: Mapping[JobId, Known]
+    ) -> list[PoolSurvey]:
+        waiting, there = self._board.ready.of_pools(), self._workers.present()
+        found = []
+        for key, jobs in stock.pools.items():
+            if (standing := standings.get(key)) is None:
+                continue  # deleted meanwhile
+            needs = [asked_of_worker(known[job].definition) for job in jobs if job in known]
+            found.append(
+                PoolSurvey(
+                    key,
+                    capacity(there, [*needs, *self._waiting_for(key)]),
+                    standing.limit,
+                    standing.running,
+                    waiting[key],
+                    standing.paused,
+                )
+            )
+        return found
+
+    def _waiting_for(self, pool: PoolKey) -> list[Need]:
+        """What is asked by what waits for it, as far as that is known; not what is for one worker,
+        or for each.
+        """
+        ready = self._board.ready.needs
+        return [need for need in ready if need.pool == pool and not (need.each or need.worker)]

@@ -1,0 +1,394 @@
+"""Rescue: the periodic scan that is the truth behind every hint.
+
+    rows of the owned shards, read ──→ then the live workers, listed linearizably ──→ judge
+      PENDING, RETRYING   → onto the board (whatever nudge was lost)
+      RUNNING, worker gone → loss: RETRYING at once with a new token, or FAILED
+      RUNNING, its key merely missing → looked for again and again until it is there, or gone
+      RUNNING, never started past start_by → back whence it came, no attempt spent
+      RUNNING, its worker may know nothing of it, before that → asked back (asking_back)
+      RUNNING, cancelling  → its worker is told again
+      RUNNING, a broadcast → no worker has it: it ends with its children (broadcasts)
+      several of one job   → what others replace, or leave no room for, is ended (crowds)
+
+Absence is judged on a list read after the rows (PROTOCOL 6), so a run that was handed out after
+the list was made is never taken for lost. Loss of an incarnation is committed by the rescuing
+transaction, and final.
+
+A scan is read in parts of about `PART` rows, and takes a tenth of the time, or of much what ten
+seconds' pause leaves: so however much waits, no statement comes near its timeout and nothing else
+stands still. What stood on the board before the scan and isn't among its rows is taken off. What is
+more than the board holds is judged as it passes by (`on_left`), and read again once few are there.
+
+Of what stands on the board and whose row hasn't changed since the last scan only the id is read.
+Each `FULL_EVERY`, and after what went wrong, all of them are: so nothing on the board is wrong for
+ever.
+"""
+
+import asyncio
+import math
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.dispatch.deferred_runs import horizon
+from schedd.core.events import (
+    DeadLettered,
+    Emit,
+    EndedUnreported,
+    NeverStarted,
+    RunsRescued,
+    dead_run,
+)
+from schedd.core.ids import SHARDS, IncarnationId, JobId, RunId, ShardId
+from schedd.core.runs.broadcast import own
+from schedd.core.runs.change_stream import Cursor
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import LiveRun, Loss, RunKey
+from schedd.core.runs.records import Unstarted
+from schedd.core.runs.retry import after_loss, fingerprint, reissue_after
+from schedd.dispatch.overlap import Crowds, crowded, piled_up
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
+from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.reconcile.unconfirmed import AskingBack
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
+from schedkit.backoff import Backoff
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.set_aside import each, set_aside
+from schedkit.tasks import Loop, in_turns
+
+SCAN_EVERY: Final = 1.0
+BACK_WITHIN: Final = 1.0
+"""Seconds to the next scan, at most, of a world that was away."""
+REST: Final = 9
+"""Times as long as a scan took, until the next. A key that went has one begun at once."""
+LONGEST_REST: Final = 10.0
+"""Seconds."""
+FULL_EVERY: Final = 60.0
+"""Seconds between two scans that read all rows in full."""
+PART: Final = 2_000
+"""Rows that one statement of a scan should read."""
+FIRST_PARTS: Final = 8
+"""Of the first scan, before it is known how much waits."""
+SORTED_AT_ONCE: Final = 200
+"""Of these, before everybody else has their turn."""
+WAITING: Final = (State.PENDING, State.RETRYING)
+ALL: Final = (*WAITING, State.RUNNING)
+
+
+def _run_id(run: LiveRun) -> RunId:
+    return run.key.run_id
+
+
+class Rescue:
+    """The loop that scans the live runs of the owned shards."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        workers: Workers,
+        leases: WorkerLeases,
+        store: OwnerStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        nudges: Nudges,
+        crowds: Crowds,
+        emit: Emit,
+    ) -> None:
+        self._board = board
+        self._crowds = crowds
+        self._catalogue = catalogue
+        self._workers = workers
+        self._leases = leases
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._nudges = nudges
+        self._emit = emit
+        self._ready: Callable[[], None] = lambda: None
+        self._left: Sequence[Callable[[Sequence[LiveRun]], Awaitable[None]]] = ()
+        self._look_at: set[ShardId] = set()
+        self._scan_at = 0.0
+        self._scan_again_at = 0.0
+        """The soonest at which another scan may follow the last, where only what waits is short."""
+        self._took = 0.0
+        """Seconds, the last scan."""
+        self._parts = FIRST_PARTS
+        self._since: Cursor | None = None
+        """What was committed before is on the board; None: that isn't known."""
+        self._full_at = 0.0
+        self._gone: frozenset[IncarnationId] = frozenset()
+        self._asking_back = AskingBack(board.ownership, workers, clock)
+        look_every = leases.ttl / 6
+        self._search = Loop(
+            "missing workers",
+            self.look_again,
+            interval=look_every,
+            backoff=Backoff(initial=0.1, maximum=look_every),
+        )
+        backoff = Backoff(initial=0.1, maximum=BACK_WITHIN)
+        self.loop = Loop("rescue", self.step, interval=SCAN_EVERY, backoff=backoff)
+        board.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """What must run in a tenure."""
+        return self.loop, self._search, self._asking_back.loop
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs became ready."""
+        self._ready = told
+
+    def on_left(self, *told: Callable[[Sequence[LiveRun]], Awaitable[None]]) -> None:
+        """Have these called with what a scan finds that waits in its rows alone."""
+        self._left = told
+
+    def more(self) -> None:
+        """Few of those that wait are left on the board, and there are others: a scan, unless there
+        was one just now.
+        """
+        if self._scan_again_at < self._scan_at:
+            self._scan_at = self._scan_again_at
+            self.loop.wake()
+
+    def wake(self) -> None:
+        """A worker's key went: scan now."""
+        self._scan_at = 0.0
+        self.loop.wake()
+
+    def look_at(self, shards: Iterable[ShardId]) -> None:
+        """Runs of these shards were inserted or made ready: bring them onto the board now."""
+        self._look_at.update(shards)
+        self.loop.wake()
+
+    async def step(self) -> float:
+        """One scan of everything, or before it is time, of the shards that were named."""
+        now = boottime()
+        if now < self._scan_at and self._look_at:
+            shards, self._look_at = sorted(self._look_at & set(self._board.ownership.epochs)), set()
+            with self._board.reading():
+                await self._put(await self._store.live_runs(shards, WAITING, self._until()))
+        elif now >= self._scan_at:
+            self._look_at, self._scan_at = set(), now + SCAN_EVERY
+            try:
+                with self._board.reading():
+                    await self._scan(sorted(self._board.ownership.epochs))
+            except BaseException:
+                self._scan_at = 0.0  # the next step is this one again, not an empty one
+                raise
+            ended = boottime()
+            self._took = ended - now
+            self._scan_again_at = ended + min(self._took, LONGEST_REST)
+            if self._scan_at:  # else somebody wants another: a key went after the list was read
+                self._scan_at = max(self._scan_at, ended + _rest(self._took))
+        return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
+
+    async def look_again(self) -> None:
+        """Look for workers that are missing: often, for absence counts only if nobody may have come
+        and gone between two looks. Once one of them is gone, there is a scan at once.
+        """
+        gone = await self._leases.look_again()
+        if gone - self._gone:
+            self.wake()
+        self._gone = gone
+
+    def _until(self) -> datetime:
+        return self._clock.now() + horizon(self._took)
+
+    async def _scan(self, shards: Sequence[ShardId]) -> None:
+        running: list[LiveRun] = []
+        crowds: list[LiveRun] = []
+        piled: dict[JobId, Sequence[LiveRun]] = {}
+        at = self._clock.now()
+        until, now = self._until(), boottime()
+        since, self._since = self._since, None
+        if now >= self._full_at:
+            since, self._full_at = None, now + FULL_EVERY
+        moment = await self._store.moment()
+        here: dict[bytes, LiveRun] = {}
+        stood: dict[ShardId, list[bytes]] = defaultdict(list)
+        async for run in in_turns(self._board.standing(until), SORTED_AT_ONCE):
+            run_id = run.key.run_id.bytes
+            here[run_id] = run
+            stood[run.shard].append(run_id)
+        self._parts = max(self._parts, math.ceil(len(here) / PART))
+        rows = 0
+        seen: set[bytes] = set()
+        with self._board.ready.scanning():
+            if self._board.ready.leaves_some:
+                since = None  # what was left is neither here nor changed, and there may be much
+            for part in _parts(shards, self._parts):
+                known = self._board.read.issuperset(part)
+                runs, same = await self._read(part, until, since if known else None, here)
+                if known and not self._board.read.issuperset(part):
+                    known = False  # dropped, and perhaps regained: what was here is gone
+                    runs, same = await self._read(part, until, None, here)
+                rows += len(runs) + len(same)
+                if not known:  # released in their order from the first
+                    runs.sort(key=lambda run: run.due_at)
+                seen.update(same, here.keys() & {run.key.run_id.bytes for run in runs})
+                gone = [here[one] for shard in part for one in stood[shard] if one not in seen]
+                await self._sort_in(runs, gone)
+                await self._sort_again(same, here)
+                self._board.were_read(part)
+                running += (r for r in runs if r.state is State.RUNNING and r.children is None)
+                live = [*runs, *(here[one] for one in same)]
+                crowds += crowded(live)
+                piled |= piled_up(live, at)
+                await asyncio.sleep(0)  # between two parts everybody else has their turn
+        self._parts = max(1, math.ceil(rows / PART))
+        self._since = moment
+        if running:
+            await self._look_after(running)
+        else:
+            self._leases.nobody_named()
+        if crowds and await self._crowds.look(crowds, piled):
+            self._ready()
+
+    async def _look_after(self, running: Sequence[LiveRun]) -> None:
+        named = {run.incarnation for run in running if run.incarnation is not None}
+        standing = await self._leases.standing(named)
+        nowhere = {*standing.gone, None}  # None would be a bug, which the rescue raises
+        await self._rescue([run for run in running if run.incarnation in nowhere])
+        alive = [run for run in running if run.incarnation in standing.live]
+        self._asking_back.found(alive)
+        await self._give_back(await self._workers.never_started(alive))
+
+    async def _read(
+        self,
+        shards: Sequence[ShardId],
+        until: datetime,
+        since: Cursor | None,
+        here: Mapping[bytes, LiveRun],
+    ) -> tuple[list[LiveRun], Collection[bytes]]:
+        """The runs of these shards; and which of those that are here stand as they did."""
+        try:
+            found = since and await self._store.changed_runs(shards, ALL, until, since)
+            if not found:
+                return await self._store.live_runs(shards, ALL, until), ()
+            same = {one for one in found.same.intersection(here) if _waits(here[one])}
+            wanted = [*found.changed, *(RunId(UUID(bytes=one)) for one in found.same - same)]
+            runs = await self._store.live_runs(shards, ALL, until, wanted) if wanted else []
+            return runs, same
+        except Unavailable:
+            self._parts = min(2 * self._parts, SHARDS)  # if that was why, smaller ones will do
+            raise
+
+    async def _sort_in(self, runs: Sequence[LiveRun], gone: Sequence[LiveRun]) -> None:
+        """`gone`: what stood there and wasn't read, in the parts before neither: a job may move
+        between two parts, and its runs stand by their new shard then.
+        """
+        released = 0
+        async for run in in_turns(gone, SORTED_AT_ONCE):
+            released += self._board.forget(run.key.run_id, run.job_id)
+        if released:
+            self._ready()
+        await self._put(runs)
+        if left := self._board.left(runs):
+            for told in self._left:
+                await told(left)
+        for run in runs:
+            if run.cancelling and run.state is State.RUNNING:
+                self._workers.cancel(run, kill=run.killing)
+
+    async def _sort_again(self, same: Collection[bytes], here: Mapping[bytes, LiveRun]) -> None:
+        fresh, now = 0, self._clock.now()
+        async for one in in_turns(same, SORTED_AT_ONCE):
+            fresh += self._board.put_again(here[one], now)
+        if fresh:
+            self._ready()
+
+    async def _put(self, runs: Sequence[LiveRun]) -> None:
+        fresh, now = 0, self._clock.now()
+        async for run in in_turns(runs, SORTED_AT_ONCE):
+            with set_aside("run", run.key.run_id, once=True):
+                fresh += self._board.put_runs([run], now)
+        if fresh:
+            self._ready()
+
+    async def _rescue(self, lost: Sequence[LiveRun]) -> None:
+        if not lost:
+            return
+        doubted = {run.incarnation for run in lost if run.incarnation}
+        self._workers.lost(doubted)
+        try:
+            known = await self._catalogue.of_runs(lost)
+            readable = [run for run in lost if run.job_id in known]
+            losses = each(
+                "lost run", readable, lambda run: _loss(run, known[run.job_id]), name=_run_id
+            )
+            answers = await self._transactor.by_lane(losses, self._store.rescue)
+            moved = [each for each in answers if isinstance(each, list)]
+            doubted -= self._rescued(lost, losses, moved)
+        finally:
+            self._workers.spared(doubted)  # it isn't written down: they may come back
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.error
+
+    def _rescued(
+        self, lost: Sequence[LiveRun], losses: Sequence[Loss], answers: Iterable[Iterable[RunKey]]
+    ) -> set[IncarnationId]:
+        """Tell of what was moved on, though another lane's failed; gives who is lost with it."""
+        moved = {key for answer in answers for key in answer}
+        done = {loss.key: loss for loss in losses if loss.key in moved}.values()
+        gone = {loss.incarnation for loss in done}
+        if dead := {loss.key: loss.reason for loss in done if loss.dead}:
+            self._emit(DeadLettered(tuple(dead_run(r, dead[r.key]) for r in lost if r.key in dead)))
+        states = Counter((loss.state, loss.reason) for loss in done)
+        for (state, reason), count in states.items():
+            self._emit(EndedUnreported(state, reason, count))
+        if moved:
+            runs = tuple(sorted((key.run_id for key in moved), key=lambda i: i.int))
+            self._emit(RunsRescued(runs, tuple(sorted(gone, key=lambda i: i.int))))
+            self._nudges.runs_changed([(key.run_id, None) for key in moved])
+            self.look_at({loss.shard for loss in losses})
+        return gone
+
+    async def _give_back(self, never_started: Sequence[LiveRun]) -> None:
+        unstarted = [Unstarted(run.key, run.shard, run.token) for run in never_started]
+        back = await self._transactor.rows(unstarted, self._store.give_back)
+        if back:
+            self._emit(NeverStarted(tuple(run.key.run_id for run in back)))
+            await self._put(back)
+
+
+def _waits(run: LiveRun) -> bool:
+    """What runs by the board, and whose row is as it was, does not."""
+    return run.state is not State.RUNNING
+
+
+def _rest(took: float) -> float:
+    return min(REST * took, LONGEST_REST)
+
+
+def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:
+    size = max(1, math.ceil(len(shards) / count))
+    return [shards[at : at + size] for at in range(0, len(shards), size)]
+
+
+def _loss(run: LiveRun, known: Known) -> Loss:
+    if run.incarnation is None:
+        raise ValueError(f"run {run.key.run_id} is RUNNING without a worker")
+    definition = own(run, known.definition)
+    sequel = after_loss(run, definition)
+    return Loss(
+        key=run.key,
+        shard=run.shard,
+        token=run.token,
+        incarnation=run.incarnation,
+        state=sequel.state,
+        reason=sequel.reason,
+        dead=sequel.dead and run.parent is None,
+        pause_after=definition.pause_after_failures,
+        notices=definition.notices,
+        fingerprint=fingerprint(sequel.reason, None, "") if sequel.dead else "",
+        wait=reissue_after(definition),
+    )

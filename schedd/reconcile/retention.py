@@ -1,0 +1,208 @@
+"""What isn't kept any more, deleted by the owner of its shard: runs, logs, and their objects.
+
+    a sweep:  old rows, a page at a time ─→ judged ─→ deleted, fenced
+              old dead letters, where they aren't kept for ever ─→ judged ─→ deleted, fenced
+              jobs with a retention of their own ─→ their old runs ─→ deleted, fenced
+              old logs, a page at a time ─→ judged ─→ deleted, fenced
+              objects whose rows are gone ─→ removed from the result store ─→ settled, fenced
+    then it rests
+
+A page takes its time, and four times as long is waited until the next: what is due goes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from schedd.cluster.owner_transactions import Transactor
+from schedd.core.events import Deleted, Emit
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.runs.model import RunKey
+from schedd.core.runs.retention import EndedRun, Retention, is_over, log_is_over
+from schedd.dispatch.run_index import Board
+from schedd.ports import ClusterClock, ResultObjects, RetentionStore
+from schedkit.clock import boottime
+from schedkit.set_aside import each
+from schedkit.tasks import Loop
+
+PAGE: Final = 500
+JOBS: Final = 1_000
+OBJECTS: Final = 100
+SHARE: Final = 4
+"""So many times as long as a page took is waited until the next."""
+BETWEEN: Final = (0.02, 5.0)
+"""Seconds, at least and at most."""
+SWEEP_EVERY: Final = (2.0, 600.0)
+"""Seconds, at least and at most; between them a tenth of the shortest retention."""
+
+_FIRST: Final = UUID(int=0)
+_BEGINNING: Final = RunKey(datetime.fromisoformat("0001-01-02T00:00:00+00:00"), RunId(_FIRST))
+
+
+class Retaining:
+    """The loop that deletes what isn't kept any more."""
+
+    def __init__(
+        self,
+        board: Board,
+        store: RetentionStore,
+        objects: ResultObjects,
+        transactor: Transactor,
+        clock: ClusterClock,
+        retention: Retention,
+        emit: Emit,
+    ) -> None:
+        self._board = board
+        self._store = store
+        self._objects = objects
+        self._transactor = transactor
+        self._clock = clock
+        self._retention = retention
+        self._emit = emit
+        self._sweep: AsyncIterator[None] | None = None
+        least, most = SWEEP_EVERY
+        self._every = min(most, max(least, retention.shortest.total_seconds() / 10))
+        self.loop = Loop("retention", self.step, interval=self._every)
+
+    async def step(self) -> float:
+        """One page; seconds until the next, or until the next sweep."""
+        began = boottime()
+        sweep = self._sweep = self._sweep or self._pages()
+        try:
+            await anext(sweep)
+        except StopAsyncIteration:
+            self._sweep = None
+            return self._every
+        except BaseException:
+            self._sweep = None  # a generator that raised is over
+            raise
+        least, most = BETWEEN
+        return min(most, max(least, SHARE * (boottime() - began)))
+
+    async def _pages(self) -> AsyncIterator[None]:
+        """Each step does one page."""
+        async for _ in self._by_key():
+            yield
+        async for _ in self._letters():
+            yield
+        async for _ in self._by_job():
+            yield
+        async for _ in self._logs():
+            yield
+        async for _ in self._unwanted():
+            yield
+
+    @property
+    def _shards(self) -> list[ShardId]:
+        return sorted(self._board.ownership.epochs)
+
+    async def _by_key(self) -> AsyncIterator[None]:
+        """All old rows, by the cluster's retention; no dead letters that wait."""
+        after, now = _BEGINNING, self._clock.now()
+        before = ago(now, self._retention.runs)
+        while self._shards:
+            page = await self._store.old_runs(self._shards, after, before, PAGE)
+            if page.last is None:
+                return
+            after = page.last
+            plain = [run for run in page.runs if run.own is None and not run.waits]
+            await self._delete(self._over(plain, now))
+            yield
+
+    async def _letters(self) -> AsyncIterator[None]:
+        """Dead letters that wait, where the cluster says how long. They are read by themselves: if
+        they go before other runs each sweep would read all of those.
+        """
+        after, now = _BEGINNING, self._clock.now()
+        if self._retention.dead_letters is None:
+            return
+        before = ago(now, self._retention.dead_letters)
+        while self._shards:
+            page = await self._store.old_letters(self._shards, after, before, PAGE)
+            if page.last is None:
+                return
+            after = page.last
+            waiting = [run for run in page.runs if run.waits]
+            await self._delete(self._over(waiting, now))
+            yield
+
+    async def _by_job(self) -> AsyncIterator[None]:
+        """Runs of jobs that say themselves how long they are kept. What has to stay is passed by:
+        it keeps neither its job's later runs from going nor other jobs'.
+        """
+        after = JobId(_FIRST)
+        while jobs := await self._store.with_retention(after, JOBS):
+            past = dict.fromkeys(jobs, _BEGINNING)
+            while self._shards:
+                now = self._clock.now()
+                page = await self._store.old_runs_of(self._shards, past, now, PAGE)
+                if not page:
+                    break
+                for run in page:
+                    past[run.job_id] = max(past[run.job_id], run.key, key=_place)
+                await self._delete(self._over(page, now))
+                yield
+            after = jobs[-1]
+            yield
+
+    async def _logs(self) -> AsyncIterator[None]:
+        """What runs wrote that are kept longer than that."""
+        after, now = _BEGINNING, self._clock.now()
+        before = ago(now, self._retention.logs)
+        while self._shards:
+            page = await self._store.old_logs(self._shards, after, before, PAGE)
+            if page.last is None:
+                return
+            after = page.last
+            over = _chosen(page.runs, lambda run: log_is_over(run, self._retention, now))
+            gone = await self._transactor.rows(over, self._store.delete_logs)
+            self._emit(Deleted(logs=len(gone)))
+            yield
+
+    def _over(self, runs: Iterable[EndedRun], now: datetime) -> list[EndedRun]:
+        return _chosen(runs, lambda run: is_over(run, self._retention, now))
+
+    async def _delete(self, over: list[EndedRun]) -> None:
+        gone = await self._transactor.rows(over, self._store.delete_runs)
+        self._emit(Deleted(runs=len(gone)))
+
+    async def _unwanted(self) -> AsyncIterator[None]:
+        """Objects whose rows are gone. What the store doesn't take away is asked for again after
+        all others; a store that takes nothing away, at the next sweep.
+        """
+        left: set[str] = set()
+        while self._shards:
+            found = await self._store.unwanted(self._shards, OBJECTS)
+            asked = [one for one in found if one.place not in left]
+            if not asked:
+                return
+            removed, stuck = await self._objects.remove([one.place for one in asked])
+            aside = [one for one in asked if one.place in stuck]
+            await self._transactor.rows(aside, self._store.put_aside)
+            settled = [one for one in asked if one.place in removed]
+            gone = set(await self._transactor.rows(settled, self._store.settle))
+            left |= {*removed, *stuck} - gone
+            self._emit(Deleted(objects=len(gone)))
+            if not gone:
+                return
+            yield
+
+
+def _chosen(runs: Iterable[EndedRun], is_over: Callable[[EndedRun], bool]) -> list[EndedRun]:
+    judged = each("ended run", runs, lambda run: (run, is_over(run)))
+    return [run for run, over in judged if over]
+
+
+def _place(key: RunKey) -> tuple[datetime, RunId]:
+    return key.scheduled_at, key.run_id
+
+
+def ago(now: datetime, length: timedelta) -> datetime:
+    """So long before, or the first instant that there is."""
+    try:
+        return now - length
+    except OverflowError:
+        return _BEGINNING.scheduled_at

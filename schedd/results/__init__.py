@@ -1,0 +1,1 @@
+"""Results of workers to rows: collect, decide, follow logs."""

@@ -1,0 +1,427 @@
+"""Collect: take workers' results, decide what follows, store it, and only then acknowledge.
+
+    results ──whose runs?──→ decide (core/runs/retry) ──one transaction──→ acknowledge
+                                                                    └──→ board, or nudge the owner
+
+Any member does this, with or without a tenure: the token alone protects the row (PROTOCOL 5). What
+is decided before the transaction can't change under it, since the statement compares token and
+state. So a run that this member has handed out itself, under that token, is taken from its board,
+and one whose end was accepted is over for all: rows are read of the others alone, before and
+afterwards. While the database is away nothing is acknowledged and the worker keeps the result. What
+this member can't judge (`reports`) it doesn't answer either.
+
+Invariant: one result, refusal or start that can't be handled is set aside; the others of its batch
+are stored. A result that was set aside isn't acknowledged: its worker keeps it, and sends it to
+another member.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from schedd.core.dispatch.placement import Unable
+from schedd.core.events import (
+    DeadLettered,
+    Emit,
+    Ended,
+    GreaterTokenSeen,
+    Refused,
+    StaleResult,
+    dead_run,
+)
+from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Token, epoch_of
+from schedd.core.runs.lifecycle import LIVE, State
+from schedd.core.runs.model import LiveRun, Report, RunKey, Verdict
+from schedd.core.runs.records import Unstarted
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.attached_worker import Line
+from schedd.dispatch.workers.worker_audit import WorkerAudit
+from schedd.ports import ClusterClock, Nudges, ResultStore
+from schedd.results.reports import Reported, report_of
+from schedd.runtime.definition_cache import Catalogue
+from schedkit import failpoints
+from schedkit.clock import boottime
+from schedkit.records import dataclass, replace
+from schedkit.set_aside import set_aside
+from schedkit.tasks import Loop, in_turns
+
+BATCH: Final = 500
+QUEUE: Final = 20_000
+"""Results, and refusals, held at most. Past that new ones are dropped: a worker sends its results
+again, and a run that was refused is found by the scan, for it never started. (Not those of what was
+handed out here, which are as many as that: a drain gives back thousands.)
+"""
+
+GATHER: Final = 0.1
+"""Seconds; see `_gathers`."""
+TAKEN: Final = frozenset({Verdict.ACCEPTED, Verdict.CANCELLED})
+"""Verdicts of what is stored now, and wasn't before."""
+ALARM_EVERY: Final = 60.0
+"""Seconds between two alarms of one shard: each has it taken anew, which its jobs wait for."""
+
+AFTER_COMMIT = failpoints.awaited("accept.after_commit")
+
+_At: TypeAlias = tuple[RunId, Token, bytes]
+"""A result, by its digest."""
+_Kept: TypeAlias = tuple[Reported, Line]
+"""With the stream by which it came last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An assignment that a worker didn't take."""
+
+    key: RunKey
+    token: Token
+    worker: str
+    sender: IncarnationId
+    why: str
+    greatest: Token = NO_TOKEN
+    """The greater token of the run that the worker has seen, if that is why."""
+    detail: str = ""
+    """Why it can't run it, in words."""
+
+
+NO_SUCH_RUN: Final = "the run doesn't exist (any more)"
+STRAYS_A_MINUTE: Final = 6_000
+"""Stale results of one worker; a restored database may have forgotten all runs of a worker's spool,
+which holds 20,000 results.
+"""
+TOO_MANY_STRAYS: Final = (
+    f"more than {STRAYS_A_MINUTE:,} results a minute were stale:"
+    " results of this worker aren't taken until the minute is over"
+)
+AUDITED_A_MINUTE: Final = 60
+"""Stale results of one worker, of runs that exist, that have a row of the audit log each, whatever
+their tokens. Beyond that only those under tokens that were assigned have one.
+"""
+NEVER_ASSIGNED: Final = (
+    f"more than {AUDITED_A_MINUTE} results a minute were stale: those under tokens that were never"
+    " assigned have no row of their own"
+)
+MOST_STRAYING: Final = 1_000
+"""Workers that are counted so."""
+
+
+class Allowance:
+    """So many in each minute."""
+
+    __slots__ = ("_most", "_since", "_taken")
+
+    def __init__(self, now: float, most: int) -> None:
+        self._most, self._since, self._taken = most, now, 0
+
+    def take(self, now: float) -> None:
+        """There was one more."""
+        if now - self._since >= 60:
+            self._since, self._taken = now, 0
+        self._taken += 1
+
+    def left(self, now: float) -> bool:
+        """Whether there may be more in this minute."""
+        return now - self._since >= 60 or self._taken < self._most
+
+
+class Collect:
+    """The loop that stores results. Lives as long as the daemon."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: ResultStore,
+        clock: ClusterClock,
+        nudges: Nudges,
+        emit: Emit,
+        audit: WorkerAudit,
+        *,
+        boot: Callable[[], float] = boottime,
+    ) -> None:
+        self._boot = boot
+        self._audit = audit
+        self._alarmed: dict[ShardId, float] = {}
+        self._catalogue = catalogue
+        self._store = store
+        self._clock = clock
+        self._nudges = nudges
+        self._emit = emit
+        self.board: Board | None = None
+        """The board of this member's tenure, while it has one."""
+        self._ready: Callable[[], None] = lambda: None
+        self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
+        self._strays: dict[str, Allowance] = {}
+        """Of workers whose results were refused as stale."""
+        self._audited: dict[str, Allowance] = {}
+        """Of workers whose results are about to be."""
+        self._results: dict[_At, _Kept] = {}
+        self._refusals: dict[tuple[RunId, Token], Refusal] = {}
+        self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
+        self._since = 0.0
+        """When the first of the results came that wait."""
+        self.loop = Loop("collect", self.step, interval=5.0)
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs of this member became ready."""
+        self._ready = told
+
+    def on_unable(self, told: Callable[[IncarnationId, JobId, Unable], None]) -> None:
+        """Have `told()` called of who can't do a job of this generation."""
+        self._unable = told
+
+    def reported(self, reported: Reported, line: Line) -> None:
+        """A result came; it is acknowledged once it is stored, over the `line` by which it came
+        last.
+        """
+        strays = self._strays.get(reported.worker)
+        if strays is not None and not strays.left(self._boot()):
+            self._audit.note(reported.worker, "", "result", TOO_MANY_STRAYS)
+            return  # not answered: its worker sends it again, later
+        at = (reported.key.run_id, reported.token, reported.digest)
+        if not self._results:
+            self._since = self._boot()
+        if at in self._results or len(self._results) < QUEUE:
+            self._results[at] = (reported, line)
+            self._starts.pop(at[:2], None)  # its result tells when it started
+            if self.board and self.board.report(reported.key.run_id, reported.token):
+                self._ready()
+            self.loop.wake()
+
+    def refused(self, refusal: Refusal) -> None:
+        """A worker didn't take an assignment, or gave it up before its start."""
+        run_id, token = refusal.key.run_id, refusal.token
+        self._emit(Refused(refusal.why, refusal.worker, run_id, token))
+        run = self.board.running.get(refusal.key.run_id) if self.board else None
+        theirs = run and (run.token, run.incarnation) == (refusal.token, refusal.sender)
+        if run and theirs and refusal.why == "UNABLE":
+            self._unable(refusal.sender, run.job_id, Unable(run.generation, refusal.detail))
+        at = (refusal.key.run_id, refusal.token)
+        if theirs or at in self._refusals or len(self._refusals) < QUEUE:
+            self._refusals[at] = refusal
+            self.loop.wake()
+
+    def is_anothers(self, key: RunKey, token: Token, sender: IncarnationId) -> bool:
+        """Whether this assignment is known to be of another worker than the one who speaks."""
+        run = self.board.running.get(key.run_id) if self.board else None
+        return run is not None and run.token == token and run.incarnation != sender
+
+    def lacks_start(self, run_id: RunId, token: Token, sender: IncarnationId) -> bool:
+        """Whether it isn't known yet when this assignment, of this worker's, has started."""
+        run = self.board.running.get(run_id) if self.board else None
+        if run is None or run.started_at is not None:
+            return False
+        return run.token == token and run.incarnation == sender
+
+    def started(self, run_id: RunId, token: Token, at: datetime) -> None:
+        """A heartbeat told when this run started, of which that was lacking. It is written down for
+        people to see.
+        """
+        run = self.board.running.get(run_id) if self.board else None
+        if run is not None and run.token == token and self.board:
+            self.board.running.add(replace(run, started_at=at))
+            self._starts[run_id, token] = (run.key, token, at)
+            self.loop.wake()
+
+    async def step(self) -> float:
+        """Store one batch of each kind; seconds until the next."""
+        if self._refusals:
+            await self._store_refusals()
+        gathers = self._gathers()
+        if self._results and not gathers:
+            await self._store_results()
+        if self._starts:
+            await self._store_starts()
+        if self._starts:
+            return 0.0
+        return (gathers or self._gathers()) if self._results or self._refusals else 5.0
+
+    def _gathers(self) -> float:
+        """Seconds for which results wait for more of them: while others are about to start, what
+        has ended can wait, and is stored the cheaper the more go together.
+        """
+        many = len(self._results) >= BATCH
+        if many or not self._results or self.board is None or not self.board.busy:
+            return 0.0
+        return max(0.0, self._since + GATHER - self._boot())
+
+    async def _store_results(self) -> None:
+        batch = list(self._results.items())[:BATCH]
+        runs = await self._runs_of([reported for _, (reported, _) in batch])
+        decided = await self._decide([reported for _, (reported, _) in batch], runs)
+        told: dict[_At, Report] = {}
+        for (at, _), report in zip(batch, decided, strict=True):
+            if report is None:  # not answered, so its worker brings it to another member
+                del self._results[at]
+            else:
+                told[at] = self._with_audit(report, runs.get(report.key))
+        verdicts = await self._store.accept([*told.values()]) if told else []
+        await AFTER_COMMIT()
+        async for (at, report), verdict in in_turns(zip(told.items(), verdicts, strict=True)):
+            reported, line = self._results.pop(at)  # it may have come again, by another stream
+            if verdict is None:
+                continue
+            line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
+            run = runs.get(report.key)
+            if verdict is Verdict.STALE:
+                self._stray(report, exists=run is not None)
+            self._tell(report, verdict, run)
+        answers = zip(told.values(), verdicts, strict=True)
+        changed = [
+            report for report, verdict in answers if verdict in TAKEN and report.key in runs
+        ]  # the others' rows can't be read: the next scan finds that they have ended
+        self._over([runs[report.key] for report in changed if report.state not in LIVE])
+        await self._hand_on([report.key for report in changed if report.state in LIVE])
+        failed = {
+            (run.job_id, run.shard)
+            for report in changed
+            if report.pause_after and report.state is State.FAILED
+            for run in (runs[report.key],)
+        }
+        if failed:  # perhaps once too often
+            self._nudges.jobs_changed(sorted(failed))
+
+    async def _runs_of(self, reported: Sequence[Reported]) -> dict[RunKey, LiveRun]:
+        """The runs that these are about: as they were handed out here under these tokens, or else
+        as they stand.
+        """
+        running = self.board.running if self.board else {}
+        found = {
+            one.key: run
+            for one in reported
+            if (run := running.get(one.key.run_id)) is not None
+            and (run.key, run.token, run.incarnation) == (one.key, one.token, one.sender)
+        }
+        others = [one.key for one in reported if one.key not in found]
+        return found | await self._store.reported_runs(others) if others else found
+
+    async def _decide(
+        self, reported: Sequence[Reported], runs: dict[RunKey, LiveRun]
+    ) -> list[Report | None]:
+        # Of one that has ended nothing more follows, and its definition may have gone for good.
+        running = [run for run in runs.values() if run.state is State.RUNNING]
+        known = await self._catalogue.of_runs(running)
+        now = self._clock.now()
+        decided: list[Report | None] = []
+        async for one in in_turns(reported):
+            decided.append(None)
+            with set_aside("result", f"run {one.key.run_id}"):
+                decided[-1] = report_of(one, runs.get(one.key), known, now)
+        return decided
+
+    async def _store_starts(self) -> None:
+        batch = dict(list(self._starts.items())[:BATCH])
+        await self._store.started([*batch.values()])
+        self._nudges.runs_changed([(key.run_id, None) for key, _, _ in batch.values()])
+        for at in batch:
+            self._starts.pop(at, None)
+
+    async def _store_refusals(self) -> None:
+        batch = dict(list(self._refusals.items())[:BATCH])
+        runs = await self._store.reported_runs([one.key for one in batch.values()])
+        refused = [one for one in batch.values() if one.key in runs]
+        for one in refused:
+            with set_aside("refusal", f"run {one.key.run_id}"):
+                await self._look_for_alarm(one, runs[one.key])
+        unstarted = [
+            Unstarted(one.key, runs[one.key].shard, one.token, one.sender) for one in refused
+        ]
+        await self._hand_on(await self._store.refuse(unstarted))
+        for at in batch:
+            self._refusals.pop(at, None)
+
+    async def _look_for_alarm(self, refusal: Refusal, run: LiveRun) -> None:
+        """Somebody gave out a token greater than the row has ever had. The shard's epoch is raised
+        above it before the run goes out again.
+
+        No alarm: a late frame of an earlier token, and what anybody says of an assignment that
+        isn't theirs. A worker that lies of its own costs a shard one takeover a minute.
+        """
+        theirs = (run.token, run.incarnation) == (refusal.token, refusal.sender)
+        if not theirs or refusal.greatest <= run.token:
+            return
+        now = self._boot()
+        if now < self._alarmed.get(run.shard, -math.inf) + ALARM_EVERY:
+            return
+        event = GreaterTokenSeen(run.key.run_id, run.token, refusal.greatest, refusal.worker)
+        self._emit(event)
+        await self._store.outdo(run.shard, epoch_of(refusal.greatest))
+        self._alarmed[run.shard] = now
+        if self.board is not None:
+            self.board.ownership.drop([run.shard])
+
+    def _over(self, runs: Sequence[LiveRun]) -> None:
+        """These have ended, whatever their end was."""
+        self._nudges.runs_changed([run.hint for run in runs])
+        self._catalogue.over(run.job_id for run in runs)
+        board = self.board
+        for run in runs:
+            owned = board is not None and run.shard in board.ownership.epochs
+            if board and owned and board.over(run):
+                self._ready()
+
+    async def _hand_on(self, keys: Sequence[RunKey]) -> None:
+        """Tell the board, or the owner, how these runs stand now."""
+        if not keys:
+            return
+        self._nudges.runs_changed([(key.run_id, None) for key in keys])
+        runs = await self._store.reported_runs(keys)
+        self._catalogue.over(run.job_id for run in runs.values() if run.state not in LIVE)
+        board = self.board
+        elsewhere: set[ShardId] = set()
+        for key, run in runs.items():
+            if board is None or run.shard not in board.ownership.epochs:
+                if run.state in LIVE:
+                    elsewhere.add(run.shard)
+            elif run.state not in LIVE:
+                if board.forget(key.run_id, run.job_id):
+                    self._ready()
+            elif board.put_runs([run], self._clock.now()):
+                self._ready()
+        if elsewhere:
+            self._nudges.runs_ready(sorted(elsewhere))
+
+    def _stray(self, report: Report, *, exists: bool) -> None:
+        """A result was refused as stale. Of one worker so many a minute are looked up. Of runs that
+        don't exist (any more) the audit has one row a minute.
+        """
+        if not exists:
+            self._audit.note(report.worker, str(report.sender), "result", NO_SUCH_RUN)
+        elif not report.audited:
+            self._audit.note(report.worker, str(report.sender), "result", NEVER_ASSIGNED)
+        self._allowance(self._strays, report.worker, STRAYS_A_MINUTE).take(self._boot())
+
+    def _with_audit(self, report: Report, run: LiveRun | None) -> Report:
+        """The report, with whether it has a row of the audit log if it is stale under a token that
+        was never assigned. A worker can make up any number of those.
+        """
+        if run is None or run.token == report.token:
+            return report
+        allowance = self._allowance(self._audited, report.worker, AUDITED_A_MINUTE)
+        if not allowance.left(self._boot()):
+            return replace(report, audited=False)
+        allowance.take(self._boot())
+        return report
+
+    def _allowance(self, of: dict[str, Allowance], worker: str, most: int) -> Allowance:
+        found = of.setdefault(worker, Allowance(self._boot(), most))
+        while len(of) > MOST_STRAYING:
+            del of[next(iter(of))]
+        return found
+
+    def _tell(self, report: Report, verdict: Verdict, run: LiveRun | None) -> None:
+        if verdict is Verdict.STALE:
+            self._emit(
+                StaleResult(report.key.run_id, report.token, report.worker, known=run is not None)
+            )
+        elif verdict in TAKEN:
+            started, finished = report.started_at, report.finished_at
+            cancelled = verdict is Verdict.CANCELLED
+            if report.dead and run is not None and not cancelled:
+                self._emit(DeadLettered((dead_run(run, report.reason),)))
+            self._emit(
+                Ended(
+                    State.CANCELLED if cancelled else report.state,
+                    None if cancelled else report.reason,
+                    lateness=run.lateness(started) if run else None,
+                    duration=finished - started if started and finished else None,
+                )
+            )

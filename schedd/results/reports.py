@@ -1,0 +1,109 @@
+"""From what a worker says of an attempt's end to what is stored of it. Pure.
+
+Invariant: nobody judges what can't be read. Where a definition that this member doesn't understand
+(a newer member's) says whether the run is tried again, there is no report: judged without it, a run
+that a leaving worker gave back would have failed for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from schedd.core.ids import IncarnationId, JobId, Token
+from schedd.core.jobs.definition import Delivery
+from schedd.core.jobs.notifications import Notices
+from schedd.core.runs.broadcast import own
+from schedd.core.runs.failures import Failure
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import LiveRun, Report, RunKey
+from schedd.core.runs.retry import Outcome, Sequel, after_attempt, fingerprint
+from schedd.runtime.definition_texts import Known
+from schedkit.records import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A result as it came over a stream."""
+
+    key: RunKey
+    token: Token
+    worker: str
+    sender: IncarnationId
+    digest: bytes
+    outcome: Outcome
+    reason: Reason | None
+    error: str
+    exit_code: int | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    result: bytes | None
+    output: bytes | None
+    stored: bool
+    retry_after: timedelta | None
+
+
+def report_of(
+    reported: Reported, run: LiveRun | None, known: Mapping[JobId, Known], now: datetime
+) -> Report | None:
+    """What is to be stored; None where that can't be told here. `run`: as its row stands."""
+    if run is None or run.token != reported.token or run.state is not State.RUNNING:
+        sequel = _as_told(reported)  # the statement will refuse it, or find it stored already
+    elif (entry := known.get(run.job_id)) is None:
+        if reported.outcome is not Outcome.SUCCEEDED and not run.cancelling:
+            return None
+        sequel = _as_told(reported)  # nothing follows, whatever the definition says
+    else:
+        sequel = after_attempt(
+            reported.outcome,
+            Failure(reported.reason, reported.exit_code, reported.error),
+            run,
+            entry.definition,
+            now,
+            reported.retry_after,
+            began=reported.started_at is not None,
+            finished_at=reported.finished_at,
+        )
+    entry = None if run is None else known.get(run.job_id)
+    said = None if run is None or entry is None else own(run, entry.definition)
+    notices = said.notices if said else None
+    child = run is not None and run.parent is not None
+    return Report(
+        key=reported.key,
+        token=reported.token,
+        worker=reported.worker,
+        sender=reported.sender,
+        digest=reported.digest,
+        state=sequel.state,
+        reason=sequel.reason,
+        error=reported.error,
+        exit_code=reported.exit_code,
+        started_at=reported.started_at,
+        finished_at=reported.finished_at,
+        retry_at=sequel.retry_at,
+        counts=sequel.counts,
+        lost=sequel.lost,
+        dead=sequel.dead and not child,
+        fingerprint=fingerprint(sequel.reason, reported.exit_code, reported.error)
+        if sequel.dead and not child
+        else "",
+        at_most_once=said is not None and said.delivery is Delivery.AT_MOST_ONCE,
+        pause_after=said.pause_after_failures if said else 0,
+        notices=notices,
+        late=run is not None and notices is not None and _late(run, reported, notices),
+        result=reported.result,
+        output=reported.output,
+        stored=reported.stored,
+    )
+
+
+def _late(run: LiveRun, reported: Reported, notices: Notices) -> bool:
+    """Whether its first start was late. What waits for too long is told of before it starts."""
+    if run.attempt > 1 or run.losses or reported.started_at is None:
+        return False
+    return notices.is_late(run.due_at, reported.started_at)
+
+
+def _as_told(reported: Reported) -> Sequel:
+    succeeded = reported.outcome is Outcome.SUCCEEDED
+    return Sequel(State.SUCCEEDED if succeeded else State.FAILED, reported.reason)

@@ -1,0 +1,110 @@
+"""What the other members ask of this one: look at these rows, pass this on, how do you stand,
+who has refused this, how do these workers stand, what changes here.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+from uuid import UUID
+
+import grpc
+
+from schedd.api.errors import TooMany
+from schedd.api.runs.stream_limits import Places
+from schedd.core.ids import IncarnationId
+from schedd.dispatch.workers.registry import Workers
+from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.peers import peer_changes
+from schedd.rpc.peers.wake_ups import Nudged, take_nudge
+from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, put, streaming, unary
+from schedd.rpc.status import abort, abort_with
+from schedd.rpc.workers import frames, worker_views
+from schedd.rpc.workers.job_refusals import told
+from schedd.rpc.workers.relay import pass_on
+from schedd.watch.change_bus import Ears
+from schedkit.bounds import FRAME
+from schedproto.v1 import peer_service_pb2 as wire
+
+MOST_LISTENING: Final = 256
+"""Streams of other members that are told what changes here."""
+
+
+class PeerService:
+    """Serves what `peer_service.proto` says. `stands`: how this member stands."""
+
+    def __init__(
+        self,
+        here: Nudged,
+        workers: Workers,
+        stands: Callable[[], wire.ExamineResponse],
+        ears: Ears,
+    ) -> None:
+        self._ears = ears
+        self._places = Places(MOST_LISTENING, MOST_LISTENING)
+        self._stands = stands
+        self._here = here
+        self._workers = workers
+
+    def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
+        """Put it on this server."""
+        table = {
+            "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse, bounds=FRAME),
+            "Relay": unary(
+                *(self.relay, wire.RelayRequest, wire.RelayResponse, MOST_PARTS_OF_FRAME),
+                bounds=FRAME,
+            ),
+            "Examine": unary(self.examine, wire.ExamineRequest, wire.ExamineResponse, bounds=FRAME),
+            "Refusals": unary(
+                self.refusals, wire.RefusalsRequest, wire.RefusalsResponse, bounds=FRAME
+            ),
+            "Workers": unary(self.workers, wire.WorkersRequest, wire.WorkersResponse, bounds=FRAME),
+            "Changes": streaming(
+                self.changes, wire.ChangesRequest, wire.ChangesResponse, bounds=FRAME
+            ),
+        }
+        put(server, gate, "schedd.v1.PeerService", table)
+
+    async def examine(self, _request: object, _context: object) -> wire.ExamineResponse:
+        """How this member stands, as it alone can tell."""
+        return self._stands()
+
+    async def nudge(self, request: wire.NudgeRequest, _context: object) -> wire.NudgeResponse:
+        """Look at these rows now."""
+        take_nudge(self._here, request)
+        return wire.NudgeResponse()
+
+    async def relay(
+        self,
+        request: wire.RelayRequest,
+        context: grpc.aio.ServicerContext[wire.RelayRequest, wire.RelayResponse],
+    ) -> wire.RelayResponse:
+        """Pass this on to a worker attached here."""
+        try:
+            incarnation = IncarnationId(UUID(request.incarnation))
+            return await pass_on(self._workers, incarnation, request.frame)
+        except frames.BadFrame as bad:
+            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+
+    async def refusals(
+        self,
+        request: wire.RefusalsRequest,
+        _context: object,
+    ) -> wire.RefusalsResponse:
+        """Which workers have told this member that they can't run a job."""
+        return told(self._workers, request)
+
+    async def workers(self, request: wire.WorkersRequest, _context: object) -> wire.WorkersResponse:
+        """How those of these workers stand that are attached here."""
+        return worker_views.told(self._workers, request)
+
+    async def changes(
+        self,
+        request: wire.ChangesRequest,
+        context: grpc.aio.ServicerContext[wire.ChangesRequest, wire.ChangesResponse],
+    ) -> AsyncIterator[wire.ChangesResponse]:
+        """Runs that are stored otherwise here, as that happens."""
+        try:
+            with self._places.taken(context.peer()):
+                async for answer in peer_changes.told(self._ears, request):
+                    yield answer
+        except TooMany as refused:
+            await abort_with(context, refused)

@@ -1,0 +1,171 @@
+"""The other members, as this one calls them: one channel each, closed when they have gone.
+
+    view ──endpoints──→ channels ──call──→ PeerService at the other member
+
+Invariants
+- Whatever is asked of a peer has a deadline, and one that hangs delays nobody else's call.
+- An answer out of its bounds (`schedkit.bounds`) counts as none: the call raises Unavailable.
+- A channel to an endpoint that no member has any more is closed; so is one of a certificate that
+  was changed on disk, when its calls have ended.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Final, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from schedd.ports import Cluster
+from schedkit.bounds import FRAME, problem
+from schedkit.errors import Misconfigured, Unavailable
+from schedkit.net.channel import TLS, Rotation, connect
+from schedkit.tasks import Waker
+from schedproto.v1 import peer_service_pb2 as wire
+
+DEADLINE: Final = 1.0
+"""Seconds for a call to a peer."""
+LOOK_EVERY: Final = 10.0
+
+
+A = TypeVar(
+    "A",
+    wire.NudgeResponse,
+    wire.RelayResponse,
+    wire.ExamineResponse,
+    wire.RefusalsResponse,
+    wire.WorkersResponse,
+)
+
+B = TypeVar("B", bound=Message)
+
+
+class Peers:
+    """Calls to the other members."""
+
+    def __init__(self, cluster: Cluster, tls: TLS | None) -> None:
+        self._cluster = cluster
+        self._tls = tls
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._rotation, self._retired = Rotation(tls), list[grpc.aio.Channel]()
+        self._waker = Waker()
+
+    def endpoints(self) -> list[str]:
+        """Where the other members are."""
+        view, own = self._cluster.view(), self._cluster.tenure
+        return [member.grpc for member in view.members if member.tenure != own]
+
+    def members_changed(self) -> None:
+        """Some may have gone."""
+        self._waker.wake()
+
+    async def nudge(self, endpoint: str, request: wire.NudgeRequest) -> None:
+        """Tell it. Raises Unavailable."""
+        await self._call(endpoint, "Nudge", request, wire.NudgeResponse)
+
+    async def relay(self, endpoint: str, request: wire.RelayRequest) -> wire.RelayResponse:
+        """Have it pass something on. Raises Unavailable."""
+        return await self._call(endpoint, "Relay", request, wire.RelayResponse)
+
+    async def examine(self, endpoint: str) -> wire.ExamineResponse:
+        """Ask how it stands. Raises Unavailable."""
+        return await self._call(endpoint, "Examine", wire.ExamineRequest(), wire.ExamineResponse)
+
+    async def refusals(self, endpoint: str, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
+        """Ask which workers have refused a job. Raises Unavailable."""
+        return await self._call(endpoint, "Refusals", request, wire.RefusalsResponse)
+
+    async def workers(self, endpoint: str, request: wire.WorkersRequest) -> wire.WorkersResponse:
+        """Ask how workers stand that it hears. Raises Unavailable."""
+        return await self._call(endpoint, "Workers", request, wire.WorkersResponse)
+
+    async def changes(
+        self, endpoint: str, request: wire.ChangesRequest
+    ) -> AsyncGenerator[wire.ChangesResponse, None]:
+        """Hear what changes there, until it breaks. Raises Unavailable."""
+        call: grpc.aio.UnaryStreamMultiCallable[wire.ChangesRequest, wire.ChangesResponse] = (
+            self._channel(endpoint).unary_stream(
+                "/schedd.v1.PeerService/Changes",
+                request_serializer=wire.ChangesRequest.SerializeToString,
+                response_deserializer=wire.ChangesResponse.FromString,
+            )
+        )
+        stream = call(request)
+        try:
+            async for answer in stream:
+                yield _within_bounds(answer, f"Changes of {endpoint}")
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"Changes of {endpoint}: {error.code().name}") from error
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            raise Unavailable(f"Changes of {endpoint}: the member has gone") from None
+        finally:
+            stream.cancel()
+
+    async def run(self) -> NoReturn:
+        """Close the channels of those that have gone, for ever."""
+        while True:
+            await self._waker.wait(LOOK_EVERY)
+            gone = self._channels.keys() - set(self.endpoints())
+            for endpoint in gone:
+                await self._channels.pop(endpoint).close()
+            while self._retired:
+                await self._retired.pop().close(DEADLINE)
+
+    async def close(self) -> None:
+        """Close all channels."""
+        while self._retired:
+            await self._retired.pop().close()
+        while self._channels:
+            _, channel = self._channels.popitem()
+            await channel.close()
+
+    async def _call(
+        self,
+        endpoint: str,
+        method: str,
+        request: wire.NudgeRequest
+        | wire.RelayRequest
+        | wire.ExamineRequest
+        | wire.RefusalsRequest
+        | wire.WorkersRequest,
+        answer: type[A],
+    ) -> A:
+        channel = self._channel(endpoint)
+        call: grpc.aio.UnaryUnaryMultiCallable[Any, A] = channel.unary_unary(
+            f"/schedd.v1.PeerService/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+        try:
+            response: A = await call(request, timeout=DEADLINE)
+        except grpc.aio.AioRpcError as error:
+            raise Unavailable(f"{method} to {endpoint}: {error.code().name}") from error
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            # Its channel was closed under it: the member has gone.
+            raise Unavailable(f"{method} to {endpoint}: the member has gone") from None
+        return _within_bounds(response, f"{method} to {endpoint}")
+
+    def _channel(self, endpoint: str) -> grpc.aio.Channel:
+        if self._rotation.turned():
+            self._retired += self._channels.values()
+            self._channels.clear()
+            self._waker.wake()
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            try:
+                channel = self._channels[endpoint] = connect(endpoint, tls=self._tls)
+            except Misconfigured as error:  # a certificate in the middle of its rotation
+                raise Unavailable(str(error)) from error
+        return channel
+
+
+def _within_bounds(answer: B, what: str) -> B:
+    """Return the answer. Raises Unavailable when a field of it is out of its bounds."""
+    if found := FRAME.violations(answer):
+        raise Unavailable(f"{what}: the answer is out of bounds: {problem(found)}")
+    return answer

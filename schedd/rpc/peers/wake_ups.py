@@ -1,0 +1,165 @@
+"""Nudges between members: hints that save a scan's wait, gathered while the one before is sent.
+
+calls, loops ──→ Nudger ──own shard──→ this member's loops
+└──another's────→ PeerService.Nudge at its owner, one call at a time to each
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+from typing import Final, NoReturn, Protocol
+from uuid import UUID
+
+from schedd.core.ids import Hint, JobId, RunId, ShardId
+from schedd.core.runs.model import LiveRun
+from schedd.ports import Cluster
+from schedd.rpc.peers.peers import Peers
+from schedkit.errors import Unavailable
+from schedkit.records import dataclass
+from schedkit.tasks import Waker
+from schedproto.v1 import peer_service_pb2 as wire
+
+log = logging.getLogger(__name__)
+
+MOST: Final = 1000
+"""Jobs in one nudge; what is more is left to the scan."""
+
+
+class Nudged(Protocol):
+    """What a nudge moves: this member's loops."""
+
+    def jobs_changed(self, jobs: Iterable[JobId]) -> None: ...
+    def runs_ready(self, shards: Iterable[ShardId]) -> None: ...
+    def runs_made(self, runs: Iterable[LiveRun]) -> None: ...
+    def runs_changed(self, hints: Sequence[Hint]) -> None: ...
+    def cluster_changed(self) -> None: ...
+
+
+class _Nobody:
+    """Before there are loops to move."""
+
+    def jobs_changed(self, jobs: Iterable[JobId]) -> None:
+        """Nothing to do."""
+
+    def runs_ready(self, shards: Iterable[ShardId]) -> None:
+        """Nothing to do."""
+
+    def runs_made(self, runs: Iterable[LiveRun]) -> None:
+        """Nothing to do."""
+
+    def runs_changed(self, hints: Sequence[Hint]) -> None:
+        """Nothing to do."""
+
+    def cluster_changed(self) -> None:
+        """Nothing to do."""
+
+
+@dataclass(slots=True)
+class _Gathered:
+    jobs: set[JobId] = field(default_factory=set)
+    shards: set[ShardId] = field(default_factory=set)
+    cluster: bool = False
+
+
+class Nudger:
+    """Sends and takes nudges. `Nudges` for calls and loops."""
+
+    def __init__(self, cluster: Cluster, peers: Peers) -> None:
+        self._cluster = cluster
+        self._peers = peers
+        self._here: Nudged = _Nobody()
+        self._waker = Waker()
+        self._gathered: dict[str, _Gathered] = defaultdict(_Gathered)
+        self._sending: set[str] = set()
+
+    def move(self, here: Nudged) -> None:
+        """What nudges for this member move."""
+        self._here = here
+
+    # -- Nudges --
+
+    def jobs_changed(self, changed: Sequence[tuple[JobId, ShardId]]) -> None:
+        """Timers of these jobs were written."""
+        own = self._cluster.owned()
+        self._here.jobs_changed([job for job, shard in changed if shard in own])
+        for job, shard in changed:
+            gathered = self._for(shard)
+            if gathered is not None and len(gathered.jobs) < MOST:
+                gathered.jobs.add(job)
+
+    def runs_ready(self, shards: Sequence[ShardId]) -> None:
+        """Runs of these shards became ready."""
+        own = self._cluster.owned()
+        self._here.runs_ready([shard for shard in shards if shard in own])
+        for shard in shards:
+            if shard not in own and (gathered := self._for(shard)) is not None:
+                gathered.shards.add(shard)
+
+    def runs_made(self, runs: Sequence[LiveRun]) -> None:
+        """These runs were inserted just now."""
+        self.runs_changed([run.hint for run in runs])
+        own = self._cluster.owned()
+        if here := [run for run in runs if run.shard in own]:
+            self._here.runs_made(here)
+        if elsewhere := [run.shard for run in runs if run.shard not in own]:
+            self.runs_ready(elsewhere)
+
+    def runs_changed(self, hints: Sequence[Hint]) -> None:
+        """These runs changed; only those who watch them care. Other members with somebody who
+        watches listen here (`hearing`).
+        """
+        self._here.runs_changed(hints)
+
+    def cluster_changed(self) -> None:
+        """The cluster was paused or resumed, or its map is to be looked at."""
+        self._here.cluster_changed()
+        for endpoint in self._peers.endpoints():
+            self._gathered[endpoint].cluster = True
+        self._waker.wake()
+
+    # -- sending --
+
+    async def run(self) -> NoReturn:
+        """Send what has gathered, for ever."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._waker.wait(60.0)
+                for endpoint in self._gathered.keys() - self._sending:
+                    self._sending.add(endpoint)
+                    group.create_task(self._send(endpoint), name=f"nudge {endpoint}")
+
+    def _for(self, shard: ShardId) -> _Gathered | None:
+        """What gathers for the shard's owner; None: that is us, or nobody."""
+        view = self._cluster.view()
+        member = view.member(view.assigned.get(shard))
+        if member is None or member.tenure == self._cluster.tenure:
+            return None
+        self._waker.wake()
+        return self._gathered[member.grpc]
+
+    async def _send(self, endpoint: str) -> None:
+        """Send what there is for one peer, until nothing is left."""
+        try:
+            while (what := self._gathered.pop(endpoint, None)) is not None:
+                request = wire.NudgeRequest(
+                    job_ids=[str(job) for job in what.jobs],
+                    shards=sorted(what.shards),
+                    cluster=what.cluster,
+                )
+                await self._peers.nudge(endpoint, request)
+        except Unavailable as away:
+            log.debug("%s", away)
+        finally:
+            self._sending.discard(endpoint)
+            self._waker.wake()
+
+
+def take_nudge(here: Nudged, request: wire.NudgeRequest) -> None:
+    """Look at these rows now."""
+    here.jobs_changed([JobId(UUID(text)) for text in request.job_ids])
+    here.runs_ready([ShardId(shard) for shard in request.shards])
+    here.runs_changed([(RunId(UUID(text)), None) for text in request.run_ids])
+    if request.cluster:
+        here.cluster_changed()

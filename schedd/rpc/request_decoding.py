@@ -1,0 +1,238 @@
+"""From the bytes of a request to its message; what can't be one is a value, and refused as one.
+
+    bytes ──count parts──▶ too many: Unread ┐
+      └────────parse─────▶ no message: Unread ┴─▶ INVALID_ARGUMENT or RESOURCE_EXHAUSTED
+      └──────────────────▶ message ──▶ the call
+
+Invariants
+- Nothing that a peer sends raises while it is read: gRPC would answer UNKNOWN, with a traceback.
+- A request that doesn't come is waited for REQUEST_WITHIN, whatever deadline its caller has. grpcio
+  itself waits until the caller leaves, so to it each call is one of a stream of requests, of which
+  the first is taken: on the wire that is the same.
+- A message costs memory and time by its parts, not by its bytes: 4 MiB may hold two million empty
+  ones, a gigabyte when they are read, and seconds of the loop that keeps the lease alive. So parts
+  are counted before any is made. How deep they lie is protobuf's own limit (100).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import cache
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from schedd.rpc.auth_interceptor import Gate
+from schedd.rpc.request_memory import InHand
+from schedd.rpc.status import abort
+from schedkit.bounds import Bounds, problem
+from schedkit.records import dataclass
+from schedkit.set_aside import note
+
+M = TypeVar("M", bound=Message)
+
+MOST_PARTS: Final = 20_000
+"""Fields of a request, all that lie in each other together: to look at them takes milliseconds."""
+
+MOST_PARTS_OF_FRAME: Final = 250_000
+"""Of a worker's frame: the heartbeat of one of the version before names all that it holds, about
+eight parts each. Of a member's too, as it is relayed: of 500 assignments each has thirty, and three
+for each variable.
+"""
+
+OUT_OF_BOUNDS: Final = "OUT_OF_BOUNDS"
+"""Why a message is rejected whose fields aren't within their bounds (`schedkit.bounds`)."""
+
+DEEPEST: Final = 100
+"""Messages within each other that protobuf reads; what lies deeper needs no counting."""
+
+REQUEST_WITHIN: Final = 15.0
+"""Seconds from the head of a call to the last byte of its request."""
+
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A request that is none: a status of the wire, what is wrong, an UPPER_CASE reason."""
+
+    status: str
+    why: str
+    reason: str
+
+
+class _TooMany(Exception):
+    """More parts than are allowed."""
+
+
+def reader(
+    cls: type[M], most: int = MOST_PARTS, bounds: Bounds | None = None
+) -> Callable[[bytes], M | Unread]:
+    """Reads bytes as a message of this class; never raises.
+
+    `bounds`: what the message must be within. User calls check theirs later, when the caller is
+    known (`schedd.api.request_check`).
+    """
+
+    def read(content: bytes) -> M | Unread:
+        try:
+            if len(content) > 2 * most:  # no part has fewer bytes than two
+                _count(content, 0, len(content), cls.DESCRIPTOR, most, 0)
+            message = cls.FromString(content)
+            if bounds is None:
+                return message
+            found, cleared = bounds.tidy(message)
+            if cleared:
+                note("field", cls.DESCRIPTOR.name, problem(cleared))
+            if found:
+                return Unread("INVALID_ARGUMENT", problem(found), OUT_OF_BOUNDS)
+            return message
+        except _TooMany:
+            why = f"the message has more than {most:,} parts"
+            return Unread("RESOURCE_EXHAUSTED", why, "TOO_MANY_PARTS")
+        except DecodeError:  # its own words quote what was sent
+            return Unread(
+                "INVALID_ARGUMENT", f"the bytes are no {cls.DESCRIPTOR.name}", "MALFORMED_MESSAGE"
+            )
+
+    return read
+
+
+async def refuse_unread(context: Context, unread: Unread) -> NoReturn:
+    """End a call whose request is none."""
+    await abort(context, unread.status, unread.why, reason=unread.reason)
+
+
+def unary(
+    call: Callable[[Any, Context], Awaitable[Any]],
+    request: type[Message],
+    answer: type[Message],
+    most: int = MOST_PARTS,
+    in_hand: InHand | None = None,
+    bounds: Bounds | None = None,
+) -> _Handler:
+    """The handler of a call with one request, of at most so many parts, and one answer.
+
+    `in_hand`: what the request counts in, and waits for; None: it is read at once.
+    """
+
+    async def handle(requests: AsyncIterator[Message | Unread], context: Context) -> Any:
+        return await call(await _asked(requests, context), context)
+
+    async def in_turn(requests: AsyncIterator[Message | Unread], context: Context) -> Any:
+        assert in_hand is not None
+        async with in_hand.turn() as turn:
+            asked = await _asked(requests, context)
+            turn.weighs(asked.ByteSize())
+            return await call(asked, context)
+
+    read = reader(request, most, bounds)
+    handled = handle if in_hand is None else in_turn
+    return grpc.stream_unary_rpc_method_handler(handled, read, answer.SerializeToString)
+
+
+def streaming(
+    call: Callable[[Any, Context], AsyncIterator[Any]],
+    request: type[Message],
+    answer: type[Message],
+    bounds: Bounds | None = None,
+) -> _Handler:
+    """The handler of a call with one request and a stream of answers."""
+
+    async def handle(
+        requests: AsyncIterator[Message | Unread], context: Context
+    ) -> AsyncIterator[Any]:
+        async for each in call(await _asked(requests, context), context):
+            yield each
+
+    read = reader(request, bounds=bounds)
+    return grpc.stream_stream_rpc_method_handler(handle, read, answer.SerializeToString)
+
+
+async def _asked(requests: AsyncIterator[Message | Unread], context: Context) -> Message:
+    """The one request of a call; without one, or with one that is none, the call ends here."""
+    asked: Message | Unread
+    try:
+        async with asyncio.timeout(REQUEST_WITHIN):
+            asked = await anext(requests, _NOTHING)
+    except TimeoutError:
+        why = f"no request came within {REQUEST_WITHIN:g} s"
+        asked = Unread("DEADLINE_EXCEEDED", why, "NO_REQUEST")
+    if isinstance(asked, Unread):
+        await refuse_unread(context, asked)
+    return asked
+
+
+_NOTHING: Final = Unread("INVALID_ARGUMENT", "the call ended without a request", "NO_REQUEST")
+
+
+def put(server: grpc.aio.Server, gate: Gate, service: str, table: Mapping[str, _Handler]) -> None:
+    """Serve these methods behind the gate; registered by name, so that what is left has none (see
+    `server`).
+    """
+    guarded = {name: gate.guarded(f"{service}.{name}", each) for name, each in table.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
+    server.add_registered_method_handlers(service, guarded)
+
+
+def _count(content: bytes, at: int, end: int, of: Any, left: int, depth: int) -> int:
+    """How many more parts there may be after those in this piece. What is malformed is left to the
+    parser. Raises _TooMany.
+    """
+    inside = {} if of is None else _inside(of)
+    while at < end:
+        left -= 1
+        if left < 0:
+            raise _TooMany
+        tag, at = (content[at], at + 1) if content[at] < 128 else _varint(content, at, end)
+        kind = tag & 7
+        if kind == 2:
+            if at < end and content[at] < 128:
+                size, at = content[at], at + 1
+            else:
+                size, at = _varint(content, at, end)
+            inner = min(at + size, end)
+            if (what := inside.get(tag >> 3)) is not None:
+                if what is _PACKED:
+                    left -= inner - at
+                elif depth < DEEPEST:
+                    left = _count(content, at, inner, what, left, depth + 1)
+            at = inner
+        elif kind == 0:
+            _, at = _varint(content, at, end)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+    if left < 0:
+        raise _TooMany
+    return left
+
+
+_PACKED: Final = "numbers, one after another"
+
+
+@cache
+def _inside(of: Any) -> dict[int, Any]:
+    """The fields of a message that have parts themselves: messages, by their descriptors, and
+    packed numbers.
+    """
+    return {
+        field.number: field.message_type or _PACKED
+        for field in of.fields
+        if field.message_type is not None or field.is_packed
+    }
+
+
+def _varint(content: bytes, at: int, end: int) -> tuple[int, int]:
+    found = shift = 0
+    while at < end:
+        byte = content[at]
+        at += 1
+        found |= (byte & 127) << shift
+        if byte < 128 or shift >= 63:
+            break
+        shift += 7
+    return found, at

@@ -1,0 +1,1 @@
+"""The worker's stream at a member."""

@@ -1,0 +1,386 @@
+"""The worker's stream at a member: `Attach`.
+
+    hello ──greet──→ welcome │ refused (status and reason)
+    then, both ways at once:
+      frames up   → bounds → workers (grants, heartbeats), collect (results, refusals)
+      line  down ← assignments, revokes, cancels, demand, reach, acknowledgements, answers
+
+Whatever breaks the stream, in either direction, ends it; the worker comes again, and says what it
+has in hand.
+
+Invariants
+- Every field is checked against the table of its bounds before it is used. A hello, heartbeat or
+  grant out of bounds ends the stream (INVALID_ARGUMENT, with the field). An item out of bounds (a
+  result, refusal, answer, log chunk, progress) is set aside and audited; the others are handled.
+- A result whose key can be read is never set aside: what is out of bounds in it is left out, and
+  the run ends (`frames.readable`). Only one that names no run is answered STALE, so that its worker
+  doesn't send it again for good. One that this member fails at isn't answered: its worker keeps it,
+  and sends it to another member.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+import grpc
+
+from schedd.core.ids import IncarnationId
+from schedd.core.jobs.rights import Kind
+from schedd.core.runs.model import Incarnation
+from schedd.dispatch.workers.attached_worker import Attached
+from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.worker_audit import WorkerAudit
+from schedd.dispatch.workers.worker_sessions import ANOTHER, Greeting, Turned
+from schedd.ports import Cluster, ClusterClock
+from schedd.results.collect import Collect, Refusal
+from schedd.results.log_followers import Tails
+from schedd.results.progress import Advances
+from schedd.rpc.auth_interceptor import Gate, caller
+from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, Unread, put, reader, refuse_unread
+from schedd.rpc.status import abort
+from schedd.rpc.workers import frames
+from schedd.rpc.workers.outbox import Outbox
+from schedkit import failpoints
+from schedkit.bounds import FRAME
+from schedkit.errors import Unavailable
+from schedkit.records import dataclass, replace
+from schedkit.set_aside import note, set_aside
+from schedkit.tasks import in_turns
+from schedproto.v1 import worker_service_pb2 as wire
+
+log = logging.getLogger(__name__)
+
+HELLO_WITHIN: Final = 10.0
+"""Seconds a new stream has for its first frame."""
+BEATS_A_SECOND: Final = 400
+"""Heartbeats that a member bears without much ado: each costs it a quarter of a millisecond."""
+
+AFTER_PUSH = failpoints.awaited("assign.after_push", None)
+BEFORE_ACKNOWLEDGING = failpoints.awaited("acknowledge.before", None)
+
+Stream = grpc.aio.ServicerContext[wire.WorkerFrame, wire.MemberFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a welcome tells of the cluster."""
+
+    member: str
+    cluster_id: str
+    version: str
+    worker_ttl: timedelta
+
+    def heartbeat_interval(self, attached: int) -> timedelta:
+        """Six heartbeats a TTL, so that two may be lost before a refresh is late. Whoever comes to
+        very many beats seldomer, but no less than three times: then each is a refresh, and one may
+        be lost.
+        """
+        bearable = timedelta(seconds=attached / BEATS_A_SECOND)
+        return min(max(self.worker_ttl / 6, bearable), self.worker_ttl / 3)
+
+
+class NotTheirs(Exception):
+    """A worker brought what only another can have."""
+
+
+PASSES: Final = (frames.BadFrame, NotTheirs)
+"""A bad item needs no traceback; another worker's result ends the stream."""
+
+
+class WorkerService:
+    """Serves `Attach`."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        greeting: Greeting,
+        workers: Workers,
+        collect: Collect,
+        cluster: Cluster,
+        clock: ClusterClock,
+        tails: Tails,
+        advances: Advances,
+        audit: WorkerAudit,
+    ) -> None:
+        self._audit = audit
+        self._tails = tails
+        self._advances = advances
+        self._terms = terms
+        self._greeting = greeting
+        self._workers = workers
+        self._collect = collect
+        self._cluster = cluster
+        self._clock = clock
+        self._outboxes: set[Outbox] = set()
+
+    def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
+        """Put it on this server."""
+        attach = grpc.stream_stream_rpc_method_handler(
+            self.attach,
+            request_deserializer=reader(wire.WorkerFrame, MOST_PARTS_OF_FRAME, FRAME),
+            response_serializer=wire.MemberFrame.SerializeToString,
+        )
+        put(server, gate, "schedd.v1.WorkerService", {"Attach": attach})
+
+    async def attach(self, _frames: object, context: Stream) -> None:
+        """One worker's stream, from hello to its end."""
+        hello = await self._hello(context)
+        await _check_name(context, hello.worker)
+        outbox = Outbox()
+        try:
+            incarnation = replace(frames.incarnation_of(hello), namespaces=caller().works_for)
+            spooled = [frames.key_of(key) for key in hello.spooled]
+            turned = await self._greeting.greet(incarnation, spooled)
+        except frames.BadFrame as bad:
+            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+        except Unavailable as away:
+            await abort(context, "UNAVAILABLE", str(away), reason="UNAVAILABLE")
+        if isinstance(turned, Turned):
+            await abort(context, turned.status, turned.message, reason=turned.reason)
+        await context.write(wire.MemberFrame(welcome=self._welcome()))
+        attached = self._workers.attach(
+            incarnation,
+            outbox,
+            draining=hello.draining,
+            running=len(hello.running),
+            unstored=len(hello.spooled),
+        )
+        self._tails.attached(incarnation.id)
+        self._outboxes.add(outbox)
+        try:
+            await self._talk(context, attached, outbox)
+        finally:
+            self._outboxes.discard(outbox)
+            if self._workers.detach(attached):  # else it came again meanwhile, and stays
+                self._greeting.gone(incarnation.id)
+                self._advances.gone(incarnation.id)
+
+    def members_changed(self) -> None:
+        """Tell all attached workers who the members are now."""
+        told = wire.MemberFrame(members=self._members())
+        for outbox in self._outboxes:
+            outbox.put(told)
+
+    async def _hello(self, context: Stream) -> wire.Hello:
+        try:
+            async with asyncio.timeout(HELLO_WITHIN):
+                first = await context.read()
+        except TimeoutError:
+            await abort(context, "DEADLINE_EXCEEDED", "no hello came", reason="NO_HELLO")
+        if isinstance(first, Unread):
+            await refuse_unread(context, first)
+        if not isinstance(first, wire.WorkerFrame) or not first.HasField("hello"):
+            await abort(
+                context, "INVALID_ARGUMENT", "the first frame holds the hello", reason="NO_HELLO"
+            )
+        return first.hello
+
+    async def _talk(self, context: Stream, attached: Attached, outbox: Outbox) -> None:
+        """Read and write until the worker closes its side, or the stream breaks in one direction: a
+        worker that is heard and told nothing would be lost, and not know it.
+        """
+        name = attached.incarnation.worker
+        talk = {
+            asyncio.create_task(self._read(context, attached, outbox), name=f"frames from {name}"),
+            asyncio.create_task(self._write(context, outbox), name=f"frames to {name}"),
+        }
+        try:
+            ended, _ = await asyncio.wait(
+                talk, timeout=self._known_for(), return_when=asyncio.FIRST_COMPLETED
+            )
+            for each in ended:
+                each.result()
+        except frames.BadFrame as bad:
+            await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
+        except NotTheirs as wrong:
+            log.warning("%s, by %s", wrong, context.peer())
+            await abort(context, "PERMISSION_DENIED", str(wrong), reason=ANOTHER)
+        except grpc.aio.BaseError as broken:
+            log.info("the stream of worker %s is broken: %r", name, broken)
+        finally:
+            for each in talk:
+                each.cancel()
+            await asyncio.gather(*talk, return_exceptions=True)
+
+    def _known_for(self) -> float | None:
+        """Seconds until the worker's certificate ends: it comes again with its next one."""
+        until = caller().until
+        return None if until is None else max(0.0, (until - self._clock.now()).total_seconds())
+
+    async def _read(self, context: Stream, attached: Attached, outbox: Outbox) -> None:
+        """Until the end of the stream, or a goodbye."""
+        while isinstance(frame := await context.read(), wire.WorkerFrame | Unread):
+            if isinstance(frame, Unread):
+                raise frames.BadFrame(frame.why)
+            if await self._take(frame, attached, outbox):
+                return
+
+    async def _write(self, context: Stream, outbox: Outbox) -> None:
+        while True:
+            frame = await outbox.next()
+            if frame.acknowledgements:
+                await BEFORE_ACKNOWLEDGING()
+            await context.write(frame)
+            if frame.assignments:
+                await AFTER_PUSH()
+
+    async def _take(self, frame: wire.WorkerFrame, attached: Attached, outbox: Outbox) -> bool:
+        """Take in one frame; True when it says goodbye."""
+        who = attached.incarnation
+        async for result in in_turns(frame.results):
+            with self._aside("result", who, unread=partial(outbox.dismiss, result.key)):
+                self._left_out("result", who, frames.readable(result, who.id))
+                reported = frames.reported(result, who.worker)
+                if await self._may_report(who, reported.sender):
+                    self._collect.reported(reported, outbox)
+        for refused in frame.refusals:
+            with self._aside("refusal", who):
+                self._collect.refused(frames.refusal(refused, who.worker, who.id))
+        for answer in frame.revoke_answers:
+            with self._aside("revoke answer", who):
+                self._revoked(answer, who)
+        for chunk in frame.log_chunks:
+            with self._aside("log chunk", who):
+                frames.check(chunk, "log_chunks")
+                key, token = frames.key_of(chunk.key)
+                self._tails.came(who.id, key.run_id, token, chunk.piece)
+        for said in frame.progress:
+            with self._aside("progress", who):
+                progress = frames.progress(said)
+                key, token = frames.key_of(said.key)
+                self._advances.came(who.id, key.run_id, token, progress)
+        if frame.HasField("granted"):
+            granted = frame.granted
+            last = frames.last_rank(granted)
+            self._workers.granted(attached, granted.slots, granted.received, last, granted.serial)
+        if frame.HasField("heartbeat"):
+            self._heartbeat(frame.heartbeat, attached, outbox)
+        if frame.HasField("goodbye"):
+            await self._greeting.goodbye(attached.incarnation)
+            return True
+        return False
+
+    @contextmanager
+    def _aside(
+        self, kind: str, who: Incarnation, unread: Callable[[], object] | None = None
+    ) -> Iterator[None]:
+        """Handle one item of a worker's frame; one that can't be handled is audited. `unread` is
+        called if that is because it is out of bounds.
+        """
+
+        def noted(error: Exception) -> None:
+            self._audit.rejected(who, kind, str(error))
+
+        try:
+            with set_aside(kind, f"worker/{who.worker}", passes=PASSES, then=noted):
+                yield
+        except frames.BadFrame as bad:
+            self._left_out(kind, who, str(bad))
+            if unread is not None:
+                unread()
+
+    def _left_out(self, kind: str, who: Incarnation, why: str) -> None:
+        """Tell operators what of a worker's item, or that all of it, was left out."""
+        if why:
+            note(kind, f"worker/{who.worker}", why)
+            self._audit.rejected(who, kind, why)
+
+    def _revoked(self, answer: wire.RevokeAnswer, who: Incarnation) -> None:
+        frames.check(answer, "revoke_answers")
+        key, token = frames.key_of(answer.key)
+        if self._collect.is_anothers(key, token, who.id):
+            return
+        self._workers.revoke_answered(key.run_id, token)
+        if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
+            self._collect.refused(Refusal(key, token, who.worker, who.id, "REVOKED"))
+
+    async def _may_report(self, who: Incarnation, sender: IncarnationId) -> bool:
+        """Whether a result counts as its own: of this incarnation, or an earlier one of the same
+        worker. False: that can't be looked up now, so it is to come again. Raises NotTheirs.
+        """
+        if sender == who.id or caller().kind is not Kind.WORKER:
+            return True
+        try:
+            own = await self._greeting.is_of(who.worker, sender)
+        except Unavailable:
+            return False
+        if not own:
+            raise NotTheirs(f"worker/{who.worker} brought a result of another worker")
+        return True
+
+    def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: Outbox) -> None:
+        holding, who = frames.holdings(beat), attached.incarnation.id
+        self._advances.held(who, holding)
+        self._advances.blocking(who, beat.blocking)
+        since_refresh = frames.length(beat.since_refresh).total_seconds()
+        if beat.HasField("judged_time"):
+            self._workers.heard(
+                attached,
+                frames.instant(beat.judged_time),
+                holding,
+                free=beat.free,
+                since_refresh=since_refresh,
+                draining=beat.draining,
+                disk=(beat.spool_bytes, beat.disk_free_bytes),
+                refuses=beat.refuses,
+            )
+        for run_id, token, since in holding.starts():
+            if self._collect.lacks_start(run_id, token, who):
+                with self._aside("start", attached.incarnation):
+                    self._collect.started(run_id, token, frames.since_epoch(since))
+        self._greeting.heard(
+            attached.incarnation,
+            since_refresh,
+            lambda *, refreshed, lost: self._answer(beat.sequence, outbox, refreshed, lost),
+        )
+
+    def _answer(self, sequence: int, outbox: Outbox, refreshed: bool, lost: bool) -> None:
+        answer = wire.HeartbeatAnswer(
+            sequence=sequence,
+            refreshed=refreshed,
+            lost=lost,
+            cluster_time=frames.stamp(self._clock.now()),
+        )
+        outbox.put(wire.MemberFrame(heartbeat_answer=answer))
+
+    def _welcome(self) -> wire.Welcome:
+        tenure = self._cluster.tenure
+        return wire.Welcome(
+            member=self._terms.member,
+            tenure=str(tenure) if tenure else "",
+            cluster_id=self._terms.cluster_id,
+            members=self._members(),
+            worker_ttl=frames.span(self._terms.worker_ttl),
+            heartbeat_interval=frames.span(self._terms.heartbeat_interval(len(self._outboxes))),
+            version=self._terms.version,
+            cluster_time=frames.stamp(self._clock.now()),
+            answers_grants=True,
+            reads_held=True,
+        )
+
+    def _members(self) -> wire.Members:
+        view = self._cluster.view()
+        return wire.Members(
+            endpoints=[
+                wire.Members.Endpoint(name=member.name, grpc=member.grpc) for member in view.members
+            ],
+            revision=view.revision,
+        )
+
+
+async def _check_name(context: Stream, worker: str) -> None:
+    """A worker is who its certificate says, and no other."""
+    who = caller()
+    if who.kind is Kind.WORKER and who.name != worker:
+        log.warning("%s came as worker %s, by %s", who.actor, worker, context.peer())
+        await abort(
+            context,
+            "PERMISSION_DENIED",
+            f"the certificate is of {who.actor}, and the hello of worker/{worker[:140]}",
+            reason=ANOTHER,
+            remedy="give this worker a certificate of its own: `schedctl auth issue worker NAME`",
+        )

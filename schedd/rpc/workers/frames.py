@@ -1,0 +1,385 @@
+"""Between the frames of the worker's stream and the values of the loops. Pure translation.
+
+Invariant: a message is checked against the table of its bounds (`schedkit.bounds`) before anything
+of it is translated; what is inside them is translated without an exception.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
+from hashlib import sha256
+from math import inf
+from typing import Final
+from uuid import UUID
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.core.dispatch import priority_order
+from schedd.core.dispatch.packed_runs import Holdings, pack_key, pack_start
+from schedd.core.dispatch.ready_queue import Head
+from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.runs.deadlines import START_WITHIN, time_left
+from schedd.core.runs.lifecycle import Reason
+from schedd.core.runs.model import Assigned, Incarnation, RunKey
+from schedd.core.runs.retry import Outcome
+from schedd.core.timers.pre_dispatch import armed_until
+from schedd.results.collect import Refusal
+from schedd.results.reports import Reported
+from schedd.runtime.definition_texts import Known
+from schedkit.bounds import FRAME, problem
+from schedkit.bounds.common import TIME
+from schedkit.bounds.frames import MOST_HELD
+from schedproto.v1 import common_pb2, job_pb2, run_pb2, worker_service_pb2
+
+MOST_NOTE: Final = 200
+"""Characters of a progress's note."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_DAY: Final = 86_400
+"""Seconds."""
+_SHA256: Final = 32
+"""Bytes."""
+_LONGEST_PROBLEM: Final = 300
+MOST_ERROR: Final = 2_000
+"""Characters of an error that a member writes in place of a worker's."""
+
+
+_END_OF_TIME: Final = (TIME.end - _EPOCH) // _MICROSECOND
+
+
+class BadFrame(ValueError):
+    """A frame, or an item of one, that is out of its bounds: the message names the field."""
+
+
+def check(message: Message, path: str = "") -> str:
+    """Check a message against the table of its bounds. Raises BadFrame.
+
+    Returns what was wrong with fields of information, which are cleared; empty: nothing.
+    """
+    found, cleared = FRAME.tidy(message, path)
+    if found:
+        raise BadFrame(problem(found))
+    return problem(cleared) if cleared else ""
+
+
+# Every run has a dozen instants on the wire: protobuf's own conversions, by way of calendars and
+# strings, take three times as long as these.
+
+
+def put_stamp(into: Timestamp, instant: datetime) -> None:
+    """An aware datetime, in a field of its message."""
+    since = instant - _EPOCH
+    into.seconds = since.days * _DAY + since.seconds
+    into.nanos = since.microseconds * 1000
+
+
+def stamp(instant: datetime) -> Timestamp:
+    """An aware datetime on the wire."""
+    found = Timestamp()
+    put_stamp(found, instant)
+    return found
+
+
+def put_span(into: Duration, length: timedelta) -> None:
+    """A timedelta of no less than 0, in a field of its message."""
+    into.seconds = length.days * _DAY + length.seconds
+    into.nanos = length.microseconds * 1000
+
+
+def span(length: timedelta) -> Duration:
+    """A timedelta on the wire."""
+    found = Duration()
+    found.FromTimedelta(length)
+    return found
+
+
+def instant(stamped: Timestamp) -> datetime:
+    """Return the timestamp of a checked message as an aware datetime."""
+    return _EPOCH + timedelta(seconds=stamped.seconds, microseconds=stamped.nanos // 1000)
+
+
+def micros(at: datetime) -> int:
+    """An aware datetime in microseconds since 1970."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def since_epoch(microseconds: int) -> datetime:
+    """The other way. Raises BadFrame when it is out of the bounds of a time."""
+    if not 0 <= microseconds < _END_OF_TIME:
+        raise BadFrame(f"held.running: {microseconds} µs since 1970 is out of range")
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def length(duration: Duration) -> timedelta:
+    """Return the duration of a checked message, to the microsecond."""
+    return timedelta(seconds=duration.seconds, microseconds=int(duration.nanos / 1000))
+
+
+def key_of(message: worker_service_pb2.AssignmentKey) -> tuple[RunKey, Token]:
+    """Return the run and the token that a checked key names."""
+    run = RunKey(instant(message.scheduled_at), RunId(UUID(message.run_id)))
+    return run, Token(message.fencing_token)
+
+
+def key_message(key: RunKey, token: Token) -> worker_service_pb2.AssignmentKey:
+    """The same on the wire."""
+    message = worker_service_pb2.AssignmentKey(run_id=str(key.run_id), fencing_token=token)
+    put_stamp(message.scheduled_at, key.scheduled_at)
+    return message
+
+
+def incarnation_of(hello: worker_service_pb2.Hello) -> Incarnation:
+    """Who says hello. Raises BadFrame."""
+    check(hello, "hello")
+    return Incarnation(
+        id=IncarnationId(UUID(hello.incarnation)),
+        worker=hello.worker,
+        spool_id=hello.spool_id,
+        host=hello.host,
+        version=hello.version,
+        slots=hello.slots,
+        labels=dict(hello.labels),
+        handlers=tuple(hello.handlers),
+        actions=tuple(hello.actions),
+        started_at=instant(hello.started_at),
+    )
+
+
+def assignment(assigned: Assigned, known: Known) -> worker_service_pb2.Assignment:
+    """What a worker is given."""
+    run, definition = assigned.run, known.definition
+    if run.start_by is None or run.incarnation is None:
+        raise ValueError(f"run {run.key.run_id} was assigned without start_by or worker")
+    message = worker_service_pb2.Assignment(
+        incarnation=str(run.incarnation),
+        namespace=definition.namespace,
+        job=definition.name,
+        generation=definition.generation,
+        attempt=run.attempt,
+        slots=definition.slots,
+        on_lease_lost=job_pb2.ON_LEASE_LOST_KILL
+        if definition.kills_on_lease_lost
+        else job_pb2.ON_LEASE_LOST_FINISH,
+        traceparent=traceparent(run.key.run_id, run.token),
+    )
+    key = message.key
+    key.run_id, key.fencing_token = str(run.key.run_id), run.token
+    put_stamp(key.scheduled_at, run.key.scheduled_at)
+    put_stamp(message.due_at, run.due_at)
+    put_stamp(message.start_by, run.start_by)
+    if (not_before := armed_until(run)) is not None:
+        put_stamp(message.not_before, not_before)
+    put_span(message.timeout, time_left(run, definition, run.start_by - START_WITHIN))
+    put_span(message.kill_after, definition.kill_after)
+    if definition.heartbeat_timeout is not None:
+        put_span(message.heartbeat_timeout, definition.heartbeat_timeout)
+    match known.spec.WhichOneof("action"):
+        case "shell":
+            message.shell.CopyFrom(known.spec.shell)
+        case "http":
+            message.http.CopyFrom(known.spec.http)
+        case "grpc":
+            message.grpc.CopyFrom(known.spec.grpc)
+        case "python":
+            message.python.CopyFrom(known.spec.python)
+        case "plugin":
+            message.plugin.CopyFrom(known.spec.plugin)
+    if assigned.payload is not None:
+        message.payload.MergeFromString(assigned.payload)
+    elif known.spec.HasField("payload"):
+        message.payload.CopyFrom(known.spec.payload)
+    return message
+
+
+def traceparent(run: RunId, token: Token) -> str:
+    """A W3C trace context: one trace a run, one span an assignment."""
+    return f"00-{run.hex}-{token & (2**64 - 1):016x}-01"
+
+
+def readable(result: worker_service_pb2.Result, sender: IncarnationId) -> str:
+    """Make a result that is out of bounds one that can be taken: the end of a run is never lost.
+
+    Fields of information are cleared. If a field that decides is wrong, the attempt failed, as far
+    as anybody can know: what the result says is replaced. `sender`: whose stream brought it.
+
+    Returns what was wrong; empty: nothing.
+
+    Raises:
+        BadFrame: its key names no run.
+    """
+    found, cleared = FRAME.tidy(result, "results")
+    if not found:
+        return problem(cleared) if cleared else ""
+    check(result.key, "results.key")
+    why = problem([*found, *cleared])
+    digest = sha256(result.SerializeToString(deterministic=True)).digest()
+    fields = {path.split(".")[1] for path, _ in found}
+    for name in ("result", "kept_result", "outcome", "reason"):
+        result.ClearField(name)
+    result.outcome = worker_service_pb2.Result.OUTCOME_FAILED
+    result.error = f"the worker's result is out of bounds: {why}"[:MOST_ERROR]
+    if "digest" in fields:
+        result.digest = digest
+    if "incarnation" in fields:
+        result.incarnation = str(sender)
+    return why
+
+
+def reported(result: worker_service_pb2.Result, worker: str) -> Reported:
+    """Return a result that is `readable`, of the worker of this name."""
+    key, token = key_of(result.key)
+    return Reported(
+        key=key,
+        token=token,
+        worker=worker,
+        sender=_sender(result.incarnation),
+        digest=result.digest,
+        outcome=_outcome(result.outcome),
+        reason=_reason(result.reason),
+        error=result.error,
+        exit_code=result.exit_code if result.HasField("exit_code") else None,
+        started_at=instant(result.started_at) if result.HasField("started_at") else None,
+        finished_at=instant(result.finished_at) if result.HasField("finished_at") else None,
+        result=_result(result, token),
+        output=_output(result, token),
+        stored=result.HasField("log") or result.HasField("kept_result"),
+        retry_after=length(result.retry_after) if result.HasField("retry_after") else None,
+    )
+
+
+@cache
+def _outcome(said: worker_service_pb2.Result.Outcome.ValueType) -> Outcome:
+    return Outcome(worker_service_pb2.Result.Outcome.Name(said).removeprefix("OUTCOME_"))
+
+
+@cache
+def _named_reasons() -> dict[int, Reason]:
+    said = {reason.value: reason for reason in Reason}
+    return {
+        number: said[name.removeprefix("REASON_")]
+        for name, number in common_pb2.Reason.items()
+        if name.removeprefix("REASON_") in said
+    }
+
+
+def _reason(said: int) -> Reason | None:
+    """A reason of a newer worker is read as none: its result counts all the same."""
+    return _named_reasons().get(said)
+
+
+@lru_cache(maxsize=1024)
+def _sender(text: str) -> IncarnationId:
+    """The few that are there send all the results."""
+    return IncarnationId(UUID(text))
+
+
+def progress(said: worker_service_pb2.Progress) -> run_pb2.RunProgress:
+    """How far an attempt is. Raises BadFrame."""
+    check(said, "progress")
+    return run_pb2.RunProgress(
+        fraction=said.fraction,
+        done=said.done,
+        total=said.total,
+        note=said.note[:MOST_NOTE],
+        at=said.at,
+    )
+
+
+def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
+    """What its worker has in hand, by a checked heartbeat. Raises BadFrame.
+
+    One of a version before this one tells each by a message; whose start it doesn't tell waits.
+    """
+    if beat.HasField("held"):
+        waiting, running, spooled = beat.held.waiting, beat.held.running, beat.held.spooled
+    else:
+        waiting, running, spooled = _packed(beat.holdings)
+    try:
+        found = Holdings(waiting, running, spooled)
+    except ValueError as wrong:
+        raise BadFrame(str(wrong)) from wrong
+    if found.unended + found.spooled > MOST_HELD:
+        raise BadFrame(f"held: names more than {MOST_HELD:,} runs")
+    return found
+
+
+def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, bytes]:
+    waiting, running, spooled = bytearray(), bytearray(), bytearray()
+    for one in told:
+        run, token = RunId(UUID(one.key.run_id)), Token(one.key.fencing_token)
+        if one.state == worker_service_pb2.Holding.STATE_SPOOLED:
+            spooled += pack_key(run, token)
+        elif one.HasField("started_at"):
+            running += pack_start(run, token, micros(instant(one.started_at)))
+        else:
+            waiting += pack_key(run, token)
+    return bytes(waiting), bytes(running), bytes(spooled)
+
+
+def refusal(message: worker_service_pb2.Refusal, worker: str, sender: IncarnationId) -> Refusal:
+    """An assignment that wasn't taken. Raises BadFrame."""
+    check(message, "refusals")
+    key, token = key_of(message.key)
+    try:
+        why = worker_service_pb2.Refusal.Why.Name(message.why).removeprefix("WHY_")
+    except ValueError:
+        why = "UNSPECIFIED"  # a newer worker's reason; the run comes back all the same
+    greatest, detail = Token(message.greatest_token_seen), message.detail[:MOST_NOTE]
+    return Refusal(key, token, worker, sender, why, greatest, detail)
+
+
+def demand(heads: Sequence[Head]) -> worker_service_pb2.Demand:
+    """What waits here."""
+    return worker_service_pb2.Demand(
+        heads=[
+            worker_service_pb2.Demand.Head(
+                priority=common_pb2.Priority.ValueType(head.priority),
+                waiting_since=stamp(head.waiting_since),
+                slots=head.slots,
+                least=head.least,
+            )
+            for head in heads
+        ]
+    )
+
+
+def last_rank(granted: worker_service_pb2.Granted) -> float:
+    """The greatest rank of a run that granted slots are for, by a checked message."""
+    if not granted.HasField("before"):
+        return inf
+    return priority_order.last_rank(granted.before.priority, instant(granted.before.waiting_since))
+
+
+def _output(result: worker_service_pb2.Result, token: Token) -> bytes | None:
+    """The pieces as they are stored, and where the whole log is."""
+    if not result.output:
+        return None
+    output = run_pb2.Output(pieces=result.output)
+    if result.HasField("log"):
+        output.log.CopyFrom(_kept(result.log, token))
+    return output.SerializeToString()
+
+
+def _result(result: worker_service_pb2.Result, token: Token) -> bytes | None:
+    """What it returned as it is stored, or where it is."""
+    if result.HasField("kept_result"):
+        kept = _kept(result.kept_result, token)
+        return run_pb2.StoredResult(kept=kept).SerializeToString()
+    return result.result.SerializeToString() if result.HasField("result") else None
+
+
+def _kept(kept: run_pb2.Kept, token: Token) -> run_pb2.Kept:
+    """What its worker says; the key is that of its own assignment. Raises BadFrame."""
+    if not (kept.problem or len(kept.sha256) == _SHA256):
+        raise BadFrame("results.log: has no SHA-256 of what is in the result store")
+    return run_pb2.Kept(
+        size=kept.size,
+        sha256=kept.sha256,
+        fencing_token=token,
+        problem=kept.problem[:_LONGEST_PROBLEM],
+        omitted=kept.omitted,
+        json=kept.json,
+    )

@@ -1,0 +1,150 @@
+"""What waits to go down a worker's stream: everything that is there becomes one frame.
+
+Downwards everything goes through one outbox that a single writer empties: idle, a frame leaves at
+once; busy, what has gathered meanwhile leaves in one frame (a stream carries thousands of frames a
+second, whatever they hold). While a stream stands still nothing is gathered twice: a cancel is said
+anew at every scan, and a result that wasn't acknowledged comes again.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final, TypeAlias, TypeVar
+
+from google.protobuf.message import Message
+
+from schedd.core.dispatch.ready_queue import Head
+from schedd.core.ids import Token
+from schedd.core.runs.model import Assigned, RunKey
+from schedd.rpc.workers import frames
+from schedd.runtime.definition_texts import Known
+from schedproto.v1 import worker_service_pb2 as wire
+
+T = TypeVar("T")
+_Attempt: TypeAlias = tuple[str, int]
+"""A run's id and a token, as they stand on the wire."""
+
+MOST_IN_FRAME: Final = 500
+BYTES_IN_FRAME: Final = 1024 * 1024
+"""About how many bytes of assignments go into one frame: a worker takes none over 4 MiB."""
+
+
+def one_frame(waiting: deque[wire.Assignment]) -> list[wire.Assignment]:
+    """Take as many as go into one frame, from the left; at least one, if there is any."""
+    taken: list[wire.Assignment] = []
+    size = 0
+    while waiting and len(taken) < MOST_IN_FRAME:
+        size += waiting[0].ByteSize()
+        if size > BYTES_IN_FRAME and taken:
+            break
+        taken.append(waiting.popleft())
+    return taken
+
+
+class Outbox:
+    """What waits to go down one stream; `Line` for the loops."""
+
+    def __init__(self) -> None:
+        self._frame = wire.MemberFrame()
+        self._assignments: deque[wire.Assignment] = deque()
+        self._cancels: dict[_Attempt, wire.Cancel] = {}
+        self._revokes: dict[_Attempt, wire.Revoke] = {}
+        self._follows: dict[_Attempt, wire.Follow] = {}
+        self._acknowledgements: dict[_Attempt, wire.Acknowledgement] = {}
+        self._waiting = asyncio.Event()
+
+    def put(self, frame: wire.MemberFrame) -> None:
+        """Have these single fields in the next frame, in place of unsent ones."""
+        for field, _ in frame.ListFields():
+            plain: Message = self._frame
+            plain.ClearField(field.name)
+        self._frame.MergeFrom(frame)
+        self._waiting.set()
+
+    async def next(self) -> wire.MemberFrame:
+        """The next frame, as soon as there is anything to send."""
+        await self._waiting.wait()
+        self._waiting.clear()
+        frame, self._frame = self._frame, wire.MemberFrame()
+        frame.assignments.extend(one_frame(self._assignments))
+        frame.cancels.extend(_first(self._cancels))
+        frame.revokes.extend(_first(self._revokes))
+        frame.acknowledgements.extend(_first(self._acknowledgements))
+        frame.follows.extend(_first(self._follows))
+        named = (self._cancels, self._revokes, self._acknowledgements, self._follows)
+        if self._assignments or any(named):
+            self._waiting.set()
+        return frame
+
+    def assign(self, assigned: Assigned, known: Known) -> None:
+        """Hand a run out."""
+        self._assignments.append(frames.assignment(assigned, known))
+        self._waiting.set()
+
+    def pass_on(self, frame: wire.MemberFrame) -> None:
+        """Send the assignments, revokes and cancels of a frame that another member made."""
+        self._assignments.extend(frame.assignments)
+        for revoke in frame.revokes:
+            self._revokes[_attempt(revoke.key)] = revoke
+        for cancel in frame.cancels:
+            self._cancel(cancel)
+        self._waiting.set()
+
+    def revoke(self, key: RunKey, token: Token) -> None:
+        """Ask for an assignment back."""
+        self._revokes[str(key.run_id), token] = wire.Revoke(key=frames.key_message(key, token))
+        self._waiting.set()
+
+    def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None:
+        """Have a run ended."""
+        self._cancel(wire.Cancel(key=frames.key_message(key, token), kill=kill))
+        self._waiting.set()
+
+    def demand(self, heads: Sequence[Head]) -> None:
+        """Tell what waits."""
+        self.put(wire.MemberFrame(demand=frames.demand(heads)))
+
+    def reach(self, serial: int, slots: int) -> None:
+        """Tell how far this member goes under grants before the one of this serial."""
+        self.put(wire.MemberFrame(reach=wire.Reach(serial=serial, slots=slots)))
+
+    def follow(self, key: RunKey, token: Token, *, on: bool) -> None:
+        """Have it tell what an attempt writes, or no more."""
+        follow = wire.Follow(key=frames.key_message(key, token), stop=not on)
+        self._follows[_attempt(follow.key)] = follow
+        self._waiting.set()
+
+    def drain(self, *, on: bool) -> None:
+        """Have it take nothing more, or work again."""
+        self.put(wire.MemberFrame(drain=wire.Drain(undrain=not on)))
+
+    def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
+        """Say what became of a result."""
+        verdict = (
+            wire.Acknowledgement.VERDICT_STALE if stale else wire.Acknowledgement.VERDICT_ACCEPTED
+        )
+        told = wire.Acknowledgement(key=frames.key_message(key, token), verdict=verdict)
+        self._acknowledgements[str(key.run_id), token] = told
+        self._waiting.set()
+
+    def dismiss(self, key: wire.AssignmentKey) -> None:
+        """Have the worker forget a result that can't be read, by the key as it came."""
+        answer = wire.Acknowledgement(key=key, verdict=wire.Acknowledgement.VERDICT_STALE)
+        self._acknowledgements[_attempt(key)] = answer
+        self._waiting.set()
+
+    def _cancel(self, told: wire.Cancel) -> None:
+        """Said once; and what is to be killed stays so."""
+        at = _attempt(told.key)
+        told.kill = told.kill or (at in self._cancels and self._cancels[at].kill)
+        self._cancels[at] = told
+
+
+def _attempt(key: wire.AssignmentKey) -> _Attempt:
+    return key.run_id, key.fencing_token
+
+
+def _first(waiting: dict[_Attempt, T]) -> list[T]:
+    """Take as many as go into one frame, in the order in which they came."""
+    return [waiting.pop(at) for at in list(islice(waiting, MOST_IN_FRAME))]

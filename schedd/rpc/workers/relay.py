@@ -1,0 +1,234 @@
+"""Passing things on to workers that are attached to another member, over one hop (PROTOCOL 4).
+
+    Workers ──not attached here──→ Relay ──PeerService.Relay, to all peers at once──→ pass_on
+                                     └── absent everywhere │ passed on │ nobody knows
+
+What is passed on is a frame as it would have gone down the worker's own stream. What comes up
+again is taken in by the member that has the stream.
+
+Invariants
+- One hop: what was relayed is never relayed again.
+- A peer that hangs costs one call's deadline, however many workers it is asked about.
+- "Absent" needs the word of every peer; a peer that doesn't answer may have passed it on.
+- No frame is larger than those of a stream (`outbox`): what doesn't go into one goes in several, at
+  the same time.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final, NoReturn, TypeVar
+
+from schedd.core.ids import IncarnationId, RunId, Token
+from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey
+from schedd.core.runs.records import WorkerView
+from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.remote_workers import Heard
+from schedd.rpc.peers.peers import Peers
+from schedd.rpc.workers import frames, worker_views
+from schedd.rpc.workers.outbox import MOST_IN_FRAME, Outbox, one_frame
+from schedd.runtime.definition_texts import Known
+from schedkit.errors import Unavailable
+from schedkit.tasks import Waker
+from schedproto.v1 import peer_service_pb2 as wire
+from schedproto.v1 import worker_service_pb2 as down
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ANSWER_WITHIN: Final = 0.7
+"""Seconds that a worker has to answer a relayed revoke; less than a peer's deadline."""
+MOST_CANCELS: Final = 1000
+
+
+class Relay:
+    """`Elsewhere` over the peers."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._cancels: dict[tuple[RunKey, Token], tuple[LiveRun, bool]] = {}
+        self._waker = Waker()
+
+    async def assign(self, handed: Sequence[tuple[Assigned, Known]]) -> list[Assigned]:
+        """Pass these on; gives those whose workers are surely attached nowhere."""
+        by_worker: dict[IncarnationId, list[tuple[Assigned, Known]]] = {}
+        for each in handed:
+            if (incarnation := each[0].run.incarnation) is not None:
+                by_worker.setdefault(incarnation, []).append(each)
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(self._hand_on(incarnation, theirs), name=f"hand on {incarnation}")
+                for incarnation, theirs in by_worker.items()
+            ]
+        return [assigned for task in asked for assigned in task.result()]
+
+    async def revoke(
+        self, incarnation: IncarnationId, runs: Sequence[LiveRun]
+    ) -> set[tuple[RunId, Token]]:
+        """Ask for these back; gives those that their worker has answered."""
+        keys = [frames.key_message(run.key, run.token) for run in runs]
+        named = {
+            (key.run_id, key.fencing_token): (run.key.run_id, run.token)
+            for key, run in zip(keys, runs, strict=True)
+        }
+        revokes = [
+            down.MemberFrame(revokes=[down.Revoke(key=key) for key in some]) for some in _cut(keys)
+        ]
+        told = [
+            (answer.key.run_id, answer.key.fencing_token)
+            for answers in await self._ask_each(incarnation, revokes)
+            for response in answers
+            if response is not None
+            for answer in response.revoke_answers
+        ]
+        return {named[at] for at in told if at in named}
+
+    def cancel(self, run: LiveRun, *, kill: bool) -> None:
+        """Have it ended, if its worker is to be found; the scan asks again. One that stands there
+        already is made harder, however many there are.
+        """
+        at = run.key, run.token
+        if at in self._cancels or len(self._cancels) < MOST_CANCELS:
+            _, already = self._cancels.get(at, (run, False))
+            self._cancels[at] = (run, kill or already)
+            self._waker.wake()
+
+    async def heard(self, incarnation: IncarnationId) -> Heard | None:
+        """Its newest heartbeat to one of them."""
+        found = [
+            heard
+            for answer in await self._ask(incarnation, down.MemberFrame())
+            if answer is not None and (heard := _heard(answer)) is not None
+        ]
+        return max(found, key=lambda each: each.at, default=None)
+
+    async def views(self, away: Sequence[Incarnation]) -> Sequence[WorkerView]:
+        """How these stand, by what the members say that hear them."""
+        return await worker_views.asked(self._peers, away)
+
+    async def run(self) -> NoReturn:
+        """Send cancels, for ever."""
+        while True:
+            await self._waker.wait(60.0)
+            cancels, self._cancels = self._cancels, {}
+            by_worker: dict[IncarnationId, list[down.Cancel]] = {}
+            for run, kill in cancels.values():
+                if run.incarnation is not None:
+                    told = down.Cancel(key=frames.key_message(run.key, run.token), kill=kill)
+                    by_worker.setdefault(run.incarnation, []).append(told)
+            async with asyncio.TaskGroup() as group:
+                for incarnation, theirs in by_worker.items():
+                    batches = [down.MemberFrame(cancels=some) for some in _cut(theirs)]
+                    asking = self._ask_each(incarnation, batches)
+                    group.create_task(asking, name=f"cancels for {incarnation}")
+
+    async def _hand_on(
+        self, incarnation: IncarnationId, theirs: Sequence[tuple[Assigned, Known]]
+    ) -> list[Assigned]:
+        """Those of a frame whose worker is surely attached nowhere."""
+        waiting = deque(frames.assignment(assigned, known) for assigned, known in theirs)
+        handed = iter(theirs)
+        batches = []
+        while some := one_frame(waiting):
+            batches.append((some, [assigned for assigned, _ in islice(handed, len(some))]))
+        told = [down.MemberFrame(assignments=some) for some, _ in batches]
+        answers = await self._ask_each(incarnation, told)
+        return [
+            assigned
+            for (_, sent), heard in zip(batches, answers, strict=True)
+            if all(answer is not None and answer.absent for answer in heard)
+            for assigned in sent
+        ]
+
+    async def _ask_each(
+        self, incarnation: IncarnationId, told: Sequence[down.MemberFrame]
+    ) -> list[list[wire.RelayResponse | None]]:
+        """Ask all peers at once about each of these frames."""
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(self._ask(incarnation, frame), name=f"relay for {incarnation}")
+                for frame in told
+            ]
+        return [task.result() for task in asked]
+
+    async def _ask(
+        self, incarnation: IncarnationId, frame: down.MemberFrame
+    ) -> list[wire.RelayResponse | None]:
+        """Ask all peers at once; None for one that didn't answer."""
+        request = wire.RelayRequest(incarnation=str(incarnation), frame=frame)
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(self._one(endpoint, request), name=f"relay to {endpoint}")
+                for endpoint in self._peers.endpoints()
+            ]
+        return [task.result() for task in asked]
+
+    async def _one(self, endpoint: str, request: wire.RelayRequest) -> wire.RelayResponse | None:
+        try:
+            return await self._peers.relay(endpoint, request)
+        except Unavailable as away:
+            log.debug("%s", away)
+            return None
+
+
+async def pass_on(
+    workers: Workers, incarnation: IncarnationId, frame: down.MemberFrame
+) -> wire.RelayResponse:
+    """Pass a frame on to a worker attached here, and wait for its answers to the revokes in it.
+
+    Raises:
+        BadFrame: an item of the frame is out of its bounds.
+    """
+    for name in ("assignments", "revokes", "cancels"):
+        for item in getattr(frame, name):
+            frames.check(item, f"frame.{name}")
+    attached = workers.attached(incarnation)
+    if attached is None or not isinstance(attached.line, Outbox):
+        return wire.RelayResponse(absent=True)
+    if not all(attached.incarnation.may_work_for(each.namespace) for each in frame.assignments):
+        return wire.RelayResponse(absent=True)
+    attached.pushed += sum(max(each.slots, 1) for each in frame.assignments)
+    asked = {_at(each.key): each.key for each in frame.revokes}
+    with workers.answers_to(asked, ANSWER_WITHIN) as question:
+        attached.line.pass_on(frame)
+        await question.settled()
+    settled = [down.RevokeAnswer(key=key) for at, key in asked.items() if at not in question.open]
+    response = wire.RelayResponse(revoke_answers=settled)
+    if attached.heard is not None and not frame.ListFields():
+        response.heartbeat.CopyFrom(_heartbeat(attached.heard))
+    return response
+
+
+def _cut(whole: Sequence[T]) -> list[Sequence[T]]:
+    """In pieces that go into one frame each."""
+    return [whole[at : at + MOST_IN_FRAME] for at in range(0, len(whole), MOST_IN_FRAME)]
+
+
+def _at(key: down.AssignmentKey) -> tuple[RunId, Token]:
+    run, token = frames.key_of(key)
+    return run.run_id, token
+
+
+def _heartbeat(heard: Heard) -> down.Heartbeat:
+    beat = down.Heartbeat(judged_time=frames.stamp(heard.at))
+    beat.holdings.extend(_holdings(heard))
+    return beat
+
+
+def _holdings(heard: Heard) -> Iterable[down.Holding]:
+    for run_id, token in heard.holding:
+        yield down.Holding(key=down.AssignmentKey(run_id=str(run_id), fencing_token=token))
+
+
+def _heard(answer: wire.RelayResponse) -> Heard | None:
+    if not answer.HasField("heartbeat"):
+        return None
+    beat = answer.heartbeat
+    try:
+        return Heard(frames.instant(beat.judged_time), frames.holdings(beat))
+    except frames.BadFrame as bad:
+        log.warning("answer of a member rejected: %s", bad)
+        return None

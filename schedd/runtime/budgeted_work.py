@@ -1,0 +1,64 @@
+"""Computations within a budget of work: a little on the event loop, more in one thread.
+
+A thread holds the interpreter while it computes, for `SWITCH_EVERY` (`schedd/app/daemon`) at a
+time. So one thread delays each turn of the loop by a millisecond, and many would delay it by many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from schedd.core.schedule.work_budget import MUCH, Budget, limited
+
+T = TypeVar("T")
+
+
+async def on_loop(units: int, computation: Callable[[], T]) -> T:
+    """The answer, computed here; after much work others have their turn before it is given. Raises
+    TooMuchWork past so many units.
+    """
+    budget = Budget(units)
+    with limited(budget):
+        answer = computation()
+    if units - budget.left > MUCH:
+        await asyncio.sleep(0)
+    return answer
+
+
+LARGE: Final = 64 * 1024
+"""Bytes of a message whose conversion takes some milliseconds."""
+
+_CONVERTING: Final = ThreadPoolExecutor(1, thread_name_prefix="conversion")
+
+
+async def converted(size: int, conversion: Callable[[], T]) -> T:
+    """Return what a conversion of so many bytes returns: computed here if they are few, else in the
+    one thread for conversions.
+    """
+    if size <= LARGE:
+        return conversion()
+    return await asyncio.get_running_loop().run_in_executor(_CONVERTING, conversion)
+
+
+class ComputingThread:
+    """One thread for pure computations, one after the other. It starts with the first."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+
+    async def run(self, units: int, computation: Callable[[], T]) -> T:
+        """The answer. Raises TooMuchWork past so many units. Cancelling ends the computation."""
+        budget = Budget(units)
+
+        def within() -> T:
+            with limited(budget):
+                return computation()
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, within)
+        except asyncio.CancelledError:
+            budget.end()
+            raise

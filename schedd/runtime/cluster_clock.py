@@ -1,0 +1,165 @@
+"""Cluster time for this member, and whether its database is there: one probe a second.
+
+    store.probe ──→ core/cluster/cluster_time ──→ now()
+            └──→ timeline, and when the last good probe was sent
+
+Invariants
+- A standby, or a server of a lower timeline than was ever seen, is no database of ours: it was
+  replaced, and what it says about time or rows counts for nothing.
+- Whoever meets such a server leaves it: the connections to it are closed.
+- A database that went back, or became another one, is left alone until the tenure that knew it is
+  over (`broken`, `follow`).
+- How long the database has been away is counted from the sending of the last good probe.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Final
+
+from schedd.core.cluster import cluster_time
+from schedd.core.cluster.cluster_time import ClusterTime
+from schedd.core.cluster.data_loss_check import Lineage
+from schedd.core.cluster.shard_map import NO_TIMELINE
+from schedd.core.ids import Timeline
+from schedd.core.runs.records import Probe
+from schedkit.backoff import Backoff
+from schedkit.clock import boottime, utcnow
+from schedkit.errors import DatabaseUnavailable, Unavailable
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+PROBE_EVERY: Final = 1.0
+
+WALL_CLOCK_TOLERANCE: Final = 1.0
+"""Seconds; past them the operator is told."""
+
+
+class DatabaseClock:
+    """The port `ClusterClock`. `probe` is the store's, and so are `reconnect`, which closes the
+    connections that there are, `expects`, which is told of each higher timeline that was seen,
+    `lineage` and `follow`; `clock` gives seconds of CLOCK_BOOTTIME.
+    """
+
+    def __init__(
+        self,
+        probe: Callable[[], Awaitable[Probe]],
+        clock: Callable[[], float] = boottime,
+        *,
+        reconnect: Callable[[], None] = lambda: None,
+        expects: Callable[[Timeline], None] = lambda _: None,
+        lineage: Lineage | None = None,
+        follow: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._lineage = lineage or Lineage()
+        self._follow = follow
+        self._probe = probe
+        self._reconnect = reconnect
+        self._expects = expects
+        self._clock = clock
+        self._time: ClusterTime | None = None
+        self._shown: datetime | None = None
+        self._timeline = NO_TIMELINE
+        self._expected = NO_TIMELINE
+        self._good_at = clock()
+        self._wall_clock_wrong = False
+        backoff = Backoff(initial=0.2, maximum=PROBE_EVERY)
+        self.loop = Loop("cluster clock", self.step, interval=PROBE_EVERY, backoff=backoff)
+
+    def now(self) -> datetime:
+        """Cluster time, UTC.
+
+        Raises:
+            Unavailable: the database was never reached.
+        """
+        if self._time is None:
+            raise DatabaseUnavailable(
+                "PostgreSQL: this member never reached it, so there is no cluster time yet"
+            )
+        now = self._time.now(self._clock())
+        if self._shown is None or now > self._shown:
+            self._shown = now
+        return self._shown
+
+    @property
+    def known(self) -> bool:
+        """Whether the database was ever reached, so that there is cluster time."""
+        return self._time is not None
+
+    @property
+    def timeline(self) -> Timeline:
+        """The database's timeline at the last good probe; 0 before the first."""
+        return self._timeline
+
+    def expect(self, timeline: Timeline) -> None:
+        """Somebody has seen this timeline: servers of a lower one were replaced."""
+        if timeline > self._expected:
+            self._expected = timeline
+            self._expects(timeline)
+
+    @property
+    def broken(self) -> str:
+        """Why the database isn't the one that was known any more; empty: it is."""
+        return self._lineage.broken
+
+    @property
+    def foreign(self) -> str:
+        """Why the database is another cluster's; empty: it isn't."""
+        return self._lineage.foreign
+
+    @property
+    def database(self) -> str:
+        """Id of the cluster whose database it is; empty before the first good probe."""
+        known = self._lineage.known
+        return known.database if known is not None else ""
+
+    def follow(self) -> None:
+        """Nothing of a tenure runs: take the database as it is."""
+        if self.broken:
+            self._follow()
+
+    def away_for(self) -> float:
+        """Seconds since the sending of the last good probe, from the start if there was none."""
+        return self._clock() - self._good_at
+
+    async def step(self) -> None:
+        """Probe once."""
+        sent = self._clock()
+        probe = await self._probe()
+        received = self._clock()
+        self._check(probe)
+        if self._time is None:
+            self._time = cluster_time.begin(sent, received, probe.now)
+        else:
+            self._time = self._time.observe(sent, received, probe.now)
+        self._timeline = probe.timeline
+        self._good_at = sent
+        self._compare_wall_clock(probe.now, received - sent)
+
+    def _check(self, probe: Probe) -> None:
+        if probe.in_recovery:
+            self._reconnect()
+            raise Unavailable("the database is a standby, or still recovers")
+        self.expect(probe.timeline)
+        if probe.timeline < self._expected:
+            self._reconnect()
+            raise Unavailable(
+                f"the database is on timeline {probe.timeline}, and {self._expected} was seen:"
+                " this server was replaced"
+            )
+        if self._timeline not in (NO_TIMELINE, probe.timeline):
+            log.warning("the database went from timeline %d to %d", self._timeline, probe.timeline)
+
+    def _compare_wall_clock(self, told: datetime, trip: float) -> None:
+        off = (utcnow() - told).total_seconds()
+        wrong = abs(off) > WALL_CLOCK_TOLERANCE + trip
+        if wrong and not self._wall_clock_wrong:
+            log.warning(
+                "this host's wall clock is %+.1f s off the database's; nothing depends on it,"
+                " but what is logged here is dated by it",
+                off,
+            )
+        self._wall_clock_wrong = wrong

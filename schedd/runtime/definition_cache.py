@@ -1,0 +1,193 @@
+"""Definitions at hand: read once, compiled once, kept for the newest generation seen of each job.
+
+The database decides with which generation a run is handed out (the assign statement compares it),
+so an old entry here costs a refused draft and a fresh read, never a wrong run.
+
+Invariant: whoever asks is given what was at hand then and what was read for it, whatever others
+forget while it waits for the database. A definition that is missing from an answer can't be read.
+"""
+
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable
+from functools import partial
+from typing import Final
+
+from schedd.core.dispatch.placement import Need, need_of
+from schedd.core.ids import JobId
+from schedd.core.jobs.definition import Definition, Placement, Priority
+from schedd.core.runs.model import LiveRun
+from schedd.core.runs.records import StoredDefinition
+from schedd.core.timers.pre_dispatch import armable
+from schedd.ports import OwnerStore
+from schedd.runtime.definition_texts import ITSELF, Known, Wordings
+from schedd.runtime.owner_work import computed
+from schedkit.set_aside import set_aside
+from schedkit.tasks import in_turns
+
+log = logging.getLogger(__name__)
+
+CAPACITY: Final = 128 * 1024 * 1024
+"""Bytes that definitions at hand take, about; past that the longest unused goes. Of jobs that share
+their words that is 160,000, as many as fall due in a minute at 2,600 a second; of others 30,000.
+"""
+MOST_UNREADABLE: Final = 1_000
+
+
+class Catalogue:
+    """Job → newest known definition."""
+
+    any_late = False
+    """Whether a definition was read whose job wants its late runs told."""
+
+    def __init__(self, store: OwnerStore, capacity: int = CAPACITY) -> None:
+        self._store = store
+        self._capacity = capacity
+        self._known: OrderedDict[JobId, Known] = OrderedDict()
+        self._taken = 0
+        self._sharing: Counter[int] = Counter()
+        """How many of these share their words, by the message that they hold."""
+        self._wordings = Wordings()
+        self._unreadable: dict[JobId, int] = {}
+
+    async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
+        """Definitions at least as new as these generations; those that can't be read are left
+        out, and no others.
+        """
+        found = self._at_hand(wanted)
+        stale = [
+            job
+            for job, generation in wanted.items()
+            if job not in found or found[job].definition.generation < generation
+        ]
+        for job in stale:
+            found.pop(job, None)
+        return found | await self._read(stale)
+
+    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
+        """Definitions at least as new as the attempts of these runs were made from."""
+        wanted: dict[JobId, int] = {}
+        for run in runs:
+            wanted[run.job_id] = max(run.generation, wanted.get(run.job_id, 0))
+        return await self.at_generations(wanted)
+
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+        """The definitions known of these jobs, read if none is. As above."""
+        found = self._at_hand(jobs)
+        return found | await self._read([job for job in jobs if job not in found])
+
+    def knows(self, job: JobId) -> bool:
+        """Whether some definition of it is at hand."""
+        return job in self._known
+
+    def definition_of(self, job: JobId) -> Definition | None:
+        """The one at hand."""
+        known = self._known.get(job)
+        return None if known is None else known.definition
+
+    def priority_of(self, job: JobId) -> Priority:
+        """By the definition at hand, MEDIUM without one."""
+        known = self._known.get(job)
+        return Priority.MEDIUM if known is None else known.definition.priority
+
+    def need_of(self, run: LiveRun) -> Need | None:
+        """What it asks for, where it is known at hand to be a broadcast or a child of one: those
+        don't go by whether anybody has a slot, or by whose.
+        """
+        definition = self.definition_of(run.job_id)
+        if definition is None or definition.placement is not Placement.BROADCAST:
+            return None
+        return need_of(definition, run)
+
+    def early_need_of(self, run: LiveRun) -> Need | None:
+        """What it asks for, if by the definition at hand it may be armed; None without it."""
+        known = self._known.get(run.job_id)
+        if known is None or not armable(run, known.definition, known.compiled):
+            return None
+        return need_of(known.definition, run)
+
+    def known_of(self, job: JobId) -> Known | None:
+        """The one at hand, with its schedule."""
+        return self._known.get(job)
+
+    def paces(self, run: LiveRun) -> bool:
+        """Whether it is a paced one, by the definition at hand; False without it."""
+        definition = self.definition_of(run.job_id)
+        return definition is not None and run.paced_by(definition)
+
+    def slots_of(self, job: JobId) -> int:
+        """That a run of it takes, by the definition at hand; one without it."""
+        definition = self.definition_of(job)
+        return 1 if definition is None else definition.slots
+
+    def clear(self) -> None:
+        """Read all of them anew: generations of a database that lost its tail may come again."""
+        self._known.clear()
+        self._sharing.clear()
+        self._taken = 0
+
+    def forget(self, jobs: Iterable[JobId]) -> None:
+        """Read these anew when they are next wanted."""
+        for job in jobs:
+            self._drop(job)
+
+    def over(self, jobs: Iterable[JobId]) -> None:
+        """A run of each of these has ended: of what runs but once nothing is kept."""
+        self.forget([job for job in jobs if job in self._known and self._known[job].once])
+
+    def _at_hand(self, jobs: Iterable[JobId]) -> dict[JobId, Known]:
+        found = {job: self._known[job] for job in jobs if job in self._known}
+        for job in found:
+            self._known.move_to_end(job)
+        return found
+
+    async def _read(self, jobs: list[JobId]) -> dict[JobId, Known]:
+        """What is read, whoever forgets it meanwhile."""
+        found: dict[JobId, Known] = {}
+        stored = await self._store.definitions(jobs) if jobs else {}
+        async for job, row in in_turns(stored.items()):
+            if (known := await self._take(job, row)) is not None:
+                found[job] = known
+        while self._taken > self._capacity and len(self._known) > 1:
+            self._drop(next(iter(self._known)))
+        return found
+
+    async def _take(self, job: JobId, row: StoredDefinition) -> Known | None:
+        """Keep it. One that can't be read (a newer member's, or of a zone that is no more) is told
+        once and left out: it must not end the loops that serve all others.
+        """
+        known: Known | None = None
+        put_aside = partial(self._set_aside, job, row)  # which tells it once
+        with set_aside("definition", row.name, then=put_aside, logged=False):
+            known = await computed(partial(self._wordings.known, row))
+        if known is None:
+            return None
+        self._keep(job, known)
+        notices = known.definition.notices
+        self.any_late |= notices is not None and notices.late is not None
+        return known
+
+    def _keep(self, job: JobId, known: Known) -> None:
+        self._drop(job)
+        self._known[job] = known
+        words = id(known.spec)
+        self._taken += ITSELF if self._sharing[words] else ITSELF + known.words
+        self._sharing[words] += 1
+
+    def _drop(self, job: JobId) -> None:
+        known = self._known.pop(job, None)
+        if known is None:
+            return
+        words = id(known.spec)
+        self._sharing[words] -= 1
+        self._taken -= ITSELF if self._sharing[words] else ITSELF + known.words
+        if not self._sharing[words]:
+            del self._sharing[words]
+
+    def _set_aside(self, job: JobId, row: StoredDefinition, why: Exception) -> None:
+        self._drop(job)
+        if self._unreadable.get(job) != row.generation:
+            log.error("the definition of job %s can't be read: %s", row.name or job, why)
+        self._unreadable[job] = row.generation
+        while len(self._unreadable) > MOST_UNREADABLE:
+            del self._unreadable[next(iter(self._unreadable))]

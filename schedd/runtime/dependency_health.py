@@ -1,0 +1,140 @@
+"""Judge PostgreSQL and etcd by writes: probes, and the rejections that calls of this member meet.
+
+A probe is sent each 3 s, or each 0.5 s while the dependency rejects: the end is then seen at once.
+A probe without an answer holds a thread of the database, so these aren't sent more often.
+
+    probe ──written──→ healthy, unless a call was rejected in the last 5 s
+        └──failed ───→ a failure: at once if rejected, after 5 s if there was no answer
+    any call ──rejected──→ a failure at once
+
+Invariants
+- A failure keeps its first time until the dependency is healthy again, whatever its cause becomes.
+- Calls may report from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
+from schedkit.clock import boottime, utcnow
+from schedkit.errors import Rejected, Unavailable
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+PROBE_EVERY: Final = 3.0
+PROBE_REJECTED_EVERY: Final = 0.5
+PROBE_WITHIN: Final = 4.0
+UNANSWERED_FOR: Final = 5.0
+"""Seconds without an answer that aren't shown yet: a fail-over, a restart."""
+REJECTED_FOR: Final = 5.0
+"""Seconds that a rejected call counts after it, although a probe succeeds."""
+
+NAMES: Final = {Dependency.POSTGRESQL: "PostgreSQL", Dependency.ETCD: "etcd"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """`began`, `rejected_at`: seconds of CLOCK_BOOTTIME; the latter of a call, 0 for none."""
+
+    failure: DependencyFailure
+    rejected: bool
+    began: float
+    rejected_at: float = 0.0
+
+
+class DependencyHealth:
+    """Of one member."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = boottime,
+        wall: Callable[[], datetime] = utcnow,
+    ) -> None:
+        self._clock = clock
+        self._wall = wall
+        self._troubles: dict[Dependency, _Trouble] = {}
+
+    def failures(self) -> list[DependencyFailure]:
+        """The failures that people should know of now."""
+        now = self._clock()
+        return [
+            trouble.failure
+            for trouble in list(self._troubles.values())
+            if trouble.rejected or now - trouble.began > UNANSWERED_FOR
+        ]
+
+    def rejected(self, dependency: Dependency, error: Rejected) -> None:
+        """A call of this member was rejected."""
+        self._failed(dependency, error, self._clock(), rejected_at=self._clock())
+
+    def probe(self, dependency: Dependency, write: Callable[[], Awaitable[object]]) -> Loop:
+        """The loop that writes to it."""
+
+        async def step() -> float | None:
+            began = self._clock()
+            try:
+                async with asyncio.timeout(PROBE_WITHIN):
+                    await write()
+            except Unavailable as error:
+                self._failed(dependency, error, began)
+            except TimeoutError:
+                name = NAMES[dependency]
+                self._failed(
+                    dependency,
+                    Unavailable(f"{name} didn't answer a write within {PROBE_WITHIN:g} s"),
+                    began,
+                )
+            else:
+                self._succeeded(dependency)
+            trouble = self._troubles.get(dependency)
+            return PROBE_REJECTED_EVERY if trouble is not None and trouble.rejected else None
+
+        return Loop(f"{dependency.value} write probe", step, interval=PROBE_EVERY)
+
+    def _failed(
+        self,
+        dependency: Dependency,
+        error: Unavailable,
+        began: float,
+        *,
+        rejected_at: float = 0.0,
+    ) -> None:
+        before = self._troubles.get(dependency)
+        if before is not None and before.rejected and not isinstance(error, Rejected):
+            rejected_at = before.rejected_at
+        failure = _failure(dependency, error, before.failure.since if before else self._wall())
+        self._troubles[dependency] = _Trouble(
+            failure,
+            isinstance(error, Rejected),
+            before.began if before else began,
+            rejected_at or (before.rejected_at if before else 0.0),
+        )
+        if before is None or before.failure.reason != failure.reason:
+            log.warning(
+                "%s failed: reason=%s cause=%r remedy=%r",
+                NAMES[dependency],
+                failure.reason,
+                failure.cause,
+                failure.remedy,
+            )
+
+    def _succeeded(self, dependency: Dependency) -> None:
+        trouble = self._troubles.get(dependency)
+        if trouble is None or self._clock() - trouble.rejected_at < REJECTED_FOR:
+            return
+        del self._troubles[dependency]
+        lasted = self._clock() - trouble.began
+        log.info("%s recovered: after=%.1fs", NAMES[dependency], lasted)
+
+
+def _failure(dependency: Dependency, error: Unavailable, since: datetime) -> DependencyFailure:
+    cause = error.cause if isinstance(error, Rejected) else str(error)
+    usual = f"Start {NAMES[dependency]}, or repair the network between it and this member"
+    return DependencyFailure(dependency, error.reason, cause, error.remedy or usual, since)

@@ -1,0 +1,444 @@
+"""From the wire's `Job` to the `Definition` that decisions stand on.
+
+A stored definition is the serialised `Job` with only what a person set; defaults are filled in
+here, at each reading, so that there is one place that knows them. What was stored is trusted: it
+was checked first (`validation`).
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.core.dispatch.ready_bucket_ids import LineId, line_id_of
+from schedd.core.ids import JobId
+from schedd.core.jobs.chains import After, When
+from schedd.core.jobs.definition import (
+    CatchUp,
+    CatchUpPolicy,
+    Definition,
+    Delivery,
+    Overlap,
+    Placement,
+    Priority,
+    RetryPolicy,
+)
+from schedd.core.jobs.labels import Match
+from schedd.core.jobs.notifications import LATE_AFTER, Notice, Notices
+from schedd.core.runs.failures import is_grpc_status, kind
+from schedd.core.runs.pools import pool_key
+from schedd.core.runs.records import PinnedCalendar, StoredDefinition
+from schedd.core.schedule import compiled_schedule, local_times
+from schedd.core.schedule.calendars import Calendar, Exclude, Roll, Rules, rules
+from schedd.core.schedule.compiled_schedule import (
+    AtSchedule,
+    Bounds,
+    CompiledSchedule,
+    CronSchedule,
+    EverySchedule,
+    OnDemand,
+    Schedule,
+)
+from schedd.core.schedule.cron import DEBIAN, DIALECT, CronError, Dst, Gap, Pass, ScheduleError
+from schedproto.v1 import calendar_service_pb2, common_pb2, job_pb2
+
+SET_BY_CLUSTER = (
+    "job_id",
+    "generation",
+    "etag",
+    "paused_by",
+    "next_run_at",
+    "created_at",
+    "updated_at",
+    "created_by",
+    "cron_dialect",
+    "runs_made",
+    "calendar_versions",
+    "warnings",
+)
+"""Fields that people read and never write; what they write in them is never stored."""
+
+OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
+"""Fields that say something of a schedule's instants; `on_demand` and `after` have none."""
+
+LEVEL = 8
+"""Of definitions. Members that know less leave a job alone whose definition needs it."""
+
+SINCE_LEVEL_2 = ("max_runs", "pause_after_failures")
+SINCE_LEVEL_3 = ("exclude",)
+SINCE_LEVEL_4 = (
+    *("retry.retry_on", "retry.fail_on", "require", "prefer", "placement"),
+    *("start_deadline", "run_timeout", "heartbeat_timeout"),
+)
+SINCE_LEVEL_5 = ("grpc",)
+SINCE_LEVEL_6 = ("pool", "on_failure", "on_recovery", "on_dead_letter", "on_late")
+SINCE_LEVEL_7 = ("plugin", "python.env_from", "python.limits", "after", "retention")
+SINCE_LEVEL_8 = ("anchor",)
+"""What an owner of the level before would pass over in silence."""
+
+_SINCE: Final[dict[str, list[tuple[int, str]]]] = {}
+"""Field → what of it, or within it, only members of which level know."""
+for _level_of, _paths in (
+    (2, SINCE_LEVEL_2),
+    (3, SINCE_LEVEL_3),
+    (4, SINCE_LEVEL_4),
+    (5, SINCE_LEVEL_5),
+    (6, SINCE_LEVEL_6),
+    (7, SINCE_LEVEL_7),
+    (8, SINCE_LEVEL_8),
+):
+    for _path in _paths:
+        _SINCE.setdefault(_path.partition(".")[0], []).append((_level_of, _path))
+
+_BEFORE_LAST: Final = re.compile(r"\bl-\d", re.IGNORECASE)
+"""`L-3` in an expression: members before level 8 refuse it."""
+
+STANDING = ("paused", "pause_note", "paused_until")
+"""How a job stands; kept beside the definition."""
+
+
+def instant(stamp: Timestamp) -> datetime:
+    """A wire instant as an aware datetime."""
+    return stamp.ToDatetime(tzinfo=UTC)
+
+
+def seconds(duration: Duration) -> timedelta:
+    """A wire duration as a timedelta."""
+    return duration.ToTimedelta()
+
+
+def retention(job: job_pb2.Job) -> timedelta | None:
+    """How long its runs are kept; None: as the cluster is set up."""
+    return seconds(job.retention) if job.HasField("retention") else None
+
+
+def line_id(job: job_pb2.Job, namespace: str) -> LineId:
+    """In which line its runs wait (`core/dispatch/placement.Need`), and whether they may end
+    there.
+    """
+    action = job.WhichOneof("action") or ""
+    needs = (
+        namespace,
+        action,
+        job.python.handler if action == "python" else "",
+        job.plugin.executor if action == "plugin" else "",
+        job.slots or 1,
+        tuple((match.key, tuple(match.any_of)) for match in _matches(job.require)),
+        pool_key(namespace, job.pool),
+        job.placement == job_pb2.PLACEMENT_BROADCAST,
+    )
+    hurried = job.HasField("start_deadline") or job.HasField("run_timeout")
+    paced = job.catch_up.policy == job_pb2.CatchUp.POLICY_ALL
+    return line_id_of(needs, hurried=hurried, paced=paced, late=job.HasField("on_late"))
+
+
+def overlap_of(policy: job_pb2.Overlap.ValueType) -> Overlap | None:
+    """A policy on the wire; None: none was given."""
+    word = job_pb2.Overlap.Name(policy).removeprefix("OVERLAP_")
+    return None if word == "UNSPECIFIED" else Overlap(word)
+
+
+def spec_of(job: job_pb2.Job) -> job_pb2.Job:
+    """What is stored of a job: what a person set, without name and standing, and the dialect that
+    its expressions are read by.
+    """
+    spec = job_pb2.Job()
+    spec.CopyFrom(job)
+    plain: Message = spec
+    for field in (*SET_BY_CLUSTER, *STANDING, "namespace", "name"):
+        plain.ClearField(field)
+    if not spec.exclude.calendars and not spec.exclude.cron:
+        spec.ClearField("exclude")
+    spec = with_instant(spec)
+    if spec.HasField("at"):  # in the milliseconds that everybody sees and asks by
+        spec.at.nanos -= spec.at.nanos % 1_000_000
+    spec.cron_dialect = max(DIALECT if spec.cron else 0, _level(spec))
+    return spec
+
+
+def with_instant(job: job_pb2.Job) -> job_pb2.Job:
+    """The job with `local_at` as the instant `at`; as it is, if that isn't one instant."""
+    if not job.local_at:
+        return job
+    try:
+        local = local_times.read(job.local_at, "at")
+        at = local_times.instant_of(local, job.time_zone, "at")
+    except ScheduleError:
+        return job
+    found = job_pb2.Job()
+    found.CopyFrom(job)
+    found.ClearField("local_at")
+    found.at.FromDatetime(at)
+    return found
+
+
+def _level(spec: job_pb2.Job) -> int:
+    """The least version of definitions that knows all that this one says."""
+    found = [7] if spec.placement == job_pb2.PLACEMENT_BROADCAST else [0]
+    if any(_BEFORE_LAST.search(text) for text in (*spec.cron, *spec.exclude.cron)):
+        found.append(8)
+    if any(map(is_grpc_status, (*spec.retry.retry_on, *spec.retry.fail_on))):
+        found.append(5)
+    for field, _ in spec.ListFields():
+        found += (level for level, path in _SINCE.get(field.name, ()) if _says(spec, path))
+    return max(found)
+
+
+def _says(plain: Message, path: str) -> bool:
+    """Whether the field of this path is given."""
+    *parents, last = path.split(".")
+    for name in parents:
+        plain = getattr(plain, name)
+    field = plain.DESCRIPTOR.fields_by_name[last]
+    return plain.HasField(last) if field.has_presence else bool(getattr(plain, last))
+
+
+def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:
+    """Leave the dialect of a spec as it was: an edit of other things doesn't write `cron` anew."""
+    kept = old.cron_dialect if old.cron_dialect > LEVEL else min(old.cron_dialect, DIALECT)
+    new.cron_dialect = max(kept, _level(new))
+
+
+def check_dialect(spec: job_pb2.Job) -> None:
+    """Raises CronError for a definition of a later version: its instants would only be guessed."""
+    if spec.cron_dialect > LEVEL:
+        problem = f"was stored by version {spec.cron_dialect} of definitions"
+        raise CronError("cron", problem, f"this version knows {LEVEL}: upgrade it")
+
+
+class InvalidSpec(ValueError):
+    """The bytes that are stored of a job aren't a definition."""
+
+
+def stored_spec(spec: bytes) -> job_pb2.Job:
+    """Return the message that is stored of a job. Raises InvalidSpec."""
+    try:
+        return job_pb2.Job.FromString(spec)
+    except DecodeError as error:
+        raise InvalidSpec(
+            f"the stored definition ({len(spec)} bytes in jobs.spec) can't be read: {error};"
+            " delete the job, or restore its row from a backup"
+        ) from None
+
+
+def stored_definition(stored: StoredDefinition, spec: job_pb2.Job | None = None) -> Definition:
+    """Read what is stored of a job; `spec`: its message, if the caller has read that already."""
+    return definition_of(
+        spec or stored_spec(stored.spec),
+        stored.job_id,
+        stored.generation,
+        stored.namespace,
+        stored.name,
+        stored.calendars,
+    )
+
+
+def definition_of(
+    spec: job_pb2.Job,
+    job_id: JobId,
+    generation: int,
+    namespace: str,
+    name: str,
+    calendars: Sequence[PinnedCalendar] = (),
+) -> Definition:
+    """Read a definition; the spec was checked when it was stored. `calendars`: those that it names.
+    Raises ScheduleError if one of them isn't there.
+    """
+    action = spec.WhichOneof("action") or ""
+    return Definition(
+        job_id=job_id,
+        generation=generation,
+        namespace=namespace,
+        name=name,
+        schedule=when(spec),
+        bounds=bounds_of(spec),
+        exclude=_exclude(spec, calendars),
+        catch_up=CatchUp(
+            CatchUpPolicy(
+                _word(job_pb2.CatchUp.Policy.Name(spec.catch_up.policy), "POLICY_", "LATEST")
+            ),
+            _given(spec.catch_up, "window", timedelta(hours=1)),
+        ),
+        max_runs=spec.max_runs,
+        pause_after_failures=spec.pause_after_failures,
+        overlap=overlap_of(spec.overlap) or Overlap.SKIP,
+        overlap_limit=spec.overlap_limit,
+        priority=Priority(spec.priority or Priority.MEDIUM),
+        retry=_retry(spec.retry),
+        delivery=Delivery(
+            _word(job_pb2.Delivery.Name(spec.delivery), "DELIVERY_", "AT_LEAST_ONCE")
+        ),
+        timeout=_given(spec, "timeout", timedelta(hours=1)),
+        start_deadline=_asked(spec, "start_deadline"),
+        run_timeout=_asked(spec, "run_timeout"),
+        heartbeat_timeout=_asked(spec, "heartbeat_timeout"),
+        kill_after=_given(spec, "kill_after", timedelta(seconds=10)),
+        kills_on_lease_lost=spec.on_lease_lost == job_pb2.ON_LEASE_LOST_KILL,
+        slots=spec.slots or 1,
+        action=f"plugin/{spec.plugin.executor}" if action == "plugin" else action,
+        handler=spec.python.handler if action == "python" else "",
+        require=_matches(spec.require),
+        prefer=_matches(spec.prefer),
+        placement=Placement(_word(job_pb2.Placement.Name(spec.placement), "PLACEMENT_", "SPREAD")),
+        pool=pool_key(namespace, spec.pool),
+        notices=notices_of(spec),
+        after=_after(spec),
+    )
+
+
+def _after(spec: job_pb2.Job) -> After | None:
+    if not spec.HasField("after"):
+        return None
+    said = spec.after
+    when = When(_word(job_pb2.After.When.Name(said.when), "WHEN_", "SUCCESS"))
+    return After(tuple(said.jobs), when, said.with_output)
+
+
+def notices_of(spec: job_pb2.Job) -> Notices | None:
+    found = Notices(
+        failure=_notice(spec, "on_failure"),
+        recovery=_notice(spec, "on_recovery"),
+        dead_letter=_notice(spec, "on_dead_letter"),
+        late=_notice(spec, "on_late"),
+    )
+    return None if found == Notices() else found
+
+
+def _notice(spec: job_pb2.Job, field: str) -> Notice | None:
+    plain: Message = spec
+    if not plain.HasField(field):
+        return None
+    said: job_pb2.Notification = getattr(plain, field)
+    return Notice(
+        webhook=said.webhook,
+        command=tuple(said.command),
+        email=tuple(said.email),
+        threshold=said.threshold or 1,
+        silence=seconds(said.silence),
+        after=_given(said, "after", LATE_AFTER),
+    )
+
+
+def _matches(said: Iterable[common_pb2.LabelMatch]) -> tuple[Match, ...]:
+    return tuple(Match(one.key, tuple(one.any_of)) for one in said)
+
+
+def compiled(definition: Definition) -> CompiledSchedule:
+    """The definition's schedule, ready to give instants. Raises ScheduleError for a wrong one."""
+    seed = f"{definition.namespace}/{definition.name}"
+    return compiled_schedule.compile(
+        definition.schedule, seed, definition.job_id, definition.bounds, definition.exclude
+    )
+
+
+def schedule_of(
+    spec: job_pb2.Job,
+    job_id: JobId,
+    namespace: str,
+    name: str,
+    calendars: Sequence[PinnedCalendar] = (),
+) -> CompiledSchedule:
+    """What `compiled` gives of the definition that this is; of its other fields none is read."""
+    seed = f"{namespace}/{name}"
+    exclude = _exclude(spec, calendars)
+    return compiled_schedule.compile(when(spec), seed, job_id, bounds_of(spec), exclude)
+
+
+def bounds_of(spec: job_pb2.Job) -> Bounds:
+    """Between which instants its schedule lasts, and how far each is moved."""
+    return Bounds(
+        start=instant(spec.start) if spec.HasField("start") else None,
+        end=instant(spec.end) if spec.HasField("end") else None,
+        jitter=seconds(spec.jitter),
+    )
+
+
+def when(spec: job_pb2.Job) -> Schedule:
+    """The schedule that it says, before anything is asked of it."""
+    if spec.cron:
+        return CronSchedule(
+            expressions=tuple(spec.cron),
+            zone=spec.time_zone or "UTC",
+            dst=_dst(spec.dst) if spec.HasField("dst") else DEBIAN,
+        )
+    if spec.HasField("every"):
+        anchor = local_times.read(spec.anchor, "anchor") if spec.anchor else None
+        every, phase = seconds(spec.every), seconds(spec.phase)
+        return EverySchedule(every, phase, anchor, spec.time_zone)
+    if spec.local_at:
+        return AtSchedule(local_times.read(spec.local_at, "at"), spec.time_zone)
+    if spec.HasField("at"):
+        return AtSchedule(instant(spec.at))
+    return OnDemand()
+
+
+def _dst(said: job_pb2.DstPolicy) -> Dst:
+    return Dst(
+        gap=Gap(_word(job_pb2.DstPolicy.Gap.Name(said.gap), "GAP_", "RUN_AFTER")),
+        overlap=Pass(_word(job_pb2.DstPolicy.Repeated.Name(said.overlap), "REPEATED_", "FIRST")),
+    )
+
+
+def _exclude(spec: job_pb2.Job, calendars: Sequence[PinnedCalendar]) -> Exclude:
+    pinned = {one.name: one for one in calendars}
+    for name in spec.exclude.calendars:
+        if name not in pinned:
+            raise ScheduleError("exclude.calendars", f"there is no calendar {name!r}")
+    return Exclude(
+        tuple(calendar_of(pinned[name]) for name in spec.exclude.calendars),
+        tuple(spec.exclude.cron),
+        spec.time_zone or "UTC",
+    )
+
+
+@lru_cache(maxsize=1024)
+def calendar_of(pinned: PinnedCalendar) -> Calendar:
+    """A stored version of a calendar, read once for all jobs that use it."""
+    said = calendar_service_pb2.Calendar.FromString(pinned.spec)
+    return Calendar(pinned.name, pinned.version, rules_of(said))
+
+
+def rules_of(said: calendar_service_pb2.Calendar) -> Rules:
+    """What a calendar says. Raises WrongRules."""
+    return rules(
+        dates=said.dates,
+        weekdays=said.weekdays,
+        ranges=[(getattr(span, "from"), span.to) for span in said.ranges],
+        cron=said.cron,
+        zone=said.time_zone,
+        roll=Roll(_word(calendar_service_pb2.Roll.Name(said.roll), "ROLL_", "NONE")),
+    )
+
+
+def _retry(policy: job_pb2.RetryPolicy) -> RetryPolicy:
+    plain = RetryPolicy()
+    return RetryPolicy(
+        max_attempts=policy.max_attempts or plain.max_attempts,
+        backoff=seconds(policy.backoff) if policy.HasField("backoff") else plain.backoff,
+        factor=policy.factor if policy.HasField("factor") else plain.factor,
+        maximum=seconds(policy.max) if policy.HasField("max") else plain.maximum,
+        jitter=policy.jitter if policy.HasField("jitter") else plain.jitter,
+        retry_on=tuple(map(kind, policy.retry_on)),
+        fail_on=tuple(map(kind, policy.fail_on)),
+    )
+
+
+def _given(message: Message, field: str, default: timedelta) -> timedelta:
+    """The duration of this field, zero too; the default where none was given."""
+    return seconds(getattr(message, field)) if message.HasField(field) else default
+
+
+def _asked(message: Message, field: str) -> timedelta | None:
+    """The duration of this field; None where none was given."""
+    return seconds(getattr(message, field)) if message.HasField(field) else None
+
+
+def _word(name: str, prefix: str, default: str) -> str:
+    """An enum's value without its prefix; UNSPECIFIED is the default."""
+    word = name.removeprefix(prefix)
+    return default if word == "UNSPECIFIED" else word

@@ -1,0 +1,23 @@
+"""Computations of an owner, each within a budget of work (`core/schedule/work_budget`): a little on
+the event loop, more in one thread of the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from schedd.core.schedule.work_budget import OF_OWNER, OF_TURN, TooMuchWork
+from schedd.runtime.budgeted_work import ComputingThread, on_loop
+
+T = TypeVar("T")
+
+THREAD: Final = ComputingThread("owner computation")
+
+
+async def computed(computation: Callable[[], T]) -> T:
+    """The answer of a pure computation. Raises TooMuchWork past `OF_OWNER`."""
+    try:
+        return await on_loop(OF_TURN, computation)
+    except TooMuchWork:
+        return await THREAD.run(OF_OWNER, computation)

@@ -1,0 +1,1 @@
+"""Runs that no timer creates: backfills, broadcasts, chains, redrives."""

@@ -1,0 +1,67 @@
+"""Backfills of the owned shards: the next runs of each are made as room for them appears.
+
+    open ones with room, read ──→ one transaction a lane: count what is there, insert ──→ the board
+
+What there is room for is counted on rows, under the lock of the shard, by
+`store/timers/backfill_feed.py`: this loop only asks. It asks often while there is something to
+make, and looks now and then otherwise; a nudge that runs became ready has it look at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from schedd.cluster.owner_transactions import Transactor
+from schedd.dispatch.run_index import Board
+from schedd.ports import ClusterClock, OwnerStore
+from schedkit.clock import boottime
+from schedkit.tasks import Loop
+
+LOOK_EVERY: Final = 1.0
+WHILE_FED: Final = 0.1
+"""Seconds until the next look after one that had something to make."""
+LINGERS: Final = 30
+"""Looks without anything to make after which it is looked now and then: the runs take a while."""
+
+
+class Backfills:
+    """The loop that makes the runs of backfills."""
+
+    def __init__(
+        self, board: Board, store: OwnerStore, transactor: Transactor, clock: ClusterClock
+    ) -> None:
+        self._board = board
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._ready: Callable[[], None] = lambda: None
+        self._lingers = 0
+        self._looked_at = 0.0
+        self.loop = Loop("backfills", self.step, interval=LOOK_EVERY)
+        board.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs became ready."""
+        self._ready = told
+
+    def wake(self) -> None:
+        """A backfill may have been asked for: look now."""
+        self.loop.wake()
+
+    async def step(self) -> float:
+        """Make what there is room for; seconds until the next look."""
+        early = self._looked_at + WHILE_FED - boottime()
+        if early > 0:
+            return early  # nudges come with each trigger of any job
+        self._looked_at = boottime()
+        shards = sorted(self._board.ownership.epochs)
+        wanted = await self._store.backfills(shards) if shards else []
+        if not wanted:
+            self._lingers = max(0, self._lingers - 1)
+            return WHILE_FED if self._lingers else LOOK_EVERY
+        self._lingers = LINGERS
+        made = await self._transactor.rows(wanted, self._store.feed)
+        if self._board.put_runs(made, self._clock.now()):
+            self._ready()
+        return WHILE_FED

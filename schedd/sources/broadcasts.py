@@ -1,0 +1,261 @@
+"""Broadcasts at their owner: who they are for when it is their turn, and their end.
+
+    ready ──who is there, could do it, and hasn't done it──→ dispatch drafts it ─→ children
+    begun ──no child is left, or it is cancelled──one transaction a lane──→ ended, children told
+
+Who ends a child, any member, need not know of its parent: a look at the rows, now and then, and
+soon after an attempt has ended here, is what ends it (`store/dispatch/broadcasts.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.cluster.worker_leases import WorkerLeases
+from schedd.core.dispatch.placement import Need, need_of
+from schedd.core.events import DeadLettered, Emit, EndedUnreported, dead_run
+from schedd.core.ids import Hint
+from schedd.core.jobs.definition import Definition
+from schedd.core.runs.broadcast import Closed, Closing, own, targets
+from schedd.core.runs.deadlines import overdue
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Incarnation, LiveRun
+from schedd.core.runs.pools import Rooms
+from schedd.core.timers.catch_up_limits import Room
+from schedd.dispatch.assignment import Each
+from schedd.dispatch.run_index import Board
+from schedd.dispatch.workers.registry import Workers
+from schedd.ports import ClusterClock, Nudges, OwnerStore
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.records import replace
+from schedkit.set_aside import each
+from schedkit.tasks import Loop
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 500
+"""Broadcasts that are looked at together."""
+LOOKS: Final = 4
+"""In a round, while nobody is there for any of them."""
+FORGET_EVERY: Final = 10.0
+"""Seconds at most that what nobody was there for makes room for the others."""
+CHILDREN_AT_ONCE: Final = 1_000
+"""Past so many children a transaction begins no other broadcast."""
+TRY_EVERY: Final = 1.0
+"""Seconds until those for which nobody was there are looked at again."""
+LOOK_EVERY: Final = 1.0
+LOOK_SOON: Final = 0.1
+"""Seconds between two looks while attempts end here."""
+
+
+class Broadcasts:
+    """Begins broadcasts with dispatch, and ends them."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        workers: Workers,
+        leases: WorkerLeases,
+        store: OwnerStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        nudges: Nudges,
+        emit: Emit,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._workers = workers
+        self._leases = leases
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._nudges = nudges
+        self._emit = emit
+        self._ready: Callable[[], None] = lambda: None
+        self._try_at = 0.0
+        self._nobody: set[Need] = set()
+        """For what nobody was there: others are looked at first, so that each has its turn."""
+        self._forget_at = 0.0
+        self._look_at = 0.0
+        self._ended = self._seen = 0
+        self._next = 0
+        """Where the next look begins: it is at some of them, in turn."""
+        """As of the last look: how many attempts had ended here."""
+        self.loop = Loop("broadcasts", self.step, interval=LOOK_EVERY)
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs became ready."""
+        self._ready = told
+
+    def wake(self) -> None:
+        """One may have been cancelled: look now."""
+        self._look_at = 0.0
+        if self._board.broadcasts:
+            self.loop.wake()
+
+    # -- how they begin --
+
+    async def choose(self, room: Room, rooms: Rooms) -> list[tuple[LiveRun, Known, Each]]:
+        """Take those off the queue whose turn it is, with whom they are for. Those for which nobody
+        is there go on waiting.
+        """
+        now = boottime()
+        if now < self._try_at:
+            return []
+        if now >= self._forget_at:
+            self._forget(now)
+        taken: list[LiveRun] = []
+        chosen: list[tuple[LiveRun, Known, Each]] = []
+        all_seen = False
+        try:
+            there: list[Incarnation] | None = None
+            for _ in range(LOOKS):
+                runs = self._board.ready.take(
+                    AT_ONCE, self._goes, replace(room), pools=rooms.copy()
+                )
+                taken += runs
+                if runs:
+                    there = await self._there() if there is None else there
+                    chosen = await self._looked_at(runs, there)
+                all_seen = len(runs) < AT_ONCE
+                if chosen or all_seen:
+                    break
+        except Unavailable as away:  # the others don't wait for that
+            log.warning("couldn't see whom broadcasts are for: %s", away)
+            self._try_at = boottime() + TRY_EVERY
+            return []
+        finally:  # they wait, until it is known for whom they are
+            for run in taken:
+                self._put_back(run)
+        for run, _, _ in chosen:
+            self._board.ready.discard(run.key.run_id)
+        if not chosen and (taken or self._nobody):
+            self._try_at = boottime() + TRY_EVERY
+            if all_seen:
+                self._forget(boottime())
+        return chosen
+
+    async def _looked_at(
+        self, runs: Sequence[LiveRun], there: Sequence[Incarnation]
+    ) -> list[tuple[LiveRun, Known, Each]]:
+        """Those of these that somebody is there for."""
+        known = await self._catalogue.newest({run.job_id for run in runs})
+        done = await self._store.done([run.key for run in runs])
+        now = self._clock.now()
+        chosen: list[tuple[LiveRun, Known, Each]] = []
+        children = 0
+        for run in runs:
+            entry = known.get(run.job_id)
+            if entry is None or overdue(run, entry.definition, now) is not None:
+                continue  # the scan, or the deadlines' loop, has it
+            need = need_of(entry.definition, run)
+            names = targets(need, there) if need.each else ()
+            if not names:
+                self._nobody.add(need)
+            left = Each(tuple(name for name in names if name not in done.get(run.key.run_id, ())))
+            if left.workers and children < CHILDREN_AT_ONCE:
+                children += len(left.workers)
+                chosen.append((run, entry, left))
+        return chosen
+
+    def _put_back(self, run: LiveRun) -> None:
+        need = self._catalogue.need_of(run)
+        paced = self._catalogue.paces(run) if need is not None else False
+        self._board.ready.add([run], need, paced=paced)
+
+    def _goes(self, need: Need | None, _rank: float) -> bool:
+        return need is not None and need.each and need not in self._nobody
+
+    def _forget(self, now: float) -> None:
+        """Somebody may be there by now for what nobody was there for."""
+        self._nobody.clear()
+        self._forget_at = now + FORGET_EVERY
+
+    async def _there(self) -> list[Incarnation]:
+        """Who lives, is neither drained nor about to leave, wherever it is attached."""
+        here, leaving = self._workers.present(), self._workers.leaving()
+        live = await self._leases.live()
+        return await self._store.there((live | {one.id for one in here}) - leaving)
+
+    # -- how they end --
+
+    async def step(self) -> float:
+        """One look at those that have begun; seconds until the next."""
+        board, now = self._board, boottime()
+        if not board.broadcasts:
+            return LOOK_EVERY
+        if board.ended == self._ended and now < self._look_at:
+            return min(LOOK_SOON, self._look_at - now)
+        keys = [run.key for run in board.broadcasts.values()]
+        first = self._next if self._next < len(keys) else 0
+        if first == 0:
+            self._seen = board.ended
+        self._next = first + AT_ONCE
+        if self._next >= len(keys):  # all of them were looked at
+            self._ended, self._look_at = self._seen, now + LOOK_EVERY
+        over = await self._store.over(keys[first : self._next])
+        begun = [run for key in over if (run := board.broadcasts.get(key.run_id)) is not None]
+        if begun:
+            known = await self._catalogue.of_runs(begun)
+            readable = [run for run in begun if run.job_id in known]
+            await self._close(
+                each("broadcast", readable, lambda run: _closing(run, known[run.job_id].definition))
+            )
+        return LOOK_SOON
+
+    async def _close(self, closings: Sequence[Closing]) -> None:
+        answers = await self._transactor.by_lane(closings, self._store.close)
+        counted = {one.job_id for one in closings if one.pause_after}
+        for answer in answers:
+            if isinstance(answer, Closed):
+                self._closed(answer, counted)
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.error
+
+    def _closed(self, closed: Closed, counted: Collection[object]) -> None:
+        self._tell(closed.ended)
+        for why, count in Counter(why for _, _, why in closed.waited).items():
+            self._emit(EndedUnreported(State.CANCELLED, why, count))
+        for run in closed.cancelled:
+            self._workers.cancel(run, kill=run.killing)
+        waited = [(key.run_id, job) for key, job, _ in closed.waited]
+        gone = [*waited, *((run.key.run_id, run.job_id) for run in closed.ended)]
+        if sum(self._board.forget(*each) for each in gone):
+            self._ready()
+        changed: list[Hint] = [
+            *(run.hint for run in (*closed.ended, *closed.cancelled)),
+            *waited,
+        ]
+        if changed:
+            self._nudges.runs_changed(changed)
+        failed = {
+            (run.job_id, run.shard)
+            for run in closed.ended
+            if run.state is State.FAILED and run.job_id in counted
+        }
+        if failed:  # perhaps once too often
+            self._nudges.jobs_changed(sorted(failed))
+
+    def _tell(self, ended: Sequence[LiveRun]) -> None:
+        states = Counter(run.state for run in ended)
+        for state, count in states.items():
+            reason = Reason.CHILDREN_FAILED if state is State.FAILED else None
+            self._emit(EndedUnreported(state, reason, count))
+        if dead := [run for run in ended if run.state is State.FAILED]:
+            # each is one (`store/dispatch/broadcasts`)
+            letters = tuple(dead_run(run, Reason.CHILDREN_FAILED) for run in dead)
+            self._emit(DeadLettered(letters))
+
+
+def _closing(run: LiveRun, definition: Definition) -> Closing:
+    said = own(run, definition)
+    return Closing(run.key, run.job_id, run.shard, said.pause_after_failures, said.notices)

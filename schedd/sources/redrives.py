@@ -1,0 +1,62 @@
+"""Redrives whose id is hashed to an owned shard: their next runs are made as fast as they may be.
+
+    open ones, read ─→ definitions of the next letters' jobs ─→ one transaction a lane: count what
+    the rate allows, insert ─→ the owners of those jobs are told
+
+The jobs are anybody's: whoever owns them finds the runs as it finds what a person triggers. What
+the rate allows is counted on the redrive's row, by `store/results/redrive_feed.py`: this loop only
+asks.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schedd.cluster.owner_transactions import Transactor
+from schedd.core.runs.redrive import line_of
+from schedd.dispatch.run_index import Board
+from schedd.ports import Nudges, OwnerStore
+from schedd.runtime.definition_cache import Catalogue
+from schedkit.tasks import Loop
+
+LOOK_EVERY: Final = 1.0
+WHILE_FED: Final = 0.1
+"""Seconds until the next look while there is one to feed."""
+
+
+class Redrives:
+    """The loop that makes the runs of redrives."""
+
+    def __init__(
+        self,
+        board: Board,
+        catalogue: Catalogue,
+        store: OwnerStore,
+        transactor: Transactor,
+        nudges: Nudges,
+    ) -> None:
+        self._board = board
+        self._catalogue = catalogue
+        self._store = store
+        self._transactor = transactor
+        self._nudges = nudges
+        self.loop = Loop("redrives", self.step, interval=LOOK_EVERY)
+        board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
+
+    async def step(self) -> float:
+        """Make what may be made now; seconds until the next look."""
+        shards = sorted(self._board.ownership.epochs)
+        wanted = await self._store.redrives(shards) if shards else []
+        if not wanted:
+            return LOOK_EVERY
+        jobs = {job for one in wanted for job in one.jobs}
+        self._catalogue.forget(jobs)  # of other members' jobs nobody tells it when they change
+        known = await self._catalogue.newest(jobs)
+        lines = {job: line_of(entry.definition) for job, entry in known.items()}
+        made = await self._transactor.rows(
+            wanted, lambda claim, mine: self._store.redrive(claim, mine, lines)
+        )
+        if not made:
+            return LOOK_EVERY
+        self._nudges.runs_ready(sorted({run.shard for run in made}))
+        return WHILE_FED

@@ -1,0 +1,1 @@
+"""Rows of the cluster: tenures, shards, fences, workers, events."""

@@ -1,0 +1,131 @@
+"""PostgreSQL as a person would look at it: settings, standbys, what vacuum is held back by, room.
+
+Read with the daemons' own role, which owns nothing and sees its own sessions only: what it may not
+know is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from schedd.core.checkup.facts import DatabaseFacts, Replica, TableFacts
+from schedd.core.ids import Timeline
+from schedd.store.connection.primary_selection import TIMELINE
+from schedd.store.schema import grants, partitions, revisions
+from schedkit.clock import boottime
+
+SETTINGS = (
+    *revisions.TIMEOUTS,
+    "fsync",
+    "full_page_writes",
+    "synchronous_commit",
+    "synchronous_standby_names",
+    "max_connections",
+    "server_version_num",
+    "server_encoding",
+    "search_path",
+)
+
+ROLE = f"""
+SELECT pg_is_in_recovery(),
+    {TIMELINE},
+    (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'),
+    (SELECT age(datfrozenxid) FROM pg_database WHERE datname = current_database())
+"""
+
+OLDEST = """
+SELECT COALESCE(extract(epoch FROM clock_timestamp() - min(began)), 0),
+    (SELECT pg_snapshot_xmax(s)::text::bigint - pg_snapshot_xmin(s)::text::bigint
+     FROM pg_current_snapshot() s)
+FROM (
+    SELECT xact_start FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+    UNION ALL SELECT prepared FROM pg_prepared_xacts
+) t(began)
+"""
+
+TIMELINE_GIVEN = "SELECT schedd_timeline() IS NOT NULL"
+
+REPLICAS = """
+SELECT application_name, COALESCE(state, ''), COALESCE(sync_state, ''),
+    COALESCE(pg_wal_lsn_diff({here}, replay_lsn), 0)::bigint
+FROM pg_stat_replication ORDER BY 1
+"""
+
+ENDS_SESSIONS = """
+SELECT has_function_privilege('pg_terminate_backend(int, bigint)', 'execute')
+    AND has_function_privilege('pg_blocking_pids(int)', 'execute')
+"""
+"""By both a fencer gets past a session of its own role that stopped inside a transaction."""
+
+IDLE_SLOTS = "SELECT slot_name FROM pg_replication_slots WHERE NOT active ORDER BY 1"
+
+SCHEMAS = """
+SELECT ARRAY(
+    SELECT DISTINCT n.nspname::text
+    FROM unnest(%(tables)s::text[]) t(name)
+    JOIN pg_class c ON c.oid = to_regclass(t.name)
+    JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1
+), ARRAY(
+    SELECT n.nspname::text
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relname = ANY (%(tables)s) AND c.relkind IN ('r', 'p')
+    GROUP BY n.nspname HAVING count(*) = cardinality(%(tables)s) ORDER BY 1
+)
+"""
+"""Schemas in which the search path finds `OF_SCHEDD`, and those that have all of them."""
+
+OF_SCHEDD = ["alembic_version", "jobs", "runs", "shards", "timers"]
+
+TABLES = """
+SELECT relname, n_live_tup, n_dead_tup FROM pg_stat_user_tables ORDER BY relname
+"""
+
+MAY_SEE_WAL = "SELECT has_function_privilege('pg_ls_waldir()', 'execute')"
+
+WAL = "SELECT sum(size)::bigint FROM pg_ls_waldir()"
+
+
+def look(connection: Connection) -> DatabaseFacts:
+    """All of it, by one connection."""
+    began = boottime()
+    settings = {
+        name: str(connection.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in SETTINGS
+    }
+    in_recovery, timeline, connections, age = connection.exec_driver_sql(ROLE).one()
+    took = (boottime() - began) / (len(SETTINGS) + 1)
+    oldest, held_back = connection.exec_driver_sql(OLDEST).one()
+    schema = revisions.look(connection)
+    schemas, copies = connection.exec_driver_sql(SCHEMAS, {"tables": OF_SCHEDD}).one()
+    given = in_recovery or connection.exec_driver_sql(TIMELINE_GIVEN).scalar_one()
+    here = "pg_current_wal_lsn()" if given else "sent_lsn"
+    replicas = () if in_recovery else connection.exec_driver_sql(REPLICAS.format(here=here)).all()
+    return DatabaseFacts(
+        version=int(settings["server_version_num"]),
+        settings=settings,
+        in_recovery=in_recovery,
+        timeline=Timeline(timeline),
+        timeline_given=given,
+        lacks=grants.missing(connection),
+        ends_sessions=connection.exec_driver_sql(ENDS_SESSIONS).scalar_one(),
+        connections=connections,
+        replicas=tuple(Replica(*row) for row in replicas),
+        idle_slots=tuple(connection.exec_driver_sql(IDLE_SLOTS).scalars()),
+        oldest_transaction=float(oldest),
+        held_back=held_back,
+        wal=_wal(connection),
+        tables=tuple(TableFacts(*row) for row in connection.exec_driver_sql(TABLES)),
+        age=age,
+        schema=schema.revision or "none",
+        wanted_schema=revisions.head(),
+        schema_admits=schema.admits(),
+        schemas=tuple(schemas),
+        copies=tuple(copies),
+        missing_days=len(partitions.missing_days(connection, 1)),
+        took=took,
+    )
+
+
+def _wal(connection: Connection) -> int | None:
+    if not connection.exec_driver_sql(MAY_SEE_WAL).scalar_one():
+        return None
+    return int(connection.exec_driver_sql(WAL).scalar_one() or 0)

@@ -1,0 +1,134 @@
+"""Rows of cluster events, each written beside its line of the audit log in one transaction.
+
+`transaction` is the id of the writing transaction, so that a stream goes on after a cursor
+(`store/runs/change_stream.py`) without gaps: rows may become visible in another order than their
+ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import Connection
+
+from schedd.core.cluster.cluster_events import MOST_LOST, ClusterEvent, Kind, Losses, LostMember
+from schedd.core.runs.change_stream import Cursor
+from schedd.core.runs.model import AuditEntry
+from schedd.store import audit
+from schedd.store.statements import arrays
+from schedd.store.statements.rows import INCARNATION_COLUMNS, decoded, incarnation
+
+KEPT = "interval '30 days'"
+
+MOST_READ = 200
+
+INSERT = """
+INSERT INTO cluster_events (kind, object, actor, reason, detail)
+SELECT * FROM unnest(%(kinds)s::text[], %(objects)s::text[], %(actors)s::text[],
+    %(reasons)s::text[], %(details)s::text[])
+"""
+
+COLUMNS = "kind, object, actor, reason, detail, id, at"
+
+BETWEEN = f"""
+SELECT {COLUMNS} FROM (
+    SELECT * FROM cluster_events WHERE transaction >= %(from)s AND transaction < %(to)s
+    ORDER BY id DESC LIMIT {MOST_READ}
+) newest ORDER BY id
+"""
+
+AFTER = f"SELECT {COLUMNS} FROM cluster_events WHERE id > %s ORDER BY id LIMIT {MOST_READ}"
+
+LOST_MEMBERS = f"""
+SELECT l.member, l.id, l.fenced_at, l.grpc, l.http, l.version FROM (
+    SELECT DISTINCT ON (member) * FROM tenures
+    WHERE unplanned AND fenced_at > clock_timestamp() - %(kept)s
+    ORDER BY member, fenced_at DESC
+) l
+WHERE NOT EXISTS (SELECT FROM tenures n WHERE n.member = l.member AND n.opened_at > l.opened_at)
+ORDER BY l.fenced_at DESC LIMIT {MOST_LOST}
+"""
+
+LOST_WORKERS = f"""
+SELECT {INCARNATION_COLUMNS} FROM (
+    SELECT DISTINCT ON (worker) * FROM incarnations
+    WHERE unplanned AND lost_at > clock_timestamp() - %(kept)s
+    ORDER BY worker, lost_at DESC
+) l
+WHERE NOT EXISTS (
+    SELECT FROM incarnations n WHERE n.worker = l.worker AND n.started_at > l.started_at
+      AND n.seen_at IS NOT NULL)
+ORDER BY l.lost_at DESC LIMIT {MOST_LOST}
+"""
+
+
+def record(connection: Connection, events: Sequence[ClusterEvent]) -> None:
+    """Write the events, and a line of the audit log for each."""
+    if not events:
+        return
+    connection.exec_driver_sql(
+        INSERT,
+        {
+            "kinds": arrays.texts(event.kind for event in events),
+            "objects": arrays.texts(event.object for event in events),
+            "actors": arrays.texts(event.actor for event in events),
+            "reasons": arrays.texts(event.reason for event in events),
+            "details": arrays.texts(event.detail for event in events),
+        },
+    )
+    audit.write_all(
+        connection,
+        [
+            AuditEntry(
+                event.actor,
+                event.kind,
+                event.object,
+                "ok",
+                event.reason,
+                worker=event.name if event.object.startswith("worker/") else "",
+                after=json.dumps({"note": event.detail}) if event.detail else "",
+            )
+            for event in events
+        ],
+    )
+
+
+def between(connection: Connection, since: Cursor, until: Cursor) -> list[ClusterEvent]:
+    """Return the newest events of transactions from `since` up to `until`, oldest first."""
+    if since.timeline != until.timeline:
+        return []
+    asked = {"from": since.transaction, "to": until.transaction}
+    return decoded("cluster_events", connection.exec_driver_sql(BETWEEN, asked), _event)
+
+
+def after(connection: Connection, id_: int) -> list[ClusterEvent]:
+    """Return the events with greater ids, oldest first."""
+    return decoded("cluster_events", connection.exec_driver_sql(AFTER, (id_,)), _event)
+
+
+def before_term(connection: Connection) -> int:
+    """Return the id before that of the newest change of leader; 0 if there is none."""
+    newest = connection.exec_driver_sql(
+        "SELECT max(id) FROM cluster_events WHERE kind = %s", (Kind.LEADER_CHANGED.value,)
+    ).scalar()
+    return 0 if newest is None else int(newest) - 1
+
+
+def losses(connection: Connection, kept: timedelta) -> Losses:
+    """Return members and workers that were lost within `kept` and have no later registration."""
+    members = connection.exec_driver_sql(LOST_MEMBERS, {"kept": kept})
+    workers = connection.exec_driver_sql(LOST_WORKERS, {"kept": kept})
+    return Losses(
+        tuple(LostMember(*row) for row in members), tuple(incarnation(row) for row in workers)
+    )
+
+
+def prune(connection: Connection) -> None:
+    """Delete events that are older than 30 days."""
+    connection.exec_driver_sql(f"DELETE FROM cluster_events WHERE at < clock_timestamp() - {KEPT}")
+
+
+def _event(row: Sequence[object]) -> ClusterEvent:
+    return ClusterEvent(*row)  # type: ignore[arg-type]  # columns in this order

@@ -1,0 +1,184 @@
+"""Pausing the whole cluster: written under every shard's lock, judged by fire and assign.
+
+    lock all shard rows, ids ascending ─→ the cluster's row ─→ its pause ─→ audit
+
+Invariants (PROTOCOL 3)
+- Whoever pauses holds every shard's row first, so no owner's batch is in flight beside it; the
+  statements that fire and assign read the cluster's row under a shard's lock, so what commits after
+  a pause has seen it.
+- `switched` grows with each pause and each resume: a step of a timer that was reckoned before one
+  of them advances nothing after it.
+- A pause ends no run but those that were inserted early for an instant inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from schedd.core.runs.model import AuditEntry, RunKey
+from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
+from schedd.store import audit
+from schedd.store.connection.database import Database
+from schedd.store.statements.arrays import clean
+from schedd.store.statements.operations import operations
+from schedd.store.timers import run_quota
+from schedkit.records import dataclass, replace
+
+LOOK = """
+SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,
+    p.lost_until, p.caught_up_since
+FROM cluster c LEFT JOIN LATERAL (SELECT * FROM pauses ORDER BY id DESC LIMIT 1) p ON true
+"""
+"""The newest pause alone: however many there were, a look costs the same."""
+
+ALL = """
+SELECT c.switched, p.began, p.paused_by, p.note, p.ended, p.caught_up,
+    p.lost_until, p.caught_up_since
+FROM cluster c LEFT JOIN pauses p ON true ORDER BY p.id
+"""
+
+LOCK_ALL_SHARDS = "SELECT 1 FROM shards ORDER BY id FOR NO KEY UPDATE"
+
+SWITCH = """
+UPDATE cluster SET paused = %s, switched = switched + 1
+"""
+
+BEGIN = """
+INSERT INTO pauses (began, paused_by, note) VALUES (clock_timestamp(), %s, %s)
+"""
+
+END = """
+UPDATE pauses SET ended = clock_timestamp(), caught_up = %s, caught_up_since = %s
+WHERE ended IS NULL
+"""
+
+INSERTED_EARLY = """
+SELECT r.scheduled_at, r.run_id, r.shard, r.job_id FROM runs r
+WHERE r.scheduled_at > %(began)s AND r.scheduled_at <= %(last)s
+  AND r.state = 'PENDING' AND r.losses = 0
+  AND r.trigger = 'SCHEDULE' AND r.parent IS NULL
+ORDER BY r.scheduled_at, r.run_id FOR NO KEY UPDATE
+"""
+
+SKIP = f"""
+WITH early AS ({INSERTED_EARLY}), skipped AS (
+    UPDATE runs r SET state = 'SKIPPED', reason = 'PAUSED', finished_at = clock_timestamp(),
+        excluded_by = %(by)s, fired_by = NULL
+    FROM early e WHERE r.scheduled_at = e.scheduled_at AND r.run_id = e.run_id
+)
+DELETE FROM live l USING early e
+WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
+RETURNING l.scheduled_at, l.run_id
+"""
+
+DOUBTFUL = """
+(SELECT max(LEAST(lost_until, ended)) FROM pauses WHERE id > 0 AND lost_until IS NOT NULL)"""
+"""What was handed out by then may have ended, and been handed out again, in a database that was
+lost. NULL: none ever was. By the index, for it stands among statements that have no other way.
+"""
+
+AuditOf = Callable[[Pauses, Pauses], AuditEntry]
+"""The audit's line for a change from one to the other."""
+
+
+def read(connection: Connection, known: Pauses = NO_PAUSES) -> Pauses:
+    """All pauses there were, read anew only if there are others than the `known` ones."""
+    newest = _pauses(connection, LOOK)
+    if newest.switched == known.switched and _began(newest) == _began(known):
+        return replace(known, all=known.all[:-1] + newest.all)  # its note may be another
+    return _pauses(connection, ALL)
+
+
+def pause(connection: Connection, by: str, note: str, entry: AuditOf) -> Pauses:
+    """Pause the cluster; one that is paused already gets the new note, if there is one; one that
+    recovers has it beside its own, which says what was lost and the way out. Nothing is written
+    where it has that note.
+    """
+    before = locked(connection)
+    if before.present is None:
+        connection.exec_driver_sql(SWITCH, (True,))
+        connection.exec_driver_sql(BEGIN, (clean(by), clean(note)))
+    else:
+        stands, beside = before.present.note, clean(f" ({by}: {note})")
+        said = stands.endswith(beside) if before.present.recovering else stands == clean(note)
+        if said or not note:
+            return before
+        kept = f"{stands}{beside}" if before.present.recovering else clean(note)
+        connection.exec_driver_sql("UPDATE pauses SET note = %s WHERE ended IS NULL", (kept,))
+    return audited(connection, before, entry)
+
+
+def resume(
+    connection: Connection, catch_up: bool | None, since: datetime | None, entry: AuditOf
+) -> Pauses | None:
+    """Let it go on. What was inserted early for an instant of the pause is SKIPPED, unless it is
+    to be caught up. Nothing to do: the cluster isn't paused. None: it recovers, and neither
+    `catch_up` nor `since` was chosen.
+    """
+    before = locked(connection)
+    if before.present is None:
+        return before
+    if before.present.recovering and catch_up is None and since is None:
+        return None
+    connection.exec_driver_sql(END, (bool(catch_up), since))
+    ended = read(connection).all[-1]
+    last = ended.skipped_until()
+    if last is not None:
+        span = {"began": before.present.began, "last": last, "by": clean(ended.told)}
+        skipped = connection.exec_driver_sql(SKIP, span).all()
+        run_quota.give_back(connection, [RunKey(*row) for row in skipped])
+    connection.exec_driver_sql(SWITCH, (False,))
+    return audited(connection, before, entry)
+
+
+def _pauses(connection: Connection, statement: str) -> Pauses:
+    rows = connection.exec_driver_sql(statement).all()
+    return Pauses(rows[0][0], tuple(Pause(*row[1:]) for row in rows if row[1] is not None))
+
+
+def _began(pauses: Pauses) -> datetime | None:
+    """When the newest began: a database that lost its tail may count to the same again."""
+    return pauses.all[-1].began if pauses.all else None
+
+
+def locked(connection: Connection) -> Pauses:
+    """What there is, with every shard's row and the cluster's locked."""
+    connection.exec_driver_sql(LOCK_ALL_SHARDS)
+    connection.exec_driver_sql("SELECT 1 FROM cluster FOR NO KEY UPDATE")
+    return read(connection)
+
+
+def audited(connection: Connection, before: Pauses, entry: AuditOf) -> Pauses:
+    """What there is now, written into the audit."""
+    after = read(connection)
+    audit.write_all(connection, [entry(before, after)])
+    return after
+
+
+@operations("pauses")
+@dataclass(frozen=True, slots=True)
+class PostgresPauseStore:
+    """`schedd.ports.PauseStore` over PostgreSQL."""
+
+    database: Database
+
+    async def read(self, known: Pauses = NO_PAUSES) -> Pauses:
+        """All pauses there were, from what is known and what is new."""
+        return await self.database.call(lambda c: read(c, known))
+
+    async def present(self) -> Pause | None:
+        """The pause that lasts."""
+        return (await self.database.call(lambda c: _pauses(c, LOOK))).present
+
+    async def pause(self, by: str, note: str, entry: AuditOf) -> Pauses:
+        """Nothing fires or starts from the commit on."""
+        return await self.database.call(lambda c: pause(c, by, note, entry))
+
+    async def resume(
+        self, catch_up: bool | None, since: datetime | None, entry: AuditOf
+    ) -> Pauses | None:
+        """Fire and start again; None: it recovers, and what to catch up wasn't chosen."""
+        return await self.database.call(lambda c: resume(c, catch_up, since, entry))

@@ -1,0 +1,35 @@
+"""What the leader looks at now and then: two short statements, whatever the database holds."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from schedd.core.cluster.database_stats import MOST_LETTERS, DatabaseLook
+
+OLDEST = """
+SELECT clock_timestamp(), GREATEST(clock_timestamp() - min(began), interval '0'),
+    pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmin(s) <> pg_snapshot_xmax(s)
+FROM pg_current_snapshot() s, (
+    SELECT xact_start FROM pg_stat_activity
+    WHERE pid <> pg_backend_pid() AND datname = current_database()
+      AND COALESCE(backend_xid, backend_xmin) IS NOT NULL
+      AND backend_type <> 'autovacuum worker'
+    UNION ALL SELECT prepared FROM pg_prepared_xacts WHERE database = current_database()
+    UNION ALL SELECT clock_timestamp()
+) t(began)
+GROUP BY 3, 4
+"""
+"""And the id of the oldest that writes, of which the role may not see when it began."""
+
+LETTERS = f"""
+SELECT count(*) FROM (
+    SELECT FROM dead_letters WHERE settled IS NULL LIMIT {MOST_LETTERS}
+) waiting
+"""
+
+
+def look(connection: Connection) -> DatabaseLook:
+    """One look."""
+    now, oldest, oldest_id, holds = connection.exec_driver_sql(OLDEST).one()
+    letters = connection.exec_driver_sql(LETTERS).scalar_one()
+    return DatabaseLook(now, oldest, oldest_id, holds, letters)

@@ -1,0 +1,247 @@
+"""Tenures, the leader's term, and who owns which shard at which epoch (PROTOCOL 2).
+
+    open_tenure ─→ take ─→ (owner's transactions) ─→ release
+                     ↑ free, one's own, or a fenced tenure's
+    raise_term ─→ fence
+
+Invariants
+- A tenure is the permission to take; the shard row is the fence of every write.
+- `epoch` and `term` only grow, by at least one, and past the seconds since 2024: a restore from a
+  backup can't make them repeat.
+- A shard is taken at the epoch that its taker saw, or not at all; each taking is in `shard_log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from schedd.core.cluster.cluster_events import LEADER, ClusterEvent, Kind, Why
+from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
+from schedd.core.runs.model import Claim, ShardRow, Tenure
+from schedd.store.cluster import cluster_events
+from schedd.store.cluster.fence import lock_shards
+from schedd.store.connection.primary_selection import TIMELINE
+from schedd.store.statements import arrays
+
+FLOOR = "extract(epoch FROM clock_timestamp())::bigint - 1704067200"
+"""Seconds since 2024: above whatever a restored backup can have counted."""
+
+LEAP = 65_536
+"""Epochs that one alarm may skip; a restored database is ahead by `FLOOR` already."""
+
+TAKE = f"""
+WITH taken AS (
+    UPDATE shards s SET owner = %(tenure)s, timeline = %(timeline)s,
+        epoch = GREATEST(s.epoch + 1, {FLOOR})
+    FROM unnest(%(ids)s::int[], %(epochs)s::bigint[]) b(id, epoch)
+    WHERE s.id = b.id AND s.epoch = b.epoch AND %(timeline)s = (SELECT {TIMELINE})
+      AND (s.owner IS NULL OR s.owner = %(tenure)s
+           OR EXISTS (SELECT FROM tenures t WHERE t.id = s.owner AND t.fenced_at IS NOT NULL))
+    RETURNING s.id, s.epoch
+)
+INSERT INTO shard_log (shard, epoch, tenure)
+SELECT id, epoch, %(tenure)s FROM taken ORDER BY id
+RETURNING shard, epoch
+"""
+
+
+def cluster_id(connection: Connection) -> str:
+    """The name that this database gave itself when it was made."""
+    return str(connection.exec_driver_sql("SELECT cluster_id FROM cluster").scalar_one())
+
+
+OPEN = """
+INSERT INTO tenures (id, member, opened_at, grpc, http, version, prefix)
+VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING id
+"""
+
+BEFORE = """
+SELECT unplanned, fenced_at FROM tenures WHERE member = %s AND id <> %s
+ORDER BY opened_at DESC LIMIT 1
+"""
+
+FOREIGN = """
+SELECT DISTINCT t.member FROM tenures t
+WHERE t.prefix <> %(own)s
+  AND t.opened_at > (SELECT min(opened_at) FROM tenures WHERE prefix = %(own)s)
+  AND (t.fenced_at IS NULL OR t.fenced_at > clock_timestamp() - interval '15 min' AND NOT EXISTS (
+      SELECT FROM tenures n
+      WHERE n.member = t.member AND n.opened_at > t.opened_at AND n.prefix = %(own)s))
+ORDER BY t.member LIMIT 20
+"""
+"""A prefix whose claim was written again has a new id, and its members open new tenures under it.
+Tenures from before that are the cluster's own. A running member of another prefix that is fenced
+opens another tenure at once, later than those.
+"""
+
+NAME_OF = "SELECT member FROM tenures WHERE id = %s"
+
+
+def open_tenure(connection: Connection, tenure: Tenure) -> None:
+    """Write the tenure's row; a repetition changes nothing. A lost member returns by it."""
+    name = arrays.clean(tenure.member)
+    opened = connection.exec_driver_sql(
+        OPEN,
+        (
+            tenure.id,
+            name,
+            tenure.opened_at,
+            arrays.clean(tenure.grpc),
+            arrays.clean(tenure.http),
+            arrays.clean(tenure.version),
+            tenure.prefix,
+        ),
+    )
+    if opened.first() is None:
+        return
+    before = connection.exec_driver_sql(BEFORE, (name, tenure.id)).first()
+    if before is not None and before.unplanned:
+        member, since = f"member/{name}", f"lost since {_instant(before.fenced_at)}"
+        event = ClusterEvent(Kind.MEMBER_RETURNED, member, member, detail=since)
+        cluster_events.record(connection, [event])
+
+
+def _instant(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def foreign_members(connection: Connection, prefix: UUID) -> list[str]:
+    """Return members that joined under another etcd prefix while this one was used, and whose
+    tenures ran within the last 15 minutes.
+    """
+    return [str(name) for (name,) in connection.exec_driver_sql(FOREIGN, {"own": prefix})]
+
+
+def unfenced_tenures(connection: Connection) -> list[Tenure]:
+    """All that may still take shards."""
+    rows = connection.exec_driver_sql(
+        "SELECT id, member, opened_at FROM tenures WHERE fenced_at IS NULL ORDER BY id"
+    )
+    return [Tenure(*row) for row in rows]
+
+
+def fenced(connection: Connection, tenures: Sequence[TenureId]) -> frozenset[TenureId]:
+    """Those of these that are fenced."""
+    rows = connection.exec_driver_sql(
+        "SELECT id FROM tenures WHERE id = ANY (%s::uuid[]) AND fenced_at IS NOT NULL",
+        (arrays.ids(tenures),),
+    )
+    return frozenset(TenureId(row[0]) for row in rows)
+
+
+def fence(
+    connection: Connection, tenures: Sequence[TenureId], *, lost: Why | None = None, why: str = ""
+) -> None:
+    """Fence these, ids ascending; one that is fenced keeps its first instant. `lost`: they are
+    losses of members, for this reason; None: a goodbye. `why`: in words.
+    """
+    ids = {"ids": arrays.ids(tenures), "unplanned": lost is not None}
+    connection.exec_driver_sql(
+        "SELECT 1 FROM tenures WHERE id = ANY (%(ids)s::uuid[]) ORDER BY id FOR NO KEY UPDATE", ids
+    )
+    rows = connection.exec_driver_sql(
+        "UPDATE tenures SET fenced_at = clock_timestamp(), unplanned = %(unplanned)s"
+        " WHERE id = ANY (%(ids)s::uuid[]) AND fenced_at IS NULL RETURNING id, member",
+        ids,
+    ).all()
+    if lost is None:
+        return
+    leader = connection.exec_driver_sql(
+        "SELECT t.member FROM term JOIN tenures t ON t.id = term.leader"
+    ).scalar()
+    by_leader = lost is Why.LEASE_EXPIRED and leader
+    cluster_events.record(
+        connection,
+        [
+            ClusterEvent(
+                Kind.MEMBER_LOST,
+                f"member/{member}",
+                f"member/{leader if by_leader else member}",
+                lost.value,
+                why,
+            )
+            for _, member in rows
+        ],
+    )
+
+
+def holds_term(connection: Connection, term: Term) -> bool:
+    """Whether this is still the term; holds it so until the transaction ends."""
+    rows = connection.exec_driver_sql("SELECT 1 FROM term WHERE term = %s FOR SHARE", (term,))
+    return rows.first() is not None
+
+
+def read_term(connection: Connection) -> Term:
+    """The present term; 0 before the first."""
+    return Term(connection.exec_driver_sql("SELECT term FROM term").scalar_one())
+
+
+def raise_term(connection: Connection, seen: Term, leader: TenureId, above: int = 0) -> Term | None:
+    """Compare and set, to more than `above`."""
+    before = connection.exec_driver_sql("SELECT leader FROM term").scalar()
+    raised = connection.exec_driver_sql(
+        f"UPDATE term SET term = GREATEST(term + 1, {FLOOR}, %s), leader = %s"
+        " WHERE term = %s RETURNING term",
+        (above + 1, leader, seen),
+    ).scalar_one_or_none()
+    if raised is None:
+        return None
+    name = connection.exec_driver_sql(NAME_OF, (leader,)).scalar() or str(leader)
+    old = connection.exec_driver_sql(NAME_OF, (before,)).scalar() if before else None
+    detail = f"{name} leads, term {raised}" + (f"; before: {old}" if old else "")
+    event = ClusterEvent(Kind.LEADER_CHANGED, LEADER, f"member/{name}", detail=detail)
+    cluster_events.record(connection, [event])
+    return Term(raised)
+
+
+def read_shards(connection: Connection) -> list[ShardRow]:
+    """All of them, ids ascending."""
+    rows = connection.exec_driver_sql("SELECT id, owner, epoch, timeline FROM shards ORDER BY id")
+    return [ShardRow(*row) for row in rows]
+
+
+def take(
+    connection: Connection, tenure: TenureId, timeline: Timeline, seen: dict[ShardId, Epoch]
+) -> dict[ShardId, Epoch]:
+    """Take what may be taken; nothing for a fenced tenure, or under another timeline."""
+    unfenced = connection.exec_driver_sql(
+        "SELECT 1 FROM tenures WHERE id = %s AND fenced_at IS NULL FOR SHARE", (tenure,)
+    )
+    if unfenced.first() is None:
+        return {}
+    ids = arrays.numbers(seen)
+    connection.exec_driver_sql(
+        "SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE", (ids,)
+    )
+    rows = connection.exec_driver_sql(
+        TAKE,
+        {
+            "tenure": tenure,
+            "timeline": timeline,
+            "ids": ids,
+            "epochs": arrays.numbers(seen.values()),
+        },
+    )
+    return {ShardId(shard): Epoch(epoch) for shard, epoch in rows}
+
+
+def outdo(connection: Connection, shard: ShardId, seen: Epoch) -> None:
+    """Raise the shard's epoch above one that was seen in a token; its owner takes it anew. Not by
+    more than `LEAP`: what a worker says must not use the epochs up.
+    """
+    connection.exec_driver_sql(
+        "UPDATE shards SET epoch = LEAST(%s + 1, epoch + %s) WHERE id = %s AND epoch <= %s",
+        (seen, LEAP, shard, seen),
+    )
+
+
+def release(connection: Connection, claim: Claim) -> None:
+    """Let go of those that are still the claim's; waits for its transactions in flight."""
+    owned = lock_shards(connection, claim)
+    connection.exec_driver_sql(
+        "UPDATE shards SET owner = NULL WHERE id = ANY (%s::int[])", (arrays.numbers(owned),)
+    )

@@ -1,0 +1,264 @@
+"""Marks, and what is done with a database that went back (docs/operations.md, "Restoring").
+
+    mark    cluster.marked_at ← now, each 5 s, under the term
+    begin   all shard rows ─→ the cluster's ─→ a pause from the mark ─→ incarnations lost,
+            backfills ended, redrives stopped ─→ audit
+    end     waiting runs of at_most_once jobs that may have run in what was lost
+
+Invariants
+- Each is one transaction that holds the term of who does it; `term` None: nobody can lead, an
+  operator does it before the members start.
+- A mark grows, where the clock doesn't too.
+- `begin` and `end` may be repeated: what is done stays done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from schedd.core.cluster.data_loss_check import EVERY, Mark
+from schedd.core.ids import JobId, RunId, ShardId, Term
+from schedd.core.runs.model import AuditEntry, RunKey
+from schedd.core.runs.records import StoredDefinition, WaitingRun
+from schedd.core.timers.cluster_pauses import Pause, Pauses
+from schedd.store import audit
+from schedd.store.cluster import cluster_pauses
+from schedd.store.cluster.membership import holds_term
+from schedd.store.connection import database_identity
+from schedd.store.connection.database import Database
+from schedd.store.dispatch import live_run_changes
+from schedd.store.statements import arrays
+from schedd.store.statements.keys import key_arguments, lock_runs
+from schedd.store.statements.operations import operations
+from schedkit.records import dataclass
+
+MARK = f"""
+UPDATE cluster SET marked_at = GREATEST(clock_timestamp(), marked_at + CASE
+    WHEN marked_at > clock_timestamp() + interval '{EVERY} seconds'
+    THEN interval '{EVERY / 2} seconds' ELSE interval '1 microsecond' END)
+WHERE one
+"""
+
+WENT_BACK_TO = """
+SELECT LEAST(clock_timestamp(), COALESCE(c.marked_at, (SELECT min(opened_at) FROM tenures))),
+    COALESCE(%(until)s, clock_timestamp())
+FROM cluster c WHERE c.one
+"""
+"""Without a mark all that wasn't accounted for is of the pause: it may begin with the cluster."""
+
+BEGIN = """
+INSERT INTO pauses (began, paused_by, note, lost_until)
+VALUES (%(began)s, 'schedd', %(note)s, %(until)s)
+"""
+
+TURN = """
+UPDATE pauses SET began = LEAST(began, %(began)s), paused_by = 'schedd', note = %(note)s,
+    lost_until = GREATEST(lost_until, %(until)s)
+WHERE ended IS NULL
+"""
+"""A pause that lasts, of a person or of a `begin` before this one."""
+
+NOBODY_COMES = "LOCK TABLE incarnations IN SHARE ROW EXCLUSIVE MODE"
+
+NOTHING_IN_FLIGHT = "LOCK TABLE runs IN EXCLUSIVE MODE"
+"""A report or refusal that was judged before this has been committed, so `end` sees what it made;
+one that is judged later sees the pause.
+"""
+
+LOSE_ALL = "UPDATE incarnations SET lost_at = clock_timestamp() WHERE lost_at IS NULL"
+
+END_BACKFILLS = """
+UPDATE backfills SET open = false, cancelled_at = clock_timestamp(), cancelled_by = 'schedd'
+WHERE open AND created_at <= %(until)s
+"""
+"""Of the instants that they were still to run some may have run in what was lost. Whoever wants the
+others asks again. Nobody makes runs of them meanwhile: all shards' rows are held.
+"""
+
+STOP_REDRIVES = """
+UPDATE redrives SET open = false, stopped_at = clock_timestamp(), stopped_by = 'schedd',
+    fed_until = NULL
+WHERE open AND created_at <= %(until)s
+"""
+"""What they were still to do may have been done in what was lost; a person may resume them."""
+
+WAITING = """
+SELECT l.shard, l.job_id, l.run_id, l.scheduled_at,
+    r.state <> 'RUNNING' AND r.created_at <= %(until)s
+FROM (
+    SELECT * FROM live
+    WHERE (shard, job_id, run_id) > (%(shard)s, %(job)s::uuid, %(run)s::uuid)
+    ORDER BY shard, job_id, run_id LIMIT %(limit)s
+) l CROSS JOIN LATERAL (
+    SELECT * FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
+) r
+ORDER BY l.shard, l.job_id, l.run_id
+"""
+
+END = """
+WITH b AS MATERIALIZED (
+    SELECT * FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
+), ended AS (
+    UPDATE runs r SET state = 'FAILED', reason = 'WORKER_LOST', error = %(error)s,
+        finished_at = statement_timestamp()
+    FROM b WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.state = ANY ('{PENDING,RETRYING}'::text[])
+    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, r.parent
+), gone AS (
+    DELETE FROM live l USING ended e
+    WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
+), buried AS (
+    INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
+    SELECT run_id, scheduled_at, job_id, %(fingerprint)s FROM ended WHERE parent IS NULL
+    ON CONFLICT DO NOTHING
+)
+SELECT scheduled_at, run_id FROM ended
+"""
+
+_NO_ID = UUID(int=0)
+
+NoteOf = Callable[[datetime, datetime, Pause | None], str]
+"""The note of a recovery: the database went back to, until when it may have gone on, and the pause
+that lasts already."""
+
+
+def read_mark(connection: Connection) -> Mark:
+    """Where the database stands."""
+    found = database_identity.look(connection).mark
+    assert found is not None
+    return found
+
+
+def mark(connection: Connection, term: Term) -> Mark | None:
+    """Make the next one. None: the term is over."""
+    if not holds_term(connection, term):
+        return None
+    connection.exec_driver_sql(MARK)
+    return read_mark(connection)
+
+
+def tell(connection: Connection, term: Term, entry: AuditEntry) -> bool:
+    """A line of the audit. False: the term is over."""
+    if not holds_term(connection, term):
+        return False
+    audit.write_all(connection, [entry])
+    return True
+
+
+def begin(
+    connection: Connection,
+    term: Term | None,
+    until: datetime | None,
+    note: NoteOf,
+    entry: cluster_pauses.AuditOf,
+) -> Pause | None:
+    """Pause the cluster from its newest mark on, and write all workers' incarnations off. None: the
+    term is over. `until` None: it may have gone on until now.
+    """
+    if term is not None and not holds_term(connection, term):
+        return None
+    before = cluster_pauses.locked(connection)
+    began, lost_until = connection.exec_driver_sql(WENT_BACK_TO, {"until": until}).one()
+    present = before.present
+    statement = BEGIN if present is None else TURN
+    values = {
+        "began": began,
+        "until": lost_until,
+        "note": arrays.clean(note(began, lost_until, present)),
+    }
+    connection.exec_driver_sql(statement, values)
+    connection.exec_driver_sql(cluster_pauses.SWITCH, (True,))
+    connection.exec_driver_sql(NOBODY_COMES)
+    connection.exec_driver_sql(NOTHING_IN_FLIGHT)
+    connection.exec_driver_sql(LOSE_ALL)
+    connection.exec_driver_sql(END_BACKFILLS, {"until": lost_until})
+    connection.exec_driver_sql(STOP_REDRIVES, {"until": lost_until})
+    return cluster_pauses.audited(connection, before, entry).present
+
+
+def waiting(
+    connection: Connection, after: WaitingRun | None, until: datetime, limit: int
+) -> list[WaitingRun]:
+    """The next of the live runs. `doubtful`: made by `until`, and not RUNNING."""
+    where = {
+        "shard": after.shard if after else -1,
+        "job": after.job_id if after else _NO_ID,
+        "run": after.key.run_id if after else _NO_ID,
+        "until": until,
+        "limit": limit,
+    }
+    return [
+        WaitingRun(RunKey(at, RunId(run)), JobId(job), ShardId(shard), doubtful)
+        for shard, job, run, at, doubtful in connection.exec_driver_sql(WAITING, where)
+    ]
+
+
+def end(
+    connection: Connection,
+    term: Term | None,
+    keys: Sequence[RunKey],
+    error: str,
+    fingerprint: str,
+) -> int | None:
+    """End those that still wait, as lost; how many they were. None: the term is over."""
+    if term is not None and not holds_term(connection, term):
+        return None
+    arguments = key_arguments(keys)
+    lock_runs(connection, arguments)
+    told = arguments | {"error": arrays.clean(error), "fingerprint": fingerprint}
+    return len(connection.exec_driver_sql(END, told).all())
+
+
+@operations("recovery")
+@dataclass(frozen=True, slots=True)
+class PostgresRecoveryStore:
+    """`schedd.ports.RecoveryStore` over PostgreSQL."""
+
+    database: Database
+
+    async def read_mark(self) -> Mark:
+        """Where the database stands."""
+        return await self.database.call(read_mark)
+
+    async def mark(self, term: Term) -> Mark | None:
+        """Make the next one. None: the term is over."""
+        return await self.database.call(lambda c: mark(c, term))
+
+    async def tell(self, term: Term, entry: AuditEntry) -> bool:
+        """A line of the audit. False: the term is over."""
+        return await self.database.call(lambda c: tell(c, term, entry))
+
+    async def begin(
+        self,
+        term: Term | None,
+        until: datetime | None,
+        note: NoteOf,
+        entry: Callable[[Pauses, Pauses], AuditEntry],
+    ) -> Pause | None:
+        """Pause the cluster from its newest mark on. None: the term is over."""
+        return await self.database.call(lambda c: begin(c, term, until, note, entry))
+
+    async def holding(self) -> Pause | None:
+        """The pause of a recovery that nobody has resumed."""
+        present = (await self.database.call(cluster_pauses.read)).present
+        return present if present is not None and present.recovering else None
+
+    async def waiting(
+        self, after: WaitingRun | None, until: datetime, limit: int
+    ) -> list[WaitingRun]:
+        """The next of the live runs."""
+        return await self.database.call(lambda c: waiting(c, after, until, limit))
+
+    async def definitions(self, jobs: Collection[JobId]) -> dict[JobId, StoredDefinition]:
+        """The present definitions."""
+        return await self.database.call(lambda c: live_run_changes.definitions(c, jobs))
+
+    async def end(
+        self, term: Term | None, keys: Sequence[RunKey], error: str, fingerprint: str
+    ) -> int | None:
+        """End those that still wait, as lost. None: the term is over."""
+        return await self.database.call(lambda c: end(c, term, keys, error, fingerprint))

@@ -1,0 +1,1 @@
+"""Connections to PostgreSQL: pools, transactions, errors, server selection."""

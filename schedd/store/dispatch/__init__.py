@@ -1,0 +1,1 @@
+"""Rows of live runs: assign, overlap, pools, broadcasts."""

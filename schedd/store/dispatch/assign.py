@@ -1,0 +1,378 @@
+"""Assign: hand runs out under new tokens, judged on committed rows by the statement that writes.
+
+    draw tokens ─→ lock run rows in order ─→ one statement: who goes, who is skipped, who waits
+
+Invariants (PROTOCOL 1, 3)
+- Called under the locks of the drafts' shards; tokens are drawn there, and a run's only grows.
+- The timer is joined: its generation is the draft's, and it isn't paused (but for what a person
+  triggered). While the cluster is paused nobody is asked.
+- A run is *admitted* once it has had a token and hasn't ended: at most as many of a job as its
+  policy says (`schedd/core/runs/overlap.py`), the statement's own included; an admitted one isn't
+  asked again.
+- Of a job's drafts only those of one policy are judged in a statement, so that none has to know
+  what becomes of another that goes by its own; the rest wait for the next one.
+- A broadcast is judged as any run, and goes to nobody: its children are made in its stead
+  (`broadcasting`). They go whoever else is there.
+- Of a pool only as many are judged as it has places for (`pooling`).
+- Other runs of a job are looked at if it has any and somebody counts them, and in the batch's own
+  day if all of them are there (`_beside`): otherwise the planner looks at each day that is kept,
+  and for each look anew. A run waits whose row counts others though its draft doesn't.
+- What isn't ready yet is armed: it may start from then on, and its `start_by` is counted from then.
+  It isn't skipped before: what is in its way may be gone by then. And it isn't armed while one of
+  its job waits that is ready before it, for that would be skipped for its sake.
+- `attempt` counts tries, the present one included; the one before moves to `attempts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import field
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, RunId, ShardId, TenureId, Token
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Draft, LiveRun, RunKey
+from schedd.core.runs.pools import PoolKey
+from schedd.store.dispatch import broadcasts, pool_places
+from schedd.store.dispatch.overlap import ADMITTED, APART, NEXT
+from schedd.store.statements import arrays
+from schedd.store.statements.keys import RUNS, Locked, found_in, key_arguments, lock_runs, table_of
+from schedd.store.timers import run_quota
+from schedkit.records import dataclass
+
+BUSY = "COALESCE(((SELECT busy.runs FROM busy) ->> e.job_id::text)::int, 0)"
+"""How many runs of its job are admitted."""
+
+BESIDE = """
+SELECT l.job_id, bool_and(l.scheduled_at >= %(first)s AND l.scheduled_at < %(last)s)
+FROM unnest(%(jobs)s::uuid[], %(shards)s::int[]) j(job_id, shard)
+JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
+GROUP BY l.job_id HAVING count(*) > 1
+"""
+"""Those of these jobs that have more than one live run, and whether all of a job's are of the
+batch's days. Of the rest nobody is admitted but the batch's own. Whoever inserts another meanwhile
+doesn't admit it: that takes the lock of the shard.
+"""
+
+DRAFTS = """unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(jobs)s::uuid[],
+        %(shards)s::int[], %(generations)s::int[], %(tokens)s::bigint[], %(workers)s::text[],
+        %(incarnations)s::uuid[], %(limits)s::int[], %(policies)s::text[], %(patience)s::float8[],
+        %(counted)s::bool[], %(crowded)s::bool[], %(spots)s::tid[])
+      WITH ORDINALITY AS {by}(scheduled_at, run_id, job_id, shard, generation, next_token,
+        next_worker, next_incarnation, job_limit, job_policy, patience, counted, crowded, spot,
+        n)"""
+
+MAY = """r.state IN ('PENDING', 'RETRYING') AND r.token < {by}.next_token
+      AND r.job_id IS NOT DISTINCT FROM {by}.job_id
+      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+      AND NOT (SELECT paused FROM cluster WHERE one)
+      AND ({by}.counted OR CASE WHEN r.overlap IS NULL THEN {by}.job_limit = 0
+        ELSE r.overlap = 'ALLOW' END)"""
+"""Who may be asked: it waits, and its timer `t` is as the owner thinks. (Jobs are compared in a way
+that isn't one to look up an index by.)
+"""
+
+HAND_OUT = """UPDATE {{runs}} r SET state = 'RUNNING', token = d.next_token,
+        generation = d.generation, attempt = r.attempt + 1, assignments = r.assignments + 1,
+        worker = d.next_worker, incarnation = d.next_incarnation,
+        assigned_at = statement_timestamp(),
+        start_by = GREATEST(statement_timestamp(), r.ready_at) + d.patience * interval '1 s',
+        started_at = NULL, finished_at = NULL, exit_code = NULL, reason = NULL, error = '',
+        digest = NULL
+    FROM {source} WHERE {goes} AND {{found_by_d}}
+    RETURNING d.n, {told}r.priority, r.due_at, r.ready_at, r.attempt, r.losses, r.start_by,
+        r.created_at, r.payload IS NOT NULL AS paid"""
+
+HAND_ALL_OUT = HAND_OUT.format(
+    source=DRAFTS.format(by="d")
+    + """
+    JOIN timers t ON t.job_id = d.job_id AND t.shard = d.shard AND t.generation = d.generation""",
+    goes=f"r.token = 0 AND {MAY.format(by='d')}",
+    told="true, ",
+)
+"""ASSIGN of a batch of which nobody had a token yet and nobody has others of its job beside it: who
+may be asked goes.
+"""
+
+ASSIGN = f"""
+WITH b AS MATERIALIZED (
+    SELECT * FROM {DRAFTS.format(by="b")}
+), c AS (  -- may be asked: they wait, and their timer is as the owner thinks
+    SELECT b.*, t.paused, r.ready_at, r.overlap AS said,
+        COALESCE(r.overlap, b.job_policy) AS policy,
+        CASE WHEN r.overlap IS NULL THEN b.job_limit WHEN r.overlap = 'ALLOW' THEN 0 ELSE 1 END
+          AS overlap_limit, r.parent IS NOT NULL AS child,
+        r.state = 'PENDING' AND {run_quota.AS_FRESH.format(r="r")} AS fresh,
+        r.token, r.attempt, r.generation AS made_from, r.state, r.reason,
+        r.worker, r.incarnation, r.assigned_at, r.start_by, r.started_at, r.finished_at,
+        r.exit_code, r.error, r.digest
+    FROM b JOIN timers t ON t.job_id = b.job_id AND t.shard = b.shard
+      AND t.generation = b.generation
+    CROSS JOIN LATERAL (
+        SELECT * FROM {{runs}} r WHERE {{found_by_b}}
+          AND r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s OFFSET 0
+    ) r
+    WHERE {MAY.format(by="b")}
+), busy AS (  -- admitted runs by job, and beside what isn't due yet those that wait before it;
+    -- a map, for a join with it may become a loop over it
+    SELECT jsonb_object_agg(job_id::text, admitted) AS runs FROM (
+        SELECT l.job_id, count(*) AS admitted
+        FROM (
+            SELECT shard, job_id, min(ready_at) AS soonest FROM c
+            WHERE fresh AND overlap_limit > 0 AND crowded GROUP BY shard, job_id
+        ) j
+        JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id
+        JOIN {{others}} x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
+        WHERE x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND NOT {APART}
+          AND ({ADMITTED} OR j.soonest > statement_timestamp() AND x.ready_at < j.soonest)
+        GROUP BY l.job_id
+    ) admitted
+), {{next}}, e AS (
+    SELECT c.*, row_number() OVER mine AS place,
+        c.said IS NOT DISTINCT FROM first_value(c.said) OVER mine AS judged
+    FROM c WINDOW mine AS (PARTITION BY c.job_id, c.fresh, c.child ORDER BY c.n)
+), d AS (
+    SELECT e.*, NOT e.fresh OR e.judged AND CASE
+        WHEN e.overlap_limit = 0 THEN true
+        WHEN e.policy IN ('SKIP', 'ALLOW') THEN {BUSY} + e.place <= e.overlap_limit
+        ELSE {BUSY} = 0 AND COALESCE((SELECT next.runs FROM next) ? e.run_id::text, false)
+        END AS goes
+    FROM e
+), before AS (
+    INSERT INTO attempts (run_id, token, scheduled_at, attempt, generation, state, reason, worker,
+        incarnation, assigned_at, start_by, started_at, finished_at, exit_code, error, digest)
+    SELECT run_id, token, scheduled_at, attempt, made_from,
+        CASE WHEN digest IS NOT NULL AND state = 'RETRYING' THEN 'FAILED' ELSE state END,
+        reason, worker, incarnation, assigned_at, start_by, started_at, finished_at, exit_code,
+        error, digest
+    FROM d WHERE goes AND token > 0
+), assigned AS (
+    {HAND_OUT.format(source="d", goes="d.goes", told="")}
+)
+SELECT n, true, priority, due_at, ready_at, attempt, losses, start_by, created_at, paid
+FROM assigned
+UNION ALL
+SELECT n, CASE WHEN policy = 'SKIP' AND ready_at <= statement_timestamp() THEN false END,
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM d WHERE NOT goes AND judged AND state = 'PENDING'
+ORDER BY n
+"""
+
+LINED_UP = f"""q AS (
+    SELECT job_id, shard, job_policy, paused, max(ready_at) AS as_of FROM c
+    WHERE fresh AND policy NOT IN ('SKIP', 'ALLOW')
+    GROUP BY job_id, shard, job_policy, paused
+), next AS ({NEXT})"""
+"""Jobs whose runs are lined up, and who of them is next."""
+NOBODY = "next AS (SELECT NULL::jsonb AS runs)"
+"""In a batch without such jobs; a run that is of one all the same waits."""
+
+SKIP = f"""
+WITH way AS (  -- by job, the oldest run that is admitted; a map, as above
+    SELECT jsonb_object_agg(j.job_id::text, x.run_id) AS runs
+    FROM unnest(%(jobs)s::uuid[], %(shards)s::int[]) j(job_id, shard)
+    CROSS JOIN LATERAL (
+        SELECT x.run_id FROM live l
+        JOIN runs x ON x.scheduled_at = l.scheduled_at AND x.run_id = l.run_id
+        WHERE l.shard = j.shard AND l.job_id = j.job_id
+          AND x.state IN ('PENDING', 'RUNNING', 'RETRYING') AND {ADMITTED} AND NOT {APART}
+        ORDER BY x.due_at, x.run_id LIMIT 1
+    ) x
+), skipped AS (
+    UPDATE runs r SET state = 'SKIPPED', reason = 'OVERLAP', fired_by = %(tenure)s,
+        finished_at = statement_timestamp(),
+        excluded_by = 'run ' || ((SELECT way.runs FROM way) ->> r.job_id::text)
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
+    WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id AND r.state = 'PENDING'
+    RETURNING r.shard, r.job_id, r.run_id
+)
+DELETE FROM live l USING skipped s
+WHERE l.shard = s.shard AND l.job_id = s.job_id AND l.run_id = s.run_id
+"""
+"""A statement of its own, for it is seldom needed; the decision was made under the same locks."""
+
+PAYLOADS = """
+SELECT r.run_id, r.payload FROM runs r
+JOIN unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
+  ON r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+WHERE r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the drafts."""
+
+    assigned: list[tuple[LiveRun, bool]] = field(default_factory=list)
+    """With whether a payload of its own waits in the row."""
+    ended: list[RunKey] = field(default_factory=list)
+    held: list[RunKey] = field(default_factory=list)
+    """Other runs of their jobs are in their way."""
+    waiting: list[RunKey] = field(default_factory=list)
+    full: list[RunKey] = field(default_factory=list)
+    """Their pools have no room."""
+    begun: list[LiveRun] = field(default_factory=list)
+    """Broadcasts, and their children."""
+
+
+NOTHING = Outcome()
+
+
+def assign(
+    connection: Connection,
+    tenure: TenureId,
+    drafts: Sequence[Draft],
+    next_token: Callable[[ShardId], Token],
+) -> Outcome:
+    """Hand out what may be handed out, in the order of the drafts; a run stands there once."""
+    drafts, full = pool_places.admitted(connection, drafts)
+    outcome = Outcome(full=[draft.key for draft in full])
+    if not drafts:
+        return outcome
+    tokens = [next_token(draft.shard) for draft in drafts]
+    keys = key_arguments([draft.key for draft in drafts])
+    locked = lock_runs(connection, keys)
+    table = table_of(keys, {one.table for one in locked})
+    beside = _beside(connection, keys, drafts)
+    lined_up = any(map(_is_lined_up, drafts))
+    apart = not (beside or lined_up) and all(_is_plain(drafts[one.n - 1], one) for one in locked)
+    others = table if all(beside.values()) else RUNS
+    rows = connection.exec_driver_sql(
+        statement(table, None if apart else others, lined_up),
+        keys | _arguments(drafts, tokens, beside, locked),
+    )
+    handed: list[tuple[LiveRun, PoolKey]] = []
+    begun: dict[RunKey, tuple[str, ...]] = {}
+    told = set()
+    for n, goes, *columns in sorted(rows, key=itemgetter(0)):
+        draft = drafts[n - 1]
+        told.add(draft.key)
+        if goes and draft.targets:
+            begun[draft.key] = draft.targets
+        elif goes:
+            run = _assigned(draft, tokens[n - 1], columns)
+            outcome.assigned.append((run, columns[-1]))
+            handed.append((run, draft.pool))
+        else:
+            (outcome.held if goes is None else outcome.ended).append(draft.key)
+    pool_places.take(connection, handed)
+    if begun:
+        outcome.begun.extend(broadcasts.begin(connection, tenure, begun))
+    if outcome.ended:
+        _skip(connection, tenure, drafts, outcome.ended)
+        counted = {draft.key for draft in drafts if draft.counted}
+        run_quota.give_back(connection, [key for key in outcome.ended if key in counted])
+    outcome.waiting.extend(draft.key for draft in drafts if draft.key not in told)
+    return outcome
+
+
+@lru_cache(maxsize=16)
+def statement(table: str, others: str | None, lined_up: bool) -> str:
+    """ASSIGN of runs that are in this table, beside other runs of their jobs that are in that one;
+    None: there are none.
+    """
+    named = {
+        "runs": table,
+        "found_by_b": found_in(table, "b"),
+        "found_by_d": found_in(table, "d"),
+    }
+    if others is None:
+        return HAND_ALL_OUT.format(**named)
+    return ASSIGN.format(**named, others=others, next=LINED_UP if lined_up else NOBODY)
+
+
+def _beside(
+    connection: Connection, keys: dict[str, object], drafts: Sequence[Draft]
+) -> dict[JobId, bool]:
+    """Jobs of the drafts that have other live runs, if anybody counts them; and whether those are
+    of the drafts' days.
+    """
+    jobs = {draft.job_id: draft.shard for draft in drafts if _is_counted(draft)}
+    if not jobs:
+        return {}
+    of = {"jobs": arrays.ids(jobs), "shards": arrays.numbers(jobs.values())}
+    return dict(map(tuple, connection.exec_driver_sql(BESIDE, keys | of)))
+
+
+def _is_counted(draft: Draft) -> bool:
+    """Whether other runs of its job have a say; by what the owner knows."""
+    if draft.said is None:
+        return draft.overlap_limit > 0
+    return draft.said is not Overlap.ALLOW
+
+
+def _is_plain(draft: Draft, row: Locked) -> bool:
+    """It never had a token, and its row says what its owner thinks."""
+    return row.token == 0 and row.overlap == draft.said
+
+
+def _is_lined_up(draft: Draft) -> bool:
+    return (draft.said or draft.overlap) not in {Overlap.SKIP, Overlap.ALLOW}
+
+
+def _skip(
+    connection: Connection, tenure: TenureId, drafts: Sequence[Draft], ended: Sequence[RunKey]
+) -> None:
+    gone = set(ended)
+    jobs = {draft.job_id: draft.shard for draft in drafts if draft.key in gone}
+    of = {"jobs": arrays.ids(jobs), "shards": arrays.numbers(jobs.values()), "tenure": tenure}
+    connection.exec_driver_sql(SKIP, key_arguments(ended) | of)
+
+
+def payloads(connection: Connection, keys: Sequence[RunKey]) -> dict[RunId, bytes]:
+    """Payloads given with triggers. Read outside of any lock: they never change."""
+    rows = connection.exec_driver_sql(PAYLOADS, key_arguments(keys))
+    return {run_id: bytes(payload) for run_id, payload in rows if payload is not None}
+
+
+def _arguments(
+    drafts: Sequence[Draft],
+    tokens: Sequence[Token],
+    beside: Collection[JobId],
+    locked: Sequence[Locked],
+) -> dict[str, object]:
+    spots: list[str | None] = [None] * len(drafts)
+    for one in locked:
+        spots[one.n - 1] = one.spot
+    return {
+        "spots": arrays.spots(spots),
+        "counted": arrays.flags(map(_is_counted, drafts)),
+        "crowded": arrays.flags(draft.job_id in beside for draft in drafts),
+        "jobs": arrays.ids(draft.job_id for draft in drafts),
+        "shards": arrays.numbers(draft.shard for draft in drafts),
+        "generations": arrays.numbers(draft.generation for draft in drafts),
+        "tokens": arrays.numbers(tokens),
+        "workers": arrays.texts(draft.worker or None for draft in drafts),
+        "incarnations": arrays.ids(draft.incarnation for draft in drafts),
+        "limits": arrays.numbers(draft.overlap_limit for draft in drafts),
+        "policies": arrays.texts(draft.overlap.value for draft in drafts),
+        "patience": arrays.numbers(draft.start_by_after.total_seconds() for draft in drafts),
+    }
+
+
+def _assigned(draft: Draft, token: Token, columns: Sequence[Any]) -> LiveRun:
+    priority, due_at, ready_at, attempt, losses, start_by, created_at, _ = columns
+    return LiveRun(
+        draft.key,
+        draft.job_id,
+        draft.shard,
+        State.RUNNING,
+        Priority(priority),
+        due_at,
+        ready_at,
+        attempt,
+        losses,
+        token,
+        draft.worker,
+        draft.incarnation,
+        start_by,
+        generation=draft.generation,
+        created_at=created_at,
+        parent=draft.parent,
+        target=draft.worker if draft.parent else None,
+    )

@@ -1,0 +1,120 @@
+"""What a scan reads: the live runs of some shards, or which of them have changed since the last.
+
+    a cursor of before ──changed_runs──→ same: as they were, so known   changed: read in full
+    nothing is known   ──live_runs─────→ all of them, in full
+
+A row names the transaction that wrote it (`store/runs/change_stream.py`), so what is as it was
+costs 16 bytes, and not a row of a hundred. What runs counts as changed: scans look after it each
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from schedd.core.dispatch.ready_bucket_ids import HURRIED, TOLD_LATE, line_of
+from schedd.core.ids import RunId, ShardId
+from schedd.core.runs.change_stream import ChangedRuns, Cursor
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import LiveRun
+from schedd.store.cluster.fence import BY_INDEX
+from schedd.store.runs.change_stream import CHANGED, span_since
+from schedd.store.statements import arrays
+from schedd.store.statements.rows import RUN_COLUMNS, RUN_WIDTH, decoded, live_run, run_id_of
+
+LIVE: Final = """
+FROM live l CROSS JOIN LATERAL (
+    SELECT *, xmin FROM runs r WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+    OFFSET 0
+) r
+LEFT JOIN timers t ON t.job_id = l.job_id
+WHERE l.shard = ANY (%(shards)s::int[]) AND r.state = ANY (%(states)s::text[])
+  AND (r.state = 'RUNNING' OR NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+  AND (r.state = 'RUNNING' OR r.ready_at <= %(until)s)
+"""
+
+IN_FULL: Final = f"""
+SELECT {RUN_COLUMNS}, CASE WHEN t.line_generation = t.generation
+    THEN (t.line | CASE WHEN r.generation < t.generation THEN {HURRIED} ELSE 0 END)
+        & CASE WHEN r.told_late THEN {~TOLD_LATE} ELSE -1 END END, COALESCE(t.generation, 0)
+{LIVE}
+"""
+SOME_IN_FULL: Final = f"{IN_FULL} AND l.run_id = ANY (%(of)s::uuid[])"
+
+BY_CHANGE: Final = f"""
+SELECT string_agg(uuid_send(run_id), '') FILTER (WHERE changed),
+    string_agg(uuid_send(run_id), '') FILTER (WHERE NOT changed)
+FROM (
+    SELECT l.run_id, r.state = 'RUNNING' OR {CHANGED.format(row="r")}
+        OR COALESCE({CHANGED.format(row="t")}, false) AS changed
+    {LIVE}
+) l
+"""
+
+ID: Final = 16
+"""Bytes of an id."""
+
+
+def live_runs(
+    connection: Connection,
+    shards: Collection[ShardId],
+    states: Collection[State],
+    until: datetime | None = None,
+    of: Collection[RunId] | None = None,
+) -> list[LiveRun]:
+    """Runs of these shards in these states; waiting ones if they are ready at `until` (None: ever),
+    of a paused job if a person made them. `of`: no others than these.
+    """
+    asked = _asked(shards, states, until)
+    if of is not None:
+        asked["of"] = arrays.ids(of)
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    rows = connection.exec_driver_sql(IN_FULL if of is None else SOME_IN_FULL, asked)
+    return decoded(
+        "runs",
+        rows,
+        lambda row: live_run(row, line=line_of(row[RUN_WIDTH]), of=row[RUN_WIDTH + 1]),
+        run_id_of,
+    )
+
+
+def changed_runs(
+    connection: Connection,
+    shards: Collection[ShardId],
+    states: Collection[State],
+    until: datetime,
+    since: Cursor,
+) -> ChangedRuns | None:
+    """Of the runs that `live_runs` gives, those that may have changed since. None: `since` is no
+    moment of this database's past.
+    """
+    span = span_since(connection, since)
+    if span is None:
+        return None
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    changed, same = connection.exec_driver_sql(
+        BY_CHANGE, {**_asked(shards, states, until), **span}
+    ).one()
+    return ChangedRuns(
+        tuple(RunId(UUID(bytes=one)) for one in _cut(changed)), frozenset(_cut(same))
+    )
+
+
+def _cut(ids: memoryview | None) -> list[bytes]:
+    written = bytes(ids or b"")
+    return [written[at : at + ID] for at in range(0, len(written), ID)]
+
+
+def _asked(
+    shards: Collection[ShardId], states: Collection[State], until: datetime | None
+) -> dict[str, Any]:
+    return {
+        "shards": arrays.numbers(shards),
+        "states": arrays.texts(states),
+        "until": until or datetime.max.replace(tzinfo=UTC),
+    }

@@ -1,0 +1,1 @@
+"""Rows of jobs, calendars, pools and chains."""

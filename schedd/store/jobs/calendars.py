@@ -1,0 +1,357 @@
+"""Calendars: each version of them, and the jobs that are computed with it.
+
+    calendars ──▶ the newest version of each          job_calendars ──▶ a job's own versions
+         └──────── calendar_versions: what each says ───────┘
+
+Invariants
+- What a version says never changes; the numbers of a name only grow, also over its deletion.
+- A job is computed with the versions that are pinned to it. They are written with its definition,
+  under its locks, while the rows of its calendars are held FOR SHARE and still say those versions:
+  so a job is never pinned to one that was replaced or deleted before.
+- Locks: shard, job, timer, then calendars by name. Who changes a calendar holds its row alone.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select, true
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql.selectable import LateralFromClause
+
+from schedd.core.ids import JobId
+from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.records import CalendarRecord, PinnedCalendar
+from schedd.store import audit
+from schedd.store.connection.database import Database
+from schedd.store.schema.calendar_tables import calendar_versions, calendars, job_calendars
+from schedd.store.schema.tables import jobs
+from schedd.store.statements.arrays import clean
+from schedd.store.statements.operations import operations
+from schedd.store.statements.rows import decoded
+from schedkit.records import dataclass, replace
+
+PINNED = """
+LEFT JOIN LATERAL (
+    SELECT array_agg(c.name) AS names, array_agg(c.version) AS versions, array_agg(v.spec) AS specs
+    FROM job_calendars c JOIN calendar_versions v USING (namespace, name, version)
+    WHERE c.job_id = j.job_id
+) pinned ON true
+"""
+"""Beside `jobs j`: the calendars that it is computed with."""
+
+
+def pinned_lateral() -> LateralFromClause:
+    """`PINNED` for statements that are built; with `jobs`, ON true."""
+    both = job_calendars.join(
+        calendar_versions,
+        (calendar_versions.c.namespace == job_calendars.c.namespace)
+        & (calendar_versions.c.name == job_calendars.c.name)
+        & (calendar_versions.c.version == job_calendars.c.version),
+    )
+    return (
+        select(
+            func.array_agg(job_calendars.c.name).label("names"),
+            func.array_agg(job_calendars.c.version).label("versions"),
+            func.array_agg(calendar_versions.c.spec).label("specs"),
+        )
+        .select_from(both)
+        .where(job_calendars.c.job_id == jobs.c.job_id)
+        .lateral("pinned")
+    )
+
+
+def pinned(
+    names: Sequence[str] | None, versions: Sequence[int] | None, specs: Sequence[Any] | None
+) -> tuple[PinnedCalendar, ...]:
+    """From the columns of `PINNED`: all NULL for a job that uses none."""
+    if not names or not versions or not specs:
+        return ()
+    rows = sorted(zip(names, versions, specs, strict=True), key=lambda row: row[0])
+    return tuple(PinnedCalendar(name, version, bytes(spec)) for name, version, spec in rows)
+
+
+def current(
+    connection: Connection, namespace: str, names: Collection[str]
+) -> tuple[PinnedCalendar, ...]:
+    """The newest version of those of these that there are, by name."""
+    both = calendars.join(
+        calendar_versions,
+        (calendar_versions.c.namespace == calendars.c.namespace)
+        & (calendar_versions.c.name == calendars.c.name)
+        & (calendar_versions.c.version == calendars.c.version),
+    )
+    rows = connection.execute(
+        select(calendars.c.name, calendars.c.version, calendar_versions.c.spec)
+        .select_from(both)
+        .where(
+            calendars.c.namespace == clean(namespace),
+            calendars.c.name.in_([clean(name) for name in names]),
+            calendars.c.deleted_at.is_(None),
+        )
+        .order_by(calendars.c.name)
+    )
+    return tuple(PinnedCalendar(name, version, bytes(spec)) for name, version, spec in rows)
+
+
+def pin(
+    connection: Connection, job_id: JobId, namespace: str, wanted: Sequence[PinnedCalendar]
+) -> bool:
+    """Have a job be computed with these; False, and nothing done, if one isn't the newest now."""
+    names = sorted(one.name for one in wanted)
+    rows = connection.execute(
+        select(calendars.c.name, calendars.c.version)
+        .where(
+            calendars.c.namespace == namespace,
+            calendars.c.name.in_(names),
+            calendars.c.deleted_at.is_(None),
+        )
+        .order_by(calendars.c.name)
+        .with_for_update(read=True)
+    )
+    if {tuple(row) for row in rows} != {(one.name, one.version) for one in wanted}:
+        return False
+    forget(connection, job_id)
+    for one in wanted:
+        connection.execute(
+            job_calendars.insert().values(
+                job_id=job_id, name=one.name, namespace=namespace, version=one.version
+            )
+        )
+    return True
+
+
+def forget(connection: Connection, job_id: JobId) -> None:
+    """The job uses none."""
+    connection.execute(job_calendars.delete().where(job_calendars.c.job_id == job_id))
+
+
+def apply_calendar(
+    connection: Connection,
+    namespace: str,
+    name: str,
+    spec: bytes,
+    actor: str,
+    entry: AuditEntry,
+    noted: Callable[[CalendarRecord | None], tuple[str, str]] | None = None,
+) -> CalendarRecord:
+    """Write its next version, unless the newest one says the same. `noted`: what the audit has of
+    it, before and after, by the version before.
+    """
+    connection.execute(
+        insert(calendars)
+        .values(
+            namespace=namespace,
+            name=name,
+            version=0,
+            updated_at=func.clock_timestamp(),
+            updated_by=clean(actor),
+            deleted_at=func.clock_timestamp(),
+        )
+        .on_conflict_do_nothing()
+    )
+    here = (calendars.c.namespace == namespace) & (calendars.c.name == name)
+    connection.execute(select(calendars.c.name).where(here).with_for_update())
+    before = get_calendar(connection, namespace, name)
+    if before is not None and before.spec == spec:
+        return before
+    changed = {"updated_at": func.clock_timestamp(), "updated_by": clean(actor)}
+    version = connection.execute(
+        calendars.update()
+        .where(here)
+        .values(version=calendars.c.version + 1, deleted_at=None, **changed)
+        .returning(calendars.c.version)
+    ).scalar_one()
+    connection.execute(
+        calendar_versions.insert().values(
+            namespace=namespace, name=name, version=version, spec=spec, **changed
+        )
+    )
+    was, now = (entry.before, entry.after) if noted is None else noted(before)
+    audit.write_all(connection, [replace(entry, before=was, after=now)])
+    made = get_calendar(connection, namespace, name)
+    assert made is not None, "it was written in this transaction"
+    return made
+
+
+def get_calendar(
+    connection: Connection, namespace: str, name: str, version: int = 0
+) -> CalendarRecord | None:
+    """The newest version, or the one of this number, also of a deleted calendar."""
+    query = _records().where(
+        calendars.c.namespace == clean(namespace), calendars.c.name == clean(name)
+    )
+    if version:
+        query = query.where(calendar_versions.c.version == version)
+    else:
+        query = query.where(
+            calendar_versions.c.version == calendars.c.version, calendars.c.deleted_at.is_(None)
+        )
+    row = connection.execute(query).first()
+    return None if row is None else _record(row)
+
+
+def list_calendars(
+    connection: Connection, namespace: str, after: str, limit: int
+) -> list[CalendarRecord]:
+    """By name, past `after`."""
+    rows = connection.execute(
+        _records()
+        .where(
+            calendars.c.namespace == clean(namespace),
+            calendars.c.name > clean(after),
+            calendars.c.deleted_at.is_(None),
+            calendar_versions.c.version == calendars.c.version,
+        )
+        .order_by(calendars.c.name)
+        .limit(limit)
+    )
+    return decoded("calendars", rows, _record)
+
+
+def behind(
+    connection: Connection, namespace: str, name: str, version: int, limit: int
+) -> list[JobId]:
+    """Jobs that are computed with an earlier version."""
+    query = _users(namespace, name).where(job_calendars.c.version < version)
+    return [JobId(row.job_id) for row in connection.execute(query.limit(limit))]
+
+
+def delete_calendar(
+    connection: Connection,
+    namespace: str,
+    name: str,
+    entry: AuditEntry,
+    most: int,
+    noted: Callable[[CalendarRecord], str] | None = None,
+) -> bool | list[str]:
+    """Delete it. False: there is none; names (`most` of them): these jobs use it, it stays.
+    `noted`: what the audit has of what went.
+    """
+    here = (calendars.c.namespace == clean(namespace)) & (calendars.c.name == clean(name))
+    found = connection.execute(
+        select(calendars.c.name).where(here, calendars.c.deleted_at.is_(None)).with_for_update()
+    )
+    if found.first() is None:
+        return False
+    users = connection.execute(_users(namespace, name).order_by(jobs.c.name).limit(most))
+    if names := [row.name for row in users]:
+        return names
+    gone = get_calendar(connection, namespace, name)
+    assert gone is not None, "its row is held"
+    connection.execute(calendars.update().where(here).values(deleted_at=func.clock_timestamp()))
+    before = entry.before if noted is None else noted(gone)
+    audit.write_all(connection, [replace(entry, before=before)])
+    return True
+
+
+def _users(namespace: str, name: str) -> Any:
+    """The jobs that are computed with some version of it."""
+    return (
+        select(jobs.c.job_id, jobs.c.name)
+        .select_from(job_calendars.join(jobs, jobs.c.job_id == job_calendars.c.job_id))
+        .where(
+            job_calendars.c.namespace == clean(namespace),
+            job_calendars.c.name == clean(name),
+            jobs.c.deleted_at.is_(None),
+        )
+    )
+
+
+def _records() -> Any:
+    used = (
+        select(
+            func.count().label("jobs"),
+            func.count().filter(job_calendars.c.version < calendars.c.version).label("behind"),
+        )
+        .select_from(job_calendars.join(jobs, jobs.c.job_id == job_calendars.c.job_id))
+        .where(
+            job_calendars.c.namespace == calendars.c.namespace,
+            job_calendars.c.name == calendars.c.name,
+            jobs.c.deleted_at.is_(None),
+        )
+        .lateral("used")
+    )
+    versions = calendars.join(
+        calendar_versions,
+        (calendar_versions.c.namespace == calendars.c.namespace)
+        & (calendar_versions.c.name == calendars.c.name),
+    )
+    return select(
+        calendars.c.namespace,
+        calendars.c.name,
+        calendar_versions.c.version,
+        calendar_versions.c.spec,
+        calendar_versions.c.updated_at,
+        calendar_versions.c.updated_by,
+        used.c.jobs,
+        used.c.behind,
+    ).select_from(versions.join(used, true()))
+
+
+def _record(row: Row[Any]) -> CalendarRecord:
+    return CalendarRecord(
+        row.namespace,
+        row.name,
+        row.version,
+        bytes(row.spec),
+        row.updated_at,
+        row.updated_by,
+        row.jobs,
+        row.behind,
+    )
+
+
+@operations("calendars")
+@dataclass(frozen=True, slots=True)
+class PostgresCalendarStore:
+    """`schedd.ports.CalendarStore` over PostgreSQL."""
+
+    database: Database
+
+    async def current(self, namespace: str, names: Collection[str]) -> tuple[PinnedCalendar, ...]:
+        """The newest version of each."""
+        return await self.database.call(lambda c: current(c, namespace, names))
+
+    async def apply(
+        self,
+        namespace: str,
+        name: str,
+        spec: bytes,
+        actor: str,
+        audit: AuditEntry,
+        noted: Callable[[CalendarRecord | None], tuple[str, str]] | None = None,
+    ) -> CalendarRecord:
+        """Write its next version."""
+        return await self.database.call(
+            lambda c: apply_calendar(c, namespace, name, spec, actor, audit, noted)
+        )
+
+    async def get(self, namespace: str, name: str, version: int = 0) -> CalendarRecord | None:
+        """One version."""
+        return await self.database.call(lambda c: get_calendar(c, namespace, name, version))
+
+    async def list(self, namespace: str, after: str, limit: int) -> list[CalendarRecord]:
+        """By name."""
+        return await self.database.call(lambda c: list_calendars(c, namespace, after, limit))
+
+    async def behind(
+        self, namespace: str, name: str, version: int, limit: int
+    ) -> builtins.list[JobId]:
+        """Jobs that are computed with an earlier version."""
+        return await self.database.call(lambda c: behind(c, namespace, name, version, limit))
+
+    async def delete(
+        self,
+        namespace: str,
+        name: str,
+        audit: AuditEntry,
+        most: int,
+        noted: Callable[[CalendarRecord], str] | None = None,
+    ) -> bool | builtins.list[str]:
+        """False: there is none; names: who uses it."""
+        return await self.database.call(
+            lambda c: delete_calendar(c, namespace, name, audit, most, noted)
+        )

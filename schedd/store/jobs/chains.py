@@ -1,0 +1,129 @@
+"""Who runs after whom: the graph of the chains, which has no cycle (PROTOCOL 5).
+
+    after.jobs ─→ the graph's lock ─→ the parents' timers, shared ─→ no way back ─→ edges
+
+Invariants
+- Whoever adds edges holds the graph's lock from before its first row, so of two that would close a
+  cycle together the second sees the first.
+- A parent stays while a child names it: who adds an edge holds the parent's timer, shared, and who
+  deletes a job holds its timer before it looks for children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from sqlalchemy import Connection, select
+
+from schedd.core.ids import JobId
+from schedd.core.jobs.chains import MOST_ANCESTORS, path_told
+from schedd.core.runs.records import ChainRefused
+from schedd.store.schema.chain_tables import chain_arrivals, chain_edges
+from schedd.store.schema.tables import jobs
+from schedd.store.statements import arrays
+
+_LOCK: Final = 7_420_005
+"""Of the graph, among the advisory locks."""
+
+PARENTS = """
+SELECT j.name, j.job_id FROM jobs j JOIN timers t USING (job_id)
+WHERE j.namespace = %(namespace)s AND j.name = ANY (%(names)s::text[])
+  AND j.deleted_at IS NULL AND NOT j.ephemeral
+ORDER BY t.job_id FOR SHARE OF t
+"""
+
+ABOVE = "SELECT child, parent FROM chain_edges WHERE child = ANY (%(jobs)s::uuid[])"
+
+FORGET_ORPHANS = """
+DELETE FROM chain_arrivals a WHERE NOT EXISTS (
+    SELECT FROM chain_edges e WHERE e.child = a.child AND e.parent = a.parent)
+"""
+
+
+def lock(connection: Connection) -> None:
+    """Be alone in adding edges. Before any row is locked."""
+    connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+
+
+def fault(
+    connection: Connection, job_id: JobId | None, namespace: str, name: str, after: Collection[str]
+) -> ChainRefused | dict[str, JobId]:
+    """Why a job can't run after these; or their ids, and they stay. `job_id` None: a new one. With
+    the graph's lock.
+    """
+    if name in after:
+        return ChainRefused("cycle", path_told([name, name]))
+    rows = connection.exec_driver_sql(
+        PARENTS, {"namespace": arrays.clean(namespace), "names": arrays.texts(after)}
+    )
+    parents = {found: JobId(parent) for found, parent in rows}
+    if missing := sorted(set(after) - parents.keys()):
+        return ChainRefused("parent", ", ".join(name[:140] for name in missing[:5]))
+    way = _way_back(connection, job_id, list(parents.values()))
+    if way is None:
+        return ChainRefused("ancestors", f"{MOST_ANCESTORS:,}")
+    if way:
+        query = select(jobs.c.job_id, jobs.c.name).where(jobs.c.job_id.in_(way))
+        names = {JobId(job): name for job, name in connection.execute(query)}
+        return ChainRefused("cycle", path_told([names[job] for job in way]))
+    return parents
+
+
+def link(connection: Connection, job_id: JobId, parents: Mapping[str, JobId]) -> None:
+    """Have the job run after these alone."""
+    connection.execute(chain_edges.delete().where(chain_edges.c.child == job_id))
+    if parents:
+        rows = [{"child": job_id, "parent": parent} for parent in parents.values()]
+        connection.execute(chain_edges.insert(), rows)
+    mine, others = (
+        chain_arrivals.c.child == job_id,
+        chain_arrivals.c.parent.not_in(list(parents.values())),
+    )
+    connection.execute(chain_arrivals.delete().where(mine, others))
+
+
+def children(connection: Connection, job_id: JobId) -> list[str]:
+    """The names of the jobs that run after this one."""
+    both = chain_edges.join(jobs, jobs.c.job_id == chain_edges.c.child)
+    query = select(jobs.c.name).select_from(both).where(chain_edges.c.parent == job_id)
+    return list(connection.execute(query.order_by(jobs.c.name)).scalars())
+
+
+def forget(connection: Connection, job_id: JobId) -> None:
+    """The job is deleted: nothing arrives at it any more, and what waited for it doesn't."""
+    connection.execute(chain_edges.delete().where(chain_edges.c.child == job_id))
+    connection.execute(chain_arrivals.delete().where(chain_arrivals.c.child == job_id))
+
+
+def forget_orphans(connection: Connection) -> None:
+    """What arrived at a job while it was being deleted, or had its parents taken away."""
+    connection.exec_driver_sql(FORGET_ORPHANS)
+
+
+def _way_back(
+    connection: Connection, job_id: JobId | None, parents: list[JobId]
+) -> list[JobId] | None:
+    """In the order of running: from the job over what runs after it to itself, if it is above one
+    of these. Empty: it isn't; None: there is too much above it.
+    """
+    below: dict[JobId, JobId | None] = dict.fromkeys(parents)
+    frontier = parents
+    while frontier and job_id not in below:
+        found = connection.exec_driver_sql(ABOVE, {"jobs": arrays.ids(frontier)}).all()
+        frontier = []
+        for child, parent in found:
+            if parent not in below:
+                below[parent] = child
+                frontier.append(parent)
+        if len(below) > MOST_ANCESTORS:
+            return None
+    if job_id is None or job_id not in below:
+        return []
+    way, at = [], job_id
+    while True:
+        way.append(at)
+        step = below[at]
+        if step is None:
+            return [*way, job_id]
+        at = step

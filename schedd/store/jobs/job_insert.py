@@ -1,0 +1,101 @@
+"""Jobs of many callers, stored by one statement: jobs, timers, keys.
+
+Invariants
+- What this statement wrote is what `jobs.create_job` writes for each by itself, and reading it
+  gives the records that it was given.
+- A call whose key stands already or comes twice in one batch, or whose name is taken, isn't
+  written here: which answer it gets is for `jobs.create_job` to say.
+- A key is taken with the job that it made, or nothing of the batch is written: one that somebody
+  else takes meanwhile has them all begin anew, each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Connection
+
+from schedd.core.runs.records import ChainRefused, Conflict, Create, JobRecord
+from schedd.store import audit
+from schedd.store.connection.database import Refused
+from schedd.store.jobs import jobs
+from schedd.store.jobs.requested_jobs import wished_columns
+from schedd.store.statements import arrays
+
+CREATE: Final = """
+WITH b AS MATERIALIZED (
+    SELECT * FROM unnest(%(places)s::int[], %(keyspaces)s::text[], %(calls)s::text[],
+        %(keys)s::text[], %(digests)s::bytea[], %(namespaces)s::text[], %(jobs)s::uuid[],
+        %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
+        %(created)s::timestamptz[], %(updated)s::timestamptz[], %(actors)s::text[],
+        %(retentions)s::float8[], %(due)s::timestamptz[], %(nominal)s::timestamptz[],
+        %(line_ids)s::bigint[])
+      AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
+        created_at, updated_at, actor, retention, due_at, nominal, line)
+), stored AS (
+    INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, ephemeral, created_at,
+        created_by, updated_at, pause_note, paused_by, retention)
+    SELECT job_id, namespace, name, shard, generation, spec, false, created_at, actor, updated_at,
+        '', '', justify_hours(retention * interval '1 s')
+    FROM b WHERE NOT EXISTS (
+        SELECT FROM idempotency_keys k
+        WHERE k.namespace = b.keyspace AND k.call = b.call AND k.key = b.key)
+    ORDER BY namespace, name
+    ON CONFLICT (namespace, name) WHERE deleted_at IS NULL AND NOT ephemeral DO NOTHING
+    RETURNING job_id
+), timed AS (
+    INSERT INTO timers (job_id, shard, due_at, nominal, generation, paused, fired, line,
+        line_generation)
+    SELECT job_id, shard, due_at, nominal, generation, false, 0, line, generation
+    FROM b JOIN stored USING (job_id)
+), taken AS (
+    INSERT INTO idempotency_keys (namespace, call, key, digest, made, created_at)
+    SELECT keyspace, call, key, digest, job_id, clock_timestamp()
+    FROM b JOIN stored USING (job_id) WHERE key IS NOT NULL
+    ORDER BY keyspace, call, key
+    ON CONFLICT (namespace, call, key) DO NOTHING RETURNING made
+)
+SELECT place, key IS NULL OR job_id IN (SELECT made FROM taken) FROM b JOIN stored USING (job_id)
+"""
+
+
+def create(connection: Connection, create: Create) -> JobRecord | Conflict | ChainRefused:
+    """One by itself."""
+    return jobs.create_job(connection, create.record, create.key, create.entry)
+
+
+def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, JobRecord]:
+    """The records by their places; those that aren't there are to be judged one by one."""
+    chosen = _first_of_each(creates)
+    rows = connection.exec_driver_sql(CREATE, _columns(creates, chosen)).all()
+    if not all(keyed for _, keyed in rows):
+        raise Refused({})
+    stored = {place: creates[place].record for place, _ in sorted(rows)}
+    audit.write_all(connection, [creates[place].entry for place in stored])
+    return stored
+
+
+def _first_of_each(creates: Sequence[Create]) -> list[int]:
+    """The places of those whose key and name no one before them has."""
+    chosen: list[int] = []
+    seen: set[object] = set()
+    for place, each in enumerate(creates):
+        key, new = each.key, each.record.definition
+        told: list[object] = [("name", arrays.clean(new.namespace), arrays.clean(new.name))]
+        if key is not None:
+            told.append((key.namespace, arrays.clean(key.call), arrays.clean(key.key)))
+        if seen.isdisjoint(told):
+            chosen.append(place)
+        seen.update(told)
+    return chosen
+
+
+def _columns(creates: Sequence[Create], places: Sequence[int]) -> dict[str, object]:
+    chosen = [creates[place] for place in places]
+    records = [each.record for each in chosen]
+    return wished_columns(places, records, [each.key for each in chosen]) | {
+        "updated": arrays.instants(record.updated_at for record in records),
+        "due": arrays.instants(record.due_at for record in records),
+        "nominal": arrays.instants(record.nominal for record in records),
+    }

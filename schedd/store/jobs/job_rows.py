@@ -1,0 +1,194 @@
+"""The rows of a job: locked in one order, read with all that stands beside them, changed together.
+
+    shards ─→ jobs ─→ timers        locked (`lock_job`)
+    jobs + timers + resumptions + pinned calendars ─→ JobRecord
+
+Invariants
+- Definition and timer have the same generation: `change` and `set_timer` raise it, and go together.
+- What never fired is accounted for (`account`) under the lock that its timer was read with.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    case,
+    func,
+    select,
+    true,
+)
+
+from schedd.core.dispatch.ready_bucket_ids import LineId
+from schedd.core.ids import JobId, ShardId, TenureId
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.model import NewRun, Trigger
+from schedd.core.runs.records import JobRecord, StoredDefinition, TimerEdit
+from schedd.store.connection.database import StartOver
+from schedd.store.jobs import calendars
+from schedd.store.schema.tables import jobs, live, resumptions, timers
+from schedd.store.statements import arrays
+from schedd.store.timers.run_insert import insert_run_row
+
+LOCK_SHARDS: Final = """
+SELECT 1 FROM shards WHERE id = ANY (%s::int[]) ORDER BY id FOR NO KEY UPDATE
+"""
+
+
+def lock_job(connection: Connection, job_id: JobId, *others: ShardId) -> int | None:
+    """Lock the job's shard, and these, then the job, then its timer; its generation, None if
+    deleted.
+    """
+    where = select(timers.c.shard).where(timers.c.job_id == job_id)
+    shard = connection.execute(where).scalar_one_or_none()
+    if shard is None:
+        return None
+    connection.exec_driver_sql(LOCK_SHARDS, (arrays.numbers({shard, *others}),))
+    generation = connection.execute(
+        select(jobs.c.generation)
+        .where(jobs.c.job_id == job_id, jobs.c.deleted_at.is_(None))
+        .with_for_update(key_share=True)
+    ).scalar_one_or_none()
+    if generation is None:
+        return None
+    now_in = connection.execute(where.with_for_update(key_share=True)).scalar_one_or_none()
+    if now_in != shard:
+        raise StartOver(f"job {job_id} moved from shard {shard} to {now_in}")
+    return int(generation)
+
+
+def change(connection: Connection, job_id: JobId, **values: Any) -> None:
+    connection.execute(
+        jobs.update()
+        .where(jobs.c.job_id == job_id)
+        .values(generation=jobs.c.generation + 1, updated_at=func.clock_timestamp(), **values)
+    )
+
+
+def set_timer(
+    connection: Connection,
+    job_id: JobId,
+    edit: TimerEdit | None = None,
+    *,
+    paused: bool | None = None,
+    line: LineId | None = None,
+) -> None:
+    """`line`: the edited definition's; None: it is as it was."""
+    same = timers.c.line_generation == timers.c.generation
+    values: dict[str, Any] = {
+        "generation": timers.c.generation + 1,
+        "line": case((same, timers.c.line)) if line is None else line,
+        "line_generation": timers.c.generation + 1,
+    }
+    if edit is not None:
+        values |= _edited(edit)
+    if paused is not None:
+        values["paused"] = paused
+    connection.execute(timers.update().where(timers.c.job_id == job_id).values(**values))
+
+
+def _edited(edit: TimerEdit) -> dict[str, Any]:
+    """Judged on the row: the schedule may have made a run since it was read."""
+    due: Any = timers.c.due_at
+    nominal: Any = timers.c.nominal
+    if edit.reset is not None:
+        due, nominal = edit.reset
+    elif edit.restart is not None:
+        ended = due.is_(None)
+        due = case((ended, edit.restart[0]), else_=due)
+        nominal = case((ended, edit.restart[1]), else_=nominal)
+    if not edit.max_runs:
+        return {"due_at": due, "nominal": nominal, "fired": 0}
+    return {
+        "due_at": case((timers.c.fired >= edit.max_runs, None), else_=due),
+        "nominal": nominal,
+    }
+
+
+def account(
+    connection: Connection,
+    job_id: JobId,
+    generation: int,
+    fold: NewRun,
+    tenure: TenureId | None = None,
+) -> None:
+    where = select(timers.c.shard).where(timers.c.job_id == job_id)
+    shard = ShardId(connection.execute(where).scalar_one())
+    insert_run_row(
+        connection,
+        job_id,
+        shard,
+        generation,
+        fold,
+        Trigger.SCHEDULE,
+        Priority.MEDIUM,
+        fired_by=tenure,
+    )
+
+
+def stored(connection: Connection, job_id: JobId) -> JobRecord:
+    return record_of(connection.execute(_OF_ID, {"wanted": job_id}).one())
+
+
+def records() -> Select[Any]:
+    early = select(func.array_agg(live.c.scheduled_at)).where(
+        live.c.shard == timers.c.shard,
+        live.c.job_id == timers.c.job_id,
+        live.c.scheduled_at > func.clock_timestamp(),
+    )
+    pinned = calendars.pinned_lateral()
+    return select(
+        jobs,
+        timers.c.due_at,
+        timers.c.nominal,
+        func.coalesce(timers.c.paused, False).label("paused"),
+        func.coalesce(timers.c.fired, 0).label("fired"),
+        resumptions.c.resume_at,
+        early.correlate(timers).scalar_subquery().label("early"),
+        pinned.c.names,
+        pinned.c.versions,
+        pinned.c.specs,
+    ).select_from(
+        jobs.outerjoin(timers, timers.c.job_id == jobs.c.job_id)
+        .outerjoin(resumptions, resumptions.c.job_id == jobs.c.job_id)
+        .outerjoin(pinned, true())
+    )
+
+
+# Made once: to put a statement together costs more than to run it.
+_OF_ID: Final = records().where(jobs.c.job_id == bindparam("wanted"))
+
+
+def record_of(row: Row[Any]) -> JobRecord:
+    definition = StoredDefinition(
+        JobId(row.job_id),
+        row.generation,
+        row.namespace,
+        row.name,
+        bytes(row.spec),
+        paused=row.paused,
+        deleted=row.deleted_at is not None,
+        ephemeral=row.ephemeral,
+        calendars=calendars.pinned(row.names, row.versions, row.specs),
+        pool=row.pool or "",
+        retention=row.retention,
+    )
+    return JobRecord(
+        definition,
+        ShardId(row.shard),
+        row.due_at,
+        row.nominal,
+        row.pause_note,
+        row.paused_by,
+        row.created_at,
+        row.created_by,
+        row.updated_at,
+        row.paused_at,
+        row.resume_at,
+        row.fired,
+        tuple(sorted(row.early or ())),
+    )

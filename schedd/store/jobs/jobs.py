@@ -1,0 +1,383 @@
+"""Jobs: made, read, edited, deleted (PROTOCOL 3); paused and resumed in `pausing`.
+
+    lock the shard's row ─→ the job's ─→ its timer's ─→ its runs' ─→ write ─→ audit
+    (one that says `after`: the chains' graph before all)
+
+Invariants
+- A call that changes a job holds its shard's row first, so that no owner's batch is in flight
+  beside it; if the job has moved meanwhile, it starts over.
+- No call ends a run that was inserted early, but delete: the unique key would swallow the instant.
+- A deleted job has no timer, and its name is free at once.
+- What was due by a timer that is set anew or goes, and never fired, is reckoned from the timer as
+  it stands under the lock, and accounted for in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal,
+    select,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
+
+from schedd.core.cluster.partition import shard_of_job
+from schedd.core.ids import JobId, ShardId
+from schedd.core.jobs.job_filter import ALL_JOBS, JobFilter
+from schedd.core.jobs.notifications import NOT_REDIRECTED, Redirected
+from schedd.core.runs import reasons
+from schedd.core.runs.model import AuditEntry, NewRun
+from schedd.core.runs.records import (
+    ChainRefused,
+    Conflict,
+    Deletion,
+    Idempotency,
+    JobRecord,
+    StoredDefinition,
+    TimerEdit,
+)
+from schedd.store import audit
+from schedd.store.connection.database import Refused, StartOver
+from schedd.store.dispatch.waiting_runs import cancel_waiting
+from schedd.store.jobs import calendars, chains, pools
+from schedd.store.jobs.job_rows import (
+    account,
+    change,
+    lock_job,
+    record_of,
+    records,
+    set_timer,
+    stored,
+)
+from schedd.store.jobs.shard_moves import move
+from schedd.store.notify import outbox, outbox_reroute
+from schedd.store.results import failure_counts
+from schedd.store.schema.tables import jobs, timers
+from schedd.store.statements import idempotency
+from schedd.store.statements.arrays import clean
+from schedd.store.statements.rows import decoded
+
+LOOKED_AT: Final = 5_000
+"""Jobs that one statement looks at: some hundredths of a second."""
+
+Place: TypeAlias = tuple[datetime, JobId]
+"""Where a list of jobs is: when the last one was made, and its id."""
+
+_PLACE: Final = tuple_(jobs.c.created_at, jobs.c.job_id)
+
+
+def create_job(
+    connection: Connection,
+    record: JobRecord,
+    wanted: Idempotency | None,
+    entry: AuditEntry,
+) -> JobRecord | Conflict | ChainRefused:
+    """Store job and timer; with a key used before, the job of then."""
+    new = record.definition
+    if new.after:
+        chains.lock(connection)
+    earlier = idempotency.claim(connection, wanted, new.job_id)
+    if earlier is not None:
+        return stored(connection, JobId(earlier))
+    insert_job(connection, record)
+    _pin(connection, new)
+    if new.after:
+        _link(connection, new)
+    audit.write_all(connection, [entry])
+    return stored(connection, new.job_id)
+
+
+def get_job(connection: Connection, namespace: str, job: str) -> JobRecord | None:
+    """By id or by name; a submit's own job by id alone. None for a deleted one."""
+    by_id = _uuid(job)
+    where = jobs.c.job_id == by_id if by_id else (jobs.c.name == clean(job)) & ~jobs.c.ephemeral
+    row = connection.execute(
+        records().where(jobs.c.namespace == clean(namespace), jobs.c.deleted_at.is_(None), where)
+    ).first()
+    return None if row is None else record_of(row)
+
+
+def records_of(connection: Connection, wanted: Collection[JobId]) -> list[JobRecord]:
+    """Those of these that aren't deleted."""
+    where = (jobs.c.job_id.in_(wanted), jobs.c.deleted_at.is_(None))
+    return decoded("jobs", connection.execute(records().where(*where)), record_of)
+
+
+def list_jobs(
+    connection: Connection,
+    namespace: str,
+    after: Place | None,
+    limit: int,
+    wanted: JobFilter = ALL_JOBS,
+) -> tuple[list[JobRecord], Place | None]:
+    """Newest first, past `after`, and how far that goes; None: to the end. Without an index for
+    what is wanted LOOKED_AT jobs are looked at.
+    """
+    end = None if wanted.by_index else _end(connection, namespace, after)
+    query = _newest(records(), namespace, after).where(*_conditions(wanted)).limit(limit)
+    if end is not None:
+        query = query.where(end <= _PLACE)
+    return [record_of(row) for row in connection.execute(query)], end
+
+
+def newest_definitions(
+    connection: Connection, namespace: str, limit: int
+) -> list[StoredDefinition]:
+    """Of the newest jobs, without their calendars; whether they are paused by what stands beside
+    the name, and whether their timers are through by a look at each.
+    """
+    its = select(timers.c.due_at.is_(None)).where(timers.c.job_id == jobs.c.job_id)
+    said = select(
+        jobs.c.job_id,
+        jobs.c.generation,
+        jobs.c.name,
+        jobs.c.spec,
+        jobs.c.paused_at,
+        its.scalar_subquery().label("idle"),
+    )
+    rows = connection.execute(_newest(said, namespace, None).limit(limit)).all()
+    return [
+        StoredDefinition(
+            JobId(row.job_id),
+            row.generation,
+            namespace,
+            row.name,
+            bytes(row.spec),
+            bool(row.paused_at),
+            idle=bool(row.idle),
+        )
+        for row in rows
+    ]
+
+
+def _end(connection: Connection, namespace: str, after: Place | None) -> Place | None:
+    """Where a look ends that begins past `after`; None: there are no more than it may have."""
+    places = _newest(select(jobs.c.created_at, jobs.c.job_id), namespace, after)
+    last = connection.execute(places.offset(LOOKED_AT - 1).limit(1)).first()
+    return None if last is None else (last.created_at, JobId(last.job_id))
+
+
+def _newest(query: Select[Any], namespace: str, after: Place | None) -> Select[Any]:
+    """Those that there are, newest first."""
+    query = query.where(
+        jobs.c.namespace == clean(namespace), jobs.c.deleted_at.is_(None), ~jobs.c.ephemeral
+    ).order_by(jobs.c.created_at.desc(), jobs.c.job_id.desc())
+    return query if after is None else query.where(after > _PLACE)
+
+
+def _conditions(wanted: JobFilter) -> Iterator[ColumnElement[bool]]:
+    """A name in full goes by its index, a pool by its own; the rest is looked for in order."""
+    if "*" in wanted.name:
+        likened = wanted.name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        yield jobs.c.name.like(clean(likened.replace("*", "%")), escape="\\")
+    elif wanted.name:
+        yield jobs.c.name == clean(wanted.name)
+    for word in wanted.words:
+        yield jobs.c.name.contains(clean(word.lower()), autoescape=True)
+    if wanted.paused is not None:  # as its timer says, and beside the name: no look elsewhere
+        yield jobs.c.paused_at.is_not(None) if wanted.paused else jobs.c.paused_at.is_(None)
+    if wanted.pool is not None:
+        yield jobs.c.pool == clean(wanted.pool) if wanted.pool else jobs.c.pool.is_(None)
+    for part in wanted.bytes_:
+        yield func.position(literal(part, LargeBinary).op("IN")(jobs.c.spec)) > 0
+
+
+def update_job(
+    connection: Connection,
+    job_id: JobId,
+    seen_generation: int,
+    definition: StoredDefinition,
+    timer: TimerEdit,
+    entry: AuditEntry,
+    missed: Callable[[JobRecord], NewRun | None] | None = None,
+    told: Redirected = NOT_REDIRECTED,
+) -> JobRecord | Conflict | ChainRefused | None:
+    """Write a new generation, if the present one is the one seen. `missed` says of the job as it
+    stood what accounts for what was due by the old schedule and never fired; `told`, what becomes
+    of what waits to be told of it.
+    """
+    if definition.after:
+        chains.lock(connection)
+    there = _elsewhere(connection, definition)
+    generation = lock_job(connection, job_id, *there)
+    if generation is None:
+        return None
+    if generation != seen_generation:
+        return Conflict("etag", job_id)
+    if there != _elsewhere(connection, definition):
+        raise StartOver(f"the pool of job {job_id} was changed meanwhile")
+    unfired = None if missed is None else missed(stored(connection, job_id))
+    try:
+        change(
+            connection,
+            job_id,
+            name=clean(definition.name),
+            spec=definition.spec,
+            pool=definition.pool or None,
+            retention=definition.retention,
+        )
+    except IntegrityError as error:
+        raise Refused(Conflict("name")) from error
+    for shard in there:
+        move(connection, job_id, shard)
+    outbox_reroute.edited(connection, job_id, told)
+    _pin(connection, definition)
+    _link(connection, definition)
+    set_timer(connection, job_id, timer, line=definition.line)
+    if unfired is not None:
+        account(connection, job_id, generation, unfired)
+    audit.write_all(connection, [entry])
+    return stored(connection, job_id)
+
+
+def _elsewhere(connection: Connection, edited: StoredDefinition) -> tuple[ShardId, ...]:
+    """The shard that an edit moves the job to, if its pool is another than it was."""
+    before = connection.execute(select(jobs.c.pool).where(jobs.c.job_id == edited.job_id)).scalar()
+    if (before or "") == edited.pool:
+        return ()
+    return (shard_of_job(edited.job_id, edited.namespace, edited.pool),)
+
+
+def delete_job(
+    connection: Connection,
+    job_id: JobId,
+    entry: AuditEntry,
+    missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
+    noted: Callable[[JobRecord], str] | None = None,
+    seen_generation: int | None = None,
+) -> Deletion | Conflict | ChainRefused | None:
+    """Delete it: waiting runs are cancelled, running ones finish. None: it wasn't there. `missed`
+    says of the job as it stood at that moment what accounts for what was due and never fired,
+    `noted` what the audit has of it. While others run after it, it stays, and a `Conflict` if the
+    generation isn't the one seen.
+    """
+    generation = lock_job(connection, job_id)
+    if generation is None:
+        return None
+    if seen_generation not in (None, generation):
+        return Conflict("etag", job_id)
+    if named := chains.children(connection, job_id):
+        return ChainRefused("child", ", ".join(named[:10]))
+    now = connection.execute(select(func.clock_timestamp())).scalar_one()
+    gone = stored(connection, job_id)
+    unfired = None if missed is None else missed(gone, now)
+    if unfired is not None:
+        account(connection, job_id, generation, unfired)
+    change(connection, job_id, deleted_at=now)
+    connection.execute(timers.delete().where(timers.c.job_id == job_id))
+    failure_counts.forget(connection, job_id)
+    calendars.forget(connection, job_id)
+    chains.forget(connection, job_id)
+    cancelled = cancel_waiting(connection, job_id, reasons.deletion(entry.actor))
+    outbox.forget(connection, job_id)
+    before = entry.before if noted is None else noted(gone)
+    audit.write_all(connection, [replace(entry, before=before)])
+    return Deletion(cancelled)
+
+
+def _pin(connection: Connection, definition: StoredDefinition) -> None:
+    """Have it be computed with its calendars, refused if one of them was changed meanwhile; its
+    pool stays until it is written.
+    """
+    namespace, pinned = clean(definition.namespace), definition.calendars
+    if not pinned:
+        calendars.forget(connection, definition.job_id)
+    elif not calendars.pin(connection, definition.job_id, namespace, pinned):
+        raise Refused(Conflict("calendar", definition.job_id))
+    if definition.pool and not pools.hold(connection, namespace, definition.pool):
+        raise Refused(Conflict("pool", definition.job_id))
+
+
+def _link(connection: Connection, definition: StoredDefinition) -> None:
+    """Have it run after those that it names, refused if that can't be. With the graph's lock if it
+    names any.
+    """
+    found: ChainRefused | dict[str, JobId] = {}
+    if definition.after:
+        found = chains.fault(
+            connection,
+            definition.job_id,
+            definition.namespace,
+            definition.name,
+            definition.after,
+        )
+    if isinstance(found, ChainRefused):
+        raise Refused(found)
+    chains.link(connection, definition.job_id, found)
+
+
+# Made once: to put a statement together costs more than to run it.
+_INSERT_TIMER: Final = timers.insert()
+_INSERT_JOB: Final = (
+    insert(jobs)
+    .values(paused_at=case((bindparam("is_paused", type_=Boolean), func.clock_timestamp())))
+    .on_conflict_do_nothing(
+        index_elements=["namespace", "name"],
+        index_where=jobs.c.deleted_at.is_(None) & ~jobs.c.ephemeral,
+    )
+    .returning(jobs.c.job_id)
+)
+
+
+def insert_job(connection: Connection, record: JobRecord) -> None:
+    new = record.definition
+    values = {
+        "job_id": new.job_id,
+        "namespace": clean(new.namespace),
+        "name": clean(new.name),
+        "shard": record.shard,
+        "generation": new.generation,
+        "spec": new.spec,
+        "ephemeral": new.ephemeral,
+        "created_at": record.created_at,
+        "created_by": clean(record.created_by),
+        "updated_at": record.updated_at,
+        "pause_note": clean(record.pause_note),
+        "paused_by": clean(record.paused_by),
+        "is_paused": new.paused,
+        "pool": new.pool or None,
+        "retention": new.retention,
+    }
+    if connection.execute(_INSERT_JOB, values).first() is None:
+        raise Refused(Conflict("name", _named(connection, new)))
+    timer = {
+        "job_id": new.job_id,
+        "shard": record.shard,
+        "due_at": record.due_at,
+        "nominal": record.nominal,
+        "generation": new.generation,
+        "paused": new.paused,
+        "fired": 0,
+        "line": new.line,
+        "line_generation": new.generation,
+    }
+    connection.execute(_INSERT_TIMER, timer)
+    if record.paused_until is not None:
+        failure_counts.resume_at(connection, new.job_id, record.paused_until)
+
+
+def _named(connection: Connection, taken: StoredDefinition) -> JobId | None:
+    found = get_job(connection, taken.namespace, taken.name)
+    return None if found is None else found.definition.job_id
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

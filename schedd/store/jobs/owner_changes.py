@@ -1,0 +1,76 @@
+"""Changes of jobs that their shard's owner makes, under its claim: no person asked for them now.
+
+    resumptions, failing ──read──→ reckoned by the owner ──→ as the call of a person would write it
+
+Invariant: what was reckoned from one generation of a job changes nothing at another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, ShardId, TenureId
+from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
+from schedd.store.jobs import job_pauses, jobs
+from schedd.store.results import failure_counts
+
+
+def unsettled(
+    connection: Connection, shards: Collection[ShardId], now: datetime, limit: int
+) -> tuple[list[JobRecord], list[tuple[JobRecord, int]]]:
+    """Jobs whose pause has ended; those that failed too often in a row, and how often that is."""
+    over = failure_counts.over(connection, shards, now, limit)
+    often = dict(failure_counts.too_often(connection, shards, limit))
+    if not over and not often:
+        return [], []
+    records = {
+        record.definition.job_id: record for record in jobs.records_of(connection, {*over, *often})
+    }
+    return (
+        [records[job] for job in over if job in records],
+        [(records[job], failures) for job, failures in often.items() if job in records],
+    )
+
+
+def resume(connection: Connection, tenure: TenureId, ended: Sequence[Resumption]) -> list[JobId]:
+    """Resume them in the order of their ids; gives those that were."""
+    done: list[JobId] = []
+    for one in sorted(ended, key=lambda one: one.job_id):
+        answer = job_pauses.resume_job(
+            connection,
+            one.job_id,
+            one.timer,
+            one.skipped,
+            one.entry,
+            one.generation,
+            one.until,
+            tenure=tenure,
+        )
+        done += [one.job_id] if isinstance(answer, JobRecord) else []
+    return done
+
+
+def pause_failing(connection: Connection, failed: Sequence[FailedTooOften]) -> list[JobId]:
+    """Pause them in the order of their ids; gives those that were. What they have failed counts no
+    more: the next pause takes as many failures again.
+    """
+    done: list[JobId] = []
+    for one in sorted(failed, key=lambda one: one.job_id):
+        if not one.note:
+            failure_counts.recount(connection, one.job_id, one.most)
+            continue
+        answer = job_pauses.pause_job(
+            connection,
+            one.job_id,
+            one.note,
+            one.entry.actor,
+            one.entry,
+            seen_generation=one.generation,
+        )
+        if isinstance(answer, JobRecord):
+            failure_counts.recount(connection, one.job_id, 0)
+            done.append(one.job_id)
+    return done

@@ -1,0 +1,134 @@
+"""One-time work of many callers, stored by one statement: keys, jobs, timers, runs, live rows.
+
+Invariants
+- What this statement wrote is what `runs.submit_run` writes for each by itself, and the records
+  that are given back are what reading it would give.
+- A call whose key stands already, or comes twice in one batch, isn't written here: which answer it
+  gets is for `runs.submit_run` to say. Keys are taken in one order, so that no two batches wait for
+  each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Connection
+
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import LiveRun, Trigger
+from schedd.core.runs.records import Submit
+from schedd.core.runs.run_records import RunRecord
+from schedd.store import audit
+from schedd.store.jobs.requested_jobs import wished_columns
+from schedd.store.runs import runs
+from schedd.store.statements import arrays
+from schedd.store.statements.idempotency import LIFE
+
+SUBMIT: Final = """
+WITH b AS MATERIALIZED (
+    SELECT * FROM unnest(%(places)s::int[], %(keyspaces)s::text[], %(calls)s::text[],
+        %(keys)s::text[], %(digests)s::bytea[], %(namespaces)s::text[], %(jobs)s::uuid[],
+        %(names)s::text[], %(shards)s::int[], %(generations)s::int[], %(specs)s::bytea[],
+        %(created)s::timestamptz[], %(actors)s::text[], %(retentions)s::float8[],
+        %(runs)s::uuid[], %(scheduled)s::timestamptz[], %(due)s::timestamptz[],
+        %(priorities)s::int[], %(line_ids)s::bigint[])
+      AS b(place, keyspace, call, key, digest, namespace, job_id, name, shard, generation, spec,
+        created_at, actor, retention, run_id, scheduled_at, due_at, priority, line)
+), taken AS (
+    INSERT INTO idempotency_keys AS k (namespace, call, key, digest, made, created_at)
+    SELECT keyspace, call, key, digest, run_id, clock_timestamp() FROM b WHERE key IS NOT NULL
+    ORDER BY keyspace, call, key
+    ON CONFLICT (namespace, call, key) DO UPDATE
+      SET digest = EXCLUDED.digest, made = EXCLUDED.made, created_at = EXCLUDED.created_at
+      WHERE k.created_at < clock_timestamp() - %(life)s * interval '1 s'
+    RETURNING made
+), fresh AS MATERIALIZED (
+    SELECT * FROM b WHERE key IS NULL OR run_id IN (SELECT made FROM taken)
+), stored AS (
+    INSERT INTO jobs (job_id, namespace, name, shard, generation, spec, ephemeral, created_at,
+        created_by, updated_at, pause_note, paused_by, retention)
+    SELECT job_id, namespace, name, shard, generation, spec, true, created_at, actor, created_at,
+        '', '', justify_hours(retention * interval '1 s') FROM fresh
+), timed AS (
+    INSERT INTO timers (job_id, shard, generation, paused, fired, line, line_generation)
+    SELECT job_id, shard, generation, false, 0, line, generation FROM fresh
+), made AS (
+    INSERT INTO runs (scheduled_at, run_id, job_id, due_at, shard, priority, count, trigger, state,
+        ready_at, generation)
+    SELECT scheduled_at, run_id, job_id, due_at, shard, priority, 1, 'SUBMIT', 'PENDING', due_at,
+        generation FROM fresh
+), waiting AS (
+    INSERT INTO live (shard, job_id, run_id, scheduled_at)
+    SELECT shard, job_id, run_id, scheduled_at FROM fresh
+)
+SELECT place, (SELECT paused FROM cluster WHERE one) FROM fresh
+"""
+
+
+def submit(connection: Connection, submit: Submit) -> RunRecord | None:
+    """One by itself."""
+    return runs.submit_run(
+        connection, submit.record, submit.run, submit.key, submit.entry, submit.priority
+    )
+
+
+def submit_all(connection: Connection, submits: Sequence[Submit]) -> dict[int, RunRecord]:
+    """The records by their places; those that aren't there are to be judged one by one."""
+    chosen = _first_of_each_key(submits)
+    rows = connection.exec_driver_sql(SUBMIT, _columns(submits, chosen))
+    stored = {place: _record(submits[place], braked) for place, braked in sorted(rows)}
+    audit.write_all(connection, [submits[place].entry for place in stored])
+    return stored
+
+
+def _record(submit: Submit, braked: bool) -> RunRecord:
+    """What `runs.get_run` gives of the run that was just made; `braked`: the cluster is paused."""
+    new, made = submit.record.definition, submit.run
+    return RunRecord(
+        LiveRun(
+            made.key,
+            new.job_id,
+            submit.record.shard,
+            State.PENDING,
+            submit.priority,
+            made.due_at,
+            ready_at=made.due_at,
+            generation=new.generation,
+        ),
+        arrays.clean(new.namespace),
+        arrays.clean(new.name),
+        ephemeral=True,
+        trigger=Trigger.SUBMIT,
+        reason=None,
+        assignments=0,
+        count=1,
+        scheduled_until=None,
+        finished_at=None,
+        exit_code=None,
+        error="",
+        retry_at=None,
+        braked=braked,
+    )
+
+
+def _first_of_each_key(submits: Sequence[Submit]) -> list[int]:
+    """Their places."""
+    chosen: dict[object, int] = {}
+    for place, each in enumerate(submits):
+        key = each.key
+        told = key and (key.namespace, arrays.clean(key.call), arrays.clean(key.key))
+        chosen.setdefault(told or place, place)
+    return list(chosen.values())
+
+
+def _columns(submits: Sequence[Submit], places: Sequence[int]) -> dict[str, object]:
+    chosen = [submits[place] for place in places]
+    records = [each.record for each in chosen]
+    return wished_columns(places, records, [each.key for each in chosen]) | {
+        "runs": arrays.ids(each.run.key.run_id for each in chosen),
+        "scheduled": arrays.instants(each.run.key.scheduled_at for each in chosen),
+        "due": arrays.instants(each.run.due_at for each in chosen),
+        "priorities": arrays.numbers(each.priority.value for each in chosen),
+        "life": LIFE.total_seconds(),
+    }

@@ -1,0 +1,235 @@
+"""What is to be told of runs, written with what it tells of: rows of the outbox.
+
+    runs ended, or are late ─→ their jobs' memories, locked in order ─→ follow ─→ notifications
+
+Called in the transaction that ends the runs, behind it: whatever kills a member, both are there or
+neither. Jobs that want nothing told cost nothing here.
+
+Invariants
+- A job's memory is locked while it is followed, so that of two members that end runs of one job the
+  second sees what the first has told.
+- A run is told to be late once: its row says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from uuid import uuid4
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, RunId
+from schedd.core.jobs.notifications import Happened, Kind, Memory, Told, Way, follow
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import RunKey
+from schedd.store.schema.tables import notices
+from schedd.store.statements import arrays
+from schedd.store.statements.keys import key_arguments, lock_runs
+
+COLUMNS = {
+    Kind.FAILURE: "failure_at",
+    Kind.DEAD_LETTER: "dead_letter_at",
+    Kind.RECOVERY: "recovery_at",
+    Kind.LATE: "late_at",
+}
+_ALL = ", ".join(f"n.{column}" for column in COLUMNS.values())
+
+REMEMBER = """
+INSERT INTO notices (job_id)
+SELECT j.job_id FROM jobs j WHERE j.job_id = ANY (%(jobs)s::uuid[]) AND j.deleted_at IS NULL
+ORDER BY j.job_id ON CONFLICT DO NOTHING
+"""
+"""Of a deleted job nothing more is remembered: nobody would forget it. Locks what it makes alone,
+which nobody else sees yet; whatever was there is locked by `RECALL`, in one order.
+"""
+
+RECALL = f"""
+SELECT n.job_id, n.failures, n.told, {_ALL} FROM notices n
+WHERE n.job_id = ANY (%(jobs)s::uuid[])
+  AND (n.failures > 0 OR n.told OR n.job_id = ANY (%(unwell)s::uuid[]))
+ORDER BY n.job_id FOR UPDATE
+"""
+
+KEEP = f"""
+UPDATE notices n SET failures = b.failures, told = b.told,
+    {", ".join(f"{column} = b.{column}" for column in COLUMNS.values())}
+FROM unnest(%(jobs)s::uuid[], %(failures)s::int[], %(told)s::bool[],
+    {", ".join(f"%({column})s::timestamptz[]" for column in COLUMNS.values())})
+  b(job_id, failures, told, {", ".join(COLUMNS.values())})
+WHERE n.job_id = b.job_id
+"""
+
+JOIN = """
+WITH joined AS (
+    UPDATE notifications n SET run_id = b.run_id, scheduled_at = b.scheduled_at,
+        failures = b.failures, held_back = n.held_back + b.held_back, occurred_at = %(now)s,
+        ready_at = LEAST(n.ready_at, b.ready_at), next_at = LEAST(n.next_at, b.ready_at)
+    FROM unnest(%(jobs)s::uuid[], %(kinds)s::text[], %(runs)s::uuid[], %(scheduled)s::timestamptz[],
+        %(failures)s::int[], %(held_back)s::int[], %(ready)s::timestamptz[], %(ways)s::text[])
+      b(job_id, kind, run_id, scheduled_at, failures, held_back, ready_at, ways)
+    WHERE n.job_id = b.job_id AND n.kind = b.kind AND n.tries = 0 AND n.ready_at > %(now)s
+    RETURNING n.*, b.ways
+), more AS (  -- ways that it didn't name yet when the first of them came
+    INSERT INTO notifications (notification_id, way, shard, job_id, kind, run_id, scheduled_at,
+        failures, held_back, occurred_at, ready_at, next_at)
+    SELECT DISTINCT ON (j.notification_id, w.way) j.notification_id, w.way, j.shard, j.job_id,
+        j.kind, j.run_id, j.scheduled_at, j.failures, j.held_back, j.occurred_at, j.ready_at,
+        j.ready_at
+    FROM joined j CROSS JOIN LATERAL unnest(string_to_array(j.ways, ',')) w(way)
+    ON CONFLICT DO NOTHING
+)
+SELECT DISTINCT job_id, kind FROM joined
+"""
+
+INSERT = """
+INSERT INTO notifications (notification_id, way, shard, job_id, kind, run_id, scheduled_at,
+    failures, held_back, occurred_at, ready_at, next_at)
+SELECT notification_id, way, shard, job_id, kind, run_id, scheduled_at, failures, held_back,
+    %(now)s, ready_at, ready_at
+FROM unnest(%(ids)s::uuid[], %(ways)s::text[], %(shards)s::int[], %(jobs)s::uuid[],
+    %(kinds)s::text[], %(runs)s::uuid[], %(scheduled)s::timestamptz[], %(failures)s::int[],
+    %(held_back)s::int[], %(ready)s::timestamptz[])
+  b(notification_id, way, shard, job_id, kind, run_id, scheduled_at, failures, held_back, ready_at)
+"""
+
+MARK_LATE = """
+UPDATE runs r SET told_late = true
+FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[]) b(scheduled_at, run_id)
+WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id AND NOT r.told_late
+  AND (NOT %(waiting)s OR r.state = 'PENDING' AND r.losses = 0)
+RETURNING r.run_id
+"""
+
+
+def tell(connection: Connection, happened: Iterable[Happened]) -> None:
+    """Write what is to be told of this; of one job in this order."""
+    jobs: dict[JobId, list[Happened]] = defaultdict(list)
+    for one in happened:
+        jobs[one.job_id].append(one)
+    if not jobs:
+        return
+    memories = _memories(connection, jobs)
+    if not memories:
+        return
+    now = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+    kept: dict[JobId, Memory] = {}
+    told: list[Told] = []
+    for job, memory in memories.items():
+        kept[job], more = follow(memory, jobs[job], now)
+        told += more
+    _keep(connection, kept)
+    _write(connection, told, now)
+
+
+def tell_late(connection: Connection, late: Sequence[Happened]) -> list[RunId]:
+    """Write it of those of these runs that still wait for their first start, and weren't told;
+    gives those. Under the locks of their shards.
+    """
+    keys = [RunKey(one.scheduled_at, one.run_id) for one in late]
+    lock_runs(connection, key_arguments(keys))
+    first = first_time_late(connection, keys, waiting=True)
+    tell(connection, [one for one in late if one.run_id in first])
+    return sorted(first)
+
+
+def first_time_late(
+    connection: Connection, keys: Collection[RunKey], *, waiting: bool = False
+) -> set[RunId]:
+    """Those of these runs, whose rows are locked, that weren't told to be late; they are now.
+    `waiting`: and that still wait.
+    """
+    if not keys:
+        return set()
+    arguments = key_arguments(list(keys)) | {"waiting": waiting}
+    return {row[0] for row in connection.exec_driver_sql(MARK_LATE, arguments)}
+
+
+def forget(connection: Connection, job_id: JobId) -> None:
+    """The job is deleted; what is to be told of it still is."""
+    connection.execute(notices.delete().where(notices.c.job_id == job_id))
+
+
+def _memories(
+    connection: Connection, jobs: Mapping[JobId, Sequence[Happened]]
+) -> dict[JobId, Memory]:
+    """Locked. Of jobs that did nothing but to succeed only those that have failed before."""
+    well = {
+        job for job, those in jobs.items() if all(one.state is State.SUCCEEDED for one in those)
+    }
+    found: dict[JobId, Memory] = {}
+    unwell = arrays.ids(sorted(jobs.keys() - well))
+    if jobs.keys() - well:
+        connection.exec_driver_sql(REMEMBER, {"jobs": unwell})
+    rows = connection.exec_driver_sql(RECALL, {"jobs": arrays.ids(jobs), "unwell": unwell})
+    for job, failures, told, *latest in rows:
+        seen = zip(COLUMNS, latest, strict=True)
+        found[job] = Memory(failures, told, {kind: at for kind, at in seen if at is not None})
+    return {job: Memory() for job in jobs.keys() - well} | found
+
+
+def _keep(connection: Connection, memories: Mapping[JobId, Memory]) -> None:
+    values = memories.values()
+    columns = {
+        column: arrays.instants(memory.latest.get(kind) for memory in values)
+        for kind, column in COLUMNS.items()
+    }
+    connection.exec_driver_sql(
+        KEEP,
+        columns
+        | {
+            "jobs": arrays.ids(memories),
+            "failures": arrays.numbers(memory.failures for memory in values),
+            "told": arrays.flags(memory.told for memory in values),
+        },
+    )
+
+
+def _write(connection: Connection, told: Sequence[Told], now: datetime) -> None:
+    joining = [one for one in told if one.joins]
+    joined: set[tuple[JobId, str]] = set()
+    if joining:
+        more = {
+            "ready": arrays.instants(one.ready_at for one in joining),
+            "ways": arrays.texts(",".join(way.value for way in _ways(one)) for one in joining),
+            "now": now,
+        }
+        found = connection.exec_driver_sql(JOIN, _columns(joining) | more)
+        joined = {(job, kind) for job, kind in found}
+    # What one was to join may be on its way already: it was ready a moment before.
+    rows = [
+        (one, way, identity)
+        for one in told
+        if (one.of.job_id, one.kind.value) not in joined or not one.joins
+        for identity in (uuid4(),)
+        for way in _ways(one)
+    ]
+    if rows:
+        connection.exec_driver_sql(
+            INSERT,
+            _columns([one for one, _, _ in rows])
+            | {
+                "ids": arrays.ids(identity for _, _, identity in rows),
+                "ways": arrays.texts(way.value for _, way, _ in rows),
+                "shards": arrays.numbers(one.of.shard for one, _, _ in rows),
+                "ready": arrays.instants(one.ready_at for one, _, _ in rows),
+                "now": now,
+            },
+        )
+
+
+def _ways(one: Told) -> tuple[Way, ...]:
+    notice = one.of.notices.of(one.kind)
+    return () if notice is None else notice.ways
+
+
+def _columns(told: Sequence[Told]) -> dict[str, object]:
+    return {
+        "jobs": arrays.ids(one.of.job_id for one in told),
+        "kinds": arrays.texts(one.kind.value for one in told),
+        "runs": arrays.ids(one.of.run_id for one in told),
+        "scheduled": arrays.instants(one.of.scheduled_at for one in told),
+        "failures": arrays.numbers(one.failures for one in told),
+        "held_back": arrays.numbers(one.held_back for one in told),
+    }

@@ -1,0 +1,1 @@
+"""Rows that the owner reviews: deadlines, retention, statistics."""

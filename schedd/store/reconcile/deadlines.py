@@ -1,0 +1,103 @@
+"""Runs that wait and whose time is over: MISSED before their first start, FAILED after a while.
+
+    lock the runs' rows in order ─→ one statement: those that still wait end ─→ turns, failures
+
+Called under the locks of their shards; a result or a cancel may come in between, and what doesn't
+wait any more stays as it is. So does what was judged by another definition than that of now, or
+whose job is paused, and all while the cluster is: edits and pauses hold the shard's row, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import ShardId, TenureId
+from schedd.core.jobs.notifications import Happened
+from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import RunKey
+from schedd.store.notify import outbox
+from schedd.store.results import failure_counts
+from schedd.store.statements import arrays
+from schedd.store.statements.keys import key_arguments, lock_runs
+from schedd.store.timers import run_quota
+
+END_WAITING = """
+WITH b AS MATERIALIZED (
+    SELECT *, CASE state WHEN 'FAILED' THEN '{PENDING,RETRYING}' ELSE '{PENDING}' END::text[]
+        AS allowed
+    FROM unnest(%(scheduled)s::timestamptz[], %(runs)s::uuid[], %(states)s::text[],
+        %(reasons)s::text[], %(fingerprints)s::text[], %(generations)s::int[])
+      b(scheduled_at, run_id, state, reason, fingerprint, generation)
+    WHERE NOT (SELECT paused FROM cluster WHERE one)
+), ended AS (
+    UPDATE runs r SET state = b.state, reason = b.reason, finished_at = statement_timestamp(),
+        fired_by = CASE b.state WHEN 'FAILED' THEN r.fired_by ELSE %(tenure)s END
+    FROM b CROSS JOIN timers t WHERE r.scheduled_at = b.scheduled_at AND r.run_id = b.run_id
+      AND r.shard = ANY (%(shards)s::int[]) AND r.state = ANY (b.allowed)
+      AND t.job_id = r.job_id AND t.generation = b.generation
+      AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+      AND (b.state <> 'MISSED' OR r.losses = 0)
+    RETURNING r.scheduled_at, r.run_id, r.job_id, r.shard, b.fingerprint
+), gone AS (
+    DELETE FROM live l USING ended e
+    WHERE l.shard = e.shard AND l.job_id = e.job_id AND l.run_id = e.run_id
+), buried AS (
+    INSERT INTO dead_letters (run_id, scheduled_at, job_id, fingerprint)
+    SELECT run_id, scheduled_at, job_id, fingerprint FROM ended WHERE fingerprint <> ''
+    ON CONFLICT DO NOTHING
+)
+SELECT scheduled_at, run_id FROM ended
+"""
+
+
+def end_waiting(
+    connection: Connection,
+    tenure: TenureId,
+    ends: Sequence[Ending],
+    shards: Collection[ShardId],
+) -> list[RunKey]:
+    """End those that still wait and may end so; gives them."""
+    keys = key_arguments([end.key for end in ends])
+    lock_runs(connection, keys)
+    arguments = keys | {
+        "shards": arrays.numbers(shards),
+        "states": arrays.texts(end.state.value for end in ends),
+        "reasons": arrays.texts(end.reason.value for end in ends),
+        "fingerprints": arrays.texts(end.fingerprint for end in ends),
+        "generations": arrays.numbers(end.generation for end in ends),
+        "tenure": tenure,
+    }
+    rows = connection.exec_driver_sql(END_WAITING, arguments)
+    ended = {RunKey(*row) for row in rows}
+    done = [end for end in ends if end.key in ended]
+    run_quota.give_back(
+        connection, [end.key for end in done if end.counted and end.state is not State.FAILED]
+    )
+    failure_counts.count(
+        connection,
+        ((end.job_id, end.shard, False, end.pause_after) for end in done if end.pause_after),
+    )
+    outbox.tell(connection, _happened(connection, done))
+    return [end.key for end in done]
+
+
+def _happened(connection: Connection, done: Sequence[Ending]) -> Iterable[Happened]:
+    """What is to be told of these: what failed; what was missed never started in time."""
+    missed = [end.key for end in done if end.notices and end.state is State.MISSED]
+    late = outbox.first_time_late(connection, missed)
+    for end in done:
+        told = end.state is State.FAILED or end.key.run_id in late
+        if end.notices is not None and told:
+            state = State.FAILED if end.state is State.FAILED else None
+            yield Happened(
+                end.key.scheduled_at,
+                end.key.run_id,
+                end.job_id,
+                end.shard,
+                end.notices,
+                state,
+                dead=bool(end.fingerprint),
+            )

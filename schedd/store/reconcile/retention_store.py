@@ -1,0 +1,90 @@
+"""The store of retention: pages read without a lock, and what is deleted, fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.runs.model import Claim, RunKey
+from schedd.core.runs.retention import EndedRun, OldRuns, Unwanted
+from schedd.store.cluster.fenced_transaction import fenced_rows, shards_of
+from schedd.store.connection.database import Database
+from schedd.store.reconcile import retention
+from schedd.store.statements.operations import operations
+from schedkit import failpoints
+from schedkit.records import dataclass
+
+BEFORE_DELETE = failpoints.blocking("retention.before_commit")
+
+
+@operations("retention")
+@dataclass(frozen=True, slots=True)
+class PostgresRetentionStore:
+    """`schedd.ports.RetentionStore` over PostgreSQL."""
+
+    database: Database
+
+    async def old_runs(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        """The next page of old rows."""
+        return await self.database.call(
+            lambda c: retention.old_runs(c, shards, after, before, limit)
+        )
+
+    async def old_letters(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        """The next page of old dead letters that wait."""
+        return await self.database.call(
+            lambda c: retention.old_letters(c, shards, after, before, limit)
+        )
+
+    async def old_logs(
+        self, shards: Sequence[ShardId], after: RunKey, before: datetime, limit: int
+    ) -> OldRuns:
+        """The next page of old runs that have output."""
+        return await self.database.call(
+            lambda c: retention.old_logs(c, shards, after, before, limit)
+        )
+
+    async def with_retention(self, after: JobId, limit: int) -> list[JobId]:
+        """Jobs that have one of their own."""
+        return await self.database.call(lambda c: retention.with_retention(c, after, limit))
+
+    async def old_runs_of(
+        self, shards: Sequence[ShardId], past: Mapping[JobId, RunKey], now: datetime, limit: int
+    ) -> list[EndedRun]:
+        """Runs past their job's own, and past these keys."""
+        return await self.database.call(
+            lambda c: retention.old_runs_of(c, shards, past, now, limit)
+        )
+
+    async def delete_runs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
+        """Delete these, and what belongs to them."""
+
+        def body(connection: Connection, mine: Sequence[EndedRun]) -> list[RunId]:
+            gone = retention.delete_runs(connection, mine, shards_of(mine))
+            BEFORE_DELETE()
+            return gone
+
+        return await fenced_rows(self.database, claim, chosen, body)
+
+    async def delete_logs(self, claim: Claim, chosen: Sequence[EndedRun]) -> list[RunId]:
+        """Delete what these wrote."""
+        return await fenced_rows(self.database, claim, chosen, retention.delete_logs)
+
+    async def unwanted(self, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
+        """Objects whose rows are gone."""
+        return await self.database.call(lambda c: retention.unwanted(c, shards, limit))
+
+    async def put_aside(self, claim: Claim, stuck: Sequence[Unwanted]) -> list[str]:
+        """Let all others go before these."""
+        return await fenced_rows(self.database, claim, stuck, retention.put_aside)
+
+    async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
+        """They are gone from the result store."""
+        return await fenced_rows(self.database, claim, removed, retention.settle)

@@ -1,0 +1,62 @@
+"""What an owner looks at now and then of its shards: pools, timers that are behind, backfills."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Connection
+
+from schedd.core.cluster.queue_stats import LATE, MOST, Stock
+from schedd.core.ids import JobId, ShardId
+from schedd.core.runs.pools import PoolKey
+from schedd.store.statements import arrays
+
+MOST_POOLS: Final = 200
+OF_EACH: Final = 20
+"""Jobs of a pool that are looked at. Of submitted work that has ended nothing is asked any more."""
+LOOKED_AT: Final = 200
+"""Among so many: a pool may have had a million pieces of submitted work."""
+BEHIND: Final = f"interval '{LATE.total_seconds()} s'"
+
+POOLS = f"""
+SELECT p.namespace || '/' || p.name, ARRAY(
+    SELECT job_id FROM (
+        SELECT job_id, ephemeral FROM jobs j
+        WHERE j.namespace = p.namespace AND j.pool = p.name AND j.pool IS NOT NULL
+          AND j.deleted_at IS NULL
+        LIMIT {LOOKED_AT}
+    ) looked_at WHERE NOT ephemeral LIMIT {OF_EACH})
+FROM pools p WHERE p.shard = ANY (%(shards)s::int[]) ORDER BY 1 LIMIT {MOST_POOLS}
+"""
+
+OVERDUE = f"""
+SELECT (SELECT count(*) FROM (
+        SELECT FROM timers
+        WHERE shard = ANY (%(shards)s::int[]) AND NOT paused
+          AND due_at < clock_timestamp() - {BEHIND}
+        LIMIT {MOST}) overdue),
+    COALESCE(clock_timestamp() - min(first), interval '0')
+FROM unnest(%(shards)s::int[]) s(shard) LEFT JOIN LATERAL (
+    SELECT due_at FROM timers t
+    WHERE t.shard = s.shard AND NOT paused AND due_at < clock_timestamp() - {BEHIND}
+    ORDER BY due_at LIMIT 1
+) earliest(first) ON true
+"""
+"""The first of each shard is one look into its index, however many are behind it."""
+
+BACKFILLS = """
+SELECT COALESCE(sum(cardinality(b.instants) - b.made), 0)::bigint
+FROM backfills b JOIN timers t USING (job_id)
+WHERE b.open AND t.shard = ANY (%(shards)s::int[])
+"""
+
+
+def stock(connection: Connection, shards: Sequence[ShardId]) -> Stock:
+    """What there is."""
+    mine = {"shards": arrays.numbers(shards)}
+    pools = connection.exec_driver_sql(POOLS, mine)
+    named = {PoolKey(key): tuple(JobId(job) for job in jobs) for key, jobs in pools}
+    overdue, behind = connection.exec_driver_sql(OVERDUE, mine).one()
+    left = connection.exec_driver_sql(BACKFILLS, mine).scalar_one()
+    return Stock(named, overdue, behind, left)

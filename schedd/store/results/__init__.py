@@ -1,0 +1,1 @@
+"""Rows of results: transitions, chains, dead letters, redrives."""

@@ -1,0 +1,73 @@
+"""The chains' store: what an owner reads and judges of joins, one transaction a method, fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import JobId, RunId, ShardId
+from schedd.core.jobs.chains import Join, Wanted
+from schedd.core.runs.model import Claim, LiveRun
+from schedd.core.runs.records import ChainRefused
+from schedd.store.cluster.fenced_transaction import fenced_rows, shards_of
+from schedd.store.connection.database import Database
+from schedd.store.jobs import chains
+from schedd.store.results import chain_events, chain_joins
+from schedd.store.results.results import results_of
+from schedd.store.statements.operations import operations
+from schedkit import failpoints
+from schedkit.records import dataclass
+
+BEFORE_JOIN = failpoints.blocking("chain.before_commit")
+
+
+@operations("chains")
+@dataclass(frozen=True, slots=True)
+class PostgresChainStore:
+    """`schedd.ports.ChainStore` over PostgreSQL."""
+
+    database: Database
+
+    async def due(self, shards: Sequence[ShardId]) -> list[Join]:
+        """What has arrived and is to be judged. A hint."""
+        return await self.database.call(lambda c: chain_events.due(c, shards))
+
+    async def results(self, runs: Collection[RunId]) -> dict[RunId, bytes]:
+        """What these gave back."""
+        return await self.database.call(lambda c: results_of(c, runs))
+
+    async def join(self, claim: Claim, wanted: Sequence[Wanted]) -> list[LiveRun]:
+        """Judge these; gives the runs that were made."""
+
+        def body(connection: Connection, mine: Sequence[Wanted]) -> list[LiveRun]:
+            made = chain_joins.join(connection, claim.tenure, mine, shards_of(mine))
+            BEFORE_JOIN()
+            return made
+
+        return await fenced_rows(self.database, claim, wanted, body)
+
+    async def put_off(self, claim: Claim, joins: Sequence[Join], wait: timedelta) -> list[LiveRun]:
+        """Look at these later."""
+
+        def body(connection: Connection, mine: Sequence[Join]) -> list[LiveRun]:
+            chain_events.later(connection, [(one, wait) for one in mine])
+            return []
+
+        return await fenced_rows(self.database, claim, joins, body)
+
+    async def fault(
+        self, job_id: JobId | None, namespace: str, name: str, after: Collection[str]
+    ) -> ChainRefused | None:
+        """Why a job can't run after these; None: it can, as things stand."""
+
+        def look(connection: Connection) -> ChainRefused | None:
+            found = chains.fault(connection, job_id, namespace, name, after)
+            return found if isinstance(found, ChainRefused) else None
+
+        return await self.database.call(look)
+
+    async def waiting(self, job_id: JobId, at: datetime) -> list[Join]:
+        """What has arrived at a job of the cycles of an instant, and waits."""
+        return await self.database.call(lambda c: chain_events.of_job(c, job_id, at))

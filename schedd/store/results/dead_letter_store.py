@@ -1,0 +1,107 @@
+"""The store of calls on dead letters and redrives: each call one transaction, with its audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from schedd.core.ids import RedriveId, RunId
+from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.records import Conflict, DeadLetterGroup, DeadLetterRecord, Idempotency
+from schedd.core.runs.redrive import Choice, Line, RedriveRecord, Wish
+from schedd.core.runs.run_records import RunRecord
+from schedd.store.connection.database import Database
+from schedd.store.results import dead_letters, redrive_feed, redrives
+from schedd.store.statements.operations import operations
+from schedkit.records import dataclass
+
+
+@operations("dead_letters")
+@dataclass(frozen=True, slots=True)
+class PostgresDeadLetterStore:
+    """`schedd.ports.DeadLetterStore` over PostgreSQL."""
+
+    database: Database
+
+    async def listed(
+        self,
+        choice: Choice,
+        redrive: RedriveId | None,
+        after: tuple[datetime, RunId] | None,
+        limit: int,
+        *,
+        settled: bool,
+    ) -> list[DeadLetterRecord]:
+        """Newest first, past `after`."""
+        return await self.database.call(
+            lambda c: dead_letters.listed(c, choice, redrive, after, limit, settled=settled)
+        )
+
+    async def get(self, run_id: RunId) -> DeadLetterRecord | None:
+        """That of this run, settled or not."""
+        return await self.database.call(lambda c: dead_letters.get(c, run_id))
+
+    async def groups(self, choice: Choice, most: int) -> tuple[list[DeadLetterGroup], int]:
+        """Those that wait, by job and kind of error."""
+        return await self.database.call(lambda c: dead_letters.groups(c, choice, most))
+
+    async def discard(
+        self, choice: Choice, by: str, note: str, audit: AuditEntry, noted: Callable[[int], str]
+    ) -> list[RunId] | Conflict:
+        """Settle those that wait."""
+        return await self.database.call(
+            lambda c: dead_letters.discard(c, choice, by, note, audit, noted)
+        )
+
+    async def once_more(
+        self,
+        run_id: RunId,
+        payload: bytes | None,
+        line: Line,
+        by: str,
+        audit: AuditEntry,
+    ) -> RunRecord | Conflict | None:
+        """Do one run again."""
+        return await self.database.call(
+            lambda c: redrive_feed.once_more(c, run_id, payload, line, by, audit)
+        )
+
+    async def planned(self, choice: Choice) -> int:
+        """How many letters a redrive would choose now."""
+        return await self.database.call(lambda c: redrives.planned(c, choice))
+
+    async def create(
+        self,
+        wish: Wish,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+        noted: Callable[[int], str],
+    ) -> RedriveRecord | Conflict | None:
+        """Store it with the letters that are chosen now."""
+        return await self.database.call(
+            lambda c: redrives.create(c, wish, idempotency, audit, noted)
+        )
+
+    async def redrive(self, redrive_id: RedriveId) -> RedriveRecord | None:
+        """One, with how its runs stand."""
+        return await self.database.call(lambda c: redrives.get(c, redrive_id))
+
+    async def redrives(
+        self, namespace: str, after: tuple[datetime, RedriveId] | None, limit: int
+    ) -> list[RedriveRecord]:
+        """Newest first, past `after`."""
+        return await self.database.call(lambda c: redrives.newest(c, namespace, after, limit))
+
+    async def switch(
+        self,
+        redrive_id: RedriveId,
+        by: str,
+        audit: AuditEntry,
+        noted: Callable[[RedriveRecord], str],
+        *,
+        on: bool,
+    ) -> RedriveRecord | None:
+        """Stop it, or have it go on."""
+        return await self.database.call(
+            lambda c: redrives.switch(c, redrive_id, by, audit, noted, on=on)
+        )

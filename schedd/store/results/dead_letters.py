@@ -1,0 +1,261 @@
+"""Dead letters as people see them: listed, grouped, discarded. Who does them again: `redriving`.
+
+Invariant: a letter is settled once. Whoever settles it holds its row, and finds it unsettled there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Subquery,
+    and_,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+
+from schedd.core.ids import RedriveId, RunId
+from schedd.core.runs.model import AuditEntry
+from schedd.core.runs.records import Conflict, DeadLetterGroup, DeadLetterRecord
+from schedd.core.runs.redrive import Choice, Settled
+from schedd.store import audit
+from schedd.store.cluster.fence import BY_INDEX
+from schedd.store.connection.database import Refused
+from schedd.store.runs.run_records import newest_first, of_job, record, record_name, records
+from schedd.store.schema.tables import dead_letters, jobs, redrives, runs
+from schedd.store.statements.arrays import clean
+from schedd.store.statements.rows import decoded
+from schedkit.records import replace
+
+MOST_AT_ONCE = 50_000
+"""Letters that one redrive promises, or one call discards."""
+
+
+def listed(
+    connection: Connection,
+    choice: Choice,
+    redrive: RedriveId | None,
+    after: tuple[datetime, RunId] | None,
+    limit: int,
+    *,
+    settled: bool,
+) -> list[DeadLetterRecord]:
+    """Newest first by when their runs were due, past `after`. Those that wait; `settled`, or of
+    a redrive, all.
+    """
+    query = _letters(newest_first(limit)).where(jobs.c.namespace == clean(choice.namespace))
+    if not settled and redrive is None:
+        query = query.where(dead_letters.c.settled.is_(None))
+    if choice.job:
+        query = query.where(of_job(choice.namespace, choice.job))
+    if choice.fingerprint:
+        query = query.where(dead_letters.c.fingerprint == clean(choice.fingerprint))
+    if redrive is not None:
+        query = query.where(dead_letters.c.redrive == redrive)
+    if after is not None:
+        query = query.where(tuple_(runs.c.scheduled_at, runs.c.run_id) < after)
+    return decoded("dead_letters", connection.execute(query), _letter, record_name)
+
+
+def get(connection: Connection, run_id: RunId) -> DeadLetterRecord | None:
+    """That of this run, settled or not."""
+    row = connection.execute(_letters(records()).where(dead_letters.c.run_id == run_id)).first()
+    return None if row is None else _letter(row)
+
+
+def groups(connection: Connection, choice: Choice, most: int) -> tuple[list[DeadLetterGroup], int]:
+    """Those that wait, by job and kind of error, the greatest first, and how many there are in all.
+    By keys: they are few among the jobs.
+    """
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    greatest = _greatest(choice, most)
+    newest = dead_letters.alias("newest")
+    its = (runs.c.scheduled_at == newest.c.scheduled_at, runs.c.run_id == newest.c.run_id)
+    said = select(runs.c.reason, runs.c.exit_code, runs.c.error).where(*its)
+    told = said.offset(0).lateral("told")  # else by its id alone, through all days
+    query = (
+        select(greatest, told)
+        .join(newest, newest.c.run_id == greatest.c.run_id)
+        .join(told, true())
+        .order_by(greatest.c.how_many.desc(), greatest.c.last.desc())
+    )
+    rows = connection.execute(query).all()
+    found = [
+        DeadLetterGroup(
+            row.fingerprint,
+            choice.namespace,
+            row.name,
+            row.how_many,
+            row.promised,
+            row.first,
+            row.last,
+            RunId(row.run_id),
+            row.reason,
+            row.exit_code,
+            row.error,
+            row.ephemeral,
+        )
+        for row in rows
+    ]
+    return found, int(rows[0].in_all) if rows else 0
+
+
+def discard(
+    connection: Connection,
+    choice: Choice,
+    by: str,
+    note: str,
+    entry: AuditEntry,
+    noted: Callable[[int], str],
+) -> list[RunId]:
+    """Settle those that wait, but for what a redrive that isn't stopped is to do again; which. Ends
+    the transaction with a Conflict where they are more than may be. `noted`: what the audit has of
+    it, by how many they are.
+    """
+    alone(connection)
+    changed = connection.execute(
+        dead_letters.update()
+        .where(dead_letters.c.run_id.in_(locked(choice)))
+        .values(
+            settled=Settled.DISCARDED.value,
+            settled_at=func.clock_timestamp(),
+            settled_by=clean(by),
+            note=clean(note),
+        )
+        .returning(dead_letters.c.run_id)
+    )
+    found = [RunId(one) for one in changed.scalars()]
+    if choice.is_more(len(found)):
+        raise Refused(Conflict("letters"))
+    if found:
+        audit.write_all(connection, [replace(entry, after=noted(len(found)))])
+    return found
+
+
+def chosen(choice: Choice) -> ColumnElement[bool]:
+    """Whether a letter beside its job is among these."""
+    conditions = [jobs.c.namespace == clean(choice.namespace)]
+    if choice.job:
+        conditions.append(_of_job(choice.namespace, choice.job))
+    if choice.fingerprint:
+        conditions.append(dead_letters.c.fingerprint == clean(choice.fingerprint))
+    if choice.run_ids:
+        conditions.append(dead_letters.c.run_id.in_(choice.run_ids))
+    if choice.group is not None:
+        conditions += [
+            jobs.c.name == clean(choice.group.job),
+            jobs.c.ephemeral.is_(choice.group.submitted),
+            dead_letters.c.fingerprint == clean(choice.group.fingerprint),
+        ]
+    if choice.until is not None:
+        conditions.append(dead_letters.c.died_at <= choice.until)
+    return and_(*conditions)
+
+
+def free(choice: Choice) -> ColumnElement[bool]:
+    """Whether a letter is among these, waits, and no redrive is about to do it again."""
+    there = select(dead_letters.c.run_id.label("it")).select_from(
+        dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id)
+    )
+    return and_(
+        dead_letters.c.run_id.in_(there.where(chosen(choice))),
+        dead_letters.c.settled.is_(None),
+        or_(dead_letters.c.redrive.is_(None), dead_letters.c.redrive.not_in(_under_way())),
+    )
+
+
+def alone(connection: Connection) -> None:
+    """Nobody else promises letters, or discards them, until this transaction ends: each sees what
+    the one before has written.
+    """
+    connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('schedd redrives'))")
+
+
+def _under_way() -> Select[Any]:
+    return select(redrives.c.redrive_id).where(redrives.c.open)
+
+
+def oldest(choice: Choice) -> Select[Any]:
+    """Those that are `free`, in one order: so many that a statement does it."""
+    return (
+        select(dead_letters.c.run_id)
+        .where(free(choice))
+        .order_by(dead_letters.c.scheduled_at, dead_letters.c.run_id)
+        .limit(MOST_AT_ONCE)
+    )
+
+
+def locked(choice: Choice) -> Select[Any]:
+    """The `oldest`, locked."""
+    return oldest(choice).with_for_update()
+
+
+def _of_job(namespace: str, job: str) -> ColumnElement[bool]:
+    try:
+        return dead_letters.c.job_id == UUID(job)
+    except ValueError:
+        named = (jobs.c.namespace == clean(namespace)) & (jobs.c.name == clean(job))
+        return dead_letters.c.job_id.in_(select(jobs.c.job_id).where(named))
+
+
+def _greatest(choice: Choice, most: int) -> Subquery:
+    """A row a group, with the run of its newest letter."""
+    newest = (dead_letters.c.died_at.desc(), dead_letters.c.run_id)
+    return (
+        select(
+            dead_letters.c.fingerprint,
+            jobs.c.name,
+            jobs.c.ephemeral,
+            func.count().label("how_many"),
+            func.sum(func.count()).over().label("in_all"),
+            func.count().filter(dead_letters.c.redrive.in_(_under_way())).label("promised"),
+            func.min(dead_letters.c.died_at).label("first"),
+            func.max(dead_letters.c.died_at).label("last"),
+            func.array_agg(aggregate_order_by(dead_letters.c.run_id, *newest))[1].label("run_id"),
+        )
+        .select_from(dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id))
+        .where(chosen(choice), dead_letters.c.settled.is_(None))
+        .group_by(dead_letters.c.fingerprint, jobs.c.name, jobs.c.ephemeral)
+        .order_by(func.count().desc(), func.max(dead_letters.c.died_at).desc())
+        .limit(most)
+        .subquery("greatest")
+    )
+
+
+def _letters(query: Select[Any]) -> Select[Any]:
+    return query.add_columns(
+        *(
+            column
+            for column in dead_letters.c
+            if column.name not in {"run_id", "scheduled_at", "job_id"}
+        )
+    ).join(
+        dead_letters,
+        (dead_letters.c.run_id == runs.c.run_id)
+        & (dead_letters.c.scheduled_at == runs.c.scheduled_at),
+    )
+
+
+def _letter(row: Row[Any]) -> DeadLetterRecord:
+    return DeadLetterRecord(
+        record(row),
+        row.fingerprint,
+        row.died_at,
+        row.settled and Settled(row.settled),
+        row.settled_at,
+        row.settled_by,
+        row.became and RunId(row.became),
+        row.redrive and RedriveId(row.redrive),
+        row.note,
+    )

@@ -1,0 +1,369 @@
+"""Runs that do dead ones again: one that a person asks for, and those of redrives (PROTOCOL 3).
+
+    one       the dead run ─→ its letter locked ─→ its job's timer FOR SHARE ─→ insert, settle
+    redrive   its row locked ─→ its rate ─→ timers FOR SHARE ─→ letters locked ─→ insert, settle
+
+Invariants
+- A run is made in a pool that is held until it is there: one in a pool that was deleted would wait
+  for ever. Of a submitted run nothing else keeps its pool, once it has ended.
+- The new run's id is reckoned from the dead one's, and it has the same nominal instant, in the same
+  cycle of its chain: there is one, whoever inserts it, however often.
+- A letter is settled in the transaction that inserts the run; nothing waits for a lock of a letter
+  or timer that somebody else has: that one comes next time.
+- Who makes runs of a redrive holds its row, so its rate holds over the cluster, whoever owns it,
+  and nothing is made after it was stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, func, select
+
+from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
+from schedd.core.jobs.chains import OF_SCHEDULES
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.model import AuditEntry, LiveRun, NewRun, RunKey, Trigger
+from schedd.core.runs.records import Conflict
+from schedd.core.runs.redrive import MOST_IN_LINE, Line, OpenRedrive, Settled, allowance
+from schedd.core.runs.run_records import RunRecord
+from schedd.store import audit
+from schedd.store.jobs import pools
+from schedd.store.runs.run_records import record, records
+from schedd.store.schema.tables import dead_letters, live, runs, timers
+from schedd.store.statements import arrays
+from schedd.store.statements.arrays import clean
+from schedd.store.statements.rows import RUN_COLUMNS, decoded, live_run, run_id_of
+from schedd.store.timers.run_insert import insert_run_row
+
+MOST_WAITING: Final = 900
+"""Runs of a job that waits in line, past which none is done again by itself: past a thousand they'd
+be skipped.
+"""
+AT_ONCE: Final = 200
+"""Runs that one transaction makes of a redrive."""
+
+OPEN = f"""
+SELECT d.redrive_id, d.shard, ARRAY(
+    SELECT DISTINCT job_id FROM (
+        SELECT l.job_id FROM dead_letters l
+        WHERE l.redrive = d.redrive_id AND l.settled IS NULL
+        ORDER BY l.scheduled_at, l.run_id LIMIT {AT_ONCE}) first)
+FROM redrives d WHERE d.open AND d.shard = ANY (%(shards)s::int[])
+  AND NOT (SELECT paused FROM cluster WHERE one)
+  AND (d.fed_until IS NULL OR d.fed_until + interval '1 s' / d.rate <= clock_timestamp())
+ORDER BY d.looked_at NULLS FIRST, d.created_at LIMIT 20
+"""
+"""Whoever was looked at longest ago comes first: none waits for those that can make nothing."""
+
+LOCK = """
+SELECT d.redrive_id, d.rate, d.fed_until, d.payload, clock_timestamp() FROM redrives d
+WHERE d.redrive_id = %(redrive)s AND d.open AND NOT (SELECT paused FROM cluster WHERE one)
+FOR NO KEY UPDATE SKIP LOCKED
+"""
+"""Who stops or resumes it holds it: it comes next time, for whole shards wait meanwhile."""
+
+LETTERS = """
+SELECT l.run_id, l.scheduled_at, l.job_id FROM dead_letters l
+WHERE l.redrive = %(redrive)s AND l.settled IS NULL AND l.job_id = ANY (%(jobs)s::uuid[])
+ORDER BY l.scheduled_at, l.run_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+"""
+
+TIMERS = """
+SELECT t.job_id, t.shard, t.generation, (
+    SELECT count(*) FROM (SELECT 1 FROM live v WHERE v.shard = t.shard AND v.job_id = t.job_id
+        LIMIT %(most)s) line)
+FROM timers t WHERE t.job_id = ANY (%(jobs)s::uuid[]) ORDER BY t.job_id FOR SHARE SKIP LOCKED
+"""
+
+POOLS = """
+SELECT j.job_id, EXISTS (SELECT FROM pools p WHERE p.namespace = j.namespace AND p.name = j.pool)
+FROM jobs j WHERE j.job_id = ANY (%(jobs)s::uuid[]) AND j.pool IS NOT NULL
+"""
+
+HOLD_POOLS = """
+SELECT j.job_id FROM jobs j JOIN pools p ON p.namespace = j.namespace AND p.name = j.pool
+WHERE j.job_id = ANY (%(jobs)s::uuid[]) ORDER BY p.namespace, p.name
+FOR KEY SHARE OF p SKIP LOCKED
+"""
+
+GONE = """
+UPDATE dead_letters l SET redrive = NULL
+WHERE l.redrive = %(redrive)s AND l.settled IS NULL AND l.run_id = ANY (%(letters)s::uuid[])
+  AND (NOT EXISTS (SELECT FROM timers t WHERE t.job_id = l.job_id)
+       OR EXISTS (SELECT FROM jobs j WHERE j.job_id = l.job_id AND j.pool IS NOT NULL
+                  AND NOT EXISTS (SELECT FROM pools p
+                                  WHERE p.namespace = j.namespace AND p.name = j.pool)))
+"""
+"""Of jobs that are deleted, or whose pool is: left out of the redrive, and they still wait."""
+
+MAKE = f"""
+WITH b AS MATERIALIZED (
+    SELECT * FROM unnest(%(letters)s::uuid[], %(scheduled)s::timestamptz[], %(jobs)s::uuid[],
+        %(shards)s::int[], %(generations)s::int[], %(overlaps)s::text[], %(runs)s::uuid[])
+      b(letter, scheduled_at, job_id, shard, generation, overlap, run_id)
+), inserted AS (
+    INSERT INTO runs AS r (scheduled_at, run_id, job_id, due_at, shard, priority, trigger, state,
+        ready_at, generation, overlap, payload, redrive_of, root, fired_by)
+    SELECT b.scheduled_at, b.run_id, b.job_id, %(now)s, b.shard, o.priority, 'MANUAL',
+        'PENDING', %(now)s, b.generation, b.overlap,
+        COALESCE(%(payload)s, o.payload), b.letter,
+        COALESCE(o.root, CASE o.trigger WHEN 'SCHEDULE' THEN '{OF_SCHEDULES}'::uuid
+            ELSE o.run_id END),
+        %(tenure)s
+    FROM b JOIN runs o ON o.scheduled_at = b.scheduled_at AND o.run_id = b.letter
+    ON CONFLICT DO NOTHING RETURNING {RUN_COLUMNS}
+), waiting AS (
+    INSERT INTO live (shard, job_id, run_id, scheduled_at)
+    SELECT shard, job_id, run_id, scheduled_at FROM inserted ON CONFLICT DO NOTHING
+), settled AS (
+    UPDATE dead_letters l SET settled = 'REDRIVEN', settled_at = statement_timestamp(),
+        settled_by = d.created_by, became = b.run_id
+    FROM b, redrives d WHERE l.run_id = b.letter AND d.redrive_id = %(redrive)s
+)
+SELECT * FROM inserted
+"""
+
+FED = """
+UPDATE redrives d SET fed_until = %(until)s, looked_at = clock_timestamp(), open = more.there,
+    made = d.made + %(made)s,
+    finished_at = CASE WHEN more.there THEN NULL ELSE clock_timestamp() END
+FROM (SELECT EXISTS (SELECT FROM dead_letters l
+    WHERE l.redrive = %(redrive)s AND l.settled IS NULL) AS there) more
+WHERE d.redrive_id = %(redrive)s
+"""
+"""A statement of its own, so that it sees what was settled just now."""
+
+
+def to_feed(connection: Connection, shards: Collection[ShardId]) -> list[OpenRedrive]:
+    """Those that these shards' owner makes the runs of, oldest first. A hint."""
+    found = connection.exec_driver_sql(OPEN, {"shards": arrays.numbers(shards)})
+    return [OpenRedrive(redrive, shard, tuple(jobs)) for redrive, shard, jobs in found]
+
+
+def feed(
+    connection: Connection,
+    tenure: TenureId,
+    wanted: Sequence[OpenRedrive],
+    lines: Mapping[JobId, Line],
+) -> list[LiveRun]:
+    """Make the next runs of these, as many as their rates allow. Under the locks of their shards.
+
+    `lines`: of each job, by the definition that is known of it; letters of other jobs wait, and of
+    those whose definition is another by now.
+    """
+    made: list[LiveRun] = []
+    for one in sorted(wanted, key=lambda one: one.redrive_id):
+        row = connection.exec_driver_sql(LOCK, {"redrive": one.redrive_id}).first()
+        if row is not None:
+            made += _fed(connection, tenure, one, row, lines)
+    return made
+
+
+def _fed(
+    connection: Connection,
+    tenure: TenureId,
+    one: OpenRedrive,
+    row: Row[Any],
+    lines: Mapping[JobId, Line],
+) -> list[LiveRun]:
+    redrive, rate, fed_until, payload, now = tuple(row)
+    most, _ = allowance(rate, fed_until, now, AT_ONCE)
+    if one.jobs and not most:
+        return []
+    places = _places(connection, one.jobs, lines)
+    waits = {job for job, (_, _, room) in places.items() if room <= 0}
+    jobs = arrays.ids(job for job in one.jobs if job not in waits)
+    letters = connection.exec_driver_sql(
+        LETTERS, {"redrive": redrive, "jobs": jobs, "limit": max(1, most)}
+    ).all()
+    rows = []
+    for letter, scheduled_at, job in letters:
+        place = places.get(job)
+        if place is None or place[2] <= 0:
+            continue
+        shard, generation, room = place
+        places[job] = (shard, generation, room - 1)
+        overlap = lines[job].overlap
+        run_id = redriven_run_id(letter)
+        rows.append((letter, scheduled_at, job, shard, generation, overlap, run_id))
+    connection.exec_driver_sql(
+        GONE, {"redrive": redrive, "letters": arrays.ids(letter for letter, _, _ in letters)}
+    )
+    made = _made(connection, tenure, redrive, payload, now, rows) if rows else []
+    _, until = allowance(rate, fed_until, now, len(rows))
+    until = until if rows else fed_until
+    connection.exec_driver_sql(FED, {"redrive": redrive, "until": until, "made": len(made)})
+    return made
+
+
+def _places(
+    connection: Connection, jobs: Collection[JobId], lines: Mapping[JobId, Line]
+) -> dict[JobId, tuple[ShardId, int, int]]:
+    """Of jobs that are there: shard, generation, and how many more runs may be made now: as many as
+    may wait in line, none where the definition can't be read, or is another by now, nor while its
+    pool is being deleted. Jobs whose pool is gone are left out.
+    """
+    found = connection.exec_driver_sql(TIMERS, {"jobs": arrays.ids(jobs), "most": MOST_IN_LINE})
+    places = {
+        job: (shard, generation, _room(lines.get(job), generation, waiting))
+        for job, shard, generation, waiting in found
+    }
+    pooled = dict(_pooled(connection, places))
+    held: set[JobId] = set()
+    if any(pooled.values()):
+        found = connection.exec_driver_sql(HOLD_POOLS, {"jobs": arrays.ids(pooled)})
+        held = {job for (job,) in found}
+    for job, there in pooled.items():
+        shard, generation, _ = places[job]
+        if not there:
+            del places[job]
+        elif job not in held:
+            places[job] = (shard, generation, 0)
+    return places
+
+
+def _pooled(connection: Connection, jobs: Collection[JobId]) -> list[tuple[JobId, bool]]:
+    """Those of these that name a pool, each with whether it is there."""
+    found = connection.exec_driver_sql(POOLS, {"jobs": arrays.ids(jobs)})
+    return [(JobId(job), there) for job, there in found]
+
+
+def _room(line: Line | None, generation: int, waiting: int) -> int:
+    if line is None or line.generation != generation:
+        return 0
+    return AT_ONCE if line.most is None else line.most - waiting
+
+
+def _made(
+    connection: Connection,
+    tenure: TenureId,
+    redrive: object,
+    payload: bytes | None,
+    now: datetime,
+    rows: Sequence[tuple[Any, ...]],
+) -> list[LiveRun]:
+    """`now`: when the rate allowed them, which is their rows' time, too."""
+    letters, scheduled, jobs, shards, generations, overlaps, run_ids = zip(*rows, strict=True)
+    made = connection.exec_driver_sql(
+        MAKE,
+        {
+            "letters": arrays.ids(letters),
+            "scheduled": arrays.instants(scheduled),
+            "jobs": arrays.ids(jobs),
+            "shards": arrays.numbers(shards),
+            "generations": arrays.numbers(generations),
+            "overlaps": arrays.texts(overlaps),
+            "runs": arrays.ids(run_ids),
+            "payload": payload,
+            "now": now,
+            "tenure": tenure,
+            "redrive": redrive,
+        },
+    )
+    return decoded("runs", made, live_run, run_id_of)
+
+
+def once_more(
+    connection: Connection,
+    run_id: RunId,
+    payload: bytes | None,
+    line: Line,
+    by: str,
+    entry: AuditEntry,
+) -> RunRecord | Conflict | None:
+    """Do one run again; the run that does. None: its job is deleted. A `Conflict`: its definition
+    is another than that of the line by now, its pool is deleted, or too many wait in line.
+
+    The run must have ended so that it may be (`core.redrive.again`): ended runs never change.
+    """
+    made = redriven_run_id(run_id)
+    dead = connection.execute(
+        select(
+            runs.c.scheduled_at,
+            runs.c.job_id,
+            runs.c.priority,
+            runs.c.payload,
+            runs.c.root,
+            runs.c.trigger,
+        )
+        .where(runs.c.run_id == run_id)
+        .limit(1)
+    ).one()
+    connection.execute(
+        select(dead_letters.c.run_id).where(dead_letters.c.run_id == run_id).with_for_update()
+    )
+    shard = _place(connection, JobId(dead.job_id), made, line)
+    if isinstance(shard, Conflict) and shard.what == "pool":  # asked for twice, it is there
+        return _stored(connection, made) or shard
+    if shard is None or isinstance(shard, Conflict):
+        return shard
+    new = NewRun(
+        RunKey(dead.scheduled_at, made),
+        connection.execute(select(func.clock_timestamp())).scalar_one(),
+    )
+    inserted = insert_run_row(
+        connection,
+        JobId(dead.job_id),
+        shard,
+        line.generation,
+        new,
+        Trigger.MANUAL,
+        Priority(dead.priority),
+        dead.payload if payload is None else payload,
+        line.overlap,
+        redrive_of=run_id,
+        root=dead.root or (OF_SCHEDULES if dead.trigger == Trigger.SCHEDULE else run_id),
+    )
+    if inserted:
+        _settle(connection, run_id, by, made)
+        audit.write_all(connection, [entry])
+    stored = _stored(connection, made)
+    if stored is not None and not inserted and payload is not None:
+        its = select(runs.c.payload).where(runs.c.run_id == made)
+        if connection.execute(its).scalar_one() != payload:
+            return Conflict("payload")
+    return stored
+
+
+def _stored(connection: Connection, run_id: RunId) -> RunRecord | None:
+    row = connection.execute(records().where(runs.c.run_id == run_id)).first()
+    return None if row is None else record(row)
+
+
+def _place(
+    connection: Connection, job: JobId, made: RunId, line: Line
+) -> ShardId | Conflict | None:
+    """Where the job's runs live, whose definition stays until the end of the transaction."""
+    timer = connection.execute(
+        select(timers.c.shard, timers.c.generation)
+        .where(timers.c.job_id == job)
+        .with_for_update(read=True)
+    ).first()
+    if timer is None:
+        return None
+    if timer.generation != line.generation:
+        return Conflict("etag", job)
+    if not pools.hold_of(connection, job):
+        return Conflict("pool", job)
+    waiting = select(live.c.run_id).where(live.c.shard == timer.shard, live.c.job_id == job)
+    crowded = connection.execute(waiting.limit(MOST_WAITING)).all()
+    full = line.most is not None and len(crowded) == MOST_WAITING
+    if full and made not in {row.run_id for row in crowded}:
+        return Conflict("line", job)
+    return ShardId(timer.shard)
+
+
+def _settle(connection: Connection, run_id: RunId, by: str, made: RunId) -> None:
+    connection.execute(
+        dead_letters.update()
+        .where(dead_letters.c.run_id == run_id, dead_letters.c.settled.is_(None))
+        .values(
+            settled=Settled.REDRIVEN.value,
+            settled_at=func.clock_timestamp(),
+            settled_by=clean(by),
+            became=made,
+        )
+    )

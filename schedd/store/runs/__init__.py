@@ -1,0 +1,1 @@
+"""Rows of runs, read for people."""

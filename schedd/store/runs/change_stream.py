@@ -1,0 +1,254 @@
+"""What has changed of runs since a moment, read off the rows themselves.
+
+A row names the transaction that wrote it (`xmin`), and a snapshot the oldest one that may still be
+going on: all below that is to be seen. So "changed since" needs no column, no log, and costs what
+changes a run nothing. No index knows of transactions: the newest rows are looked through, and all
+older runs that haven't ended (`live`); how far that went is part of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    Label,
+    Uuid,
+    any_,
+    literal,
+    literal_column,
+)
+
+from schedd.core.ids import JobId, RunId
+from schedd.core.runs.change_stream import Change, Cursor, Missed, Scope
+from schedd.core.runs.lifecycle import LIVE
+from schedd.store.cluster import cluster_events
+from schedd.store.cluster.fence import BY_INDEX
+from schedd.store.connection.database import Database
+from schedd.store.connection.primary_selection import TIMELINE
+from schedd.store.runs.run_records import record, record_name, records
+from schedd.store.schema.tables import runs
+from schedd.store.statements.arrays import ids
+from schedd.store.statements.rows import decoded
+from schedkit.records import dataclass
+
+MOST: Final = 20_000
+"""Rows that one look goes through, of all jobs together."""
+LEAST: Final = 100
+"""Of each job."""
+MOST_OLDER: Final = 5_000
+"""Of older runs that haven't ended: each is looked up by itself."""
+
+EPOCH: Final = 1 << 32
+"""Rows name transactions by their lower half."""
+LATER: Final = 1 << 20
+"""Transactions that may begin between two statements, at most."""
+
+NOW: Final = f"""
+SELECT {TIMELINE}, pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint
+FROM pg_current_snapshot() s
+"""
+
+CHANGED: Final = """(({row}.xmin::text::bigint - %(low)s) & 4294967295) < %(span)s"""
+
+NEWEST: Final = """
+WITH looked AS MATERIALIZED (
+    SELECT run_id, scheduled_at, xmin FROM runs
+    ORDER BY scheduled_at DESC, run_id DESC LIMIT %(most)s
+), ends AS (
+    SELECT min(scheduled_at) AS before FROM looked HAVING count(*) = %(most)s
+)
+"""
+
+NEWEST_OF_JOBS: Final = """
+WITH looked AS MATERIALIZED (
+    SELECT r.run_id, r.scheduled_at, r.xmin, r.job_id
+    FROM unnest(%(jobs)s::uuid[]) j(job_id) CROSS JOIN LATERAL (
+        SELECT run_id, scheduled_at, xmin, job_id FROM runs
+        WHERE job_id = j.job_id ORDER BY scheduled_at DESC LIMIT %(most)s
+    ) r
+), ends AS (
+    SELECT max(before) AS before FROM (
+        SELECT min(scheduled_at) AS before FROM looked GROUP BY job_id HAVING count(*) = %(most)s
+    ) each_job
+)
+"""
+
+UNENDED: Final = "live l"
+UNENDED_OF_JOBS: Final = """unnest(%(jobs)s::uuid[]) w(job_id)
+    JOIN jobs j ON j.job_id = w.job_id
+    JOIN live l ON l.shard = j.shard AND l.job_id = j.job_id"""
+
+LOOK: Final = """
+{looked}
+SELECT run_id, scheduled_at, 'changed' FROM looked l WHERE {changed}
+UNION ALL
+SELECT l.run_id, l.scheduled_at, CASE WHEN {run_changed} THEN 'changed' END
+FROM (
+    SELECT l.run_id, l.scheduled_at FROM ends CROSS JOIN {unended}
+    WHERE l.scheduled_at <= ends.before LIMIT %(older)s
+) l JOIN runs r ON r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+UNION ALL
+SELECT NULL, before, 'ends' FROM ends
+ORDER BY 2
+"""
+
+
+ROWS: Final = "FROM runs ORDER BY scheduled_at DESC, run_id DESC"
+ROWS_OF_JOB: Final = "FROM runs WHERE job_id = %(job)s ORDER BY scheduled_at DESC"
+
+LIVING: Final = """
+SELECT r.run_id
+FROM (SELECT run_id, scheduled_at, job_id, state {rows} LIMIT %(looked)s) r
+JOIN jobs j ON j.job_id = r.job_id
+WHERE r.state = ANY (%(living)s) AND j.namespace = %(namespace)s
+ORDER BY r.scheduled_at DESC, r.run_id DESC LIMIT %(most)s
+"""
+"""Ends where it has found enough: most often long before all of these rows."""
+
+END: Final = "SELECT scheduled_at {rows} OFFSET %(looked)s - 1 LIMIT 1"
+"""Of the rows that were looked through; there are older ones, perhaps, that haven't ended."""
+
+FREELY: Final = "".join(
+    f"SET LOCAL enable_{way} TO DEFAULT;" for way in ("seqscan", "bitmapscan", "hashjoin")
+)
+"""What follows reads all that lives, which has no order: not row by row."""
+
+OLDER: Final = """
+SELECT l.run_id FROM live l JOIN jobs j ON j.shard = l.shard AND j.job_id = l.job_id
+WHERE l.scheduled_at <= %(before)s AND j.namespace = %(namespace)s
+  AND (%(job)s::uuid IS NULL OR l.job_id = %(job)s)
+ORDER BY l.scheduled_at DESC, l.run_id DESC LIMIT %(most)s
+"""
+
+
+def _look(looked: str, unended: str) -> str:
+    return LOOK.format(
+        looked=looked,
+        unended=unended,
+        changed=CHANGED.format(row="l"),
+        run_changed=CHANGED.format(row="r"),
+    )
+
+
+OF_ALL: Final = _look(NEWEST, UNENDED)
+OF_JOBS: Final = _look(NEWEST_OF_JOBS, UNENDED_OF_JOBS)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresChangeStore:
+    """`schedd.ports.ChangeStore` over PostgreSQL."""
+
+    database: Database
+    most: int = MOST
+
+    async def now(self) -> Cursor:
+        """The present moment."""
+        return await self.database.call(moment)
+
+    async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> Missed:
+        """What changed since, of these jobs or of all."""
+        return await self.database.call(lambda c: since(c, cursor, of, self.most))
+
+    async def unended(self, scope: Scope, most: int) -> list[RunId]:
+        """The newest that haven't ended, the oldest of them first."""
+        return await self.database.call(lambda c: unended(c, scope, most, self.most))
+
+    async def read(self, run_ids: Sequence[RunId]) -> list[Change]:
+        """Those of these that exist, as they stand now, in this order."""
+        return await self.database.call(lambda c: read(c, run_ids))
+
+
+def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, most: int) -> Missed:
+    """Look through the newest `most` rows of these jobs, or of all, and those that live."""
+    present, following = _now(connection)
+    span = _span(cursor, present, following)
+    if span is None:
+        return Missed(present, unknown=True)
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    found = connection.exec_driver_sql(
+        OF_ALL if of is None else OF_JOBS,
+        {
+            "most": most if of is None else min(most, max(LEAST, most // max(1, len(of)))),
+            "older": MOST_OLDER,
+            "jobs": ids(of or ()),
+            **span,
+        },
+    ).all()
+    before = next((at for _, at, what in found if what == "ends"), None)
+    older = [RunId(run) for run, at, _ in found if run and before and at < before]
+    return Missed(
+        present,
+        tuple(dict.fromkeys(RunId(run) for run, _, what in found if what == "changed")),
+        frozenset(older if len(older) < MOST_OLDER else ()),
+        before,
+        tuple(cluster_events.between(connection, cursor, present)),
+    )
+
+
+def unended(connection: Connection, scope: Scope, most: int, looked: int) -> list[RunId]:
+    """The newest that haven't ended, the oldest of them first."""
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    of = ROWS if scope.job is None else ROWS_OF_JOB
+    asked = {
+        "namespace": scope.namespace,
+        "job": scope.job and str(scope.job),
+        "looked": looked,
+        "most": most,
+        "living": sorted(state.value for state in LIVE),
+    }
+    found = connection.exec_driver_sql(LIVING.format(rows=of), asked).scalars().all()
+    if len(found) < most:
+        before = connection.exec_driver_sql(END.format(rows=of), asked).scalar()
+        if before is not None:
+            connection.exec_driver_sql(FREELY)
+            rest = connection.exec_driver_sql(OLDER, asked | {"before": before}).scalars()
+            found = [*dict.fromkeys([*found, *rest])][:most]
+    return [RunId(run) for run in found[::-1]]
+
+
+def read(connection: Connection, run_ids: Sequence[RunId]) -> list[Change]:
+    """Those of these that exist, in this order."""
+    _, following = _now(connection)
+    written: Label[int] = literal_column("runs.xmin::text::bigint", BigInteger).label("written")
+    these = any_(literal(ids(run_ids)).cast(ARRAY(Uuid)))
+    query = records().add_columns(written).where(runs.c.run_id == these)
+    changes = decoded(
+        "runs", connection.execute(query), lambda row: _change(row, following), record_name
+    )
+    found = {change.run_id: change for change in changes}
+    return [found[run_id] for run_id in run_ids if run_id in found]
+
+
+def _change(row: Any, following: int) -> Change:
+    """Its transaction in full: one a little past the moment, or one below it."""
+    last = following + LATER
+    return Change(record(row), last - (last - row.written) % EPOCH)
+
+
+def moment(connection: Connection) -> Cursor:
+    """The present one."""
+    return _now(connection)[0]
+
+
+def span_since(connection: Connection, cursor: Cursor) -> dict[str, int] | None:
+    """What `CHANGED` asks for; None: the cursor is none of this database's past."""
+    return _span(cursor, *_now(connection))
+
+
+def _span(cursor: Cursor, present: Cursor, following: int) -> dict[str, int] | None:
+    if cursor.timeline != present.timeline or cursor.transaction > following:
+        return None
+    return {
+        "low": cursor.transaction % EPOCH,
+        "span": min(EPOCH, following + LATER - cursor.transaction),
+    }
+
+
+def _now(connection: Connection) -> tuple[Cursor, int]:
+    """This moment, and the first transaction that hadn't begun."""
+    timeline, oldest, following = connection.exec_driver_sql(NOW).one()
+    return Cursor(timeline, oldest), following

@@ -1,0 +1,91 @@
+"""The live work at a glance, at a cost that doesn't grow with what is idle or over."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import SHARDS
+from schedd.core.runs.records import Counts, Wait
+from schedd.store.cluster.fence import BY_INDEX
+
+EXACT = 20_000
+"""Up to so many rows are counted one by one; past it the planner's statistics answer, and past
+twice as many they alone: what was more than that a minute ago isn't few by now.
+"""
+
+ROWS = """
+SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {where} LIMIT %(limit)s) rows
+"""
+
+ESTIMATE = (
+    "SELECT GREATEST(reltuples, %(limit)s)::bigint FROM pg_class WHERE oid = %(of)s::regclass"
+)
+
+LIVE = """
+SELECT r.state, count(*) FROM (SELECT scheduled_at, run_id FROM live LIMIT %(limit)s) l
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN state = 'RUNNING' AND started_at IS NULL AND ready_at > clock_timestamp()
+        THEN 'PENDING' ELSE state END AS state FROM runs r
+    WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id OFFSET 0
+) r GROUP BY r.state
+"""
+
+OF_EACH_SHARD = 10
+"""Live runs that are looked at for what waits: 2,560 at most."""
+WAITS = """
+SELECT r.job_id, r.target, count(*)::int, min(r.ready_at)
+FROM generate_series(0, %(shards)s - 1) s(shard)
+CROSS JOIN LATERAL (
+    SELECT scheduled_at, run_id FROM live l WHERE l.shard = s.shard LIMIT %(each)s
+) l CROSS JOIN LATERAL (
+    SELECT job_id, target, ready_at, trigger FROM runs r
+    WHERE r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+      AND state IN ('PENDING', 'RETRYING') AND ready_at < clock_timestamp() - interval '10 s'
+    OFFSET 0
+) r JOIN timers t ON t.job_id = r.job_id AND (NOT t.paused OR r.trigger IN ('MANUAL', 'SUBMIT'))
+GROUP BY r.job_id, r.target ORDER BY 4 LIMIT %(most)s
+"""
+"""What waits for a moment alone isn't told, nor what a pause of its job keeps."""
+MOST_WAITS = 50
+
+
+def waits(connection: Connection) -> list[Wait]:
+    """What has waited longest, by job, among so many live runs of each shard."""
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    asked = {"shards": SHARDS, "each": OF_EACH_SHARD, "most": MOST_WAITS}
+    return [Wait(*row) for row in connection.exec_driver_sql(WAITS, asked)]
+
+
+def counts(connection: Connection) -> Counts:
+    """Jobs that people made, runs that haven't ended by state, dead letters. What is armed waits
+    (`run_records.ARMED`).
+    """
+    jobs = _count(connection, "jobs", "deleted_at IS NULL AND NOT ephemeral", "jobs_name")
+    dead = _count(connection, "dead_letters", "settled IS NULL", "dead_letters_waiting")
+    live = _live(connection)
+    return Counts(
+        jobs, live.get("PENDING", 0), live.get("RUNNING", 0), live.get("RETRYING", 0), dead
+    )
+
+
+def _live(connection: Connection) -> dict[str, int]:
+    """How many live runs are in each state; past `EXACT`, the shares of so many stand for all."""
+    connection.exec_driver_sql(f"SELECT {BY_INDEX}")
+    states: dict[str, int] = {
+        row[0]: row[1] for row in connection.exec_driver_sql(LIVE, {"limit": EXACT})
+    }
+    seen = sum(states.values())
+    if seen < EXACT:
+        return states
+    total: int = connection.exec_driver_sql("SELECT count(*) FROM live").scalar_one()
+    return {state: count * max(total, seen) // seen for state, count in states.items()}
+
+
+def _count(connection: Connection, table: str, where: str, statistics: str) -> int:
+    limit = {"limit": EXACT}
+    estimate: int = connection.exec_driver_sql(ESTIMATE, limit | {"of": statistics}).scalar_one()
+    if estimate >= 2 * EXACT:
+        return estimate
+    statement = ROWS.format(table=table, where=where)
+    counted: int = connection.exec_driver_sql(statement, limit).scalar_one()
+    return counted if counted < EXACT else estimate

@@ -1,0 +1,176 @@
+"""Run records: a run with what its job says, for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Row,
+    Select,
+    and_,
+    case,
+    func,
+    literal_column,
+    select,
+)
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
+
+from schedd.core.ids import BackfillId, JobId, RunId, TenureId, Token
+from schedd.core.jobs.chains import Ended
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import LIVE, Reason, State
+from schedd.core.runs.model import LiveRun, RunKey, Trigger
+from schedd.core.runs.run_records import RunRecord
+from schedd.store.schema.tables import attempts, jobs, runs, tenures, timers
+from schedd.store.statements.arrays import clean
+
+RAN: Final = frozenset({State.SUCCEEDED, State.FAILED})
+"""Nothing kept these from running, whatever was about to."""
+
+
+Columns: TypeAlias = ReadOnlyColumnCollection[str, Any]
+"""Those of `runs`, or of some of them."""
+
+
+def armed(of: Columns) -> ColumnElement[bool]:
+    """It was handed out before it is due, and isn't due yet: for people it waits (SEMANTICS)."""
+    return and_(
+        of.state == State.RUNNING.value,
+        of.started_at.is_(None),
+        of.ready_at > func.clock_timestamp(),
+    )
+
+
+def in_states(of: Columns, states: Sequence[State]) -> ColumnElement[bool]:
+    """The condition that people see a run in one of these states."""
+    found: ColumnElement[bool] = of.state.in_([state.value for state in states])
+    if State.PENDING in states and State.RUNNING not in states:
+        return found | armed(of)
+    return found & ~armed(of) if State.RUNNING in states and State.PENDING not in states else found
+
+
+_BY_A_PERSON: Final = (Trigger.MANUAL.value, Trigger.SUBMIT.value)
+"""Those go though their job is paused, as the statement that assigns has it."""
+
+
+def records(of: FromClause = runs) -> Select[Any]:
+    """Runs with what their jobs and earlier attempts say. `of`: rows of `runs`, all or some."""
+    first = select(func.min(attempts.c.started_at)).where(attempts.c.run_id == of.c.run_id)
+    fired_by = select(tenures.c.member).where(tenures.c.id == of.c.fired_by)
+    earlier = case((of.c.assignments > 1, first.correlate(of).scalar_subquery()))
+    return select(
+        *(column for column in of.c if column.name not in {"count", "digest", "payload"}),
+        of.c.count.label("instants"),  # a row has a method of its name
+        jobs.c.namespace,
+        jobs.c.name,
+        jobs.c.ephemeral,
+        (func.coalesce(timers.c.paused, False) & of.c.trigger.not_in(_BY_A_PERSON)).label("paused"),
+        literal_column("(SELECT paused FROM cluster WHERE one)").label("braked"),
+        armed(of.c).label("armed"),
+        func.least(earlier, of.c.started_at).label("first_started_at"),
+        fired_by.correlate(of).scalar_subquery().label("member"),
+    ).select_from(
+        of.join(jobs, jobs.c.job_id == of.c.job_id).outerjoin(
+            timers, timers.c.job_id == of.c.job_id
+        )
+    )
+
+
+def record(row: Row[Any]) -> RunRecord:
+    """From a row of `records`."""
+    run = LiveRun(
+        RunKey(row.scheduled_at, RunId(row.run_id)),
+        JobId(row.job_id),
+        row.shard,
+        State(row.state),
+        Priority(row.priority),
+        row.due_at,
+        row.ready_at,
+        row.attempt,
+        row.losses,
+        Token(row.token),
+        row.worker,
+        row.incarnation,
+        row.start_by,
+        row.started_at,
+        row.generation,
+        row.cancelling,
+        row.killing,
+        row.overlap and Overlap(row.overlap),
+        parent=row.parent and RunId(row.parent),
+        target=row.target,
+        children=row.children,
+    )
+    return RunRecord(
+        run,
+        row.namespace,
+        row.name,
+        row.ephemeral,
+        _trigger(row),
+        _reason(row),
+        row.assignments,
+        row.instants,
+        row.scheduled_until,
+        row.finished_at if run.state not in LIVE else None,
+        row.exit_code,
+        row.error,
+        row.ready_at if run.state is State.RETRYING else None,
+        row.paused,
+        row.braked,
+        row.first_started_at,
+        "" if run.state in RAN else row.excluded_by or "",
+        backfill=row.backfill and BackfillId(row.backfill),
+        fired_by=row.fired_by and TenureId(row.fired_by),
+        member=row.member or "",
+        redrive_of=row.redrive_of and RunId(row.redrive_of),
+        parents=_parents(row.parents),
+        armed=row.armed,
+    )
+
+
+def record_name(row: Row[Any]) -> object:
+    """Return what names a row of `records`."""
+    return row.run_id
+
+
+def _trigger(row: Row[Any]) -> Trigger:
+    if row.backfill is not None:
+        return Trigger.BACKFILL
+    if row.redrive_of is not None:
+        return Trigger.REDRIVE
+    return Trigger(row.trigger) if row.parents is None else Trigger.CHAIN
+
+
+def _reason(row: Row[Any]) -> str | None:
+    """One of a chain that is skipped by its parents is stored without a reason: members of versions
+    before know no word for it.
+    """
+    by_parents = row.reason is None and row.parents is not None and row.state == State.SKIPPED
+    if by_parents:
+        return Reason.AFTER.value
+    return None if row.reason is None else Reason(row.reason).value
+
+
+def _parents(rows: Any) -> tuple[Ended, ...]:
+    return tuple(
+        Ended(one["job"], RunId(UUID(one["run"])), State(one["state"])) for one in rows or ()
+    )
+
+
+def of_job(namespace: str, job: str) -> Any:
+    """The condition that a run is of this job, by id or by name."""
+    try:
+        return runs.c.job_id == UUID(job)
+    except ValueError:
+        named = select(jobs.c.job_id).where(
+            jobs.c.namespace == clean(namespace), jobs.c.name == clean(job)
+        )
+        return runs.c.job_id.in_(named)
+
+
+def newest_first(limit: int) -> Select[Any]:
+    return records().order_by(runs.c.scheduled_at.desc(), runs.c.run_id.desc()).limit(limit)

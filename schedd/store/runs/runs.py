@@ -1,0 +1,229 @@
+"""Runs as people see them: read, triggered, cancelled.
+
+Invariants
+- A trigger locks the job's timer FOR SHARE: no such row means that the job is deleted.
+- A cancel changes what waits at once; what runs is marked, and its worker must be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, func, select, true
+
+from schedd.core.ids import JobId, RunId, Token
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import AuditEntry, NewRun, Trigger
+from schedd.core.runs.records import Conflict, Idempotency, JobRecord
+from schedd.core.runs.run_records import AttemptRecord, RunRecord
+from schedd.store import audit
+from schedd.store.connection.database import Refused
+from schedd.store.jobs import pools
+from schedd.store.jobs.jobs import insert_job
+from schedd.store.runs.run_records import record, record_name, records
+from schedd.store.schema.tables import attempts, jobs, live, outputs, results, runs, timers
+from schedd.store.statements import idempotency
+from schedd.store.statements.rows import decoded
+from schedd.store.timers.run_insert import insert_run_row
+from schedkit.records import replace
+
+ATTEMPT = (
+    attempts.c.attempt,
+    attempts.c.token,
+    attempts.c.generation,
+    attempts.c.worker,
+    attempts.c.assigned_at,
+    attempts.c.started_at,
+    attempts.c.finished_at,
+    attempts.c.state,
+    attempts.c.reason,
+    attempts.c.exit_code,
+    attempts.c.error,
+    attempts.c.digest,
+)
+"""What an attempt is, whether it stands here or in the run's own row."""
+
+
+def submit_run(
+    connection: Connection,
+    record: JobRecord,
+    run: NewRun,
+    wanted: Idempotency | None,
+    entry: AuditEntry,
+    priority: Priority,
+) -> RunRecord | None:
+    """Store one-time work, a job and its run; with a key used before, the run of then."""
+    earlier = idempotency.claim(connection, wanted, run.key.run_id)
+    if earlier is not None:
+        return get_run(connection, RunId(earlier))
+    insert_job(connection, record)
+    new = record.definition
+    if new.pool and not pools.hold(connection, new.namespace, new.pool):
+        raise Refused(Conflict("pool", new.job_id))
+    insert_run_row(
+        connection, new.job_id, record.shard, new.generation, run, Trigger.SUBMIT, priority
+    )
+    audit.write_all(connection, [entry])
+    return get_run(connection, run.key.run_id)
+
+
+def insert_run(
+    connection: Connection,
+    job_id: JobId,
+    run: NewRun,
+    trigger: Trigger,
+    priority: Priority,
+    payload: bytes | None,
+    wanted: Idempotency | None,
+    entry: AuditEntry,
+    overlap: Overlap | None = None,
+) -> RunRecord | None:
+    """Insert a run of a job that isn't deleted; with a key used before, the run of then. A
+    `Conflict`: it is submitted work, and its pool is deleted.
+    """
+    earlier = idempotency.claim(connection, wanted, run.key.run_id)
+    if earlier is not None:
+        return get_run(connection, RunId(earlier))
+    timer = connection.execute(
+        select(timers.c.shard, timers.c.generation, jobs.c.namespace, jobs.c.pool)
+        .join(jobs, jobs.c.job_id == timers.c.job_id)
+        .where(timers.c.job_id == job_id)
+        .with_for_update(read=True, of=timers)
+    ).first()
+    if timer is None:
+        return None
+    if timer.pool and not pools.hold(connection, timer.namespace, timer.pool):
+        raise Refused(Conflict("pool", job_id))
+    insert_run_row(
+        connection, job_id, timer.shard, timer.generation, run, trigger, priority, payload, overlap
+    )
+    audit.write_all(connection, [entry])
+    return get_run(connection, run.key.run_id)
+
+
+def get_run(connection: Connection, run_id: RunId) -> RunRecord | None:
+    """One run, whatever its state."""
+    return next(iter(get_runs(connection, [run_id])), None)
+
+
+def get_runs(connection: Connection, run_ids: Collection[RunId]) -> list[RunRecord]:
+    """Those that exist."""
+    query = records().where(runs.c.run_id.in_(run_ids))
+    return decoded("runs", connection.execute(query), record, record_name)
+
+
+def newest_states(
+    connection: Connection, job_ids: Sequence[JobId], count: int
+) -> dict[JobId, list[State]]:
+    """How the newest runs of each of these jobs stand, newest first; of broadcasts, not of their
+    children. One statement for all of them.
+    """
+    newest = (
+        select(runs.c.state, runs.c.scheduled_at)
+        .where(runs.c.job_id == jobs.c.job_id, runs.c.parent.is_(None))
+        .order_by(runs.c.scheduled_at.desc())
+        .limit(count)
+        .lateral()
+    )
+    query = (
+        select(jobs.c.job_id, newest.c.state)
+        .select_from(jobs.join(newest, true()))
+        .where(jobs.c.job_id.in_(job_ids))
+        .order_by(jobs.c.job_id, newest.c.scheduled_at.desc())
+    )
+    found: dict[JobId, list[State]] = {job_id: [] for job_id in job_ids}
+    for row in connection.execute(query):
+        found[JobId(row.job_id)].append(State(row.state))
+    return found
+
+
+def cancel_run(
+    connection: Connection,
+    run_id: RunId,
+    entry: AuditEntry,
+    noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
+) -> RunRecord | None:
+    """Cancel it, or mark it; a run that has ended, or is marked, stays as it is, and is no line of
+    the audit. `noted`: what the audit has of it, before and after.
+    """
+    held = select(runs.c.run_id).where(runs.c.run_id == run_id).with_for_update(key_share=True)
+    connection.execute(held)
+    was = get_run(connection, run_id)
+    if was is None:
+        return None
+    if was.run.state in (State.PENDING, State.RETRYING):
+        ended = connection.execute(
+            runs.update()
+            .where(runs.c.run_id == run_id)
+            .values(
+                state=State.CANCELLED.value,
+                reason=Reason.BY_USER.value,
+                cancelling=True,
+                finished_at=func.clock_timestamp(),
+            )
+            .returning(runs.c.shard, runs.c.job_id)
+        ).one()
+        connection.execute(
+            live.delete().where(
+                live.c.shard == ended.shard,
+                live.c.job_id == ended.job_id,
+                live.c.run_id == run_id,
+            )
+        )
+    elif was.run.state is State.RUNNING and not was.run.cancelling:
+        connection.execute(runs.update().where(runs.c.run_id == run_id).values(cancelling=True))
+    else:
+        return was
+    now = get_run(connection, run_id)
+    if noted is not None and now is not None:
+        before, after = noted(was, now)
+        entry = replace(entry, before=before, after=after)
+    audit.write_all(connection, [entry])
+    return now
+
+
+def attempts_of(connection: Connection, run_id: RunId) -> list[AttemptRecord]:
+    """Every handing out, oldest first; the latest stands in the run's own row."""
+    earlier = select(*ATTEMPT).where(attempts.c.run_id == run_id)
+    latest = select(*(runs.c[column.name] for column in ATTEMPT)).where(
+        runs.c.run_id == run_id, runs.c.token > 0, runs.c.children.is_(None)
+    )
+    rows = connection.execute(earlier.union_all(latest).order_by("token"))
+    return decoded("attempts", rows, _attempt)
+
+
+def output(
+    connection: Connection, run_id: RunId, token: Token | None
+) -> tuple[Token, bytes] | None:
+    """The log's pieces of one assignment; of the newest that has any when `token` is None."""
+    query = select(outputs.c.token, outputs.c.pieces).where(outputs.c.run_id == run_id)
+    if token is not None:
+        query = query.where(outputs.c.token == token)
+    found = connection.execute(query.order_by(outputs.c.token.desc()).limit(1)).one_or_none()
+    return None if found is None else (Token(found.token), bytes(found.pieces))
+
+
+def result(connection: Connection, run_id: RunId) -> bytes | None:
+    """What the run gave back."""
+    query = select(results.c.payload).where(results.c.run_id == run_id)
+    found = connection.execute(query).scalar()
+    return None if found is None else bytes(found)
+
+
+def _attempt(row: Any) -> AttemptRecord:
+    failed = row.state == State.RETRYING and row.digest is not None
+    return AttemptRecord(
+        row.attempt,
+        Token(row.token),
+        row.generation,
+        row.worker,
+        row.assigned_at,
+        row.started_at,
+        row.finished_at,
+        State.FAILED if failed else State(row.state),
+        None if row.reason is None else Reason(row.reason).value,
+        row.exit_code,
+        row.error,
+    )

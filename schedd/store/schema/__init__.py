@@ -1,0 +1,1 @@
+"""The schema: tables, revisions, privileges, partitions."""

@@ -1,0 +1,1 @@
+"""Parts that statements share: arrays, rows, keys, group commit, bisection."""

@@ -1,0 +1,93 @@
+"""Rows in, values out: which columns make which value, written once.
+
+Each `…_COLUMNS` is a select list over fixed aliases (`r` runs, `l` live, `t` timers), and the
+function below it reads that list from `start` on.
+
+Rows are written by other versions, too, and by people with SQL. A column may hold a word that no
+value has, or JSON of another form. So whatever reads several rows reads them by `decoded`: a row
+that can't be decoded is set aside with its name, and the others are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from schedd.core.dispatch.ready_bucket_ids import LineId
+from schedd.core.jobs.definition import Overlap, Priority
+from schedd.core.runs.lifecycle import State
+from schedd.core.runs.model import Incarnation, LiveRun, RunKey, Timer
+from schedkit.set_aside import each
+
+Row = TypeVar("Row")
+T = TypeVar("T")
+
+TIMER_COLUMNS = "t.job_id, t.shard, t.generation, t.due_at, t.nominal, t.paused, t.fired"
+
+
+def decoded(
+    kind: str,
+    rows: Iterable[Row],
+    decode: Callable[[Row], T],
+    name: Callable[[Any], object] = itemgetter(0),
+) -> list[T]:
+    """Return the values of these rows, without those that can't be decoded: each of them is logged
+    once. `name` names a row: its first column, if nothing else is said.
+    """
+    return each(f"row of {kind}", rows, decode, name=name)
+
+
+def run_id_of(row: Any) -> object:
+    """Return what names a row of `RUN_COLUMNS`."""
+    return row[1]
+
+
+def timer(row: Sequence[Any]) -> Timer:
+    """From `TIMER_COLUMNS`."""
+    return Timer(*row)
+
+
+RUN_COLUMNS = """r.scheduled_at, r.run_id, r.job_id, r.shard, r.state, r.priority, r.due_at,
+    r.ready_at, r.attempt, r.losses, r.token, r.worker, r.incarnation, r.start_by, r.started_at,
+    r.generation, r.cancelling, r.killing, r.overlap, r.created_at, r.parent, r.target,
+    r.children"""
+RUN_WIDTH = 23
+
+
+def live_run(
+    row: Sequence[Any], start: int = 0, line: LineId | None = None, of: int = 0
+) -> LiveRun:
+    """From `RUN_COLUMNS`. `line`: its job's, if it was read beside them, with its generation."""
+    at, run_id, job_id, shard, state, priority, *rest = row[start : start + RUN_WIDTH]
+    if rest[-5] is not None:
+        rest[-5] = Overlap(rest[-5])
+    rest += [False, line, of]  # whether it is paced isn't known of rows
+    return LiveRun(RunKey(at, run_id), job_id, shard, State(state), Priority(priority), *rest)
+
+
+INCARNATION_COLUMNS = """id, worker, spool_id, host, version, slots, labels, handlers, actions,
+    started_at, lost_at, namespaces"""
+
+
+def incarnation(row: Sequence[Any]) -> Incarnation:
+    """From `INCARNATION_COLUMNS`."""
+    id_, worker, spool_id, host, version, slots, labels, handlers, actions, *rest = row
+    for text in (*labels.items(), (*handlers, *actions, *(rest[-1] or ()))):
+        if not all(isinstance(part, str) for part in text):
+            raise TypeError(f"{text!r:.100} aren't texts")
+    started_at, lost_at, namespaces = rest
+    return Incarnation(
+        id_,
+        worker,
+        spool_id,
+        host,
+        version,
+        slots,
+        labels,
+        tuple(handlers),
+        tuple(actions),
+        started_at,
+        lost_at,
+        None if namespaces is None else frozenset(namespaces),
+    )

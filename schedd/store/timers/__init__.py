@@ -1,0 +1,1 @@
+"""Rows of timers: fire, backfills, accounted times."""

@@ -1,0 +1,83 @@
+"""The store of calls on backfills: each call one transaction, with its audit line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from schedd.core.ids import BackfillId, JobId
+from schedd.core.runs.model import AuditEntry, LiveRun
+from schedd.core.runs.records import Conflict, Idempotency
+from schedd.core.runs.run_records import RunRecord
+from schedd.core.timers.backfill import Plan, Wish
+from schedd.core.timers.backfill_records import Backfilled, BackfillRecord
+from schedd.store.connection.database import Database
+from schedd.store.statements.operations import operations
+from schedd.store.timers import accounted_times, backfills
+from schedkit.records import dataclass
+
+
+@operations("backfills")
+@dataclass(frozen=True, slots=True)
+class PostgresBackfillStore:
+    """`schedd.ports.BackfillStore` over PostgreSQL."""
+
+    database: Database
+
+    async def plan(self, job_id: JobId, wish: Wish) -> Plan:
+        """What it would run now."""
+        return await self.database.call(lambda c: backfills.planned(c, job_id, wish))
+
+    async def create(
+        self,
+        job_id: JobId,
+        seen_generation: int,
+        wish: Wish,
+        idempotency: Idempotency | None,
+        audit: AuditEntry,
+    ) -> Backfilled | Conflict | None:
+        """Store it; None: the job is deleted."""
+        return await self.database.call(
+            lambda c: backfills.create(c, job_id, seen_generation, wish, idempotency, audit)
+        )
+
+    async def get(self, backfill_id: BackfillId) -> BackfillRecord | None:
+        """One, with how its runs stand."""
+        return await self.database.call(lambda c: backfills.get(c, backfill_id))
+
+    async def newest(
+        self,
+        namespace: str,
+        job_id: JobId | None,
+        after: tuple[datetime, BackfillId] | None,
+        limit: int,
+    ) -> list[BackfillRecord]:
+        """Newest first, past `after`."""
+        return await self.database.call(
+            lambda c: backfills.newest(c, namespace, job_id, after, limit)
+        )
+
+    async def cancel(
+        self,
+        backfill_id: BackfillId,
+        by: str,
+        audit: AuditEntry,
+        noted: Callable[[BackfillRecord, Sequence[LiveRun]], tuple[str, str]],
+    ) -> tuple[BackfillRecord, list[LiveRun]] | None:
+        """Make no more runs of it, and end those that there are."""
+        return await self.database.call(
+            lambda c: backfills.cancel(c, backfill_id, by, audit, noted)
+        )
+
+    async def of_instant(
+        self, job_id: JobId, at: datetime
+    ) -> tuple[list[RunRecord], BackfillId | None]:
+        """What backfills made, or are to make, of this instant."""
+
+        def body(connection: Connection) -> tuple[list[RunRecord], BackfillId | None]:
+            to_come = backfills.promised(connection, job_id, at)
+            return accounted_times.backfilled(connection, job_id, at), to_come
+
+        return await self.database.call(body)

@@ -1,0 +1,1 @@
+"""Telemetry: events become metrics and log lines."""

@@ -1,0 +1,46 @@
+"""What the leader reads of the database now and then; told while it is fresh, by it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import Final
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from schedd.core.cluster.database_stats import LOOK_EVERY, DatabaseVitals
+
+FRESH: Final = 3 * LOOK_EVERY.total_seconds()
+"""Seconds after which nothing of it is told: it isn't read any more, or somebody else does."""
+
+
+class Vitals(Collector):
+    """The last look."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[float, DatabaseVitals] | None = None
+
+    def saw(self, vitals: DatabaseVitals) -> None:
+        """This was read just now."""
+        self._seen = monotonic(), vitals
+
+    def collect(self) -> Iterator[Metric]:
+        """One gauge each, without a value where none is fresh."""
+        oldest = GaugeMetricFamily(
+            "schedd_database_oldest_transaction_seconds",
+            "For how long the oldest transaction has been open that vacuum waits for.",
+        )
+        letters = GaugeMetricFamily(
+            "schedd_dead_letters_waiting", "Dead letters that nobody has settled, up to 10,000."
+        )
+        if (vitals := self._fresh()) is not None:
+            oldest.add_metric([], vitals.oldest.total_seconds())
+            letters.add_metric([], vitals.dead_letters)
+        yield oldest
+        yield letters
+
+    def _fresh(self) -> DatabaseVitals | None:
+        if self._seen is None or monotonic() - self._seen[0] >= FRESH:
+            return None
+        return self._seen[1]

@@ -1,0 +1,395 @@
+"""Events into metrics and logs: what is counted, and what people care to read.
+
+    loops ──emit(event)──▶ SEEN[type of event] ──▶ counters, histograms, gauges ──▶ /metrics
+                                         └──────▶ a line of log, where somebody would act on it
+    Cluster ──asked at each scrape──▶ leader, term, shards owned, members
+    why it isn't ready, what memory is behind with ──asked at each scrape──▶ as they say
+
+Invariants
+- One line of the table for each kind of event (a test compares them with `Event`).
+- `emit` is quick, never waits and never fails: loops call it in the midst of their work.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import timedelta
+from time import monotonic
+from typing import Any, Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.exposition import choose_encoder
+
+from schedd.core.cluster.dependency import DependencyFailure
+from schedd.core.cluster.queue_stats import Behind
+from schedd.core.cluster.readiness import Unready
+from schedd.core.events import (
+    AssignedRuns,
+    Braked,
+    Called,
+    ClusterWatched,
+    DatabaseSeen,
+    DeadLettered,
+    Deleted,
+    Ended,
+    EndedUnreported,
+    Event,
+    Fired,
+    GreaterTokenSeen,
+    Missed,
+    NeverStarted,
+    NotificationsExpired,
+    NotificationsWait,
+    Notified,
+    Refused,
+    ResultStoreAway,
+    RunsRescued,
+    ShardsLost,
+    ShardsMoved,
+    StaleResult,
+    Surveyed,
+    Waiting,
+    WorkerCame,
+    WorkerWent,
+)
+from schedd.core.runs.lifecycle import Reason
+from schedd.ports import Cluster
+from schedd.runtime.loop_monitor import Pulse
+from schedd.telemetry.dead_run_log import DeadRunLines
+from schedd.telemetry.metrics import ClusterGauges, Metrics, ReadinessGauges
+from schedkit.daemon.logs import listed
+from schedkit.lease_margin import Slack
+from schedkit.ttl_cache import Momentary
+from schedproto.v1.worker_service_pb2 import Refusal
+
+log = logging.getLogger(__name__)
+
+REFUSALS: Final = frozenset(
+    name.removeprefix("WHY_") for name in Refusal.Why.DESCRIPTOR.values_by_name
+)
+STEPS: Final = frozenset({"fire", "assign", "give_back", "rescue", "end_waiting"})
+OTHER: Final = "other"
+WISHED: Final = frozenset({Reason.EDITED, Reason.DELETED})
+"""Why instants are missed that a person left out."""
+
+OPEN_METRICS: Final = "application/openmetrics-text"
+FORMS: Final = ("", f"{OPEN_METRICS}; version=1.0.0")
+"""What is asked of the library: plain text, or OpenMetrics. Never what a caller says: its answers
+are kept (`scraped`), one for each version that anybody makes up, and some of them raise.
+"""
+
+
+class Telemetry:
+    """Counts what happens and says what matters; `emit` is the `Emit` of the loops."""
+
+    def __init__(self) -> None:
+        # A series beside each counter that nobody looks at.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
+        self.registry: Final = CollectorRegistry()
+        self._metrics = Metrics(self.registry)
+        self._dead_runs = DeadRunLines()
+        self._etcd_away: Callable[[], float] = lambda: 0.0
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self._scraped = Momentary(self.exposition)
+
+    def observe(self, cluster: Cluster, version: str) -> None:
+        """Ask this view of the cluster at each scrape, and say what runs here. Once."""
+        Info("schedd_build", "What runs here.", registry=self.registry).info({"version": version})
+        self.registry.register(ClusterGauges(cluster, self._etcd_away))
+
+    def observe_etcd(self, away_for: Callable[[], float]) -> None:
+        """Before `observe`: ask this, too, for how many seconds no call of etcd was answered."""
+        self._etcd_away = away_for
+
+    def observe_slots(self, slots: Callable[[], int], free: Callable[[], int]) -> None:
+        """Ask these at each scrape: slots of the attached workers, and those that are free."""
+        self._metrics.workers.slots.set_function(slots)
+        self._metrics.workers.free.set_function(free)
+
+    def observe_readiness(
+        self,
+        reasons: Callable[[], Collection[Unready]],
+        failures: Callable[[], Collection[DependencyFailure]],
+    ) -> None:
+        """Ask these at each scrape: why it isn't ready, and which dependencies fail. Once."""
+        self.registry.register(ReadinessGauges(reasons, failures))
+
+    def observe_behind(self, held: Callable[[], Behind]) -> None:
+        """Ask this, too, at each scrape: what the timers in memory are behind with. The database
+        says it only while it answers.
+        """
+        self._metrics.queue.held = held
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """All metrics as text in the form that the Accept header asks for, and its media type."""
+        encode, media_type = choose_encoder(FORMS[OPEN_METRICS in accept.lower()])
+        return encode(self.registry), media_type
+
+    def scraped(self, accept: str) -> tuple[bytes, str]:
+        """As `exposition`, at most a second old: who asks 1,000 times is answered from one."""
+        return self._scraped.of(FORMS[OPEN_METRICS in accept.lower()])
+
+    @property
+    def pulse(self) -> Pulse:
+        """Of the event loop; to be run on it."""
+        return self._metrics.process.pulse
+
+    @property
+    def slack(self) -> Slack:
+        """Of the member's lease; who keeps the lease notes it."""
+        return self._metrics.process.slack
+
+    def emit(self, event: Event) -> None:
+        """Count it, and say it where people care."""
+        SEEN[type(event)](self._metrics, event)
+        if isinstance(event, DeadLettered):
+            self._dead_runs.tell(event.runs)
+        self._dead_runs.go_on()
+
+
+def _fired(metrics: Metrics, event: Fired) -> None:
+    metrics.runs.fired.inc(event.runs)
+    metrics.runs.folded.inc(event.folds)
+    _observe(metrics.runs.fire_lateness, event.latenesses)
+
+
+def _missed(metrics: Metrics, event: Missed) -> None:
+    metrics.runs.missed.labels(event.reason.value).inc(event.count)
+    level = logging.INFO if event.reason in WISHED else logging.WARNING
+    log.log(level, "%d instants are missed: %s", event.count, event.reason.value)
+
+
+def _dead_lettered(metrics: Metrics, event: DeadLettered) -> None:
+    metrics.runs.dead_letters.inc(len(event.runs))
+
+
+def _assigned(metrics: Metrics, event: AssignedRuns) -> None:
+    metrics.runs.assigned.inc(event.count)
+    _observe(metrics.runs.wait, event.waits)
+
+
+def _ended(metrics: Metrics, event: Ended) -> None:
+    metrics.runs.ended.labels(event.state.value, event.reason or "").inc()
+    if event.lateness is not None:
+        metrics.runs.start_lateness.observe(_seconds(event.lateness))
+    if event.duration is not None:
+        metrics.runs.duration.labels(event.state.value).observe(_seconds(event.duration))
+
+
+def _ended_unreported(metrics: Metrics, event: EndedUnreported) -> None:
+    metrics.runs.ended.labels(event.state.value, event.reason or "").inc(event.count)
+
+
+def _stale(metrics: Metrics, event: StaleResult) -> None:
+    metrics.runs.stale.inc()
+    if not event.known:  # any number of them can be made up: the audit log has their number
+        log.debug("result rejected: the run doesn't exist run_id=%s", event.run)
+        return
+    log.warning(
+        "a late result was refused: the run went on under a greater token",
+        extra={"run_id": event.run, "token": event.token, "worker": event.worker},
+    )
+
+
+def _rescued(metrics: Metrics, event: RunsRescued) -> None:
+    metrics.workers.rescued.inc(len(event.runs))
+    log.warning(
+        "%d runs of lost workers moved on",
+        len(event.runs),
+        extra={
+            "run_ids": listed(event.runs),
+            "incarnations": ",".join(map(str, event.incarnations)),
+        },
+    )
+
+
+def _never_started(metrics: Metrics, event: NeverStarted) -> None:
+    metrics.workers.never_started.inc(len(event.runs))
+    log.info(
+        "%d assignments never started and went back",
+        len(event.runs),
+        extra={"run_ids": listed(event.runs)},
+    )
+
+
+def _refused(metrics: Metrics, event: Refused) -> None:
+    metrics.workers.refusals.labels(_known(event.why, REFUSALS)).inc()
+    log.debug(
+        "a worker refused a run",
+        extra={
+            "run_id": event.run,
+            "token": event.token,
+            "why": event.why,
+            "worker": event.worker,
+        },
+    )
+
+
+def _greater_token(metrics: Metrics, event: GreaterTokenSeen) -> None:
+    metrics.workers.greater_tokens.inc()
+    log.error(
+        "a worker has seen a token greater than any this cluster knows of;"
+        " was the database restored? the shard is taken anew",
+        extra={
+            "run_id": event.run,
+            "token": event.token,
+            "greatest": event.greatest,
+            "worker": event.worker,
+        },
+    )
+
+
+def _came(metrics: Metrics, event: WorkerCame) -> None:
+    metrics.workers.attached.add(event.incarnation)
+    log.info("worker %s attached", event.worker, extra=_who(event))
+
+
+def _went(metrics: Metrics, event: WorkerWent) -> None:
+    metrics.workers.attached.discard(event.incarnation)
+    log.info("worker %s is gone from here", event.worker, extra=_who(event))
+
+
+def _who(event: WorkerCame | WorkerWent) -> dict[str, object]:
+    return {"worker": event.worker, "incarnation": event.incarnation}
+
+
+def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:
+    metrics.workers.shards_lost.labels(_known(event.step, STEPS)).inc(len(event.shards))
+    log.warning(
+        "%d shards are no longer this member's",
+        len(event.shards),
+        extra={"step": event.step, "shards": ",".join(map(str, sorted(event.shards)))},
+    )
+
+
+def _shards_moved(metrics: Metrics, event: ShardsMoved) -> None:
+    metrics.workers.shards_moved.labels("taken").inc(event.taken)
+    metrics.workers.shards_moved.labels("released").inc(event.released)
+
+
+def _surveyed(metrics: Metrics, event: Surveyed) -> None:
+    metrics.pools.saw(event.pools)
+    metrics.queue.surveyed = Behind(event.overdue, event.behind)
+    metrics.queue.backfilled.set(event.backfill)
+
+
+def _database_seen(metrics: Metrics, event: DatabaseSeen) -> None:
+    metrics.vitals.saw(event.vitals)
+
+
+def _cluster_watched(metrics: Metrics, event: ClusterWatched) -> None:
+    metrics.losses.saw(event)
+
+
+def _called(metrics: Metrics, event: Called) -> None:
+    metrics.calls.count(event)
+
+
+def _waiting(metrics: Metrics, event: Waiting) -> None:
+    metrics.queue.ready.set(event.ready)
+    oldest = event.oldest
+    metrics.queue.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
+    metrics.queue.late.set(event.late)
+    metrics.queue.pooled.set(event.pooled)
+    metrics.queue.running.set(event.running)
+    metrics.queue.timers.set(event.timers)
+
+
+def _braked(metrics: Metrics, event: Braked) -> None:
+    metrics.queue.paused.set(event.by is not None)
+    if event.by is None:
+        log.info("the cluster isn't paused any more")
+    else:
+        log.warning("the cluster is paused by %s: %s", event.by, event.note or "no note")
+
+
+def _notified(metrics: Metrics, event: Notified) -> None:
+    way = event.way.value.lower()
+    if not event.error:
+        metrics.keeping.notified.labels(way).inc()
+        return
+    metrics.keeping.notify_failed.labels(way).inc()
+    if event.given_up:
+        metrics.keeping.notify_given_up.labels(way).inc()
+        log.error("a notification by %s is given up: %s", way, event.error)
+    else:
+        log.info("a notification by %s failed, and is tried again: %s", way, event.error)
+
+
+def _notifications_expired(metrics: Metrics, event: NotificationsExpired) -> None:
+    way = event.way.value.lower()
+    metrics.keeping.notify_given_up.labels(way).inc(event.count)
+    log.error(
+        "%d notifications by %s waited for a day without a try, and are given up: more come to"
+        " their receivers than these take",
+        event.count,
+        way,
+    )
+
+
+def _notifications_wait(metrics: Metrics, event: NotificationsWait) -> None:
+    metrics.keeping.notifications_wait.set(event.count)
+
+
+def _deleted(metrics: Metrics, event: Deleted) -> None:
+    for what, count in (("run", event.runs), ("log", event.logs), ("object", event.objects)):
+        if count:
+            metrics.keeping.deleted.labels(what).inc(count)
+
+
+def _store_away(metrics: Metrics, _: ResultStoreAway) -> None:
+    metrics.keeping.store_away.inc()
+
+
+SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
+    Fired: _fired,
+    Missed: _missed,
+    DeadLettered: _dead_lettered,
+    AssignedRuns: _assigned,
+    Ended: _ended,
+    EndedUnreported: _ended_unreported,
+    StaleResult: _stale,
+    RunsRescued: _rescued,
+    NeverStarted: _never_started,
+    Refused: _refused,
+    GreaterTokenSeen: _greater_token,
+    WorkerCame: _came,
+    WorkerWent: _went,
+    ShardsLost: _shards_lost,
+    ShardsMoved: _shards_moved,
+    Surveyed: _surveyed,
+    DatabaseSeen: _database_seen,
+    ClusterWatched: _cluster_watched,
+    Called: _called,
+    Waiting: _waiting,
+    Braked: _braked,
+    Notified: _notified,
+    NotificationsExpired: _notifications_expired,
+    NotificationsWait: _notifications_wait,
+    Deleted: _deleted,
+    ResultStoreAway: _store_away,
+}
+"""What is done with each kind of event."""
+
+
+def _observe(histogram: Histogram, lengths: Iterable[timedelta]) -> None:
+    for length in lengths:
+        histogram.observe(_seconds(length))
+
+
+def _seconds(length: timedelta) -> float:
+    return max(0.0, length.total_seconds())
+
+
+def _known(word: str, known: frozenset[str]) -> str:
+    """The word as a label; one that nobody foresaw is `other`."""
+    return word if word in known else OTHER

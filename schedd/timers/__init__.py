@@ -1,0 +1,1 @@
+"""Timers to runs: load what is due soon, and fire it."""

@@ -1,0 +1,439 @@
+"""Fire: turn due instants into runs, a little before they are due; nothing starts early.
+
+    agenda (`near_future`) ──due──→ plan ──one transaction a lane──→ runs
+
+What is due comes to the agenda by a loop of its own (`near_future`), so that nothing waits for it.
+The plan (`firings`) says which instants run, which are only accounted for, and where the timer
+stands next. The fire statement inserts from the timers that advanced, so a timer that was paused,
+edited, moved or fired by somebody else meanwhile inserts nothing (PROTOCOL 3); its row is then read
+again. One that comes back unchanged met a guard of the database:
+its clock is behind ours, or the cluster was just paused or resumed. It is tried again after a
+pause. While the cluster is paused nothing is looked at.
+
+Runs are made ahead (`core/timers/pre_dispatch`), so that the database and this loop leave the way
+of what is due at one instant. A schedule that excludes instants has none made before they are due:
+the next version of its calendar may exclude them.
+
+Of what is due the higher priority goes first, by the order of what waits for a worker: else what is
+urgent would wait for all of a herd before it waits for a slot, where it goes first. What is late
+comes up behind what is due now (`board`), and its runs bear the moment at which they were made. A
+batch is of one class, so that the few that are urgent don't take the time of the many; and it is as
+large as takes a moment, for it isn't interrupted. While enough is ready for those who hand out,
+firing more of it starts nothing sooner: between two batches it rests for as long as one took, and
+the longer the more is ready, so that it comes to go as fast as what is ready is handed out. What no
+worker could do doesn't count. What is more urgent doesn't wait for that, and finds the database,
+the processor and the workers the less busy.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain
+from typing import Final
+
+from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.owner_transactions import Failed, Transactor
+from schedd.core.cluster.queue_stats import Behind, behind
+from schedd.core.dispatch.batch_size import BatchSize
+from schedd.core.dispatch.fair_share import Shares
+from schedd.core.events import Emit, Missed
+from schedd.core.events import Fired as FiredEvent
+from schedd.core.ids import Epoch, Hint, JobId, ShardId
+from schedd.core.jobs.definition import Priority
+from schedd.core.runs.lifecycle import Reason, State
+from schedd.core.runs.model import Claim, Firing, Timer
+from schedd.core.runs.records import Fired
+from schedd.core.schedule.work_budget import OF_TURN, TooMuchWork
+from schedd.core.timers import fire_plan
+from schedd.core.timers.cluster_pauses import Pauses
+from schedd.dispatch.run_index import Board
+from schedd.ports import ClusterClock, OwnerStore
+from schedd.runtime.budgeted_work import on_loop
+from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_texts import Known
+from schedd.timers.fire_plans import Plans
+from schedd.timers.fire_rows import firing_of
+from schedd.timers.timer_loader import LOAD_EVERY, NearFuture
+from schedkit import failpoints
+from schedkit.clock import boottime
+from schedkit.records import replace
+from schedkit.set_aside import set_aside
+from schedkit.tasks import Loop, in_turns
+
+log = logging.getLogger(__name__)
+
+SET_ASIDE_FOR: Final = timedelta(minutes=1)
+"""Until a timer comes up again whose step can't be computed."""
+TOO_MUCH_FOR: Final = timedelta(hours=1)
+"""The same of one that needs too much work: a try takes the owner's only thread for a minute."""
+
+BATCH: Final = 500
+ROWS: Final = 2_000
+LEAST_ROWS: Final = 200
+"""Runs that one batch inserts, about, and at the most: timers that are far behind share what the
+others leave, and what is due now has its turn between.
+"""
+ON_TIME: Final = timedelta(0)
+GUARD_PAUSE: Final = timedelta(seconds=0.5)
+"""Before a timer that the database held back is tried again."""
+ENOUGH: Final = 1_000
+"""Runs that are ready: as many as are handed out at once at most. With so many it rests as long as
+a batch took, with twice as many four times as long, with three times as many nine times: a batch
+takes a tenth of what it takes to hand it out.
+"""
+RESTS: Final = 9
+"""Times as long at most: what waits for workers that don't come mustn't stop all else."""
+
+MID_BATCH = failpoints.awaited("fire.mid_batch")
+AFTER_COMMIT = failpoints.awaited("fire.after_commit")
+
+
+class Fire:
+    """The loop that fires timers."""
+
+    def __init__(
+        self,
+        board: Board,
+        near: NearFuture,
+        catalogue: Catalogue,
+        store: OwnerStore,
+        transactor: Transactor,
+        clock: ClusterClock,
+        brake: Brake,
+        emit: Emit,
+        placeable: Callable[[], int],
+        *,
+        boot: Callable[[], float] = boottime,
+    ) -> None:
+        self._boot = boot
+        self._board = board
+        self._brake = brake
+        self._catalogue = catalogue
+        self._store = store
+        self._transactor = transactor
+        self._clock = clock
+        self._emit = emit
+        self._placeable = placeable
+        self._changed: set[JobId] = set()
+        self._refused: dict[JobId, Timer] = {}
+        self._near = near
+        self._open: dict[JobId, Timer] = {}
+        """Of these it isn't known that they were fired, and they aren't on the board: their batch
+        is under way, or their rows are to say what became of them.
+        """
+        self._looked: dict[JobId, tuple[ShardId, int, datetime]] = {}
+        """Of jobs that are catching up, each of this generation: when they were first looked at."""
+        self._begun: set[JobId] = set()
+        """Those of them of which this owner has made some runs, and has more to make."""
+        self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
+        self._rest_until = 0.0
+        self._rests: float = Priority.LOW
+        """This class and those below, until then."""
+        self._ready: Callable[[], None] = lambda: None
+        self._made: Callable[[Sequence[Hint]], None] = lambda _: None
+        self.loop = Loop("fire", self.step, interval=LOAD_EVERY.total_seconds())
+        self.plans = Plans()
+        self.plans.on_computed(self._computed)
+        self.plans.on_failed(self._put_off_if_here)
+        near.on_load(self.loop.wake)
+        board.ownership.listen(self._shards_changed)
+        board.timers.has_begun = self._has_begun
+
+    def on_ready(self, told: Callable[[], None]) -> None:
+        """Have `told()` called when runs became ready."""
+        self._ready = told
+
+    def on_made(self, told: Callable[[Sequence[Hint]], None]) -> None:
+        """Have `told(hints)` called of runs that were made."""
+        self._made = told
+
+    def changed(self, jobs: Iterable[JobId]) -> None:
+        """Timers of these jobs were written; read them now."""
+        self._changed.update(jobs)
+        self.loop.wake()
+
+    async def step(self) -> float:
+        """Read what changed, fire what is due; seconds until the next."""
+        if self._brake.on:
+            self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
+            self._looked.clear()
+            self._begun.clear()
+            self._open.clear()
+            return LOAD_EVERY.total_seconds()
+        if self._changed:
+            await self._reread()
+        rest = self._rest_until - self._boot()
+        above = self._rests if rest > 0 else None
+        now = self._clock.now()
+        its = self._board.timers.class_due(now, above)
+        if its is not None:
+            await self._fire_timed(self._board.timers.pop_due(now, self._size.now, above), its)
+            return 0.0
+        first = self._board.timers.next_at(above)
+        pause = LOAD_EVERY.total_seconds()
+        if first is not None:
+            pause = max(0.0, (first - self._clock.now()).total_seconds())
+        if above is not None:
+            return min(rest, pause)
+        self._near.nothing_is_due()
+        return pause
+
+    async def _fire_timed(self, due: Sequence[Timer], its: float) -> None:
+        """Fire this batch of this class; how long that took says how large the next may be, and how
+        many runs it may make, and when it comes.
+        """
+        full = len(due) >= self._size.now
+        began = self._boot()
+        with self._board.starting():
+            rows = await self._fire(due)
+        ended = self._boot()
+        self._size.took(len(due), ended - began)
+        self._rows.took(rows, ended - began)
+        if not full or len(self._board.ready) < ENOUGH:
+            return
+        rests = min(RESTS, (self._placeable() / ENOUGH) ** 2)
+        if rests >= 1:
+            self._rest_until, self._rests = ended + rests * (ended - began), its
+
+    async def _reread(self) -> None:
+        jobs, self._changed = self._changed, set()
+        try:
+            rows = await self._store.timers(sorted(jobs))
+        except BaseException:
+            self._changed |= jobs
+            raise
+        self._near.known(jobs)
+        self._settled(jobs)
+        for gone in jobs - {row.job_id for row in rows}:
+            self._board.timers.discard(gone)
+            self._looked.pop(gone, None)
+            self._begun.discard(gone)
+        now = self._clock.now()
+        self._board.timers.come_up(rows, now + self._near.horizon, now)
+        refused, self._refused = self._refused, {}
+        held = [row for row in rows if row == refused.get(row.job_id) and row.due_at is not None]
+        for row in held:
+            if row.job_id in self._board.timers:
+                priority = self._catalogue.priority_of(row.job_id)
+                self._board.timers.put(row.job_id, now + GUARD_PAUSE, row, priority)
+        if held:
+            log.warning(
+                "%d timers were held back: the database's clock is behind ours,"
+                " or the cluster was just paused or resumed",
+                len(held),
+            )
+
+    async def _fire(self, due: Sequence[Timer]) -> int:
+        """How many rows these make."""
+        timers = {timer.job_id: timer for timer in due}
+        began = {timer.shard: self._epoch(timer.shard) for timer in due}
+        self._open.update(timers)
+        try:
+            known = await self._catalogue.at_generations(
+                {timer.job_id: timer.generation for timer in due}
+            )
+            now, reckoned = self._clock.now(), self._brake.pauses
+            firings = await self._plan(due, known, now, reckoned)
+
+            async def write(claim: Claim, items: Sequence[Firing]) -> Fired:
+                fired = await self._store.fire(claim, items, reckoned.switched)
+                await MID_BATCH()  # this lane's COMMIT was seen, the others' are on their way
+                return fired
+
+            answers = await self._transactor.by_lane(firings, write)
+            await AFTER_COMMIT()
+        except BaseException:
+            self._settled(timers)
+            self._board.timers.come_up(due, now=self._clock.now())
+            raise
+        failed = [answer for answer in answers if isinstance(answer, Failed)]
+        in_doubt = {firing.job_id for answer in failed for firing in answer.items}
+        self._settled(timers.keys() - in_doubt)
+        # What is of a shard that was dropped meanwhile may have been left out: who has it loads it.
+        done = [
+            firing
+            for firing in firings
+            if firing.job_id not in in_doubt and self._epoch(firing.shard) == began[firing.shard]
+        ]
+        self._advance(done, timers, [a for a in answers if isinstance(a, Fired)])
+        if failed:
+            self._changed |= in_doubt  # their rows say what happened
+            raise failed[0].error
+        return sum(len(firing.runs) for firing in firings)
+
+    async def _plan(
+        self, due: Sequence[Timer], known: Mapping[JobId, Known], now: datetime, reckoned: Pauses
+    ) -> list[Firing]:
+        """The step of each that is to take one. Those that have begun to catch up share what the
+        others leave of the rows.
+        """
+        firings: list[Firing] = []
+        shares = Shares(self._rows.now, len(due), fire_plan.FIRES)
+        async for timer in in_turns(sorted(due, key=lambda timer: self._has_begun(timer.job_id))):
+            its, most = known.get(timer.job_id), shares.next()
+            if its is None or self._too_soon(timer, its, now):
+                continue
+            with set_aside("timer", timer, then=partial(self._put_off, timer, now)):
+                if (firing := await self._step_of(timer, its, now, reckoned, most)) is not None:
+                    firings.append(firing)
+                    shares.took(len(firing.runs))
+        return firings
+
+    def _put_off(self, timer: Timer, now: datetime, error: Exception) -> None:
+        """Its step can't be computed: it comes up again later, and holds no other up."""
+        later = TOO_MUCH_FOR if isinstance(error, TooMuchWork) else SET_ASIDE_FOR
+        self._board.timers.put_off(timer, now + later)
+
+    def _put_off_if_here(self, timer: Timer, error: Exception) -> None:
+        """As `_put_off`, of a step that was computed beside the loop."""
+        if self._free(timer):
+            self._put_off(timer, self._clock.now(), error)
+
+    def behind(self) -> Behind:
+        """With what this owner is, as far as memory knows."""
+        if self._brake.on:
+            return Behind()
+        now, owned = self._clock.now(), self._board.ownership.epochs
+        held = chain(self._open.values(), self._board.timers.values(), self.plans.timers)
+        return behind((t.due_at for t in held if t.due_at is not None and t.shard in owned), now)
+
+    def _settled(self, jobs: Iterable[JobId]) -> None:
+        for job in jobs:
+            self._open.pop(job, None)
+
+    async def _step_of(
+        self, timer: Timer, known: Known, now: datetime, reckoned: Pauses, most: int
+    ) -> Firing | None:
+        """The step of a timer; None: it needs too much work for now, and is computed elsewhere."""
+        if (prepared := self.plans.take(timer, known, reckoned)) is not None:
+            return prepared
+        if self.plans.waits(timer, known, reckoned):
+            return None
+        try:
+            step = partial(self._firing_of, timer, known, now, reckoned, most)
+            return await on_loop(OF_TURN, step)
+        except TooMuchWork:
+            looked, ahead = self._look(timer, now), self._board.ahead.fire
+            step = partial(firing_of, timer, known, now, reckoned, LEAST_ROWS, looked, ahead)
+            self.plans.add(timer, known, reckoned, step)
+            return None
+
+    def _computed(self, timer: Timer) -> None:
+        """The step of this timer was computed: let the timer come up again, if it is still here."""
+        if self._free(timer):
+            self._board.timers.come_up([timer], now=self._clock.now())
+            self.loop.wake()
+
+    def _free(self, timer: Timer) -> bool:
+        """Whether it is owned here, and neither on the board nor being written."""
+        job = timer.job_id
+        owned = self._epoch(timer.shard) is not None
+        return owned and job not in self._open and job not in self._board.timers
+
+    def _firing_of(
+        self, timer: Timer, known: Known, now: datetime, reckoned: Pauses, most: int
+    ) -> Firing:
+        looked, ahead = self._look(timer, now), self._board.ahead.fire
+        return firing_of(timer, known, now, reckoned, most, looked, ahead)
+
+    def _too_soon(self, timer: Timer, known: Known, now: datetime) -> bool:
+        """Whether none of its instants may be made ahead: it comes up again when it is due."""
+        if known.compiled.exclusion is None or timer.due_at is None or timer.due_at <= now:
+            return False
+        self._board.timers.put_off(timer, timer.due_at)
+        return True
+
+    def _has_begun(self, job: JobId) -> bool:
+        return job in self._begun
+
+    def _epoch(self, shard: ShardId) -> Epoch | None:
+        """Under which it is owned now, if it is."""
+        return self._board.ownership.epochs.get(shard)
+
+    def _look(self, timer: Timer, now: datetime) -> datetime:
+        """When this owner first looked at what the timer is to catch up with: it stays inside the
+        window if it was inside then. What fell due since is looked at now.
+        """
+        if timer.due_at is None or timer.due_at >= now - fire_plan.GRACE:
+            return now
+        _, generation, looked = self._looked.get(timer.job_id, (0, timer.generation, now))
+        if generation != timer.generation or timer.due_at > looked:
+            looked = now
+        self._looked[timer.job_id] = timer.shard, timer.generation, looked
+        return looked
+
+    def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
+        """Who comes and goes elsewhere has no part in how long the others take to catch up."""
+        moved = gained | dropped
+        self._looked = {job: of for job, of in self._looked.items() if of[0] not in moved}
+        self._begun &= self._looked.keys()
+
+    def _keep_looked(
+        self, firings: Iterable[Firing], timers: Mapping[JobId, Timer], now: datetime
+    ) -> None:
+        """Forget since when these were catching up, but those that are still, or from now on."""
+        for firing in firings:
+            job = firing.job_id
+            if firing.next_due_at is None or firing.next_due_at >= now - fire_plan.GRACE:
+                self._looked.pop(job, None)
+                self._begun.discard(job)
+            else:
+                self._begun.add(job)
+                self._looked.setdefault(job, (firing.shard, timers[job].generation, now))
+
+    def _advance(
+        self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[Fired]
+    ) -> None:
+        now = self._clock.now()
+        refused = {job for answer in answers for job in answer.refused}
+        broken = {job for answer in answers for job in answer.broken}
+        self._near.fired([firing.job_id for firing in firings])
+        done = [firing for firing in firings if firing.job_id not in refused | broken]
+        self._keep_looked(done, timers, now)
+        self._board.timers.come_up(
+            (
+                replace(
+                    timers[firing.job_id],
+                    due_at=firing.next_due_at,
+                    nominal=firing.next_nominal,
+                    fired=firing.fired + firing.counted,
+                )
+                for firing in done
+            ),
+            now + self._near.horizon,
+            now,
+        )
+        if refused:
+            self._catalogue.forget(refused)
+            self._refused = {job: timers[job] for job in refused}
+            self._open.update(self._refused)
+            self.changed(refused)
+            self._brake.look()
+        lost = {shard for answer in answers for shard in answer.lost}
+        for reason, count in missed(f for f in done if f.shard not in lost).items():
+            self._emit(Missed(reason, count))
+        for answer in answers:
+            self._transactor.lost(answer.lost, "fire")
+            self._board.put_runs(answer.runs, now)
+            if answer.runs:  # those that aren't due yet may be armed soon
+                self._ready()
+                self._made([run.hint for run in answer.runs])
+        self._emit(
+            FiredEvent(
+                runs=sum(len(answer.runs) for answer in answers),
+                folds=sum(run.state is not State.PENDING for f in firings for run in f.runs),
+                latenesses=tuple(max(ON_TIME, now - run.due_at) for a in answers for run in a.runs),
+            )
+        )
+
+
+def missed(firings: Iterable[Firing]) -> Counter[Reason]:
+    """How many instants these account for as MISSED, by reason."""
+    counts: Counter[Reason] = Counter()
+    for firing in firings:
+        for run in firing.runs:
+            if run.state is State.MISSED and run.reason is not None:
+                counts[run.reason] += run.count
+    return counts

@@ -1,0 +1,1 @@
+"""Changes of runs: subscriptions and snapshots for callers that watch."""

@@ -1,0 +1,289 @@
+"""All runs of a job or of a namespace as they change, for however many watch here.
+
+    hints of this member and of the others ─┐ within EVERY, one SELECT for all who watch
+                                            ├──▶ rows ──▶ Box of each stream ──▶ news
+    rows looked through, each SWEEP ────────┘ what no hint told
+
+Invariants
+- What is told are rows. Hints say only where to look now; each SWEEP the rows that changed since
+  the last one are looked through, for the whole member. So a lost hint costs time alone.
+- A stream begins with a look that begins after its box listens (`looks`), and so does one whose
+  box overflowed: what it missed comes from rows. What a look can't reach is told as a gap.
+- Nobody watches, nothing is asked.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from schedd.core.ids import Hint, JobId, RunId
+from schedd.core.runs.change_stream import Box, Change, Cursor, Gap, Missed, News, Scope
+from schedd.ports.changes import ChangeStore
+from schedd.watch.change_bus import MOST_HEARD, Ears, cares
+from schedd.watch.snapshots import Looks, Reads, Shared
+from schedkit.clock import boottime
+from schedkit.errors import Unavailable
+from schedkit.tasks import Loop, Turns, in_turns
+
+EVERY: Final = 0.03
+"""Seconds in which hints gather; as long as the last step took, if that is longer: however much
+changes, this takes no more than half of its time.
+"""
+SWEEP: Final = 2.0
+"""Seconds between two looks through the rows."""
+IDLE: Final = 60.0
+KNOWN: Final = 20_000
+"""Runs of which it is known what was told of them last: a sweep finds again what hints told."""
+IN_A_TURN: Final = 50
+"""Changes that streams are told between two turns of the loop, all streams together: ten
+milliseconds' work where nothing of them was told before, half of one else.
+"""
+PUT_IN_A_TURN: Final = 2_000
+"""Changes put into boxes."""
+BOXES_IN_A_TURN: Final = 10
+
+NOTHING: Final = (False, -1)
+"""Before every state of a run."""
+
+ENDED_UNSEEN: Final = "runs that were scheduled earlier, and ended meanwhile, may be missing"
+OTHER_DATABASE: Final = "the database isn't that of then, or went back: what changed isn't known"
+
+
+class Feed:
+    """The port `RunFeed`, and the loop that feeds it."""
+
+    def __init__(
+        self, store: ChangeStore, ears: Ears, *, every: float = EVERY, sweep: float = SWEEP
+    ) -> None:
+        self._store = store
+        self._ears = ears
+        self._every = every
+        self._sweep_every = sweep
+        self._boxes: dict[Box, asyncio.Event] = {}
+        self._jobs: frozenset[JobId] | None = frozenset()
+        self._known: dict[RunId, int] = {}
+        self._heard: dict[RunId, None] = {}
+        self._older: frozenset[RunId] = frozenset()
+        self._reached: Cursor | None = None
+        self._first: Shared[Cursor] | None = None
+        self._next_sweep = 0.0
+        self._took = 0.0
+        self._deaf = False
+        self._reads = Reads(store)
+        self._looks = Looks(store, self._reads)
+        self._turns = Turns(IN_A_TURN)
+        self.on_interest: Callable[[], None] = lambda: None
+        self.loop = Loop("run feed", self._step, interval=SWEEP)
+
+    @property
+    def jobs(self) -> frozenset[JobId] | None:
+        """The jobs that somebody watches; None: all runs matter; an empty set: nobody watches."""
+        return self._jobs
+
+    # -- what was heard --
+
+    def hear(self, hints: Sequence[Hint]) -> None:
+        """These were stored otherwise, here or at another member."""
+        if not self._boxes:
+            return
+        if len(self._heard) > MOST_HEARD:
+            self._heard.clear()
+            self.deaf()
+        self._heard.update((run, None) for run, job in hints if cares(self._jobs, job))
+        if self._heard:
+            self.loop.wake()
+
+    def deaf(self) -> None:
+        """What another member stored may not have been heard of: the rows say it, now."""
+        self._deaf = True
+        self._next_sweep = 0.0
+        self.loop.wake()
+
+    # -- streams --
+
+    async def follow(self, scope: Scope, after: Cursor | None) -> AsyncGenerator[News, None]:
+        """What changed since `after`, or the runs that haven't ended; then each change."""
+        with self._listening(scope) as (box, arrived):
+            await self._begin()
+            yield News(after)  # it stands: whatever changes from here on is told
+            at = after
+            while True:
+                box.behind = False
+                told: dict[RunId, tuple[bool, int]] = {}
+                events: set[int] = set()
+                async for news in self._looked(scope, at, told, events):
+                    at = news.cursor
+                    yield news
+                assert at is not None, "a look ends with its cursor"
+                async for news in self._live(box, arrived, at, told, events):
+                    at = news.cursor or at
+                    yield news
+
+    @contextmanager
+    def _listening(self, scope: Scope) -> Iterator[tuple[Box, asyncio.Event]]:
+        box, arrived = Box(scope), asyncio.Event()
+        self._boxes[box] = arrived
+        self._ears.add(self)
+        self._interest()
+        self.loop.wake()
+        try:
+            yield box, arrived
+        finally:
+            del self._boxes[box]
+            self._interest()
+            if not self._boxes:
+                self._ears.remove(self)
+                self._known.clear()
+                self._heard.clear()
+                self._older, self._reached = frozenset(), None
+
+    def _interest(self) -> None:
+        jobs = {box.scope.job for box in self._boxes}
+        wanted = None if None in jobs else frozenset(job for job in jobs if job is not None)
+        if wanted != self._jobs:
+            self._jobs = wanted
+            self.on_interest()
+
+    async def _begin(self) -> Cursor:
+        """From where sweeps go on: no later than what any stream looks at first."""
+        if self._reached is None:
+            if self._first is None or self._first.lost:
+                self._first = Shared(self._store.now(), "where a feed begins")
+            try:
+                now = await self._first.wait()
+            finally:
+                self._first = None
+            if not self._boxes:
+                return now  # nobody watches any more
+            self._reached = self._reached or now
+        return self._reached
+
+    async def _looked(
+        self,
+        scope: Scope,
+        at: Cursor | None,
+        told: dict[RunId, tuple[bool, int]],
+        events: set[int],
+    ) -> AsyncIterator[News]:
+        """What a look through the rows finds, and how far it goes. It keeps what it `told`, and the
+        ids of the `events` of the cluster.
+        """
+        look = await self._looks.look(scope, at)
+        async for page in look.pages():
+            async for some in self._turns.of(page):
+                for change in some:
+                    if scope.holds(change.record):
+                        told[change.run_id] = change.order
+                        yield News(at, change)
+        if scope.job is None:
+            for event in look.missed.events:
+                events.add(event.id)
+                yield News(at, event)
+        yield News(look.missed.cursor, _gap(look.missed))
+
+    async def _live(
+        self,
+        box: Box,
+        arrived: asyncio.Event,
+        at: Cursor,
+        told: dict[RunId, tuple[bool, int]],
+        events: set[int],
+    ) -> AsyncIterator[News]:
+        """What is put into the box until that is too much, without what was `told`, or `events`."""
+        fresh = False
+        while True:
+            await arrived.wait()
+            arrived.clear()
+            if box.behind:
+                return
+            reached, gap, box.gap, changes = box.reached, box.gap, None, box.take()
+            async for some in self._turns.of(changes):
+                for change in some:
+                    if told.get(change.run_id, NOTHING) < change.order:
+                        fresh = True
+                        yield News(at, change)
+            for event in box.take_events():
+                if event.id not in events:
+                    fresh = True
+                    yield News(at, event)
+            if gap is not None:
+                yield News(at, gap)
+            if reached is not None and reached > at:
+                at = reached
+                told.clear()
+                events.clear()
+                if fresh:
+                    fresh = False
+                    yield News(at)
+
+    # -- the loop --
+
+    async def _step(self) -> float:
+        if not self._boxes:
+            return IDLE
+        since = await self._begin()
+        await asyncio.sleep(max(self._every, self._took))
+        began = boottime()
+        heard, self._heard = self._heard, {}
+        try:
+            if boottime() >= self._next_sweep:
+                await self._sweep(since, heard)
+            else:
+                await self._put(await self._read([*heard]))
+        except Unavailable:
+            self.deaf()  # to what was heard of just now
+            raise
+        self._took = boottime() - began
+        if self._heard:
+            return 0.0
+        return max(0.0, self._next_sweep - boottime())
+
+    async def _sweep(self, since: Cursor, heard: dict[RunId, None]) -> None:
+        """Look through what changed since, with what was heard of."""
+        deaf, self._deaf = self._deaf, False
+        self._next_sweep = boottime() + self._sweep_every
+        jobs, boxes = self._jobs, [*self._boxes]
+        missed = await self._store.since(since, None if jobs is None else [*jobs])
+        runs = heard | dict.fromkeys(missed.runs) | dict.fromkeys(self._older - missed.older)
+        await self._put(await self._read([*runs]))
+        if self._reached is None:
+            return  # nobody watches any more
+        self._older, self._reached = missed.older, missed.cursor
+        gap = _gap(missed) if deaf else None
+        for box in boxes:
+            if (arrived := self._boxes.get(box)) is None:
+                continue
+            box.gap = gap or box.gap
+            box.put_events(missed.events)
+            box.reached = missed.cursor
+            box.behind = box.behind or missed.unknown  # its own look says that nothing is known
+            arrived.set()
+
+    async def _read(self, runs: Sequence[RunId]) -> list[Change]:
+        return [change async for page in self._reads.pages(runs) for change in page]
+
+    async def _put(self, changes: Sequence[Change]) -> None:
+        """Into the boxes of those who watch them, what wasn't before."""
+        jobs: dict[JobId, list[Change]] = defaultdict(list)
+        namespaces: dict[str, list[Change]] = defaultdict(list)
+        async for change in in_turns(changes, PUT_IN_A_TURN):
+            if self._known.pop(change.run_id, None) != change.version:
+                jobs[change.record.run.job_id].append(change)
+                namespaces[change.record.namespace].append(change)
+            self._known[change.run_id] = change.version
+        while len(self._known) > KNOWN:
+            del self._known[next(iter(self._known))]
+        at_once = max(1, PUT_IN_A_TURN // max(1, len(changes)))
+        async for box, arrived in in_turns([*self._boxes.items()], min(at_once, BOXES_IN_A_TURN)):
+            job = box.scope.job
+            if box.put(namespaces[box.scope.namespace] if job is None else jobs[job]):
+                arrived.set()
+
+
+def _gap(missed: Missed) -> Gap | None:
+    """What such a look can't tell."""
+    if missed.unknown:
+        return Gap(OTHER_DATABASE)
+    return Gap(ENDED_UNSEEN, missed.before) if missed.before is not None else None

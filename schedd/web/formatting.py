@@ -1,0 +1,107 @@
+"""How values read on a page: the one look of each state, and times as people say them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.core.runs.lifecycle import State
+from schedd.core.schedule.cron import describe
+from schedd.core.schedule.cron.errors import ScheduleError
+from schedkit.text import duration
+from schedproto.v1 import job_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A state on every page: its word, and the name of its symbol and colour."""
+
+    word: str
+    style: str
+
+
+LOOKS: Final[dict[str, Look]] = {
+    state.value: Look(word, state.value.lower())
+    for state, word in {
+        State.PENDING: "waiting",
+        State.RUNNING: "running",
+        State.RETRYING: "retrying",
+        State.SUCCEEDED: "succeeded",
+        State.FAILED: "failed",
+        State.CANCELLED: "cancelled",
+        State.SKIPPED: "skipped",
+        State.MISSED: "missed",
+        State.COALESCED: "coalesced",
+    }.items()
+}
+"""State → how it looks, everywhere."""
+
+
+def instant(stamp: Timestamp) -> datetime:
+    """A wire instant as an aware datetime."""
+    return stamp.ToDatetime(tzinfo=UTC)
+
+
+def iso(at: datetime) -> str:
+    """For machines: RFC 3339 with milliseconds."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock(at: datetime, now: datetime) -> str:
+    """The time of day in UTC, with the date when it is another day's: of `now` the day counts."""
+    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    if at.date() == now.date():
+        return at.strftime("%H:%M:%S")
+    if abs(at.date() - now.date()) < timedelta(days=180):
+        return at.strftime("%d %b %H:%M")
+    return at.strftime("%d %b %Y")
+
+
+def span(length: timedelta) -> str:
+    """A length in two units at most: `12 ms`, `3.4 s`, `2 min 5 s`, `3 h 20 min`, `4 d 2 h`."""
+    seconds = max(0.0, length.total_seconds())
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller, name in (
+        (86_400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {name}" if rest else "")
+    return f"{whole} s"
+
+
+def schedule(job: job_pb2.Job) -> str:
+    """When a job runs, in words."""
+    if job.cron:
+        seed = f"{job.namespace}/{job.name}"
+        words = " and ".join(_cron(expression, seed) for expression in job.cron)
+        return f"{words}, {job.time_zone}" if job.time_zone not in ("", "UTC") else words
+    if job.HasField("every"):
+        aligned = f" from {job.anchor} {job.time_zone}" if job.anchor else ""
+        return f"every {duration.render(job.every.ToTimedelta())}{aligned}"
+    if job.HasField("at"):
+        return "once"
+    return "on demand"
+
+
+def expression(job: job_pb2.Job) -> str:
+    """The schedule as it was written, where words aren't all of it."""
+    return " | ".join(job.cron)
+
+
+@lru_cache(maxsize=4096)
+def _cron(expression: str, seed: str) -> str:
+    try:
+        return describe(expression, seed)
+    except ScheduleError:  # stored by a later version, whose dialect knows more
+        return expression

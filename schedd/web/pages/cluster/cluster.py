@@ -1,0 +1,189 @@
+"""The cluster: who leads and in which term, who owns which shards, and what people did with it.
+
+/cluster          live
+/cluster/doctor   what the doctor finds: it asks every member, so only when asked
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from schedd.api.cluster import leader_transfer
+from schedd.web import formatting, http_auth
+from schedd.web.pages.cluster.audit_text import in_words
+from schedd.web.pages.cluster.overview_facts import COLOURS
+from schedd.web.pages.cluster.shard_ring import ring
+from schedd.web.pages.forms import taking
+from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.pages.rows import moment
+from schedkit.sources import actor_told
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+
+AUDIT_READ: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A member as a row."""
+
+    name: str
+    colour: int
+    leads: bool
+    state: str
+    shards: int
+    weight: int
+    grpc: str
+    http: str
+    version: str
+    tzdata: str
+    database: bool
+    attached: bool
+    lost: datetime | None = None
+    """When the leader fenced it, if it is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What somebody did with the cluster; `told`: how, or why not."""
+
+    action: str
+    outcome: str
+    actor: str
+    told: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeen:
+    """All that the page shows."""
+
+    cluster: cluster_pb.Cluster
+    members: tuple[MemberRow, ...]
+    ring: tuple[tuple[int, str], ...]
+    moving: int
+    """Shards whose owner isn't the one that the leader's map names."""
+    done: tuple[Deed, ...]
+
+
+async def _read(asked: Asked) -> Shown:
+    async with asked.at_once() as all_:
+        cluster = all_.call(
+            "ClusterService.GetCluster", cluster_pb.GetClusterRequest(), cluster_pb.Cluster
+        )
+        members = all_.call(
+            "ClusterService.ListMembers",
+            cluster_pb.ListMembersRequest(),
+            cluster_pb.ListMembersResponse,
+        )
+        shards = all_.call(
+            "ClusterService.ListShards",
+            cluster_pb.ListShardsRequest(),
+            cluster_pb.ListShardsResponse,
+        )
+        whole = all_.read("what was done with it", asked.audit("cluster", AUDIT_READ))
+        led = all_.read("who was to lead", asked.audit(leader_transfer.OBJECT, AUDIT_READ))
+    rows = tuple(rows_of(members.result().members))
+    owned = shards.result().shards
+    seen = ClusterSeen(
+        cluster=cluster.result(),
+        members=rows,
+        ring=ring(owned, {row.name: row.colour for row in rows}),
+        moving=sum(shard.owner != shard.assigned for shard in owned),
+        done=tuple(deeds([*whole.result(), *led.result()])),
+    )
+    return Shown("Cluster", seen)
+
+
+async def _checked(asked: Asked) -> Shown:
+    checked = await asked.call(
+        "ClusterService.CheckCluster",
+        cluster_pb.CheckClusterRequest(),
+        cluster_pb.CheckClusterResponse,
+    )
+    worst_first = sorted(checked.findings, key=lambda one: -one.severity)
+    return Shown("Doctor", tuple(worst_first))
+
+
+def rows_of(members: Sequence[cluster_pb.Member]) -> Iterable[MemberRow]:
+    """The members by name, each with its colour. Pure."""
+    for at, member in enumerate(sorted(members, key=lambda member: member.name)):
+        yield MemberRow(
+            name=member.name,
+            colour=at % COLOURS,
+            leads=member.role == cluster_pb.Member.ROLE_LEADER,
+            state=cluster_pb.Member.State.Name(member.state).removeprefix("STATE_").lower(),
+            shards=member.shards,
+            weight=member.weight,
+            grpc=member.grpc,
+            http=member.http,
+            version=member.version,
+            tzdata=member.tzdata,
+            database=member.database,
+            attached=member.attached,
+            lost=moment(member, "lost_at"),
+        )
+
+
+def deeds(entries: Iterable[cluster_pb.AuditEntry]) -> list[Deed]:
+    """The newest AUDIT_READ of these. Pure."""
+    newest = sorted(entries, key=lambda one: (one.at.seconds, one.at.nanos), reverse=True)
+    return [
+        Deed(
+            action=one.action.replace("-", " "),
+            outcome=one.outcome,
+            actor=actor_told(one.actor, one.source),
+            told=" · ".join(filter(None, (refusal(one.reason), in_words(one.after)))),
+            at=formatting.instant(one.at),
+        )
+        for one in newest[:AUDIT_READ]
+    ]
+
+
+def refusal(reason: str) -> str:
+    """The word of a refusal, as people write it. Pure."""
+    return reason.lower().replace("_", " ")
+
+
+@taking("reason")
+async def _pause(asked: Asked) -> Done:
+    request = cluster_pb.PauseClusterRequest(note=asked.fields.get("reason", ""))
+    await asked.call("ClusterService.PauseCluster", request, cluster_pb.Cluster)
+    told = "The cluster is paused: nothing is fired and nothing started."
+    return Done(told, asked.link("cluster"))
+
+
+@taking("catch_up")
+async def _resume(asked: Asked) -> Done:
+    catch_up = asked.fields.get("catch_up") == "yes"
+    request = cluster_pb.ResumeClusterRequest(catch_up=catch_up, catch_up_nothing=not catch_up)
+    await asked.call("ClusterService.ResumeCluster", request, cluster_pb.Cluster)
+    return Done("The cluster goes on.", asked.link("cluster"))
+
+
+@taking("member", "reason")
+async def _transfer(asked: Asked) -> Done:
+    request = cluster_pb.TransferLeaderRequest(
+        member=asked.fields.get("member", ""), reason=asked.fields.get("reason", "")
+    )
+    told = await asked.call(
+        "ClusterService.TransferLeader", request, cluster_pb.TransferLeaderResponse
+    )
+    return Done(f"{told.new_leader} leads, term {told.new_term}.", asked.link("cluster"))
+
+
+PAGE: Final = Page(
+    "/cluster",
+    "Cluster",
+    "cluster",
+    _read,
+    tells_troubles=True,
+    actions=(
+        Action("/cluster/pause", _pause),
+        Action("/cluster/resume", _resume),
+        Action("/cluster/transfer-leader", _transfer),
+    ),
+)
+DOCTOR: Final = Page(http_auth.DOCTOR, "Cluster", "doctor", _checked, every=None, by_turns=False)

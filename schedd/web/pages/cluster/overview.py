@@ -1,0 +1,45 @@
+"""The overview: the cluster at a glance, and what has gone wrong with it first.
+
+Where another page would only say that it can't be read, this one says what is wrong: while the
+database is away it keeps what was read, beside what the member knows by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from schedd.web.pages.cluster.overview_facts import glance
+from schedd.web.pages.cluster.overview_queries import Stored, read
+from schedd.web.pages.page import Asked, Page, Shown
+from schedkit.clock import utcnow
+
+EVERY: Final = 0.5
+"""Seconds between two looks at the cluster, however many watch."""
+
+
+async def _read(asked: Asked) -> Shown:
+    return _shown(asked, await read(asked), away=False)
+
+
+def _without(asked: Asked, kept: object) -> Shown:
+    return _shown(asked, kept if isinstance(kept, Stored) else Stored(), away=True)
+
+
+def _shown(asked: Asked, stored: Stored, *, away: bool) -> Shown:
+    cluster = asked.services.cluster
+    seen = glance(
+        stored,
+        cluster.view(),
+        cluster.tenure,
+        trusted=cluster.trusted(),
+        twin=cluster.twin,
+        failures=asked.services.failures(),
+        away=away,
+        now=utcnow(),
+    )
+    return Shown(f"Overview of {seen.here}" if seen.here else "Overview", seen, kept=stored)
+
+
+PAGE: Final = Page(
+    "/", "Overview", "overview", _read, every=EVERY, without=_without, tells_troubles=True
+)

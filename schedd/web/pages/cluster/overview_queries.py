@@ -1,0 +1,97 @@
+"""What the overview asks of the database: one set of queries, through the calls that all use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from schedd.api.cluster.cluster import lost_now
+from schedd.api.runs.waiting_runs import NO_WAITS, Waits, waits
+from schedd.api.services import DEFAULT_NAMESPACE
+from schedd.core.cluster.cluster_events import NO_LOSSES, Losses
+from schedd.core.runs.records import Counts
+from schedd.core.timers.cluster_pauses import Pause
+from schedd.web.pages.cluster.missed_runs import NONE_MISSED, Missed, missed
+from schedd.web.pages.page import Asked
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
+
+RECENT: Final = 100
+"""Runs that the figures and the strip are made of."""
+
+JOBS_READ: Final = 100
+"""The newest jobs, among which the next to run are looked for."""
+
+GOOD_FOR: Final = 5.0
+"""Seconds for which a look at what waits is."""
+
+NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database says."""
+
+    counts: Counts = NOTHING
+    shards: Sequence[cluster_pb.Shard] = ()
+    workers: Sequence[cluster_pb.Worker] = ()
+    runs: Sequence[run_pb2.Run] = ()
+    jobs: Sequence[job_pb2.Job] = ()
+    pause: Pause | None = None
+    waits: Waits = NO_WAITS
+    missed: Missed = NONE_MISSED
+    lost: Losses = NO_LOSSES
+    read: bool = False
+    """False: it hasn't been read yet."""
+
+
+async def waiting_now(asked: Asked) -> Waits:
+    """What waits, by a look that is GOOD_FOR so long: of all namespaces, whose jobs have names for
+    who looks into them alone.
+    """
+    found = await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits, asked.services))
+    return found.told_in(asked.namespace or DEFAULT_NAMESPACE)
+
+
+async def read(asked: Asked) -> Stored:
+    """One set of queries. Raises Unavailable, or OutOfTouch where PostgreSQL gives no answer."""
+    namespace, services = asked.namespace, asked.services
+    async with asked.at_once() as all_:
+        runs = all_.call(
+            "RunService.ListRuns",
+            run_service_pb2.ListRunsRequest(namespace=namespace, page_size=RECENT),
+            run_service_pb2.ListRunsResponse,
+        )
+        jobs = all_.call(
+            "JobService.ListJobs",
+            job_service_pb2.ListJobsRequest(namespace=namespace, page_size=JOBS_READ),
+            job_service_pb2.ListJobsResponse,
+        )
+        shards = all_.call(
+            "ClusterService.ListShards",
+            cluster_pb.ListShardsRequest(),
+            cluster_pb.ListShardsResponse,
+        )
+        workers = all_.call(
+            "ClusterService.ListWorkers",
+            cluster_pb.ListWorkersRequest(),
+            cluster_pb.ListWorkersResponse,
+        )
+        losses = all_.read("losses", asked.read(lost_now, services))
+        counts = all_.read("counts", asked.read(services.store.counts))
+        lost = all_.read("what was missed", missed(asked))
+        waiting = all_.read("waits", waiting_now(asked))
+        pause = all_.read("the pause", asked.read(services.pauses.present))
+    return Stored(
+        counts=counts.result(),
+        shards=tuple(shards.result().shards),
+        workers=tuple(workers.result().workers),
+        runs=tuple(runs.result().runs),
+        jobs=tuple(jobs.result().jobs),
+        pause=pause.result(),
+        waits=waiting.result(),
+        missed=lost.result(),
+        lost=losses.result(),
+        read=True,
+    )

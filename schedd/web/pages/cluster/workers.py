@@ -1,0 +1,132 @@
+"""The workers: who is there, how busy, what they can run, and how long ago their lease was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from schedd.web.pages.forms import taking
+from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.pages.rows import moment
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+
+KEPT_WITHIN: Final = 10
+"""Seconds: more than a few heartbeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker as a row. `drained`: that it is to take no work, since when, by whom and why.
+    `namespaces`: whose runs it is given; none: of all. `unstored`: what would be done again if it
+    was killed, where it isn't just on its way. `busy`: slots that are taken; None: no member hears
+    it.
+    """
+
+    name: str
+    state: str
+    slots: int
+    busy: int | None
+    labels: tuple[str, ...]
+    executors: tuple[str, ...]
+    handlers: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    version: str
+    host: str
+    started: datetime | None
+    lease: str
+    refuses: str
+    drained: str
+    unstored: str
+    lost: datetime | None = None
+    """When it was recorded as lost."""
+
+    @property
+    def share(self) -> float:
+        """Of its slots that are taken, 0 to 1."""
+        return min(1.0, (self.busy or 0) / self.slots) if self.slots else 0.0
+
+    @property
+    def here(self) -> bool:
+        """Whether it is there at all."""
+        return self.state != "lost"
+
+
+async def _read(asked: Asked) -> Shown:
+    listed = await asked.call(
+        "ClusterService.ListWorkers",
+        cluster_pb.ListWorkersRequest(),
+        cluster_pb.ListWorkersResponse,
+    )
+    return Shown("Workers", tuple(row_of(worker) for worker in listed.workers))
+
+
+def row_of(worker: cluster_pb.Worker) -> WorkerRow:
+    """A worker as a row. Pure."""
+    drained_at = moment(worker, "drained_at")
+    drained = ""
+    if drained_at is not None:
+        drained = f"drained by {worker.drained_by}"
+        drained += f": {worker.drain_reason}" if worker.drain_reason else ""
+    return WorkerRow(
+        name=worker.name,
+        state=cluster_pb.Worker.State.Name(worker.state).removeprefix("STATE_").lower(),
+        slots=worker.slots,
+        busy=None if worker.unheard else worker.running,
+        labels=tuple(f"{key}:{value}" for key, value in sorted(worker.labels.items())),
+        executors=tuple(worker.executors),
+        handlers=tuple(worker.handlers),
+        namespaces=tuple(worker.namespaces),
+        version=worker.version,
+        host=worker.host,
+        started=moment(worker, "started_at"),
+        lease=_lease(worker.lease_age.seconds),
+        refuses=worker.refuses,
+        drained=drained,
+        unstored=_unstored(worker),
+        lost=moment(worker, "lost_at"),
+    )
+
+
+def _lease(seconds: int) -> str:
+    """While it is kept its age goes up and down: said so it would have the page drawn again and
+    again.
+    """
+    return f"{seconds} s ago" if seconds >= KEPT_WITHIN else "just now"
+
+
+def _unstored(worker: cluster_pb.Worker) -> str:
+    leaves = worker.state == cluster_pb.Worker.STATE_DRAINING or worker.HasField("drained_at")
+    if not worker.unstored or not (leaves or worker.refuses):
+        return ""
+    results = "1 result is" if worker.unstored == 1 else f"{worker.unstored:,} results are"
+    return f"{results} on it alone, not stored yet"
+
+
+@taking("reason")
+async def _drain(asked: Asked) -> Done:
+    name, reason = asked.variables["worker"], asked.fields.get("reason", "")
+    request = cluster_pb.DrainWorkerRequest(worker=name, reason=reason)
+    await asked.call("ClusterService.DrainWorker", request, cluster_pb.Worker)
+    told = f"{name} takes no new work; what it runs goes on."
+    return Done(told, asked.link("workers"))
+
+
+@taking()
+async def _undrain(asked: Asked) -> Done:
+    name = asked.variables["worker"]
+    request = cluster_pb.UndrainWorkerRequest(worker=name)
+    await asked.call("ClusterService.UndrainWorker", request, cluster_pb.Worker)
+    return Done(f"{name} takes work again.", asked.link("workers"))
+
+
+PAGE: Final = Page(
+    "/workers",
+    "Workers",
+    "workers",
+    _read,
+    actions=(
+        Action("/workers/{worker}/drain", _drain),
+        Action("/workers/{worker}/undrain", _undrain),
+    ),
+)

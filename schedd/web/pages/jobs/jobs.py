@@ -1,0 +1,113 @@
+"""The jobs: when each runs, how its last runs ended; paused, resumed and triggered in place.
+
+/jobs?filter=label.team:data&page=…    the address holds all of the question
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from schedd.api import paging
+from schedd.api.runs.runs import newest_states
+from schedd.core.runs.lifecycle import State
+from schedd.web.formatting import LOOKS, Look
+from schedd.web.pages.jobs import job_actions, new_job
+from schedd.web.pages.page import Asked, Page, Shown
+from schedd.web.pages.rows import JobLine, job_line
+from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
+
+ROWS: Final = 30
+RESULTS: Final = 14
+"""The newest runs of a job that its row shows."""
+EVERY: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job with how its newest runs ended, oldest first."""
+
+    line: JobLine
+    results: tuple[Look, ...]
+    labels: tuple[str, ...]
+    pause_note: str
+
+    @property
+    def told(self) -> str:
+        """The results in words."""
+        kinds = sorted({look.word for look in self.results})
+        counts = (f"{sum(look.word == kind for look in self.results)} {kind}" for kind in kinds)
+        return f"last runs of {self.line.name}: " + (", ".join(counts) or "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """A page of jobs. `next`: the token of the one after it, if there is one. `looked_to`: how far
+    back they were looked for; None: to the end, or until the page was full.
+    """
+
+    rows: tuple[JobRow, ...]
+    filter: str
+    next: str
+    page: str
+    """The token of this one; empty: the first."""
+    looked_to: datetime | None = None
+
+
+async def _read(asked: Asked) -> Shown:
+    words = asked.query.get("filter", "").strip()
+    listed = await asked.call(
+        "JobService.ListJobs",
+        job_service_pb2.ListJobsRequest(
+            namespace=asked.namespace,
+            filter=words,
+            page_size=ROWS,
+            page_token=asked.query.get("page", ""),
+        ),
+        job_service_pb2.ListJobsResponse,
+    )
+    shown = [job.job_id for job in listed.jobs]
+    states = await asked.read(newest_states, asked.services, shown, RESULTS)
+    rows = tuple(row_of(job, states[job.job_id]) for job in listed.jobs)
+    seen = Jobs(
+        rows,
+        words,
+        listed.next_page_token,
+        page=asked.query.get("page", ""),
+        looked_to=paging.reached(listed.next_page_token) if len(rows) < ROWS else None,
+    )
+    return Shown("Jobs", seen)
+
+
+async def newest_runs(asked: Asked, job: str, count: int) -> Sequence[run_pb2.Run]:
+    """The newest runs of a job, newest first."""
+    listed = await asked.call(
+        "RunService.ListRuns",
+        run_service_pb2.ListRunsRequest(namespace=asked.namespace, job=job, page_size=count),
+        run_service_pb2.ListRunsResponse,
+    )
+    return listed.runs
+
+
+def row_of(job: job_pb2.Job, states: Sequence[State]) -> JobRow:
+    """A job as a row; `states` are those of its newest runs, newest first. Pure."""
+    return JobRow(
+        line=job_line(job),
+        results=tuple(LOOKS[state.value] for state in reversed(states)),
+        labels=tuple(f"{key}:{value}" for key, value in sorted(job.labels.items())),
+        pause_note=job.pause_note,
+    )
+
+
+PAGE: Final = Page(
+    "/jobs",
+    "Jobs",
+    "jobs",
+    _read,
+    asks=("filter", "page"),
+    frame="jobs.html",
+    every=EVERY,
+    actions=(*job_actions.ACTIONS, new_job.CREATE),
+)

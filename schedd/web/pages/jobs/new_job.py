@@ -1,0 +1,159 @@
+"""A form that makes a job: name, schedule, what it runs, payload and priority."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from schedd.core.schedule.zones import UnknownZone, zone
+from schedd.web.pages.forms import taking, wrong
+from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.rest.bodies import once
+from schedkit.protojson import FormErrors, from_json, standard
+from schedproto.v1 import job_pb2, job_service_pb2
+
+SCHEDULES: Final = (
+    ("cron", "Cron"),
+    ("every", "Every"),
+    ("at", "Once, at"),
+    ("on_demand", "On demand"),
+)
+ACTIONS: Final = (("shell", "A program"), ("http", "An HTTP call"), ("python", "A Python handler"))
+FIELDS: Final = (
+    *("name", "schedule", "when", "time_zone"),
+    *("action", "what", "method", "payload", "priority"),
+)
+"""Those of the form, which the address may fill in."""
+_ON_DEMAND: Final = "a job on demand has no clock"
+PRIORITIES: Final = ("HIGH", "MEDIUM", "LOW")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form, filled in with what the address says."""
+
+    values: Mapping[str, str]
+    schedules: tuple[tuple[str, str], ...] = SCHEDULES
+    actions: tuple[tuple[str, str], ...] = ACTIONS
+    priorities: tuple[str, ...] = PRIORITIES
+
+    def get(self, name: str, default: str = "") -> str:
+        """A field's value."""
+        return self.values.get(name, default)
+
+
+async def _read(asked: Asked) -> Shown:
+    return Shown("New job", Form(asked.query))
+
+
+@taking(*FIELDS)
+async def _create(asked: Asked) -> Done:
+    job = job_of(asked.fields)
+    job.namespace = asked.namespace
+    request = job_service_pb2.CreateJobRequest(job=job, idempotency_key=asked.once)
+    made = await asked.call("JobService.CreateJob", request, job_pb2.Job)
+    return Done(f"{made.name} was created.", asked.link("jobs", made.name))
+
+
+def job_of(fields: Mapping[str, str]) -> job_pb2.Job:
+    """The job that a form describes. Raises InvalidArgument. Pure."""
+    told: dict[str, Any] = {"name": fields.get("name", "")}
+    told |= _schedule(fields)
+    told |= _action(fields)
+    if priority := fields.get("priority"):
+        told["priority"] = priority
+    if payload := fields.get("payload"):
+        told["payload"] = _json(payload, "payload")
+    try:
+        return from_json(told, job_pb2.Job)
+    except FormErrors as errors:
+        first = errors.problems[0]
+        raise wrong(first.where, first.what) from errors
+
+
+def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
+    kind, when = fields.get("schedule", ""), fields.get("when", "")
+    time_zone = fields.get("time_zone", "")
+    if kind == "on_demand":
+        _nothing("when", when, _ON_DEMAND)
+        _nothing("time_zone", time_zone, _ON_DEMAND)
+        return {"on_demand": True}
+    if kind not in dict(SCHEDULES):
+        raise wrong("schedule", "is missing: say when it runs")
+    if not when:
+        raise wrong(kind, "is missing: say when it runs")
+    match kind:
+        case "cron":
+            return {"cron": [when], "time_zone": time_zone or "UTC"}
+        case "at":
+            return {"at": _instant(when, time_zone)}
+    _nothing("time_zone", time_zone, "an interval is the same in all of them")
+    return {kind: when}
+
+
+def _instant(when: str, time_zone: str) -> str:
+    """An instant as calls take it: one that says no offset, as a field for dates doesn't, is what
+    the clocks of the zone show.
+    """
+    try:
+        told = datetime.fromisoformat(when)
+    except ValueError:
+        return when  # the call tells how it is written
+    if ":" not in when:
+        return when  # a date alone is no instant
+    if told.tzinfo is not None:
+        _nothing("time_zone", time_zone, f"{when} says its own offset")
+        return told.isoformat()
+    try:
+        place = zone(time_zone or "UTC")
+        found = [each.astimezone(place.info) for each in place.instants(told)]
+    except UnknownZone as error:
+        raise wrong("time_zone", f"{error} ({error.hint})") from error
+    except (ValueError, OverflowError) as error:
+        raise wrong("at", f"{when} is too near to the end of time") from error
+    if not found:
+        raise wrong("at", f"{when} is skipped in {place.name}: the clocks are set ahead over it")
+    if len(found) > 1:
+        either = " or ".join(each.isoformat() for each in found)
+        raise wrong("at", f"{when} comes twice in {place.name}: write {either}, without a zone")
+    return found[0].astimezone(UTC).isoformat()
+
+
+def _nothing(field: str, typed: str, why: str) -> None:
+    """Raise InvalidArgument where something was typed that would be taken and mean nothing."""
+    if typed:
+        raise wrong(field, f"means nothing here: {why}", "leave it out; nothing was stored")
+
+
+def _action(fields: Mapping[str, str]) -> dict[str, Any]:
+    kind, what = fields.get("action", ""), fields.get("what", "")
+    if not what:
+        raise wrong(kind or "action", "is missing: say what it runs")
+    match kind:
+        case "shell":
+            try:
+                return {"shell": {"argv": shlex.split(what)}}
+            except ValueError as error:
+                raise wrong("shell", f"can't be split into words: {error}") from error
+        case "http":
+            return {"http": {"method": fields.get("method") or "POST", "url": what}}
+        case "python":
+            return {"python": {"handler": what}}
+    raise wrong("action", "is none of: a program, an HTTP call, a Python handler")
+
+
+def _json(text: str, field: str) -> Any:
+    """What it stands for, read as the body of a request is."""
+    try:
+        return standard.loads(text, pairs=once)
+    except (standard.TooDeep, standard.TooMany) as beyond:
+        raise wrong(field, str(beyond)) from beyond
+    except ValueError as error:
+        raise wrong(field, f"is no JSON: {error}") from error
+
+
+PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, asks=FIELDS, every=None)
+CREATE: Final = Action("/new-job", _create, again=PAGE)

@@ -1,0 +1,99 @@
+"""Runs and jobs as rows, the same on every page. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.web import formatting
+from schedd.web.formatting import LOOKS, Look
+from schedproto.v1 import common_pb2, job_pb2, run_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run as a row."""
+
+    run_id: str
+    job: str
+    look: Look
+    reason: str
+    at: datetime
+    lateness: timedelta | None
+    started: datetime | None
+    took: timedelta | None
+    attempt: int
+    worker: str
+    retry_at: datetime | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """A job as a row."""
+
+    name: str
+    schedule: str
+    expression: str
+    next_at: datetime | None
+    paused: bool
+
+
+def run_line(run: run_pb2.Run) -> RunLine:
+    """A run as a row."""
+    started, finished = moment(run, "started_at"), moment(run, "finished_at")
+    return RunLine(
+        run_id=run.run_id,
+        job=run.job,
+        look=look_of(run.state),
+        reason=reason(run.reason, run.exit_code),
+        at=formatting.instant(run.due_at),
+        lateness=lateness(run),
+        started=started,
+        took=finished - started if started and finished else None,
+        attempt=run.attempt,
+        worker=run.worker,
+        retry_at=moment(run, "retry_at"),
+        count=run.count,
+    )
+
+
+def job_line(job: job_pb2.Job) -> JobLine:
+    """A job as a row."""
+    return JobLine(
+        name=job.name,
+        schedule=formatting.schedule(job),
+        expression=formatting.expression(job),
+        next_at=moment(job, "next_run_at"),
+        paused=job.paused,
+    )
+
+
+def look_of(state: int) -> Look:
+    """How a state of the wire looks."""
+    name = common_pb2.RunState.Name(common_pb2.RunState.ValueType(state))
+    return LOOKS[name.removeprefix("RUN_STATE_")]
+
+
+def reason(of: int, exit_code: int) -> str:
+    """Why it is in its state, in a few words; empty where there is nothing to say."""
+    if not of:
+        return ""
+    name = common_pb2.Reason.Name(common_pb2.Reason.ValueType(of))
+    word = name.removeprefix("REASON_").lower().replace("_", " ")
+    return f"exit {exit_code}" if word == "exit code" and exit_code else word
+
+
+def lateness(run: run_pb2.Run) -> timedelta | None:
+    """Of the first start; None when it hasn't started."""
+    if not run.HasField("lateness_ms"):
+        return None
+    return timedelta(milliseconds=run.lateness_ms)
+
+
+def moment(message: object, field: str) -> datetime | None:
+    """An instant of a message, if it has it."""
+    stamp: Timestamp = getattr(message, field)
+    return formatting.instant(stamp) if stamp.seconds or stamp.nanos else None

@@ -1,0 +1,323 @@
+"""The dead letters that wait, by job and kind of error; done again many at a time, or discarded.
+
+/dead-letters                         the groups, and the redrives
+/dead-letters?job=etl                 those of a job, and its letters
+/dead-letters?fingerprint=…           those of a kind of error, of whatever job
+/dead-letters?job=etl&fingerprint=…   those of one group
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.api.dead_letters.dead_letters import greatest_groups
+from schedd.web import formatting
+from schedd.web.pages.forms import taking, wrong
+from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.pages.rows import RunLine, reason, run_line
+from schedproto.v1 import run_pb2, run_service_pb2
+
+ROWS: Final = 50
+GROUPS: Final = 50
+"""The greatest are shown."""
+REDRIVES: Final = 10
+OF_GROUP: Final = ("job", "fingerprint", "submitted", "until", "count")
+"""Fields of a form that say which letters its dialog told of."""
+NONE: Final = "None of these waits any more, but for what a redrive is to do again."
+
+
+def whose(job: str, *, submitted: bool) -> str:
+    """Of whom a group is, in words. Pure."""
+    if not submitted:
+        return job
+    return f"{job}, submitted" if job else "submitted runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A kind of error of a job, or of what was submitted: `job` is its name then, if it has one."""
+
+    job: str
+    submitted: bool
+    fingerprint: str
+    why: str
+    error: str
+    count: int
+    promised: int
+    first: datetime
+    last: datetime
+    newest: str
+    """`last` to the microsecond: the letters until then are those that are told of."""
+    run_id: str
+
+    @property
+    def key(self) -> str:
+        """By which it is told from the others, wherever it stands among them; fit for an id."""
+        named = json.dumps([self.job, self.fingerprint, self.submitted])
+        return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+    @property
+    def whose(self) -> str:
+        """In words."""
+        return whose(self.job, submitted=self.submitted)
+
+    @property
+    def free(self) -> int:
+        """How many no redrive is to do again."""
+        return self.count - self.promised
+
+    @property
+    def all_free(self) -> str:
+        """The free ones, in words that a verb for them begins after."""
+        of = f"submitted runs named {self.job}" if self.job else "submitted runs without a name"
+        whose = of if self.submitted else self.job
+        letters = "The 1 dead letter" if self.free == 1 else f"All {self.free:,} dead letters"
+        return f"{letters} of {whose} with this error"
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveRow:
+    """Dead letters that are done again, so many a second."""
+
+    redrive_id: str
+    chosen: str
+    state: str
+    total: int
+    made: int
+    left_out: int
+    rate: float
+    by: str
+
+    @property
+    def share(self) -> float:
+        """Of those that were chosen that are dealt with, 0 to 1."""
+        return (self.made + self.left_out) / self.total if self.total else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """The greatest groups, and the redrives; the letters, where a job or a kind of error was asked
+    for, as the groups are of those alone. `waiting`: letters of all groups.
+    """
+
+    groups: tuple[Group, ...]
+    waiting: int
+    redrives: tuple[RedriveRow, ...]
+    job: str
+    fingerprint: str
+    letters: tuple[RunLine, ...]
+    next: str
+    later: bool
+
+    @property
+    def unshown(self) -> int:
+        """Those that wait in groups that aren't among the greatest."""
+        return self.waiting - sum(group.count for group in self.groups)
+
+
+async def _read(asked: Asked) -> Shown:
+    job, fingerprint = asked.query.get("job", ""), asked.query.get("fingerprint", "")
+    if asked.query.get("page") and not (job or fingerprint):
+        problem = "it is of the letters of a job, or of a kind of error"
+        raise wrong("page", problem, "leave it out, or name a job or a fingerprint")
+    async with asked.at_once() as all_:
+        groups = all_.read(
+            "the groups",
+            asked.read(greatest_groups, asked.services, asked.namespace, GROUPS, job, fingerprint),
+        )
+        redrives = all_.call(
+            "RunService.ListRedrives",
+            run_service_pb2.ListRedrivesRequest(namespace=asked.namespace, page_size=REDRIVES),
+            run_service_pb2.ListRedrivesResponse,
+        )
+        letters = all_.read("the letters", _letters_of(asked, job, fingerprint))
+    greatest, waiting = groups.result()
+    listed = letters.result()
+    seen = DeadLetters(
+        groups=tuple(group_of(group) for group in greatest),
+        waiting=waiting,
+        redrives=tuple(redrive_of(redrive) for redrive in redrives.result().redrives),
+        job=job,
+        fingerprint=fingerprint,
+        letters=tuple(run_line(letter.run) for letter in listed.dead_letters),
+        next=listed.next_page_token,
+        later=bool(asked.query.get("page")),
+    )
+    return Shown("Dead letters", seen)
+
+
+async def _letters_of(
+    asked: Asked, job: str, fingerprint: str
+) -> run_service_pb2.ListDeadLettersResponse:
+    """Those of a job, of a kind of error, or both, if that is asked for."""
+    if not (job or fingerprint):
+        return run_service_pb2.ListDeadLettersResponse()
+    request = run_service_pb2.ListDeadLettersRequest(
+        namespace=asked.namespace,
+        job=job,
+        fingerprint=fingerprint,
+        page_size=ROWS,
+        page_token=asked.query.get("page", ""),
+    )
+    return await asked.call(
+        "RunService.ListDeadLetters", request, run_service_pb2.ListDeadLettersResponse
+    )
+
+
+def group_of(group: run_pb2.DeadLetterGroup) -> Group:
+    """A group as a row. Pure."""
+    return Group(
+        job=group.job,
+        submitted=group.submitted,
+        fingerprint=group.fingerprint,
+        why=reason(group.reason, group.exit_code),
+        error=group.error,
+        count=group.count,
+        promised=group.promised,
+        first=formatting.instant(group.first_died_at),
+        last=formatting.instant(group.last_died_at),
+        newest=group.last_died_at.ToJsonString(),
+        run_id=group.run_id,
+    )
+
+
+def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
+    """A redrive as a row. Pure."""
+    return RedriveRow(
+        redrive_id=redrive.redrive_id,
+        chosen=chosen_of(redrive),
+        state=run_pb2.Redrive.State.Name(redrive.state).removeprefix("STATE_").lower(),
+        total=redrive.total,
+        made=redrive.made,
+        left_out=redrive.left_out,
+        rate=redrive.rate,
+        by=redrive.created_by,
+    )
+
+
+def chosen_of(redrive: run_pb2.Redrive) -> str:
+    """Which letters it does again, in words. Pure."""
+    if redrive.submitted:
+        return whose(redrive.job, submitted=True)
+    return redrive.job or ("one kind of error" if redrive.fingerprint else "all that waited")
+
+
+@taking(*OF_GROUP, "rate", "reason")
+async def _redrive(asked: Asked) -> Done:
+    fields = asked.fields
+    request = run_service_pb2.RedriveDeadLettersRequest(
+        namespace=asked.namespace,
+        group=_chosen(fields),
+        until=until_of(fields),
+        at_most=told_of(fields),
+        rate=rate_of(fields),
+        note=fields.get("reason", ""),
+        idempotency_key=asked.once,
+    )
+    told = await asked.call(
+        "RunService.RedriveDeadLetters", request, run_service_pb2.RedriveDeadLettersResponse
+    )
+    done = f"{_letters(told.total)} to be done again: Redrives, below, tells how many are."
+    return Done(done, asked.link("dead-letters"))
+
+
+@taking(*OF_GROUP, "reason")
+async def _discard(asked: Asked) -> Done:
+    request = run_service_pb2.DiscardDeadLettersRequest(
+        namespace=asked.namespace,
+        group=_chosen(asked.fields),
+        until=until_of(asked.fields),
+        at_most=told_of(asked.fields),
+        note=asked.fields.get("reason", ""),
+    )
+    told = await asked.call(
+        "RunService.DiscardDeadLetters", request, run_service_pb2.DiscardDeadLettersResponse
+    )
+    done = f"{_letters(told.discarded)} discarded." if told.discarded else NONE
+    return Done(done, asked.link("dead-letters"))
+
+
+@taking()
+async def _stop(asked: Asked) -> Done:
+    request = run_service_pb2.StopRedriveRequest(redrive_id=asked.variables["redrive"])
+    await asked.call("RunService.StopRedrive", request, run_pb2.Redrive)
+    return Done("The redrive stands still until it is resumed.", asked.link("dead-letters"))
+
+
+@taking()
+async def _resume(asked: Asked) -> Done:
+    request = run_service_pb2.ResumeRedriveRequest(redrive_id=asked.variables["redrive"])
+    await asked.call("RunService.ResumeRedrive", request, run_pb2.Redrive)
+    return Done("The redrive goes on.", asked.link("dead-letters"))
+
+
+def _chosen(fields: Mapping[str, str]) -> run_service_pb2.ChosenGroup:
+    """The group whose row was clicked, and nothing beside it."""
+    return run_service_pb2.ChosenGroup(
+        job=fields.get("job", ""),
+        fingerprint=fields.get("fingerprint", ""),
+        submitted=fields.get("submitted", "") == "yes",
+    )
+
+
+def until_of(fields: Mapping[str, str]) -> Timestamp | None:
+    """When the newest letter died that the form told of; None where it says nothing. Raises
+    InvalidArgument. Pure.
+    """
+    until, text = Timestamp(), fields.get("until", "")
+    if not text:
+        return None
+    try:
+        until.FromJsonString(text)
+    except ValueError:
+        problem = f"{text[:40]!r} is no instant"
+        raise wrong("until", problem, "load the page anew; nothing was done") from None
+    return until
+
+
+def told_of(fields: Mapping[str, str]) -> int:
+    """How many letters the form told of; 0 where it says nothing. Raises InvalidArgument. Pure."""
+    text = fields.get("count", "")
+    if not text:
+        return 0
+    if not re.fullmatch("[1-9][0-9]{0,17}", text):
+        problem = f"{text[:40]!r} is no number of letters"
+        raise wrong("count", problem, "load the page anew; nothing was done")
+    return int(text)
+
+
+def rate_of(fields: Mapping[str, str]) -> float:
+    """Runs a second, as typed; 0 where nothing was. Raises InvalidArgument. Pure."""
+    text = fields.get("rate", "") or "0"
+    try:
+        return float(text)
+    except ValueError:
+        problem = f"{text[:40]!r} is no number"
+        raise wrong("rate", problem, "give runs a second, such as 10") from None
+
+
+def _letters(count: int) -> str:
+    return "1 dead letter is" if count == 1 else f"{count:,} dead letters are"
+
+
+PAGE: Final = Page(
+    "/dead-letters",
+    "Dead letters",
+    "dead_letters",
+    _read,
+    asks=("job", "fingerprint", "page"),
+    actions=(
+        Action("/dead-letters/redrive", _redrive),
+        Action("/dead-letters/discard", _discard),
+        Action("/redrives/{redrive}/stop", _stop),
+        Action("/redrives/{redrive}/resume", _resume),
+    ),
+)

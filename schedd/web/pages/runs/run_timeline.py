@@ -1,0 +1,115 @@
+"""What happened to a run, in order: due, handed out under a token, started, ended, refused.
+
+    run ──────┐
+    attempts ─┼─ steps by instant ──▶ the timeline
+    audit ────┘
+
+Pure. A step that has no instant isn't told: what isn't known isn't guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from schedd.core.runs.lifecycle import State
+from schedd.web import formatting
+from schedd.web.formatting import LOOKS, Look
+from schedd.web.pages.cluster.audit_text import in_words
+from schedd.web.pages.rows import look_of, moment, reason
+from schedkit.sources import actor_told
+from schedproto.v1 import cluster_service_pb2 as cluster_pb
+from schedproto.v1 import common_pb2, run_pb2
+
+WAITS = LOOKS[State.PENDING.value]
+RUNS = LOOKS[State.RUNNING.value]
+AGAIN = LOOKS[State.RETRYING.value]
+
+_ENDED = frozenset(
+    {
+        common_pb2.RUN_STATE_SUCCEEDED,
+        common_pb2.RUN_STATE_FAILED,
+        common_pb2.RUN_STATE_CANCELLED,
+        common_pb2.RUN_STATE_SKIPPED,
+        common_pb2.RUN_STATE_MISSED,
+        common_pb2.RUN_STATE_COALESCED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that happened. `since`: the time from the step before; None for the first."""
+
+    at: datetime
+    look: Look
+    what: str
+    token: int = 0
+    detail: str = ""
+    since: timedelta | None = None
+    refused: bool = False
+
+
+def story(
+    run: run_pb2.Run,
+    attempts: Iterable[run_pb2.Attempt],
+    audit: Iterable[cluster_pb.AuditEntry],
+) -> Iterator[Step]:
+    """The steps, oldest first."""
+    steps = [*_of_run(run), *_of_audit(audit)]
+    steps += [step for attempt in attempts for step in _of_attempt(attempt)]
+    before: datetime | None = None
+    for step in sorted(steps, key=lambda step: step.at):
+        since = step.at - before if before is not None else None
+        yield Step(step.at, step.look, step.what, step.token, step.detail, since, step.refused)
+        before = step.at
+
+
+def _of_run(run: run_pb2.Run) -> Iterator[Step]:
+    due = moment(run, "due_at")
+    if due is not None:
+        by = f"fired by {run.fired_by}" if run.fired_by else ""
+        yield Step(due, WAITS, "due", detail=by)
+    retry = moment(run, "retry_at")
+    if retry is not None and run.state == common_pb2.RUN_STATE_RETRYING:
+        yield Step(retry, AGAIN, "to be tried again")
+    ended = moment(run, "finished_at")
+    if ended is not None and run.state in _ENDED and not run.fencing_token:
+        look = look_of(run.state)
+        why = reason(run.reason, run.exit_code)
+        yield Step(ended, look, look.word, detail=" · ".join(filter(None, (why, run.excluded_by))))
+
+
+def _of_attempt(attempt: run_pb2.Attempt) -> Iterator[Step]:
+    number, token = attempt.attempt, attempt.fencing_token
+    assigned = moment(attempt, "assigned_at")
+    started = moment(attempt, "started_at")
+    ended = moment(attempt, "finished_at")
+    if assigned is not None:
+        told = f"attempt {number} handed out to {attempt.worker or 'a worker'}"
+        yield Step(assigned, WAITS, told, token)
+    if started is not None:
+        yield Step(started, RUNS, f"attempt {number} started", token)
+    if ended is not None and attempt.state != common_pb2.RUN_STATE_RUNNING:
+        look = look_of(attempt.state)
+        why = reason(attempt.reason, attempt.exit_code)
+        took = f"took {formatting.span(ended - started)}" if started is not None else ""
+        detail = " · ".join(filter(None, (why, took, attempt.error)))
+        yield Step(ended, look, f"attempt {number} {look.word}", token, detail)
+
+
+def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[Step]:
+    """What people asked for, and results that were refused since their token was old."""
+    for entry in entries:
+        at = moment(entry, "at")
+        if at is None:
+            continue
+        refused = entry.outcome == "refused"
+        look = LOOKS[State.CANCELLED.value] if refused else WAITS
+        by = f"by {actor_told(entry.actor, entry.source)}"
+        why = f"{entry.outcome}: {entry.reason.lower()}" if entry.reason else entry.outcome
+        what = f"{entry.action} {entry.outcome}" if refused else f"{entry.action} asked for"
+        said = "" if entry.action == "submit" else in_words(entry.after)  # the page shows it
+        detail = " · ".join(filter(None, (by, why if refused else "", said)))
+        yield Step(at, look, what, entry.fencing_token, detail, refused=refused)

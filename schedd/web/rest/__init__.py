@@ -1,0 +1,1 @@
+"""REST: the calls over HTTP and JSON."""

@@ -1,0 +1,339 @@
+"""The requests of the user's own documents, as they stand there, over the calls of the one table.
+
+    POST   /api/v1/jobs {…, callback_url}  → CreateJob         → {job_id, next_fire_time}
+    GET    /api/v1/jobs/{id}/status        → GetJob, ListRuns  → {job_id, status, last_run, …}
+    POST   /api/tasks {taskName, …}        → SubmitRun         → {job_id, run_id}
+    DELETE /api/v1/jobs/{id}               is as the table has it: {deleted: true}
+
+These alone answer in snake_case; what is wrong is told as everywhere, by the keys that were sent,
+which are taken in lowerCamelCase and in snake_case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedd.api.calls import UNARY
+from schedd.api.errors import CallError, Violation, refuse
+from schedd.api.services import Caller, Services
+from schedd.web.rest import field_names
+from schedkit.protojson import FormErrors, from_json, instant_text
+from schedkit.protojson.scalars import enum_word
+from schedproto.v1 import common_pb2, job_pb2, run_pb2, run_service_pb2
+
+M = TypeVar("M", bound=Message)
+
+CALLBACK: Final = "callback_url"
+CALLBACKS: Final = (CALLBACK, "callbackUrl")
+UNTAKEN: Final = ("If-Match", "If-None-Match", "Last-Event-ID")
+"""Headers that ask for what a task can't give."""
+
+PRIORITIES: Final = {
+    1: common_pb2.PRIORITY_HIGH,
+    2: common_pb2.PRIORITY_MEDIUM,
+    3: common_pb2.PRIORITY_LOW,
+}
+LONGEST_DELAY: Final = 100 * 365 * 24 * 3600 * 1000
+"""Milliseconds: a hundred years."""
+STANDS_AT: Final = {
+    "spec.python.handler": "taskName",
+    "spec.payload": "payload",
+    "delay": "delayMs",
+    "idempotency_key": "customJobId",
+}
+"""A field of the submit → the key of a task that it was made of."""
+OF_CALLBACK: Final = ("job.http.url", "http.url")
+"""Where the callback of a job stands."""
+
+CAME_TO_WORK: Final = (
+    common_pb2.RUN_STATE_PENDING,
+    common_pb2.RUN_STATE_RUNNING,
+    common_pb2.RUN_STATE_RETRYING,
+    common_pb2.RUN_STATE_SUCCEEDED,
+    common_pb2.RUN_STATE_FAILED,
+    common_pb2.RUN_STATE_CANCELLED,
+    common_pb2.RUN_STATE_MISSED,
+)
+"""States of runs that people ask about: not of rows that account for what was never to run."""
+WAITING: Final = CAME_TO_WORK[:3]
+LOOKED_THROUGH: Final = 1_000
+"""Runs that a status looks through, at most."""
+
+_STATES: Final = common_pb2.RunState.DESCRIPTOR
+
+STATUS_PATH: Final = re.compile(r"/api/v1/jobs/([^/:]+)/status")
+TASKS_PATH: Final = "/api/tasks"
+
+
+# -- a job with a callback
+
+
+def callback_of(body: Mapping[str, Any]) -> str:
+    """The key that a job's callback is sent by; empty: it has none."""
+    return next((key for key in CALLBACKS if key in body), "")
+
+
+def as_job(body: Mapping[str, Any], callback: str) -> dict[str, Any]:
+    """The job that is meant: what is due is posted to the callback, with the payload as its body.
+
+    Raises:
+        CallError: it names another action, too, or the callback is no text, or is given twice.
+    """
+    job = {key: value for key, value in body.items() if key != callback}
+    if other := callback_of(job):
+        _refuse([_twice(other, callback)])
+    if not isinstance(body[callback], str) or not body[callback]:
+        _refuse([Violation(callback, "must be an http or https URL")])
+    if "http" in job:
+        _refuse([Violation(callback, "says what `http` says, too; one of them is enough")])
+    return job | {"http": {"method": "POST", "url": body[callback]}}
+
+
+async def create(
+    services: Services, caller: Caller, request: Message, callback: str
+) -> job_pb2.Job:
+    """Store it. Raises CallError, by the keys that were sent."""
+    try:
+        return await _call("JobService.CreateJob", job_pb2.Job, services, caller, request)
+    except CallError as error:
+        field_names.rename(error, partial(_told_as, dict.fromkeys(OF_CALLBACK, callback)))
+        raise
+
+
+def made(job: job_pb2.Job) -> dict[str, Any]:
+    """A new job with a callback, in the words of the document."""
+    return {"job_id": job.job_id, "next_fire_time": _instant(job, "next_run_at")}
+
+
+# -- how a job stands
+
+
+async def status(services: Services, caller: Caller, request: Message) -> dict[str, Any]:
+    """How the job stands that a GetJob asks for, by its newest run that waits or has started. A
+    task goes by its run's id.
+
+    Raises:
+        CallError: there is none, or this member can't know.
+    """
+    found = await _call("JobService.GetJob", job_pb2.Job, services, caller, request)
+    coming, now = [_instant(found, "next_run_at")], services.clock.now()
+    newest, began, ended = None, None, None
+    async for run in _runs(services, caller, found):
+        if run.HasField("retry_at") and run.retry_at.ToDatetime(tzinfo=UTC) > now:
+            coming.append(_instant(run, "retry_at"))
+        began = await _began(services, caller, run)
+        if began is not None:
+            newest = newest or run
+            break
+        if run.state not in WAITING:
+            ended = ended or run  # before it could start, or nobody heard that it had
+        elif run.due_at.ToDatetime(tzinfo=UTC) <= now:
+            newest = newest or run
+        else:
+            coming.append(_instant(run, "due_at"))
+    if not any(coming):
+        newest = newest or ended  # nothing more comes: so it has ended, as that one did
+    return {
+        "job_id": found.job_id,
+        "status": enum_word(_STATES, newest.state if newest else common_pb2.RUN_STATE_PENDING),
+        "last_run": began,
+        "next_run": min(filter(None, coming), default=None),
+        "retry_count": max(0, newest.attempt - 1) if newest else 0,
+    }
+
+
+async def _began(services: Services, caller: Caller, run: run_pb2.Run) -> str | None:
+    """When its latest attempt started that is known to have."""
+    if run.attempt <= 1 or run.HasField("started_at"):
+        return _instant(run, "started_at")
+    request = run_service_pb2.ListAttemptsRequest(run_id=run.run_id)
+    answer = await _call(
+        "RunService.ListAttempts", run_service_pb2.ListAttemptsResponse, services, caller, request
+    )
+    starts = (_instant(each, "started_at") for each in answer.attempts)
+    return max((start for start in starts if start), default=None)
+
+
+async def _runs(services: Services, caller: Caller, job: job_pb2.Job) -> AsyncIterator[run_pb2.Run]:
+    """Newest first."""
+    request = run_service_pb2.ListRunsRequest(
+        namespace=job.namespace, job=job.job_id, states=CAME_TO_WORK, page_size=50
+    )
+    for _ in range(0, LOOKED_THROUGH, request.page_size):
+        page = await _call(
+            "RunService.ListRuns", run_service_pb2.ListRunsResponse, services, caller, request
+        )
+        for run in page.runs:
+            yield run
+        if not page.next_page_token:
+            return
+        request.page_token = page.next_page_token
+
+
+# -- tasks
+
+
+async def submit(
+    services: Services, caller: Caller, body: Mapping[str, Any], key: str | None = None
+) -> dict[str, Any]:
+    """Store a task: one run of the Python handler that it names. The same `customJobId`, or `key`
+    (a header), with the same task is the same run again.
+
+    Raises:
+        CallError: by the keys of the task.
+    """
+    request, stands_at = as_submit(body), _stands_at(body)
+    if key is not None and request.idempotency_key not in ("", key):
+        differs = "differs from the header Idempotency-Key"
+        _refuse([Violation(stands_at["idempotency_key"], differs)])
+    if key is not None:
+        request.idempotency_key = key
+        stands_at["idempotency_key"] = "Idempotency-Key"
+    try:
+        run = await _call("RunService.SubmitRun", run_pb2.Run, services, caller, request)
+    except CallError as error:
+        field_names.rename(error, partial(_told_as, stands_at))
+        raise
+    return {"job_id": run.run_id, "run_id": run.run_id}
+
+
+def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
+    """The submit that is meant. Raises InvalidArgument with all that is wrong. Pure."""
+    sent = _sent(body)
+    wrong = [
+        Violation(key, f"unknown key; a task has {', '.join(_TASK)}")
+        if key not in _SPELT
+        else _twice(key, sent[_SPELT[key]])
+        for key in body
+        if sent.get(_SPELT.get(key, "")) != key
+    ]
+    form: dict[str, Any] = {"spec": {}}
+    for key, read in _TASK.items():
+        value = body.get(sent.get(key, key))
+        if value is None and key != "taskName":
+            continue
+        try:
+            read(form, value)
+        except ValueError as problem:
+            wrong.append(Violation(sent.get(key, key), str(problem)))
+    if wrong:
+        _refuse(wrong)
+    try:
+        return from_json(form, run_service_pb2.SubmitRunRequest)
+    except FormErrors as errors:
+        stands_at = _stands_at(body)
+        told = ((_told_as(stands_at, one.where), one.what) for one in errors.problems)
+        _refuse([Violation(*one) for one in told])
+        raise
+
+
+def _sent(body: Mapping[str, Any]) -> dict[str, str]:
+    """Key of a task → how it was spelt, the first time."""
+    sent: dict[str, str] = {}
+    for key in body:
+        if key in _SPELT:
+            sent.setdefault(_SPELT[key], key)
+    return sent
+
+
+def _stands_at(body: Mapping[str, Any]) -> dict[str, str]:
+    """Field of the submit → the key that it was sent by."""
+    sent = _sent(body)
+    return {field: sent.get(key, key) for field, key in STANDS_AT.items()}
+
+
+def unasked(key: str) -> str:
+    """What is wrong with a parameter in a task's address."""
+    return "belongs into the body" if key in _SPELT else "unknown parameter"
+
+
+def _task_name(form: dict[str, Any], value: Any) -> None:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be the name of a Python handler")
+    form["spec"]["python"] = {"handler": value}
+
+
+def _payload(form: dict[str, Any], value: Any) -> None:
+    form["spec"]["payload"] = value
+
+
+def _delay(form: dict[str, Any], value: Any) -> None:
+    if not _is_whole(value) or not 0 <= value <= LONGEST_DELAY:
+        raise ValueError(f"must be whole milliseconds, from 0 to {LONGEST_DELAY}")
+    form["delay"] = f"{value // 1000}.{value % 1000:03d}s"
+
+
+def _priority(form: dict[str, Any], value: Any) -> None:
+    if not _is_whole(value) or value not in PRIORITIES:
+        raise ValueError("must be 1 (HIGH), 2 (MEDIUM) or 3 (LOW)")
+    form["spec"]["priority"] = enum_word(common_pb2.Priority.DESCRIPTOR, PRIORITIES[value])
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        empty = "is empty: give a text, or leave it out"
+        raise ValueError(empty if value == "" else "must be a text")
+    return value
+
+
+def _custom_id(form: dict[str, Any], value: Any) -> None:
+    form["idempotency_key"] = _text(value)
+
+
+def _namespace(form: dict[str, Any], value: Any) -> None:
+    form["namespace"] = _text(value)
+
+
+_TASK: Final = {
+    "taskName": _task_name,
+    "payload": _payload,
+    "delayMs": _delay,
+    "priority": _priority,
+    "customJobId": _custom_id,
+    "namespace": _namespace,
+}
+_SPELT: Final = {
+    spelt: key for key in _TASK for spelt in (key, re.sub("([A-Z])", r"_\1", key).lower())
+}
+"""As a key of a task may be written → the key."""
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _told_as(keys: Mapping[str, str], path: str) -> str:
+    """By the key that was sent, where this field was made of one."""
+    for field, key in keys.items():
+        if path == field or path.startswith((f"{field}.", f"{field}[")):
+            return key + path.removeprefix(field)
+    return path
+
+
+def _twice(key: str, other: str) -> Violation:
+    return Violation(key, f"is given twice, as {other} too")
+
+
+def _refuse(wrong: list[Violation]) -> None:
+    refuse(wrong, "INVALID_FIELD", "mend the request and send it again; nothing was stored")
+
+
+def _instant(message: Message, field: str) -> str | None:
+    at: Timestamp = getattr(message, field)
+    return instant_text(at) if message.HasField(field) else None
+
+
+async def _call(
+    method: str, kind: type[M], services: Services, caller: Caller, request: Message
+) -> M:
+    """A call of the table, by its service and method."""
+    answer = await UNARY[f"schedd.v1.{method}"](services, caller, request)
+    assert isinstance(answer, kind)
+    return answer

@@ -1,0 +1,317 @@
+"""OpenAPI 3.1, made from the routes and the descriptors of their messages. Pure.
+
+    routes ──▶ paths: parameters, body, answers   ──▶ one document, served at /api/v1/openapi.json
+    messages of the wire ──▶ schemas, as One JSON has them: twice, for what is read is no more
+                             than may be written (`Job.Input`), and what is answered has every key
+
+What the schemas say is what `schedkit.protojson` reads and writes: names, nulls, texts for instants
+and durations. Other ways to write the same (snake_case keys, `1h30m`) are taken and not listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from schedd.api.field_bounds import IDS, MISSING
+from schedd.api.unbuilt import FIELDS
+from schedd.web.rest.http_rules import WHOLE, Route
+from schedd.web.rest.openapi_tables import (
+    BEARER,
+    CERTIFICATE,
+    PROBLEM,
+    PROBLEM_SCHEMA,
+    SCHEMES,
+    SPECIAL,
+    TEXT,
+    UUID,
+    WAYS_TO_WRITE,
+    Schema,
+    asked_by,
+    scalar,
+)
+from schedd.web.rest.requests import HEADERS, NEWEST
+from schedkit.protojson.scalars import bare_name
+from schedkit.protojson.write import MATCHES, TOKENS, UNKNOWN, is_map, map_value
+
+INPUT: Final = ".Input"
+EVENTS: Final = "text/event-stream"
+JSON: Final = "application/json"
+
+
+def document(
+    routes: Iterable[Route],
+    version: str,
+    *,
+    statuses: Mapping[str, int],
+    streaming: Iterable[str] = (),
+    words: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The whole document.
+
+    Args:
+        routes: of the calls that there are.
+        version: of schedd.
+        statuses: of calls whose success isn't 200, by full name.
+        streaming: full names of calls that answer events.
+        words: paths and operations that no call has, by path and verb (those of
+            `openapi_documents`); beside a call's operation each adds its body and its answers.
+    """
+    schemas = _Schemas()
+    streams, seen = frozenset(streaming), set[str]()
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        name = route.method.full_name
+        operation = _operation(route, schemas, statuses.get(name, 200), events=name in streams)
+        if name in seen:  # another way to the same call
+            operation["operationId"] += "By" + route.template.rpartition("/")[2].capitalize()
+        seen.add(name)
+        paths.setdefault(_path(route), {})[route.verb.lower()] = operation
+    for path, verbs in (words or {}).items():
+        for verb, operation in verbs.items():
+            there = paths.setdefault(path, {})
+            there[verb] = _beside(there[verb], operation) if verb in there else operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "schedd",
+            "version": version,
+            "description": "Jobs on time, on many machines. What fields mean: docs/semantics.md.",
+        },
+        "security": [{BEARER: []}, {CERTIFICATE: []}, {}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": SCHEMES,
+            "schemas": {PROBLEM: PROBLEM_SCHEMA, **dict(sorted(schemas.made.items()))},
+            "responses": {
+                PROBLEM: {
+                    "description": "It was refused, or can't be done now.",
+                    "content": {"application/problem+json": {"schema": _ref(PROBLEM)}},
+                }
+            },
+        },
+    }
+
+
+def answered(status: int, schema: Schema, headers: Schema | None = None) -> dict[str, Any]:
+    """The answers of an operation: success, and what is wrong."""
+    success: dict[str, Any] = {"description": "Done.", "content": {JSON: {"schema": schema}}}
+    if headers:
+        success["headers"] = headers
+    return {str(status): success, "default": {"$ref": f"#/components/responses/{PROBLEM}"}}
+
+
+def asked(schema: Schema) -> dict[str, Any]:
+    """The body of an operation."""
+    return {"required": True, "content": {JSON: {"schema": schema}}}
+
+
+class _Schemas:
+    """Schemas by name, each made when it is first referred to."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Schema] = {}
+
+    def ref(self, message: Descriptor, *, written: bool) -> Schema:
+        """Of a message; `written`: as it may be sent."""
+        if (special := SPECIAL.get(message.full_name)) is not None:
+            return special
+        name = _name(message) + (INPUT if written else "")
+        if name not in self.made:
+            self.made[name] = {}  # a message may hold its like
+            self.made[name] = self._object(message, written)
+        return _ref(name)
+
+    def field(self, field: FieldDescriptor, *, written: bool) -> Schema:
+        """Of a field, where null is one of its values."""
+        if is_map(field):
+            values = self._single(map_value(field), written)
+            schema: Schema = {"type": "object", "additionalProperties": values}
+        elif field.is_repeated:
+            schema = self._list(field, written)
+        else:
+            schema = self._single(field, written)
+            if not written and not _may_be_unknown(field):
+                return schema
+        if written:
+            if (other := WAYS_TO_WRITE.get(field.full_name)) is not None:
+                schema = {"anyOf": [schema, other]}
+        elif is_map(field) or field.is_repeated:
+            return schema
+        return _or_null(schema)
+
+    def _object(self, message: Descriptor, written: bool) -> Schema:
+        fields = _built(message) if written else message.fields
+        schema: Schema = {
+            "type": "object",
+            "properties": {one.json_name: self.field(one, written=written) for one in fields},
+        }
+        if written:
+            return schema | {"additionalProperties": False}
+        return schema | {"required": [one.json_name for one in fields]}
+
+    def _list(self, field: FieldDescriptor, written: bool) -> Schema:
+        of = field.message_type
+        items = self._single(field, written)
+        if of is None or of.full_name not in MATCHES:
+            return {"type": "array", "items": items}
+        texts = {"type": "array", "items": TEXT, "minItems": 1}
+        by_key = {"type": "object", "additionalProperties": {"anyOf": [TEXT, texts]}}
+        return {"anyOf": [by_key, {"type": "array", "items": items}]} if written else by_key
+
+    def _single(self, field: FieldDescriptor, written: bool) -> Schema:
+        if field.message_type is not None:
+            return self.ref(field.message_type, written=written)
+        if field.enum_type is not None:
+            return _enum(field.enum_type)
+        return scalar(field, written=written)
+
+
+def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) -> dict[str, Any]:
+    method = route.method
+    words = [word.lower() for word in re.findall("[A-Z][a-z]*", method.name)]
+    operation: dict[str, Any] = {
+        "operationId": method.name[0].lower() + method.name[1:],
+        "tags": [method.containing_service.name.removesuffix("Service")],
+        "summary": " ".join(words).capitalize(),
+        "parameters": [*_parameters(route)],
+    }
+    if route.body == WHOLE:
+        schema = schemas.ref(method.input_type, written=True)
+        operation["requestBody"] = asked(schema) | {"required": False}
+    elif route.body:
+        field = method.input_type.fields_by_name[route.body]
+        assert field.message_type is not None, "a body is a message"
+        schema = schemas.ref(field.message_type, written=True)
+        operation["requestBody"] = asked(schema) | {"required": False}
+    answer = schemas.ref(method.output_type, written=False)
+    if events:
+        operation["responses"] = answered(200, answer)
+        operation["responses"]["200"] |= {
+            "description": "Server-sent events, each with such an object as its data; the last is"
+            " `end`, or `error` with a problem.",
+            "content": {EVENTS: {"schema": _stream(answer)}},
+        }
+        if NEWEST in method.input_type.fields_by_name:
+            operation["responses"]["204"] = {"description": "All of it was told before."}
+    else:
+        headers = {"ETag": {"schema": TEXT}} if method.output_type.name == "Job" else None
+        operation["responses"] = answered(status, answer, headers)
+    return operation
+
+
+def _stream(answer: Schema) -> Schema:
+    """A text of events, and what the `data` of each is."""
+    last = {"type": "object", "additionalProperties": False}
+    return TEXT | {
+        "contentMediaType": EVENTS,
+        "contentSchema": {"anyOf": [answer, last, _ref(PROBLEM)]},
+    }
+
+
+def _parameters(route: Route) -> Iterator[dict[str, Any]]:
+    request = route.method.input_type
+    for variable in route.variables:
+        yield {
+            "name": _variable(variable),
+            "in": "path",
+            "required": True,
+            "schema": UUID if variable in IDS else {**TEXT, "minLength": 1},
+        }
+    for header, field in HEADERS.items():
+        if field in request.fields_by_name:
+            schema = {**TEXT, "minLength": 1} if field == "etag" else TEXT
+            yield {"name": header, "in": "header", "schema": schema}
+    if route.body == WHOLE:
+        return
+    taken = {route.body, *route.variables}
+    for one in _built(request):
+        if one.name not in taken:
+            yield from _query(one, one.json_name)
+
+
+def _path(route: Route) -> str:
+    """Its template, with one name for what stands at one place: `{job}`, for `{job.name}` too."""
+    return re.sub(r"\{([^}]+)\}", lambda found: f"{{{_variable(found[1])}}}", route.template)
+
+
+def _variable(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def _query(field: FieldDescriptor, name: str) -> Iterator[dict[str, Any]]:
+    """The parameters that a field may be given by: one, or one for each field within."""
+    of = field.message_type
+    if of is not None and of.full_name == "google.protobuf.FieldMask":
+        yield {"name": name, "in": "query", "schema": TEXT}
+    elif of is not None and of.full_name not in SPECIAL:
+        if not field.is_repeated:
+            for inner in _built(of):
+                yield from _query(inner, f"{name}.{inner.json_name}")
+    else:
+        if field.enum_type is not None:
+            schema = _enum(field.enum_type)
+        else:
+            schema = SPECIAL[of.full_name] if of is not None else asked_by(field)
+        if field.is_repeated:
+            schema = {"type": "array", "items": schema}
+        found = {"name": name, "in": "query", "schema": schema}
+        yield found | {"required": True} if field.full_name in MISSING else found
+
+
+def _beside(call: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """An operation that is asked for, and answered, in either way."""
+    merged = dict(call)
+    merged["requestBody"] = asked({"anyOf": [_schema(one["requestBody"]) for one in (call, other)]})
+    responses = dict(call["responses"])
+    for status, answer in other["responses"].items():
+        if status in responses and "content" in answer:
+            either = {"anyOf": [_schema(responses[status]), _schema(answer)]}
+            responses[status] = {**responses[status], "content": {JSON: {"schema": either}}}
+    return merged | {"responses": responses}
+
+
+def _schema(holder: Mapping[str, Any]) -> Schema:
+    return cast("Schema", holder["content"][JSON]["schema"])
+
+
+def _enum(enum: EnumDescriptor) -> Schema:
+    return {"type": "string", "enum": [bare_name(one) for one in enum.values if one.number]}
+
+
+def _may_be_unknown(field: FieldDescriptor) -> bool:
+    """Whether an answer may have null there."""
+    return (
+        field.has_presence
+        or field.enum_type is not None
+        or field.name in TOKENS
+        or field.full_name in UNKNOWN
+        or field.type == FieldDescriptor.TYPE_STRING
+    )
+
+
+def _or_null(schema: Schema) -> Schema:
+    if not schema.keys() & {"type", "anyOf", "$ref"}:
+        return schema  # anything, null among it
+    if isinstance(schema.get("type"), str):
+        nullable = {**schema, "type": [schema["type"], "null"]}
+        return nullable | {"enum": [*schema["enum"], None]} if "enum" in schema else nullable
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _name(message: Descriptor) -> str:
+    """`Run.Parent` of schedd.v1.Run.Parent."""
+    return message.full_name.removeprefix("schedd.v1.")
+
+
+def _built(message: Descriptor) -> list[FieldDescriptor]:
+    """Those that may be asked for."""
+    unbuilt = FIELDS.get(message.full_name, frozenset())
+    return [one for one in message.fields if one.name not in unbuilt]

@@ -1,0 +1,356 @@
+"""REST: every call of the one table, asked for as its HTTP rule says, answered in One JSON.
+
+    request ─rules─▶ route ─requests─▶ message ─api/calls─▶ answer ─jsonform─▶ JSON, or events
+                                                   └─CallError─▶ problems
+
+Nothing here knows a single call but for the status of those that make something. What the user's
+own documents ask for in their own words is in `documents`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
+from contextlib import ExitStack
+from functools import lru_cache, partial
+from typing import Any, Final
+from urllib.parse import quote
+
+from google.protobuf.message import Message
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from schedd.api.calls import BATCHES, STREAMING, UNARY, methods
+from schedd.api.errors import Aborted, CallError, Unbuilt, Violation, refuse
+from schedd.api.runs.cursors import BEGINNING
+from schedd.api.runs.stream_limits import Places
+from schedd.api.services import DEFAULT_NAMESPACE, Services
+from schedd.runtime.budgeted_work import converted
+from schedd.web.http_auth import caller_of
+from schedd.web.rest import (
+    bodies,
+    documents,
+    field_names,
+    openapi,
+    openapi_documents,
+    problems,
+    requests,
+)
+from schedd.web.rest.http_rules import Found, Routes
+from schedd.web.rest.problems import Refusal
+from schedd.web.streams import Event, EventStream
+from schedkit.errors import Unavailable
+from schedkit.protojson import to_json
+from schedproto.v1 import job_pb2, run_service_pb2
+
+log = logging.getLogger(__name__)
+
+FIRST_WITHIN: Final = 1.0
+"""Seconds in which a stream's first answer, or what is wrong, is waited for before it begins."""
+STANDS: Final = run_service_pb2.RunEvent()
+"""What says no more than that a stream has begun: its reader sees that by itself."""
+KEPT: Final = 4_096
+"""Events of runs, a kilobyte or two each, that are kept as they were told last."""
+STREAMS_OF_ONE_HOST: Final = 224
+"""Fewer than the connections that it may have: who asks for one more hears why there is none."""
+
+OPENAPI_PATH: Final = "/api/v1/openapi.json"
+NO_HEADERS: Final[Mapping[str, str]] = {}
+NOT_KEPT: Final = {"cache-control": "no-store"}
+CREATE: Final = "schedd.v1.JobService.CreateJob"
+
+STATUSES: Final[dict[str, int]] = {
+    CREATE: 201,
+    "schedd.v1.JobService.TriggerJob": 202,
+    "schedd.v1.RunService.SubmitRun": 202,
+}
+"""Calls whose success isn't 200."""
+
+
+class Rest:
+    """An ASGI app that answers everything under `/api/`."""
+
+    def __init__(self, services: Services, closing: asyncio.Event) -> None:
+        self.routes: Final = Routes(methods())
+        self._services = services
+        self._openapi = Described(_described(self.routes, services.version))
+        self._closing = closing
+        self._places = Places(STREAMS_OF_ONE_HOST)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        request = Request(scope, receive)
+        try:
+            response = await self._answer(request)
+        except ClientDisconnect:
+            log.info("a caller left in the middle of its request")
+            return
+        except Refusal as refusal:
+            response = problems.answer(refusal.body, refusal.headers)
+        except CallError as error:
+            response = problems.refused(_problem(error, request))
+        except Unavailable as error:
+            log.warning("call rejected, a dependency is unavailable: %s", error)
+            response = problems.answer(problems.of(error))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> ASGIApp:
+        path = _raw_path(request.scope)
+        if (asked := documents.STATUS_PATH.fullmatch(path)) is not None:
+            return await self._status(request, asked[1])
+        if path == documents.TASKS_PATH:
+            return await self._task(request)
+        if path == OPENAPI_PATH:
+            _only(request, "GET")
+            return self._openapi.answer(request)
+        found = self._find(request, path)
+        name = found.route.method.full_name
+        if name not in UNARY and name not in STREAMING:
+            raise Unbuilt(found.route.method.name)
+        body = await bodies.body_of(request, expected=bool(found.route.body))
+        try:
+            return await self._call(request, found, body)
+        except CallError as error:
+            field_names.rename(error, partial(requests.named, request.headers))
+            field_names.rename(error, partial(field_names.within, found.route.body))
+            raise
+
+    async def _call(
+        self, request: Request, found: Found, body: Mapping[str, Any] | None
+    ) -> ASGIApp:
+        """What the call of the table says to this request."""
+        name = found.route.method.full_name
+        if name == CREATE and body is not None and (callback := documents.callback_of(body)):
+            message = requests.read(request, found, documents.as_job(body, callback))
+            job = await documents.create(self._services, caller_of(request), message, callback)
+            return _told(documents.made(job), 201, _headers(job, 201))
+        size = getattr(request.state, "body_size", 0)
+        message = await converted(size, partial(requests.read, request, found, body))
+        if name in STREAMING:
+            return await self._stream(request, name, message)
+        answer = await UNARY[name](self._services, caller_of(request), message)
+        if name in BATCHES:
+            for error in field_names.errors_of(answer):
+                field_names.rename_outcome(error)
+        status = STATUSES.get(name, 200)
+        content = await converted(answer.ByteSize(), lambda: _json(to_json(answer)))
+        return _json_response(content, status, _headers(answer, status))
+
+    async def _stream(self, request: Request, name: str, message: Message) -> ASGIApp:
+        """A stream that has a place until it ends; where it was told to its end before, that there
+        is nothing more: a browser asks for it no more.
+        """
+        caller = caller_of(request)
+        with ExitStack() as place:
+            place.enter_context(self._places.taken(caller.source.removeprefix("http:")))
+            answers = _told_of(STREAMING[name](self._services, caller, message), request.headers)
+            stream = await _streamed(
+                answers, self._closing, getattr(message, requests.NEWEST, None)
+            )
+            if stream is None:
+                return Response(status_code=204, headers=NOT_KEPT)
+            stream.over(place.pop_all().close)
+            return stream
+
+    # -- what isn't in the table --
+
+    async def _status(self, request: Request, job: str) -> Response:
+        """Of the job that this path, raw as it came, would name to who asks for it."""
+        _only(request, "GET")
+        await bodies.body_of(request, expected=False)
+        wanted = requests.read(request, self._find(request, f"/api/v1/jobs/{job}"), None)
+        return _told(await documents.status(self._services, caller_of(request), wanted), 200)
+
+    async def _task(self, request: Request) -> Response:
+        _only(request, "POST")
+        body = await bodies.body_of(request, expected=True) or {}
+        _without_query(request)
+        refuse(
+            [
+                Violation(header, "this call takes none")
+                for header in documents.UNTAKEN
+                if header in request.headers
+            ],
+            "INVALID_REQUEST",
+            "leave it out",
+        )
+        key = requests.key_of(request.headers)
+        return _told(await documents.submit(self._services, caller_of(request), body, key), 202)
+
+    def _find(self, request: Request, path: str) -> Found:
+        found = self.routes.find(request.method, path)
+        if isinstance(found, Found):
+            return found
+        if not found:
+            raise Refusal(
+                problems.problem(
+                    "NOT_FOUND",
+                    f"there is nothing at {request.url.path}",
+                    reason="NO_SUCH_PATH",
+                    remedy="paths begin with /api/v1/, such as /api/v1/jobs",
+                )
+            )
+        raise _not_allowed(request, found)
+
+
+def _described(routes: Routes, version: str) -> bytes:
+    """The OpenAPI document of all that there is."""
+    there = [one for one in routes.all if one.method.full_name in {**UNARY, **STREAMING}]
+    made = openapi.document(
+        there, version, statuses=STATUSES, streaming=STREAMING, words=openapi_documents.OPERATIONS
+    )
+    return _json(made).encode()
+
+
+class Described:
+    """A document that stays as it is: its reader asks whether it is still the one that is known."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+    def answer(self, request: Request) -> Response:
+        """The document, or that it hasn't changed."""
+        headers = {"etag": self._etag, "cache-control": "no-cache"}
+        known = ",".join(request.headers.getlist("if-none-match")).replace("W/", "").split(",")
+        if {self._etag, "*"} & {one.strip() for one in known}:
+            return Response(status_code=304, headers=headers)
+        return Response(self._content, headers=headers, media_type="application/json")
+
+
+def _only(request: Request, verb: str) -> None:
+    if request.method != verb and (verb, request.method) != ("GET", "HEAD"):
+        raise _not_allowed(request, [verb])
+
+
+def _not_allowed(request: Request, verbs: Collection[str]) -> Refusal:
+    allowed = ", ".join(sorted(verbs))
+    told = f"{request.url.path} knows {allowed}"
+    problem = problems.problem("METHOD_NOT_ALLOWED", told, reason="METHOD_NOT_ALLOWED")
+    return Refusal(problem, {"allow": allowed})
+
+
+def _without_query(request: Request) -> None:
+    refuse(
+        [Violation(key, documents.unasked(key)) for key in request.query_params],
+        "INVALID_REQUEST",
+        "leave it out of the address",
+    )
+
+
+def _raw_path(scope: Scope) -> str:
+    """The path before `%2F` and `%3A` become signs of their own."""
+    raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
+    return raw.partition(b"?")[0].decode("ascii", "replace")
+
+
+def _headers(answer: Message, status: int) -> dict[str, str]:
+    """What stands beside a job: its etag; of a new one, where it is."""
+    if not isinstance(answer, job_pb2.Job):
+        return {}
+    headers = {"etag": answer.etag}
+    if status == 201:
+        headers["location"] = f"/api/v1/jobs/{quote(answer.name, safe='')}"
+        if answer.namespace != DEFAULT_NAMESPACE:
+            headers["location"] += f"?namespace={answer.namespace}"
+    return headers
+
+
+def _told(value: object, status: int, headers: Mapping[str, str] = NO_HEADERS) -> Response:
+    return _json_response(_json(value), status, headers)
+
+
+def _json_response(content: str, status: int, headers: Mapping[str, str]) -> Response:
+    return Response(content, status, {**headers, **NOT_KEPT}, "application/json")
+
+
+async def _streamed(
+    answers: AsyncIterator[Message], closing: asyncio.Event, after: str | None = None
+) -> EventStream | None:
+    """The answers as events, `after` an earlier one where that isn't empty; None: they can't be
+    gone on with. What goes wrong before the first of them, and soon, is raised here and now; a
+    first one that takes long is waited for by the response, which sees its reader leave.
+
+    Returns None where it was told to its end before.
+    """
+    first = asyncio.create_task(_first(answers), name="first answer of a stream")
+    try:
+        await asyncio.wait([first], timeout=FIRST_WITHIN)
+    except asyncio.CancelledError:
+        first.cancel()
+        raise
+    if first.done() and first.result() is None and after:
+        return None
+    at = "" if after is None else after or BEGINNING
+    stream = EventStream(_events(first, answers, at), closing)
+    stream.over(first.cancel)
+    return stream
+
+
+async def _events(
+    first: asyncio.Task[Message | None], answers: AsyncIterator[Message], at: str
+) -> AsyncGenerator[Event, None]:
+    """The answers as events. The last has the id of the one before it, `at` where there is none, so
+    that who comes back with it hears that nothing more is told.
+    """
+    try:
+        if (answer := await first) is not None and answer != STANDS:
+            yield (event := _event(answer))
+            at = event.id or at
+        async for answer in answers:
+            yield (event := _event(answer))
+            at = event.id or at
+        yield Event("{}", name="end", id=at)
+    except (CallError, Unavailable) as error:
+        yield Event(_json(problems.of(error)), name="error")
+
+
+def _event(answer: Message) -> Event:
+    """An answer as an event; of a run, made once for all who are told the same."""
+    if not isinstance(answer, run_service_pb2.RunEvent):
+        return Event(_json(to_json(answer)), id=getattr(answer, "cursor", ""))
+    return _run_event(answer.SerializeToString())
+
+
+@lru_cache(KEPT)
+def _run_event(written: bytes) -> Event:
+    """One that can be gone on from has an id, one that only says so no data, which browsers keep
+    and don't pass on.
+    """
+    answer = run_service_pb2.RunEvent.FromString(written)
+    name = next((kind for kind in ("gap", "cluster") if answer.HasField(kind)), "")
+    bare = not (name or answer.HasField("run"))
+    return Event("" if bare else _json(to_json(answer)), name, answer.cursor)
+
+
+async def _told_of(
+    answers: AsyncIterator[Message], headers: Mapping[str, str]
+) -> AsyncIterator[Message]:
+    """The same; what is wrong is told by the headers that it came in, however late."""
+    try:
+        async for answer in answers:
+            yield answer
+    except CallError as error:
+        field_names.rename(error, partial(requests.named, headers))
+        raise
+
+
+async def _first(answers: AsyncIterator[Message]) -> Message | None:
+    return await anext(answers, None)
+
+
+def _problem(error: CallError, request: Request) -> dict[str, Any]:
+    """Its problem; an etag that came as a precondition fails as one."""
+    body = problems.of(error)
+    if isinstance(error, Aborted) and "if-match" in request.headers:
+        status, title = problems.STATUSES["PRECONDITION_FAILED"]
+        body |= {"status": status, "title": title}
+    return body
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

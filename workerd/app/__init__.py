@@ -1,0 +1,1 @@
+"""The worker's process: composition, settings, HTTP listener, metrics."""

@@ -1,0 +1,1 @@
+"""Python handlers: event loops, subprocesses, payload types."""

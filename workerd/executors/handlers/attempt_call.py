@@ -1,0 +1,145 @@
+"""The part of one attempt that is a user's code: from the payload to the outcome.
+
+    payload ─decode, fit→ handler(payload, ctx) ─returned │ raised→ Outcome
+
+It runs where handlers run, on a loop of handlers or in a thread, never on the worker's loop: the
+payload's type is a user's, too, and so is whatever a handler returns or raises.
+
+Invariants
+- Neither `awaited` nor `called` raises, whatever a user's code raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from schedclient import handlers as sdk
+from workerd.core.outcome import Content, Outcome
+from workerd.executors.base import Attempt
+from workerd.executors.handlers.current_run import Running, current
+from workerd.executors.handlers.invocation import decoded, raised, returned, unfit
+from workerd.executors.handlers.large_json import LARGE, beside, beside_surely, light
+from workerd.executors.handlers.payload_types import Fit, Misfit
+from workerd.logs.run_output import current_output
+
+CANCELED: Final = (
+    "CancelledError: the handler raised it, or other code in the worker canceled its task; "
+    "no cancel of this run was requested"
+)
+
+
+class HandlerCall:
+    """One call of a user's function. Belongs to the thread that runs it."""
+
+    __slots__ = ("_check", "_function", "_given", "_most", "context", "run")
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        handler: str,
+        function: Callable[..., Any],
+        given: Sequence[tuple[Fit, Content | None]],
+        check: Callable[[Any], object] | None = None,
+    ) -> None:
+        """`given`: the function's arguments before the context, and what makes values of them.
+        `check`: raises ValueError for a first argument that the function can't take.
+        """
+        self.run = Running(attempt, handler)
+        self.context = _context(attempt, self._log)
+        self._function = function
+        self._given = given
+        self._check = check
+        self._most = attempt.most_result
+
+    async def awaited(self) -> Outcome:
+        """Call it, and await what it returns. It has a task of its own."""
+        current.set(self.run)
+        current_output.set(self.run.output)
+        try:
+            large = any(content and len(content.data) > LARGE for _, content in self._given)
+            values = await beside(self._values) if large else self._values()
+        except BaseException as error:  # noqa: BLE001 - a user's type may raise anything
+            return self._misread(error)
+        try:
+            answer = await self._function(*values, self.context)
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            return self._raised(error)
+        try:
+            small = light(answer)
+        except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
+            return self._raised(error)
+        if small:
+            return self._returned(answer)
+        return await beside_surely(partial(self._returned, answer))
+
+    def called(self) -> Outcome:
+        """Call it in this thread."""
+        token, output = current.set(self.run), current_output.set(self.run.output)
+        try:
+            try:
+                values = self._values()
+            except BaseException as error:  # noqa: BLE001 - as above
+                return self._misread(error)
+            try:
+                answer = self._function(*values, self.context)
+            except BaseException as error:  # noqa: BLE001 - as above
+                return self._raised(error)
+            return self._returned(answer)
+        finally:
+            current_output.reset(output)
+            current.reset(token)
+
+    def _log(self, text: str) -> None:
+        self.run.output.write(True, text.encode(errors="backslashreplace"))
+
+    def _raised(self, error: BaseException) -> Outcome:
+        outcome = raised(error)
+        if isinstance(error, asyncio.CancelledError) and not error.args:
+            outcome = replace(outcome, error=CANCELED)
+        for piece in outcome.output:
+            self.run.output.write(piece.stderr, piece.data)
+        return outcome
+
+    def _misread(self, error: BaseException) -> Outcome:
+        if isinstance(error, ValueError | RecursionError):
+            return unfit(error)
+        return self._raised(error)
+
+    def _values(self) -> Sequence[object]:
+        try:
+            values = [fit(decoded(content)) for fit, content in self._given]
+        except Misfit:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise Misfit(f"the payload isn't JSON: {error}") from error
+        if self._check is not None:
+            self._check(values[0])
+        return values
+
+    def _returned(self, answer: object) -> Outcome:
+        try:
+            return returned(answer, self._most)
+        except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
+            return self._raised(error)
+
+
+def _context(attempt: Attempt, on_log: Callable[[str], object]) -> sdk.Context:
+    given = attempt.assignment
+    return sdk.Context(
+        namespace=given.namespace,
+        job=given.job,
+        run_id=given.key.run_id,
+        attempt=given.attempt,
+        scheduled_at=attempt.scheduled_at,
+        deadline=attempt.deadline,
+        fencing_token=given.key.fencing_token,
+        traceparent=given.traceparent,
+        worker=attempt.worker,
+        on_heartbeat=attempt.beat,
+        on_progress=attempt.progress,
+        on_log=on_log,
+    )

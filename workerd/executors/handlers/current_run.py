@@ -1,0 +1,52 @@
+"""The run whose handler is executing now, known to whatever code that handler calls.
+
+A context variable: a coroutine, the tasks it creates and the callbacks it schedules have it, and a
+thread that runs a handler, or was given a copy of the context.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Final
+
+from workerd.core.ids import Key
+from workerd.executors.base import Attempt
+from workerd.logs.run_output import RunOutput
+
+
+class Running:
+    """One attempt of a handler."""
+
+    __slots__ = ("_attempt", "assignment", "beat", "blocked", "handler", "output")
+
+    def __init__(self, attempt: Attempt, handler: str) -> None:
+        self._attempt = attempt
+        self.assignment = attempt.assignment.key
+        self.handler = handler
+        self.beat = attempt.beat
+        self.output = RunOutput(attempt.tail)
+        self.blocked = ""
+        """How long and where it blocked its event loop, in words; empty: it didn't."""
+
+    @property
+    def key(self) -> Key:
+        """Its run and its token."""
+        return self._attempt.key
+
+    @property
+    def job(self) -> str:
+        """The name of its job."""
+        return self._attempt.assignment.job
+
+    @property
+    def name(self) -> str:
+        """The name of its task."""
+        return f"run {self.assignment.run_id} {self.assignment.fencing_token}"
+
+    @property
+    def said(self) -> dict[str, object]:
+        """For a line of log about it, as `extra`."""
+        return {"handler": self.handler, "job": self.job, **self.key.said}
+
+
+current: Final[ContextVar[Running | None]] = ContextVar("schedd_run", default=None)

@@ -1,0 +1,494 @@
+"""Run the coroutines of handlers on event loops of their own, in threads beside the worker's loop.
+
+    worker's loop ──submit──→ first loop: all coroutines ──result──→ worker's loop
+         └──probe──→ no answer within `block_after`: the loop is blocked
+                       → name the handler that blocks it (log, heartbeat, metrics)
+                       → new runs, and runs that haven't begun, use another loop
+
+    a call:  waiting, in the inbox of one loop ──taken──→ begun, on that loop ──→ ended
+                  └──withdrawn──→ ended (canceled), or waiting in the inbox of another loop
+
+Invariants
+- No coroutine of a handler runs on the worker's loop: heartbeats, the lease, timeouts, results and
+  every other kind of run don't depend on what a handler does to its loop.
+- A call is in one inbox, or it has begun, or it has ended. The thread that removes it from there
+  decides about it; the coroutine that removes it begins it in the same step. Thus a call begins on
+  one loop at most, and a cancel always reaches it there.
+- A task that a handler cancels before its first step has removed nothing: its call still waits, and
+  the next look takes it. A call that has begun always ends, whatever its coroutine raises.
+- A handler can't stop or close its loop, as other runs use it, too.
+- All coroutines share the first loop as long as it answers, so that objects which belong to a loop
+  can be shared. After a block the first loop is used again.
+- A coroutine that has begun can't move: it waits until its loop is free again. Its silence isn't
+  counted meanwhile; its timeout is.
+- At most `MOST_LOOPS` loops exist. When all are blocked, the worker asks for no new work.
+
+Limit: a C function that keeps the GIL stops every thread of the process, the worker's too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+from schedkit.clock import boottime, utcnow
+from schedkit.records import dataclass
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd.executors.handlers.current_run import Running, current
+from workerd.metrics import Metrics
+from workerd.process.process_guard import restore
+from workerd.task_set import cancel
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BLOCK_AFTER: Final = 1.0
+"""Seconds without an answer after which a loop counts as blocked."""
+MOST_LOOPS: Final = 8
+LOOK_EVERY: Final = 0.25
+"""Seconds between two probes of a loop that runs something."""
+STOOD_STILL: Final = 1.0
+"""Seconds by which a look may be late. If it is later, this process was stopped: probes restart."""
+MOST_PLACE: Final = 200
+"""Characters of the place at which a handler blocks."""
+AFTER_ERROR: Final = 0.01
+"""Seconds until a loop runs again that an error has ended."""
+_LIBRARIES: Final = (
+    "<frozen",
+    *{sysconfig.get_path(each) for each in ("stdlib", "platstdlib", "purelib", "platlib")},
+    str(Path(__file__).parents[2]),
+)
+"""Where files are that no user's handler is in, as a rule."""
+_HANDLE_RUN: Final = asyncio.Handle._run.__code__  # noqa: SLF001 - the frame of every callback
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A handler that blocks its event loop."""
+
+    run: Running | None
+    """None: a callback without a run, such as one of a library."""
+    since: datetime
+    seconds: float
+    place: str
+    """File, line and function."""
+    waiting: int
+    """Coroutines that wait for the loop."""
+
+    @property
+    def handler(self) -> str:
+        """Its name."""
+        return "unknown" if self.run is None else self.run.handler
+
+
+class Call(Generic[T]):
+    """One coroutine that was submitted. Belongs to the worker's loop."""
+
+    __slots__ = ("done", "error", "home", "run", "task", "work")
+
+    def __init__(
+        self, run: Running | None, work: Callable[[], Coroutine[Any, Any, T]], home: _Loop
+    ) -> None:
+        self.run = run
+        self.work = work
+        self.home = home
+        self.done: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+        """Its result; None: it was canceled before it began, or it raised `error`."""
+        self.error: BaseException | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Set by the loop on which it begins."""
+
+    def cancel(self) -> None:
+        """Cancel it: at once if it hasn't begun, else as a task is canceled."""
+        if self.home.withdraw(self):
+            self.settle(None, None)
+        else:
+            self.home.call(self._cancel_task)
+
+    def settle(self, result: T | None, error: BaseException | None) -> None:
+        """Record that it has ended."""
+        self.home.remove(self)
+        if not self.done.done():
+            self.error = error
+            self.done.set_result(result)
+
+    def _cancel_task(self) -> None:
+        if self.task is not None:
+            cancel(self.task)
+
+
+class _SharedLoop(asyncio.SelectorEventLoop):
+    """An event loop that no handler can end."""
+
+    ending = False
+    """Whether the worker ends it."""
+
+    def stop(self) -> None:
+        """Stop for the worker; refuse for a handler."""
+        if self.ending:
+            super().stop()
+            return
+        run = current.get()
+        log.warning(
+            "a handler tried to stop the event loop that it shares with other runs",
+            extra=run.said if run is not None else None,
+        )
+
+    def close(self) -> None:
+        """Close for the worker; refuse for a handler, as a running loop does."""
+        if self.ending:
+            super().close()
+            return
+        raise RuntimeError("this event loop is shared with other runs: it can't be closed")
+
+    async def shutdown_default_executor(self, *_given: Any) -> None:
+        """Do nothing: other runs use it."""
+
+    async def shutdown_asyncgens(self) -> None:
+        """Do nothing: other runs use them."""
+
+    def end(self) -> None:
+        """Stop for the worker."""
+        self.ending = True
+        self.stop()
+
+
+class _Loop:
+    """One event loop in its thread."""
+
+    def __init__(self, number: int) -> None:
+        self.calls: dict[Call[Any], None] = {}
+        """Submitted here and not ended; of the worker's loop."""
+        self.probed_at: float | None = None
+        """When the probe was sent that isn't answered yet."""
+        self.probed = utcnow()
+        self.block: Block | None = None
+        self._worker = asyncio.get_running_loop()
+        self._aio = _SharedLoop()
+        self._aio.set_exception_handler(_report)
+        self._inbox: OrderedDict[Call[Any], None] = OrderedDict()
+        self._lock = threading.Lock()
+        """Held for a moment to add to the inbox, or to remove from it."""
+        self._outbox: deque[tuple[Call[Any], Any, BaseException | None]] = deque()
+        self._emptied: asyncio.Future[None] | None = None
+        self._waking = self._reporting = False
+        """Whether the other thread was woken and hasn't looked yet."""
+        name = f"handler loop {number}"
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._aio)
+        while not self._aio.ending:
+            try:
+                self._aio.run_forever()
+            except BaseException:  # a SystemExit in a task that a handler has created
+                log.exception("a task of a handler tried to end the worker")
+                time.sleep(AFTER_ERROR)
+
+    def call(self, function: Callable[..., object], *given: object) -> None:
+        """Call it on the loop, soon."""
+        with contextlib.suppress(RuntimeError):  # it is closed: the worker ends
+            self._aio.call_soon_threadsafe(function, *given)
+
+    def submit(self, call: Call[Any]) -> None:
+        """Begin it here."""
+        call.home = self
+        self.calls[call] = None
+        with self._lock:
+            self._inbox[call] = None
+        if not self._waking:  # one wake for all that this turn of the worker's loop submits
+            self._waking = True
+            self._worker.call_soon(self.call, self._take)
+
+    def remove(self, call: Call[Any]) -> None:
+        """Forget it: it has ended."""
+        self.calls.pop(call, None)
+        if self._emptied is not None and not self.calls and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some haven't begun."""
+        return bool(self._inbox)
+
+    def withdraw(self, call: Call[Any]) -> bool:
+        """Take it back if it hasn't begun. False: it has."""
+        with self._lock:
+            if call not in self._inbox:
+                return False
+            del self._inbox[call]
+        self.calls.pop(call, None)
+        return True
+
+    def withdraw_all(self) -> Sequence[Call[Any]]:
+        """Take back those that haven't begun."""
+        with self._lock:
+            calls = [*self._inbox]
+            self._inbox.clear()
+        for call in calls:
+            self.calls.pop(call, None)
+        return calls
+
+    def take_again(self) -> None:
+        """Begin what still waits: a handler may have canceled the tasks that would have."""
+        if self.waiting:
+            self.call(self._take)
+
+    def probe(self, now: float) -> None:
+        """Ask for an answer, unless one is awaited already."""
+        if self.probed_at is None:
+            self.probed_at, self.probed = now, utcnow()
+            self.call(self._answer, now)
+
+    def probe_again(self, now: float) -> None:
+        """Forget how long an answer has been awaited."""
+        if self.probed_at is not None:
+            self.probed_at = None
+            self.probe(now)
+
+    def stack(self) -> Sequence[FrameType]:
+        """The frames that its thread is in, the innermost first."""
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001
+        return [each for each, _ in traceback.walk_stack(frame)] if frame is not None else []
+
+    async def close(self, within: float) -> None:
+        """Cancel what runs here, and end the loop when it has ended, or after so many seconds."""
+
+        def cancel_all() -> None:
+            for task in asyncio.all_tasks(self._aio):
+                cancel(task)
+
+        for call in self.withdraw_all():
+            call.settle(None, asyncio.CancelledError("the worker ends"))
+        self.call(cancel_all)
+        if self.calls:
+            self._emptied = self._worker.create_future()
+            await asyncio.wait([self._emptied], timeout=within)
+        self.call(self._aio.end)
+
+    def settle_ended(self) -> None:
+        """Settle the calls that have ended here."""
+        self._reporting = False
+        while self._outbox:
+            call, result, error = self._outbox.popleft()
+            call.settle(result, error)
+
+    def _take(self) -> None:
+        self._waking = False
+        for _ in range(len(self._inbox)):  # not by the loop's task factory: handlers may set it
+            asyncio.Task(self._run_next(), loop=self._aio)
+
+    async def _run_next(self) -> None:
+        with self._lock:
+            if not self._inbox:
+                return
+            call, _ = self._inbox.popitem(last=False)
+        task = call.task = asyncio.current_task()
+        if call.run is not None and task is not None:
+            task.set_name(call.run.name)
+        result = error = None
+        try:
+            result = await call.work()
+        except BaseException as raised:  # noqa: BLE001 - the caller is given it
+            error = raised
+        self._outbox.append((call, result, error))
+        if not self._reporting:
+            self._reporting = True
+            with contextlib.suppress(RuntimeError):  # the loop has ended before its coroutine
+                self._aio.call_soon(self._wake_worker)
+
+    def _wake_worker(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the worker has ended
+            self._worker.call_soon_threadsafe(self.settle_ended)
+
+    def _answer(self, probe: float) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._worker.call_soon_threadsafe(self._answered, probe)
+
+    def _answered(self, probe: float) -> None:
+        if self.probed_at == probe:
+            self.probed_at = None
+
+
+class HandlerLoops:
+    """All of one worker. Belongs to the worker's loop."""
+
+    def __init__(self, metrics: Metrics, block_after: float = BLOCK_AFTER) -> None:
+        self._metrics = metrics
+        self._block_after = block_after
+        self._loops: list[_Loop] = []
+
+    def submit(self, run: Running | None, work: Callable[[], Coroutine[Any, Any, T]]) -> Call[T]:
+        """Run the coroutine that `work` makes."""
+        loop = self._free()
+        call = Call(run, work, loop)
+        loop.submit(call)
+        return call
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        """Loops that are blocked now."""
+        return [loop.block for loop in self._loops if loop.block is not None]
+
+    def fill(self, beat: pb.Heartbeat) -> None:
+        """Write the handlers that block loops into a heartbeat."""
+        for block in self.blocks:
+            if block.run is None:
+                continue
+            run = block.run
+            wire_block = beat.blocking.add(
+                key=run.assignment, handler=run.handler, place=block.place, waiting=block.waiting
+            )
+            wire_block.blocked_for.FromNanoseconds(int(block.seconds * 1e9))
+
+    @property
+    def refuses(self) -> str:
+        """Why no new work may be asked for, in words; empty: a loop is free."""
+        if len(self.blocks) < MOST_LOOPS:
+            return ""
+        names = sorted({each.run.handler for each in self.blocks if each.run is not None})
+        return f"handlers block all {MOST_LOOPS} event loops of this worker: {', '.join(names)}"
+
+    async def watch(self) -> NoReturn:
+        """Probe the loops until canceled."""
+        looked = boottime()
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            restore()
+            before, looked = looked, boottime()
+            if looked > before + LOOK_EVERY + STOOD_STILL:
+                for loop in self._loops:
+                    loop.probe_again(looked)
+            for loop in [*self._loops]:
+                self._look(loop, looked)
+
+    async def close(self, within: float = 2.0) -> None:
+        """Cancel what still runs, and end all loops; a blocked one is left behind."""
+        async with asyncio.TaskGroup() as group:
+            for loop in self._loops:
+                group.create_task(loop.close(0.0 if loop.block else within))
+
+    def _free(self) -> _Loop:
+        for loop in self._loops:
+            if loop.block is None:
+                return loop
+        if len(self._loops) < MOST_LOOPS:
+            try:
+                self._loops.append(_Loop(len(self._loops) + 1))
+            except (OSError, RuntimeError) as error:  # no descriptor, no thread
+                if not self._loops:
+                    raise
+                log.warning("can't start another event loop for handlers: %s", error)
+        return self._loops[-1]
+
+    def _look(self, loop: _Loop, now: float) -> None:
+        if loop.probed_at is None:
+            if loop.block is not None:
+                self._unblocked(loop, loop.block)
+            if loop.calls:
+                loop.take_again()
+                loop.probe(now)
+            return
+        seconds = now - loop.probed_at
+        if seconds < self._block_after:
+            return
+        loop.settle_ended()  # it can't wake the worker
+        before = loop.block
+        loop.block = block = _block(loop, seconds)
+        if before is None or before.run is not block.run:
+            self._blocked(loop, block)
+        if block.run is not None:
+            block.run.blocked = f"blocked its event loop for {seconds:.1f} s at {block.place}"
+        self._metrics.blocked_for.labels(block.handler).set(seconds)
+        for call in loop.calls:
+            if call.run is not None and call.run is not block.run:
+                call.run.beat()  # it can't send one itself
+        if loop.waiting and (free := self._free()).block is None:
+            for call in loop.withdraw_all():
+                free.submit(call)
+
+    def _blocked(self, loop: _Loop, block: Block) -> None:
+        self._metrics.blocks.labels(block.handler).inc()
+        about = block.run.said if block.run is not None else {"handler": block.handler}
+        stack = "".join(traceback.format_list(_summary(loop.stack())))
+        log.warning(
+            "handler blocks its event loop; other runs use another loop",
+            extra={
+                **about,
+                "blocked_for": f"{block.seconds:.1f}s",
+                "at": block.place,
+                "coroutines_waiting": block.waiting,
+                "stack": stack,
+            },
+        )
+
+    def _unblocked(self, loop: _Loop, block: Block) -> None:
+        loop.block = None
+        seconds = (utcnow() - block.since) / timedelta(seconds=1)
+        about = block.run.said if block.run is not None else {"handler": block.handler}
+        log.warning(
+            "event loop of handlers is free again",
+            extra={**about, "blocked_for": f"{seconds:.1f}s", "at": block.place},
+        )
+        self._metrics.blocked_for.labels(block.handler).set(0.0)
+
+
+def _block(loop: _Loop, seconds: float) -> Block:
+    frames = loop.stack()
+    run = _run_of(frames)
+    return Block(run, loop.probed, seconds, _place(frames), max(len(loop.calls) - 1, 0))
+
+
+def _run_of(frames: Sequence[FrameType]) -> Running | None:
+    """The run in whose context the outermost callback of the loop runs."""
+    for frame in reversed(frames):
+        if frame.f_code is _HANDLE_RUN:
+            context = getattr(frame.f_locals.get("self"), "_context", None)
+            return None if context is None else context.get(current)
+    return None
+
+
+def _inner(frames: Sequence[FrameType]) -> Iterator[FrameType]:
+    """Those inside of the loop's callback, the innermost first."""
+    for frame in frames:
+        if frame.f_code is _HANDLE_RUN:
+            return
+        yield frame
+
+
+def _summary(frames: Sequence[FrameType]) -> traceback.StackSummary:
+    inner = reversed([*_inner(frames)])
+    return traceback.StackSummary.extract((frame, frame.f_lineno) for frame in inner)
+
+
+def _place(frames: Sequence[FrameType]) -> str:
+    """Where it is, in the innermost function that no library has: file, line, function."""
+    inner = [*_inner(frames)]
+    own = [each for each in inner if not each.f_code.co_filename.startswith(_LIBRARIES)]
+    for frame in own or inner:
+        code = frame.f_code
+        return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"[-MOST_PLACE:]
+    return "unknown"
+
+
+def _report(loop: asyncio.AbstractEventLoop, what: dict[str, Any]) -> None:
+    """What handlers leave undone on their loop, such as an exception that no one awaited."""
+    del loop
+    error = what.get("exception")
+    log.warning(
+        "on the event loop of handlers: %s", what.get("message", ""), exc_info=error or None
+    )

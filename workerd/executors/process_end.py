@@ -1,0 +1,47 @@
+"""Staying with a program that was started, until nothing of it is left.
+
+Invariants
+- A stop asks the whole group to end, and kills it after `kill_after`; a kill needs no asking.
+- It is let go of whatever happens, a cancel too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from schedkit import failpoints
+from workerd.core.capture import Piece
+from workerd.executors.base import Attempt, Stop
+from workerd.executors.child_process import Child
+
+AFTER_START = failpoints.awaited("worker.after_start", None)
+
+
+async def stayed(child: Child, attempt: Attempt, stop: Stop) -> tuple[int, tuple[Piece, ...]]:
+    """Its exit code, or minus the signal that ended it; and what is kept of its output."""
+    loop = asyncio.get_running_loop()
+    killing: asyncio.TimerHandle | None = None
+
+    def end(kill: bool) -> None:
+        nonlocal killing
+        if killing is not None:
+            killing.cancel()
+        if kill or attempt.kill_after <= 0:
+            child.kill()
+            return
+        child.terminate()
+        killing = loop.call_later(attempt.kill_after, child.kill)
+
+    stop.listen(end)
+    try:
+        await AFTER_START()
+        code = await child.ended()
+        stop.deafen()
+        output = await child.output()
+        await child.emptied(attempt.kill_after)
+    finally:
+        stop.deafen()
+        if killing is not None:
+            killing.cancel()
+        child.close()
+    return code, output

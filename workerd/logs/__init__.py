@@ -1,0 +1,1 @@
+"""Logs of attempts: captured, kept, followed."""

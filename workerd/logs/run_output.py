@@ -1,0 +1,224 @@
+"""What the handlers of this process print and log, each in the log of its run.
+
+    print, logging, ctx.log ─→ RunStream ─ in the context of a run → RunOutput → worker's loop → log
+                                         └ elsewhere → the worker's own stream
+
+Invariants
+- `write` may be called from any thread. What waits for the worker's loop is bounded: whoever writes
+  more waits, for `WAIT_AT_MOST` seconds.
+- After `finish` nothing is kept of what a handler that was left behind writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import io
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from contextvars import ContextVar
+from datetime import datetime
+from typing import Any, Final
+
+from schedkit.clock import utcnow
+from workerd.core.capture import Capture, Piece
+from workerd.logs.log_tail import Tail
+
+MOST_WAITING: Final = 1 << 20
+"""Bytes that wait for the worker's loop."""
+WAIT_AT_MOST: Final = 5.0
+"""Seconds that a write waits for room."""
+
+_lock: Final = threading.RLock()
+"""Held for a moment to add or take what waits, of any run. Reentrant: a signal may write, too."""
+
+
+class RunOutput:
+    """Of one attempt. Belongs to the worker's loop, but for `write`."""
+
+    __slots__ = (
+        "_captures",
+        "_due",
+        "_finished",
+        "_loop",
+        "_resting",
+        "_room",
+        "_size",
+        "_tail",
+        "_waiting",
+    )
+
+    def __init__(self, tail: Tail) -> None:
+        self._tail = tail
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[bool, bytes, datetime]] = []
+        self._size = 0
+        self._due = False
+        self._room: threading.Event | None = None
+        self._captures: tuple[Capture, Capture] | None = None
+        self._resting: asyncio.Task[None] | None = None
+        self._finished = False
+
+    def write(self, stderr: bool, data: bytes) -> None:
+        """Add it to the run's log."""
+        if not data or self._finished:
+            return
+        with _lock:
+            self._waiting.append((stderr, data, utcnow()))
+            self._size += len(data)
+            due, self._due = not self._due, True
+            room = None
+            if self._size > MOST_WAITING:
+                room = self._room = self._room or threading.Event()
+                room.clear()
+        if due:
+            with contextlib.suppress(RuntimeError):  # a closed loop: the worker has ended
+                self._loop.call_soon_threadsafe(self._take)
+        if room is not None and threading.current_thread() is not threading.main_thread():
+            room.wait(WAIT_AT_MOST)
+
+    def finish(self) -> tuple[Piece, ...]:
+        """What is kept of it; nothing is added any more."""
+        self._finished = True
+        if not self._due and self._captures is None:
+            return ()  # nothing was written
+        if self._resting is not None:
+            self._resting.cancel()
+        self._feed()
+        if self._captures is None:
+            return ()
+        for capture in self._captures:
+            capture.end(utcnow())
+        return self._kept()
+
+    def _take(self) -> None:
+        if self._finished:
+            return
+        if self._tail.full:
+            self._resting = self._loop.create_task(self._rest(), name="a full recording")
+        else:
+            self._feed()
+
+    async def _rest(self) -> None:
+        await self._tail.room()
+        self._resting = None
+        self._feed()
+
+    def _feed(self) -> None:
+        with _lock:
+            waiting, self._waiting = self._waiting, []
+            self._size, self._due = 0, False
+            if self._room is not None:
+                self._room.set()
+        if waiting and self._captures is None:
+            out, err = (Capture(stderr, tell=self._tail.came) for stderr in (False, True))
+            self._captures = out, err
+            self._tail.begins(self._kept)
+        for stderr, data, at in waiting:
+            assert self._captures is not None
+            self._captures[stderr].feed(data, at)
+
+    def _kept(self) -> tuple[Piece, ...]:
+        kept = (capture.pieces() for capture in self._captures or ())
+        return tuple(heapq.merge(*kept, key=lambda piece: piece.at))
+
+
+current_output: Final[ContextVar[RunOutput | None]] = ContextVar("schedd_output", default=None)
+"""Of the run in whose context the caller is."""
+
+
+class RunStream(io.TextIOBase):
+    """In place of `sys.stdout` or `sys.stderr`. A handler can't close it."""
+
+    def __init__(self, fd: int, *, stderr: bool) -> None:
+        super().__init__()
+        self._fd = fd
+        self._stderr = stderr
+        self.own = own_stream(fd)
+        self.buffer = _Bytes(self)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """Of what is written."""
+        return "utf-8"
+
+    @property
+    def errors(self) -> str:  # type: ignore[override]
+        """What becomes of characters that can't be encoded."""
+        return "backslashreplace"
+
+    def write(self, text: str) -> int:
+        """To the log of the run, or the worker's own."""
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        self.take(text.encode(errors="backslashreplace"))
+        return len(text)
+
+    def take(self, data: bytes) -> None:
+        """The same, of bytes."""
+        output = current_output.get()
+        if output is not None:
+            output.write(self._stderr, data)
+            return
+        self.own.write(data.decode(errors="backslashreplace"))
+        self.own.flush()
+
+    def fileno(self) -> int:
+        """Of the worker's own."""
+        return self._fd
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def isatty(self) -> bool:
+        """It isn't."""
+        return False
+
+    def reconfigure(self, **_how: object) -> None:
+        """Nothing: it is UTF-8."""
+
+    def detach(self) -> Any:
+        """Raises UnsupportedOperation."""
+        raise io.UnsupportedOperation("detach")
+
+    def close(self) -> None:
+        """Nothing: it is the worker's, too."""
+
+
+class _Bytes(io.RawIOBase):
+    """The `buffer` of a stream."""
+
+    def __init__(self, stream: RunStream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def write(self, data: Any) -> int:
+        taken = bytes(data)
+        self._stream.take(taken)
+        return len(taken)
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def own_stream(fd: int) -> io.TextIOWrapper:
+    """A stream of the worker's own to the same file, which no handler knows."""
+    binary = os.fdopen(os.dup(fd), "wb", buffering=0)
+    return io.TextIOWrapper(binary, encoding="utf-8", errors="backslashreplace", write_through=True)
+
+
+def install() -> Iterable[RunStream]:
+    """Have `print` and `logging` of handlers go to the logs of their runs."""
+    streams = RunStream(1, stderr=False), RunStream(2, stderr=True)
+    sys.stdout, sys.stderr = streams
+    return streams

@@ -1,0 +1,223 @@
+"""Between the messages of `worker_service.proto` and the values that the core reasons on.
+
+Instants and durations are counted here by hand: what protobuf brings for that takes three times as
+long, and each run has five of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+from typing import TypeAlias, TypeVar
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedkit.bounds import FRAME, problem
+from schedkit.bounds.common import LENGTH
+from schedkit.set_aside import note, set_aside
+from schedproto.v1 import common_pb2, run_pb2
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd.core.admission import Offer, Refused, State, Why
+from workerd.core.capture import Piece
+from workerd.core.cluster_time import ClusterTime
+from workerd.core.credit import Promises
+from workerd.core.ids import Incarnation, Key, RunId, Token
+from workerd.core.outcome import (
+    MAX_ERROR,
+    MAX_RESULT,
+    Content,
+    Outcome,
+    Reason,
+    Verdict,
+    digest,
+)
+from workerd.core.slot_split import Head, Share
+
+M = TypeVar("M", bound=Message)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
+_OUTCOME = {each: pb.Result.Outcome.ValueType(each.value) for each in Verdict}
+_REASON = {each: common_pb2.Reason.ValueType(each.value) for each in Reason}
+_MICROSECOND = timedelta(microseconds=1)
+_KEY, _START = Struct("!16sq"), Struct("!16sqq")
+"""Pieces of `Held`."""
+_STATE = {
+    State.HELD: pb.Holding.STATE_HELD,
+    State.ARMED: pb.Holding.STATE_ARMED,
+    State.RUNNING: pb.Holding.STATE_RUNNING,
+    State.ENDED: pb.Holding.STATE_SPOOLED,
+}
+
+Holding: TypeAlias = tuple[pb.AssignmentKey, State, datetime | None]
+"""What is in hand, and when it started, if it has."""
+
+
+def within_bounds(kind: str, message: Message) -> bool:
+    """Return whether this item of a member's frame is within its bounds; else it is noted."""
+    if found := FRAME.violations(message):
+        note(kind, type(message).__name__, problem(found))
+    return not found
+
+
+def each(kind: str, items: Iterable[M], handle: Callable[[M], object]) -> None:
+    """Handle the items of a member's frame; one that is out of bounds, or can't be handled, is set
+    aside.
+    """
+    for item in items:
+        if within_bounds(kind, item):
+            with set_aside(kind, type(item).__name__):
+                handle(item)
+
+
+def key_of(message: pb.AssignmentKey) -> Key:
+    """The run and the token."""
+    return Key(RunId(message.run_id), Token(message.fencing_token))
+
+
+def seconds(instant: Timestamp) -> float:
+    """Seconds of the Unix epoch."""
+    return instant.seconds + instant.nanos / 1e9
+
+
+def date_of(instant: Timestamp) -> datetime:
+    """In UTC, to the microsecond."""
+    return _EPOCH + timedelta(seconds=instant.seconds, microseconds=instant.nanos // 1000)
+
+
+def span_of(duration: Duration) -> timedelta:
+    """To the microsecond."""
+    return timedelta(seconds=duration.seconds, microseconds=int(duration.nanos / 1000))
+
+
+def put(instant: datetime, into: Timestamp) -> None:
+    """Write it there."""
+    since = instant - _EPOCH
+    into.seconds = since.days * 86_400 + since.seconds
+    into.nanos = since.microseconds * 1000
+
+
+def offer_of(message: pb.Assignment, time: ClusterTime) -> Offer:
+    """An assignment as admission sees it; `time` is that of the member it came from."""
+    armed = message.HasField("not_before")
+    return Offer(
+        key_of(message.key),
+        Incarnation(message.incarnation),
+        max(message.slots, 1),
+        seconds(message.start_by),
+        time.surely_reached(seconds(message.not_before)) if armed else None,
+    )
+
+
+def action_of(message: pb.Assignment) -> str:
+    """Which executor it is for; empty: none that is known."""
+    action = message.WhichOneof("action")
+    return f"plugin/{message.plugin.executor}" if action == "plugin" else action or ""
+
+
+def heads_of(message: pb.Demand) -> Sequence[Head]:
+    """What waits at a member."""
+    return [
+        Head(head.priority, seconds(head.waiting_since), head.slots, max(head.least, 1))
+        for head in message.heads
+    ]
+
+
+def granted(share: Share, promises: Promises) -> pb.Granted:
+    """What a member may use, as it was just promised."""
+    message = pb.Granted(slots=share.slots, received=promises.received, serial=promises.serial)
+    if share.before is not None:
+        message.before.priority = common_pb2.Priority.ValueType(share.before.priority)
+        message.before.waiting_since.FromMicroseconds(round(share.before.since * 1e6))
+    return message
+
+
+def refusal(key: pb.AssignmentKey, refused: Refused) -> pb.Refusal:
+    """The answer to an assignment that isn't taken."""
+    return pb.Refusal(
+        key=key,
+        why=_WHY[refused.why],
+        greatest_token_seen=refused.greatest,
+        detail=refused.detail,
+    )
+
+
+def list_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
+    """What is in hand, a message each: for a member that doesn't read `held`."""
+    for key, state, started_at in holdings:
+        listed = beat.holdings.add(key=key, state=_STATE[state])
+        if started_at is not None:
+            put(started_at, listed.started_at)
+
+
+def pack_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
+    """The same, in some bytes each."""
+    waiting, running, spooled = bytearray(), bytearray(), bytearray()
+    for key, state, started_at in holdings:
+        run, token = bytes.fromhex(key.run_id.replace("-", "")), key.fencing_token
+        if state is State.ENDED:
+            spooled += _KEY.pack(run, token)
+        elif started_at is None:
+            waiting += _KEY.pack(run, token)
+        else:
+            running += _START.pack(run, token, (started_at - _EPOCH) // _MICROSECOND)
+    beat.held.waiting, beat.held.running = bytes(waiting), bytes(running)
+    beat.held.spooled = bytes(spooled)
+
+
+def result(
+    key: Key,
+    assignment: pb.Assignment,
+    worker: str,
+    outcome: Outcome,
+    started_at: datetime,
+    finished_at: datetime,
+) -> pb.Result:
+    """What is spooled and sent when an attempt has ended; `key` is the assignment's."""
+    message = pb.Result(
+        key=assignment.key,
+        worker=worker,
+        incarnation=assignment.incarnation,
+        digest=digest(key, outcome),
+        outcome=_OUTCOME[outcome.verdict],
+        reason=_REASON[outcome.reason],
+        exit_code=outcome.exit_code,
+    )
+    if outcome.error:
+        message.error = outcome.error.encode(errors="replace").decode()[:MAX_ERROR]
+    if outcome.output:
+        message.output.extend(map(piece, outcome.output))
+    if outcome.began:
+        put(started_at, message.started_at)
+    put(finished_at, message.finished_at)
+    if outcome.result is not None and len(outcome.result.data) <= MAX_RESULT:
+        message.result.CopyFrom(payload(outcome.result))
+    if outcome.retry_after is not None:
+        wish = max(LENGTH.low, min(outcome.retry_after, LENGTH.high))
+        message.retry_after.FromTimedelta(wish)
+    return message
+
+
+def payload(content: Content) -> common_pb2.Payload:
+    """What a handler gave back."""
+    if content.json:
+        return common_pb2.Payload(json=content.data.decode())
+    return common_pb2.Payload(raw=content.data)
+
+
+def piece(kept: Piece) -> run_pb2.LogPiece:
+    """A stretch of output."""
+    stream = run_pb2.LogPiece.STREAM_STDERR if kept.stderr else run_pb2.LogPiece.STREAM_STDOUT
+    message = run_pb2.LogPiece(
+        stream=stream, data=kept.data, offset=kept.offset, omitted=kept.omitted
+    )
+    put(kept.at, message.at)
+    return message
+
+
+def said(assignment: pb.Assignment) -> dict[str, object]:
+    """For a line of log that is about it, as `extra`."""
+    return key_of(assignment.key).said | {"job": assignment.job}

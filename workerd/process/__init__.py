@@ -1,0 +1,1 @@
+"""Processes of jobs: spawn, cgroups, keeper, supervision."""

@@ -1,0 +1,1 @@
+"""Assigned runs: delayed start, attempts, progress."""

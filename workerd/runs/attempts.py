@@ -1,0 +1,192 @@
+"""Carries attempts out, each by its executor until its outcome.
+
+    started ──→ executor ──→ outcome
+                   ↑ stop
+    its timeout, its silence, the end of trust
+
+Invariants
+- An attempt always comes to an outcome: a bug in an executor is one, and ends that run alone.
+- What was to die with the lease and ended after trust was lost, though by nobody here, is told as
+  lost: the keeper may have killed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from schedkit import failpoints
+from schedkit.clock import boottime, utcnow
+from schedkit.records import dataclass
+from schedproto.v1 import worker_service_pb2 as pb
+from workerd import messages
+from workerd.core.cluster_time import JudgingClock
+from workerd.core.ids import Address, Key
+from workerd.core.lease_trust import Trust
+from workerd.core.outcome import Cause, Outcome, Reason, Verdict, stopped
+from workerd.delivery.result_upload import Keeping
+from workerd.executors.base import (
+    Attempt,
+    Executor,
+    Stop,
+    dies_with_lease,
+    heartbeat_timeout_of,
+    timeout_of,
+    uncancelled,
+)
+from workerd.logs.log_tail import Tail
+from workerd.runs.heartbeat_timeout import Pulse
+from workerd.runs.progress import Advance
+
+log = logging.getLogger(__name__)
+
+BUG = "a bug in the executor of %s ends run %s alone"
+
+BEFORE_EXEC = failpoints.awaited("worker.before_exec", None)
+
+
+class Origin(Protocol):
+    """The stream by which an assignment came."""
+
+    @property
+    def address(self) -> Address:
+        """The member that issued it."""
+        ...
+
+    def send_refusal(self, refusal: pb.Refusal) -> None:
+        """Queue it; dropped when the stream is gone, as the member then finds out by itself."""
+        ...
+
+    def send_log(self, chunk: pb.LogChunk) -> None:
+        """Queue it, if there is room."""
+        ...
+
+
+@dataclass(slots=True)
+class InHand:
+    """An assignment that was taken, until its end."""
+
+    assignment: pb.Assignment
+    action: str
+    origin: Origin
+    stop: Stop = field(default_factory=Stop)
+    tail: Tail = field(default_factory=Tail)
+    started_at: datetime | None = None
+    ended: bool = False
+    """Its end is about to be told."""
+    task: asyncio.Task[None] | None = None
+    advance: Advance | None = None
+    timer: asyncio.TimerHandle | None = None
+    pulse: Pulse | None = None
+
+    def close(self) -> None:
+        """It has ended: wait for nothing of it, and let it tell nothing."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.pulse is not None:
+            self.pulse.close()
+            self.pulse = None  # they hold each other
+        if self.advance is not None:
+            self.advance.close()
+
+
+class Attempts:
+    """All of one worker."""
+
+    def __init__(
+        self,
+        worker: str,
+        trust: Trust,
+        clock: JudgingClock,
+        executors: Mapping[str, Executor],
+        keeping: Keeping,
+    ) -> None:
+        self._worker = worker
+        self._trust = trust
+        self._clock = clock
+        self._executors = executors
+        self._keeping = keeping
+
+    def objection(self, action: str, assignment: pb.Assignment) -> str:
+        """Why no executor here can run it, in words; empty: one can."""
+        executor = self._executors.get(action)
+        if executor is None:
+            return f"this worker has no executor for {action or 'nothing'}"
+        return executor.objection(assignment)
+
+    async def run(
+        self,
+        key: Key,
+        item: InHand,
+        on_progress: Callable[[pb.Progress], object],
+    ) -> Outcome:
+        """Carry it out; it starts now."""
+        assignment, action = item.assignment, item.action
+        timeout = timeout_of(assignment)
+        item.timer = asyncio.get_running_loop().call_later(
+            timeout.total_seconds(), self._time_over, item
+        )
+        silence = heartbeat_timeout_of(assignment)
+        pulse = Pulse(silence, lambda: self._silent(item)) if silence else None
+        item.pulse = pulse
+        # By the job's own clock.
+        deadline = utcnow() + timeout
+        item.advance = Advance(assignment.key, self.date, on_progress)
+        item.tail.recording = self._keeping.recording(key)
+        most = self._keeping.most_result
+        beat = pulse.beat if pulse is not None else _unheard
+        attempt = Attempt(
+            assignment, self._worker, deadline, beat, item.tail, item.advance.came, most
+        )
+        await BEFORE_EXEC()
+        try:
+            outcome = await self._executors[action].run(attempt, item.stop)
+        except asyncio.CancelledError as error:
+            if item.stop.over:
+                raise
+            # Nothing here canceled it: a library that the executor uses did.
+            assert item.task is not None, "it runs in there"
+            await uncancelled(item.task, item.stop)
+            told = f"CancelledError: {error}"
+            failed = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
+            outcome = failed if item.stop.cause is None else stopped(item.stop.cause)
+        except Exception as error:
+            log.exception(BUG, action, key.run, extra=messages.said(assignment))
+            told = f"a bug in the worker's executor of {action}: {type(error).__name__}"
+            outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
+        finally:
+            item.close()
+        return self._judged(item, outcome)
+
+    def _judged(self, item: InHand, outcome: Outcome) -> Outcome:
+        self._judge(item)
+        if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is Verdict.FAILED:
+            # The keeper may have killed it; this process has stood still.
+            outcome = stopped(Cause.LEASE_LOST, output=outcome.output)
+        return outcome
+
+    def date(self) -> datetime:
+        """Now, on the cluster's time; by this host's clock where that isn't known."""
+        at = self._clock.date(boottime())
+        return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
+
+    def _judge(self, item: InHand) -> None:
+        """It has ended, or is about to be: was it lost before, while nobody looked?"""
+        if dies_with_lease(item.assignment) and not self._trust.holds(boottime()):
+            item.stop.ask(Cause.LEASE_LOST)
+
+    def _time_over(self, item: InHand) -> None:
+        self._judge(item)
+        item.stop.ask(Cause.TIMEOUT)
+
+    def _silent(self, item: InHand) -> None:
+        self._judge(item)
+        item.stop.ask(Cause.SILENCE)
+
+
+def _unheard() -> None:
+    """A heartbeat of an attempt that may be silent."""

@@ -1,0 +1,330 @@
+"""One stream to one member: hello, welcome, then frames both ways until it breaks.
+
+    connect → hello ↑ → welcome ↓ → [ frames ↓ read | frames ↑ written | heartbeats due ] → ended
+
+Invariants
+- The first frame up holds the hello, the first down the welcome; nothing else is sent before it.
+- What a member sends is checked against its bounds (`schedkit.bounds`). A welcome, an answer or a
+  demand out of bounds ends the stream; an item (`Attach.received`) is set aside alone.
+- How a stream ended is a returned value: `AGAIN` (try once more after a while) or `LOST` (this
+  incarnation is written off: a new one is needed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Any, NoReturn, Protocol, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from schedkit.bounds import FRAME, problem
+from schedkit.bounds.common import SLOTS
+from schedkit.clock import boottime
+from schedkit.errors import Misconfigured
+from schedkit.net.channel import TLS, connect
+from schedproto.v1 import worker_service_pb2 as pb
+from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
+from workerd import messages
+from workerd.core.cluster_time import ClusterTime, RoundTrip
+from workerd.core.credit import Promises
+from workerd.core.ids import Address, Incarnation
+from workerd.core.slot_split import NOTHING, Head, Share
+from workerd.stream.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+WELCOME_WITHIN = 10.0
+"""Seconds; a member that takes longer is as good as away."""
+TELLS_WITHIN = 1.0
+"""Seconds in which a stream that takes no more frames tells why; it ends with or without that."""
+EAGER = 0.5
+"""Seconds between heartbeats at most, as long as there is no trust."""
+SHORTEST_INTERVAL = 0.05
+"""Seconds between heartbeats, whatever a member asks for."""
+_UNANSWERED = 64
+_LOST = frozenset({grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION})
+
+
+class Ending(Enum):
+    """Why a stream is over."""
+
+    AGAIN = auto()
+    LOST = auto()
+
+
+class Host(Protocol):
+    """The worker behind all its links."""
+
+    def hello(self) -> pb.Hello:
+        """What to say first."""
+        ...
+
+    def heartbeat(self, at: float, *, reads_held: bool) -> pb.Heartbeat:
+        """All but the sequence and the boot time `at`, which are the link's. The member reads
+        `held`, or doesn't.
+        """
+        ...
+
+    def trusted(self) -> bool:
+        """Whether the lease surely lives."""
+        ...
+
+    async def refusal(self, welcome: pb.Welcome) -> str:
+        """Why this member is refused; empty: it isn't."""
+        ...
+
+    def welcomed(self, link: Link, welcome: pb.Welcome) -> None:
+        """The stream is open."""
+        ...
+
+    def observed(self, trip: RoundTrip) -> None:
+        """A member's time was read."""
+        ...
+
+    def clock_was_set(self, link: Link) -> None:
+        """Its member's time isn't what it was: that reading contradicts those before."""
+        ...
+
+    def refreshed(self, sent: float) -> None:
+        """A heartbeat sent then has refreshed the lease."""
+        ...
+
+    def received(self, link: Link, frame: pb.MemberFrame) -> None:
+        """A frame came: all in it but welcome and the answer to a heartbeat is the host's."""
+        ...
+
+    def closed(self, link: Link) -> None:
+        """An open stream is over."""
+        ...
+
+
+class Link:
+    """One attempt to be attached to the member at `address`; made anew for each."""
+
+    def __init__(self, address: Address, tls: TLS | None, host: Host) -> None:
+        self.address = address
+        self.member = ""
+        self.tenure = ""
+        self.time = ClusterTime()
+        self.demand: Sequence[Head] = ()
+        self.promises = Promises()
+        self._granted = NOTHING
+        self._reads_held = False
+        self.incarnation: Incarnation | None = None
+        self._tls = tls
+        self._host = host
+        self._outbox = Outbox()
+        self._interval = EAGER
+        self._sequence = 0
+        self._sent: OrderedDict[int, float] = OrderedDict()
+        self._dropped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def silent(self) -> bool:
+        """Heartbeats stay unanswered: slots kept free for this member would lie idle."""
+        oldest = next(iter(self._sent.values()), None)
+        return oldest is not None and boottime() - oldest > 2 * self._interval + 1
+
+    # -- Queueing --
+
+    def send_result(self, result: pb.Result) -> None:
+        """Queue a result."""
+        self._outbox.result(result)
+
+    def send_refusal(self, refusal: pb.Refusal) -> None:
+        """Queue a refusal."""
+        self._outbox.refuse(refusal)
+
+    def send_log(self, chunk: pb.LogChunk) -> None:
+        """Queue a piece of output, if there is room."""
+        self._outbox.log(chunk)
+
+    def send_progress(self, progress: pb.Progress) -> None:
+        """Queue how far an attempt is."""
+        self._outbox.progress(progress)
+
+    def answer_revoke(self, answer: pb.RevokeAnswer) -> None:
+        """Queue an answer."""
+        self._outbox.answer(answer)
+
+    def grant(self, share: Share, at: float) -> None:
+        """Keep these slots free for this member; said only when it changes what it may push."""
+        promised = self.promises.promised
+        self.promises.grant(share.slots, at)
+        if self.promises.promised != promised or (share.slots and not self._granted.like(share)):
+            self._granted = share
+            self._outbox.grant(messages.granted(share, self.promises))
+
+    def beat(self) -> None:
+        """Send a heartbeat now."""
+        self._outbox.beat()
+
+    def goodbye(self) -> None:
+        """Send what waits, say that this worker ends, and end."""
+        self._outbox.end(pb.WorkerFrame(goodbye=pb.Goodbye()))
+
+    def leave(self) -> None:
+        """Send what waits, and end; the worker lives on."""
+        self._outbox.end(pb.WorkerFrame())
+
+    def drop(self) -> None:
+        """End now, whatever waits."""
+        if not self._dropped.done():
+            self._dropped.set_result(None)
+
+    # -- Life --
+
+    async def run(self) -> tuple[Ending, str]:
+        """Attach, and stay until the stream ends; why it did, in code and in words."""
+        try:
+            channel = connect(self.address, tls=self._tls)
+        except Misconfigured as error:  # a certificate in the middle of its rotation
+            return Ending.AGAIN, str(error)
+        async with channel:
+            # The generated types know only the calls of a blocking channel.
+            attach = cast("_Method", WorkerServiceStub(channel).Attach)
+            call = attach()
+            try:
+                welcome = await self._greet(call)
+                if welcome is None:
+                    return Ending.AGAIN, "no welcome"
+                if refusal := await self._host.refusal(welcome):
+                    return Ending.AGAIN, refusal
+                self._host.welcomed(self, welcome)
+                try:
+                    return await self._converse(call)
+                finally:
+                    self._host.closed(self)
+            except grpc.aio.AioRpcError as error:
+                ending = Ending.LOST if error.code() in _LOST else Ending.AGAIN
+                return ending, f"{error.code().name}: {error.details()}"
+            finally:
+                call.cancel()
+
+    async def _greet(self, call: _Call) -> pb.Welcome | None:
+        hello = self._host.hello()
+        self.incarnation = Incarnation(hello.incarnation)
+        try:
+            async with asyncio.timeout(WELCOME_WITHIN):
+                await call.wait_for_connection()
+                sent = boottime()
+                await call.write(pb.WorkerFrame(hello=hello))
+                frame = await call.read()
+        except TimeoutError:
+            return None
+        if not isinstance(frame, pb.MemberFrame) or not frame.HasField("welcome"):
+            return None
+        if found := FRAME.violations(frame):
+            log.warning("welcome of %s rejected: %s", self.address, problem(found))
+            return None
+        welcome = frame.welcome
+        self._observe(sent, welcome.cluster_time)
+        self.member, self.tenure = welcome.member, welcome.tenure
+        self.promises.answers, self._reads_held = welcome.answers_grants, welcome.reads_held
+        interval = welcome.heartbeat_interval.ToTimedelta().total_seconds()
+        self._interval = max(interval, SHORTEST_INTERVAL) if interval else EAGER
+        return welcome
+
+    async def _converse(self, call: _Call) -> tuple[Ending, str]:
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(self._read(call), name=f"read {self.address}")
+            writing = group.create_task(self._write(call), name=f"write {self.address}")
+            pacing = group.create_task(self._pace(), name=f"pace {self.address}")
+            either: set[asyncio.Future[Any]] = {reading, self._dropped}
+            await asyncio.wait({*either, writing}, return_when=asyncio.FIRST_COMPLETED)
+            patience = None if writing.done() and writing.result() else TELLS_WITHIN
+            await asyncio.wait(either, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            for each in (reading, writing, pacing):
+                each.cancel()
+        if not reading.cancelled():
+            return reading.result()
+        return Ending.AGAIN, "dropped" if self._dropped.done() else "it takes no more frames"
+
+    async def _read(self, call: _Call) -> tuple[Ending, str]:
+        while True:
+            try:
+                frame = await call.read()
+            except grpc.aio.AioRpcError as error:
+                ending = Ending.LOST if error.code() in _LOST else Ending.AGAIN
+                return ending, f"{error.code().name}: {error.details()}"
+            if not isinstance(frame, pb.MemberFrame):
+                return Ending.AGAIN, "the member closed the stream"
+            if found := FRAME.violations(frame):
+                return Ending.AGAIN, f"frame rejected: {problem(found)}"
+            if frame.HasField("heartbeat_answer") and self._answered(frame.heartbeat_answer):
+                return Ending.LOST, "the member says so"
+            self._take(frame)
+
+    def _answered(self, answer: pb.HeartbeatAnswer) -> bool:
+        """Whether this incarnation is lost."""
+        sent = self._sent.get(answer.sequence)
+        if sent is not None:
+            while self._sent and next(iter(self._sent)) <= answer.sequence:
+                self._sent.popitem(last=False)
+            self._observe(sent, answer.cluster_time)
+            if answer.refreshed and not answer.lost:
+                self._host.refreshed(sent)
+        return answer.lost
+
+    def _observe(self, sent: float, cluster_time: Timestamp) -> None:
+        trip = RoundTrip(sent, boottime(), messages.seconds(cluster_time))
+        was_set = self.time.observe(trip)
+        self._host.observed(trip)
+        if was_set:
+            self._host.clock_was_set(self)
+
+    def _take(self, frame: pb.MemberFrame) -> None:
+        self.promises.received += sum(
+            min(max(each.slots, 1), SLOTS.high) for each in frame.assignments
+        )
+        if frame.HasField("reach"):
+            self.promises.reached(frame.reach.serial, frame.reach.slots, boottime())
+        if frame.HasField("demand"):
+            self.demand = messages.heads_of(frame.demand)
+        self._host.received(self, frame)
+
+    async def _write(self, call: _Call) -> bool:
+        """Until all is said, the goodbye too. False: the stream takes no more; why, its reader is
+        told.
+        """
+        while True:
+            await self._outbox.wait()
+            await asyncio.sleep(0)  # a result and the slot that it frees go together
+            frame = self._outbox.take()
+            if self._outbox.heartbeat_due:
+                self._outbox.heartbeat_due = False
+                frame.heartbeat.CopyFrom(self._heartbeat())
+            try:
+                await call.write(frame)
+                if self._outbox.over:
+                    await call.done_writing()
+                    return True
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                return False
+
+    def _heartbeat(self) -> pb.Heartbeat:
+        now = boottime()
+        self._sequence += 1
+        self._sent[self._sequence] = now
+        if len(self._sent) > _UNANSWERED:
+            self._sent.popitem(last=False)
+        heartbeat = self._host.heartbeat(now, reads_held=self._reads_held)
+        heartbeat.sequence = self._sequence
+        heartbeat.worker_time_ns = int(now * 1e9)
+        return heartbeat
+
+    async def _pace(self) -> NoReturn:
+        while True:
+            self._outbox.beat()
+            pause = self._interval if self._host.trusted() else min(EAGER, self._interval)
+            await asyncio.sleep(pause)
+
+
+_Call = grpc.aio.StreamStreamCall[pb.WorkerFrame, pb.MemberFrame]
+_Method = grpc.aio.StreamStreamMultiCallable[pb.WorkerFrame, pb.MemberFrame]
