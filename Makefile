@@ -99,11 +99,12 @@ else
 	@echo 'there is no such benchmark; NAME is one of: $(BENCHES)' >&2; exit 2
 endif
 
-lint: $(VENV)/contrib ## formatting, lint, strict types, who may import whom
+lint: $(VENV)/contrib ## formatting, lint, strict types, import rules, banned words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python deploy/lint/words.py
 
 gen: ## the gRPC stubs anew, after a change in proto/
 	proto/generate

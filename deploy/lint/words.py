@@ -1,0 +1,121 @@
+"""Count banned words in product code, messages and docs; check the titles of new commits.
+
+    python deploy/lint/words.py            fail where a folder has more than `words.toml` allows
+    python deploy/lint/words.py --list X   print each one below the folder X, with its line
+
+Invariants
+- A word counts wherever people read it: identifiers (`_` parts words), strings, comments, prose.
+- A count may only fall. A folder that isn't listed may have none.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+RULES: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+ROOTS: Final = ("schedd", "workerd", "client", "proto", "deploy", "docs", ".")
+NOT_READ: Final = (
+    "docs/decisions/",
+    "docs/evidence/",
+    "docs/glossary.md",
+    "deploy/lint/",
+    "CHANGELOG.md",
+)
+ENDINGS: Final = (
+    ".py",
+    ".proto",
+    ".md",
+    ".html",
+    ".js",
+    ".toml",
+    ".yml",
+    ".yaml",
+    ".json",
+    ".service",
+)
+GENERATED: Final = re.compile(r"_pb2(_grpc)?\.pyi?$")
+WORD: Final = re.compile(
+    r"(?<![a-z])(?:"
+    + "|".join(re.escape(word).replace(r"\ ", r"[\s_]+") for word in RULES["words"])
+    + r")(?![a-z])",
+    re.IGNORECASE,
+)
+TITLE: Final = re.compile(r"[a-z][a-z-]*: \S.*")
+LONGEST: Final = 72
+
+
+def files() -> Iterator[str]:
+    """Return the files that are checked, relative to the repository."""
+    for name in _git("ls-files").splitlines():
+        root = name.split("/")[0] if "/" in name else "."
+        read = root in ROOTS and name.endswith(ENDINGS) and not name.startswith(NOT_READ)
+        if read and not GENERATED.search(name) and (ROOT / name).is_file():
+            yield name
+
+
+def folder(name: str) -> str:
+    """Return the folder under which a file counts: two levels of packages, `docs`, or `.`."""
+    *parents, _ = name.split("/")
+    return "/".join(parents[:2]) or "."
+
+
+def hits(name: str) -> Iterator[tuple[int, str]]:
+    """Return line numbers, from 1, and the banned words there."""
+    text = (ROOT / name).read_text("utf-8")
+    for found in WORD.finditer(text):
+        yield text.count("\n", 0, found.start()) + 1, " ".join(found.group().split())
+
+
+def wrong_titles() -> Iterator[str]:
+    """Return what is wrong with titles of commits after `titles_since`."""
+    if _git("rev-parse", "--is-shallow-repository").strip() == "true":
+        return  # the first of them may be missing
+    for line in _git("log", "--format=%h %s", f"{RULES['titles_since']}..HEAD").splitlines():
+        commit, _, title = line.partition(" ")
+        if len(title) > LONGEST:
+            yield f"{commit}: the title has {len(title)} characters, at most {LONGEST}: {title}"
+        elif not TITLE.fullmatch(title):
+            yield f"{commit}: the title isn't `area: imperative`: {title}"
+        elif found := WORD.search(title):
+            yield f"{commit}: the title has the banned word {found.group()!r}: {title}"
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
+
+
+def main() -> int:
+    """Return the exit code: 1 where anything is wrong."""
+    if sys.argv[1:2] == ["--list"]:
+        for name in files():
+            if name.startswith(tuple(sys.argv[2:]) or ("",)):
+                for line, word in hits(name):
+                    sys.stdout.write(f"{name}:{line}: {word}\n")
+        return 0
+    counts = Counter(folder(name) for name in files() for _ in hits(name))
+    allowed: dict[str, int] = RULES["allowed"]
+    if sys.argv[1:2] == ["--counts"]:
+        sys.stdout.writelines(f'"{name}" = {counts[name]}\n' for name in sorted(counts))
+        return 0
+    wrong = [
+        f"{name}: {count} banned words, {allowed.get(name, 0)} allowed"
+        f" (list them: python deploy/lint/words.py --list {name})"
+        for name, count in sorted(counts.items())
+        if count > allowed.get(name, 0)
+    ]
+    wrong += wrong_titles()
+    sys.stdout.writelines(f"{line}\n" for line in wrong)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
