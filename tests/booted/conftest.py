@@ -24,7 +24,7 @@ def machine() -> Iterator[Machine]:
 
 
 def install(machine: Machine) -> None:
-    """As docs/operations.md says."""
+    """As docs/operations/systemd.md says."""
     pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/opt/wheels"}
     told = machine.run("/opt/source/deploy/systemd/install", env=pip, timeout=300)
     assert told.returncode == 0, told.stdout + told.stderr

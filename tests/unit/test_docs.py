@@ -49,8 +49,8 @@ def test_a_transition_without_a_line_in_the_picture_is_an_error(
     ("daemon", "config"), [("schedd", schedd.config.Config), ("workerd", workerd.config.Config)]
 )
 def test_operations_lists_every_setting_of_a_daemon_and_no_other(daemon: str, config: type) -> None:
-    text = (DOCS / "operations.md").read_text(encoding="utf-8")
-    section = text.split(f"### `{daemon}`")[1].split("\nFlags:")[0]
+    page = DOCS / "operations" / f"configuration-{daemon}.md"
+    section = page.read_text(encoding="utf-8").split("\n## Settings\n")[1].split("\nFlags:")[0]
     listed = [
         key
         for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)

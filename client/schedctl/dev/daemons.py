@@ -59,7 +59,7 @@ def check(folder: Folder, parts: Iterable[Part], left: Callable[[], float]) -> N
             )
             raise BadOverride(
                 f"--set: {part.name} refuses a setting: {problem}",
-                f"docs/operations.md lists the settings of {_MODULES[part.kind]}",
+                f"docs/operations/configuration-{_MODULES[part.kind]}.md lists the settings",
             )
 
 

@@ -103,7 +103,7 @@ def _paused(facts: Facts) -> Finding:
             f"RECOVERY: {facts.pause.note}",
             "nothing is fired and nothing starts until a person has looked: what ran in what was"
             " lost may run again",
-            "docs/operations.md, Restoring; `schedctl cluster resume --catch-up-since T`",
+            "docs/operations/backup-and-restore.md; `schedctl cluster resume --catch-up-since T`",
         )
     note = f": {facts.pause.note}" if facts.pause.note else ""
     return check.warn(

@@ -63,7 +63,7 @@ def _schema(found: DatabaseFacts) -> Finding:
         return check.warn(
             f"{told}, and is admitted",
             "it works, without what the newer version knows",
-            "upgrade the members that are behind (docs/operations.md, Upgrading)",
+            "upgrade the members that are behind (docs/operations/upgrade.md)",
         )
     return check.bad(
         told,
@@ -157,7 +157,7 @@ def _timeouts(found: DatabaseFacts) -> Finding:
     return check.warn(
         f"unset: {', '.join(unset)}",
         "a session that stalls can hold a shard up for ever",
-        "ALTER ROLE … SET statement_timeout = '3s', and so on (docs/operations.md)",
+        "ALTER ROLE … SET statement_timeout = '3s', and so on (docs/operations/schema.md)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Marks, and what is done with a database that went back (docs/operations.md, "Restoring").
+"""Marks, and what is done with a database that went back (docs/operations/backup-and-restore.md).
 
     mark    cluster.marked_at ← now, each 5 s, under the term
     begin   all shard rows ─→ the cluster's ─→ a pause from the mark ─→ incarnations lost,

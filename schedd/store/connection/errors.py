@@ -136,7 +136,7 @@ _RLS_REMEDY: Final = (
 )
 _WAITED_REMEDY: Final = (
     "Find what delays statements (pg_stat_activity: locks, disk, processor), and check"
-    " statement_timeout and lock_timeout of the role and the database (docs/operations.md)"
+    " statement_timeout and lock_timeout of the role and the database (docs/operations/schema.md)"
 )
 _FULL: Final = re.compile(r"too many (?:connections|clients)|connection slots are reserved")
 _FULL_REMEDY: Final = (

@@ -27,7 +27,7 @@ STREAM = "standby"
 
 
 def dsn_of(hosts: Sequence[Host]) -> str:
-    """The daemons' database on whichever of these hosts takes writes (docs/operations.md)."""
+    """Return the DSN of whichever host takes writes (docs/operations/postgresql-standby.md)."""
     where = "&".join(f"host={host.address}:{PORT}" for host in hosts)
     return f"postgresql://{postgres.ROLE}@/{postgres.ROLE}?{where}&target_session_attrs=read-write"
 

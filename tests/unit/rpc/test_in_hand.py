@@ -1,4 +1,4 @@
-"""What callers sent is held within bounds, however many call (docs/operations.md, limits)."""
+"""Memory of requests is bounded, however many call (docs/operations/connection-limits.md)."""
 
 from __future__ import annotations
 
