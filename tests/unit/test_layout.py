@@ -1,0 +1,41 @@
+"""The layout of the product's code: folders that can be overseen, one class name for one thing."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from support.repository import ROOT
+
+PACKAGES = [ROOT / name for name in ("schedd", "workerd", "client")]
+MOST_MODULES = 16
+LARGER = {
+    ROOT / "schedd/ports",  # goes with the protocols that have one implementation
+    ROOT / "schedd/store/migrations/versions",  # becomes one step before the first release
+}
+CLASSES_WITH_A_NAMESAKE = 149
+"""May only fall: names of classes that two modules or more define."""
+
+
+def modules() -> Iterator[Path]:
+    """The product's own modules, without generated ones."""
+    for package in PACKAGES:
+        yield from (one for one in package.rglob("*.py") if not one.stem.endswith("_pb2"))
+
+
+def test_no_folder_has_more_modules_than_a_reader_can_oversee() -> None:
+    counts = Counter(one.parent for one in modules())
+    too_many = {folder for folder, count in counts.items() if count > MOST_MODULES}
+    assert too_many - LARGER == set()
+    assert too_many >= LARGER, "take what isn't larger any longer off the list"
+
+
+def test_the_names_of_classes_that_stand_for_two_things_become_fewer() -> None:
+    defined = Counter(
+        node.name
+        for one in modules()
+        for node in ast.parse(one.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    )
+    twice = sorted(name for name, count in defined.items() if count > 1)
+    assert len(twice) <= CLASSES_WITH_A_NAMESAKE, twice
