@@ -6,7 +6,7 @@ library to whoever reads or checks them, and a fraction of the time to make one.
 The standard `frozen` goes by a call of `object.__setattr__` for each field: a record of 26 takes
 nine times as long to make as one that may be written to. So here what is frozen is so to the type
 checker, which reads all of this code, and what runs is the plain kind. The figures stand in
-docs/decisions/2026-11-26-what-a-run-costs.md.
+docs/evidence/notes/2026-11-26-cost-of-scans-and-records.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Wall time is that of a shared machine; the backend's own CPU time is what to compare.
 Both shapes carry the same row through its life in batches of 500 on one connection of a server
 with fsync on: insert (fire), assign, complete; then a new owner's look at one shard. The result
-stands in docs/decisions/2026-11-21-live-runs.md.
+stands in docs/evidence/notes/2026-11-21-live-runs-table.md.
 """
 
 from __future__ import annotations
