@@ -17,10 +17,10 @@ from schedd.core.runs.lifecycle import TRANSITIONS
 from support.repository import ROOT, module_of
 
 DOCS = ROOT / "docs"
-NOTES = {DOCS / "decisions", DOCS / "evidence"}
+LAB = DOCS / "evidence"
 PAGES = [
     ROOT / "README.md",
-    *sorted(page for page in DOCS.rglob("*.md") if not NOTES & set(page.parents)),
+    *sorted(page for page in DOCS.rglob("*.md") if LAB not in page.parents),
 ]
 
 generate = module_of(DOCS, "generate")

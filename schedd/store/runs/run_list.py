@@ -6,8 +6,9 @@
     any                             by (scheduled_at, run_id) ───────╯     └─▶ those that are wanted
 
 Invariants
-- No index of `runs` names what a completion changes (docs/decisions, live runs), so what isn't
-  found by a way above is looked for among LOOKED_AT runs, and the answer says how far that was.
+- No index of `runs` names what a completion changes (docs/decisions, "Live runs and waiting
+  runs"), so what isn't found by a way above is looked for among LOOKED_AT runs, and the answer
+  says how far that was.
 - Of a namespace that has one job its runs are looked for, of one that has none nothing is.
 - A run that FAILED and is nobody's child has a dead letter, settled or not, for as long as it is
   there itself.

@@ -2,7 +2,7 @@
 
 Revision 0001. `runs` has no index that names a column which a completion changes, and two
 thirds of each page are left free, so assigning and completing are HOT updates (docs/decisions,
-live runs).
+"Live runs and waiting runs").
 No foreign keys: hot tables would lock their parents' rows at each insert.
 """
 

@@ -14,7 +14,7 @@ depends_on = None
 compatible_from = "0004"
 """The oldest revision whose code works on this schema. Every step names it: one that only adds
 keeps that of the step before; one that takes away or changes the meaning of what older code reads
-or writes names the oldest that can do without (docs/decisions, schemas that admit older code).
+or writes names the oldest that can do without (docs/decisions, "Schema compatibility").
 `schedd migrate` writes down the newest step's.
 """
 

@@ -2,7 +2,7 @@
 
     the newest runs, as many as one list looks at ──▶ those MISSED ──▶ told within LATELY ──▶ Missed
 
-No index leads to them (docs/decisions, what no index leads to), so with more runs in a day than are
+No index leads to them (docs/decisions, "Dashboard"), so with more runs in a day than are
 looked at it is said how far back that was.
 """
 
