@@ -25,7 +25,7 @@ def made() -> dict[Path, str]:
         HERE / "images" / "lifecycle.svg": lifecycle.picture(),
         **benchmarks.made(),
         HERE / "architecture.md": _page("architecture.md", "lifecycle", lifecycle.listing()),
-        HERE / "semantics.md": _page("semantics.md", "unbuilt", _unbuilt()),
+        HERE / "semantics" / "not-built.md": _page("semantics/not-built.md", "unbuilt", _unbuilt()),
     }
 
 

@@ -284,7 +284,7 @@ async def test_a_command_that_leaves_something_in_the_background_has_told(
 
 
 async def test_the_receiver_of_the_docs_prints_what_it_is_told_once(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "semantics" / "notifications.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (code,) = (block for block in blocks if "class Hook" in block)
     port = free_port()

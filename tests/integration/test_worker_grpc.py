@@ -417,7 +417,7 @@ async def test_tls_is_by_the_systems_roots_and_by_name(tmp_path: Path) -> None:
 
 
 async def test_the_service_of_the_docs_does_its_job(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "semantics" / "grpc-jobs.md").read_text(encoding="utf-8")
     programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (code,) = (each for each in programs if "JobHandlerServicer" in each)
     with socket.socket() as free:

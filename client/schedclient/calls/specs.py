@@ -33,7 +33,7 @@ class Retry(TypedDict, total=False):
 
 
 class Limits(TypedDict, total=False):
-    """What a program may have at most: see `docs/semantics.md`, "Limits"."""
+    """What a program may have at most: see `docs/semantics/actions.md`, "Limits"."""
 
     memory_bytes: int
     processes: int

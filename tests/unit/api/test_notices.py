@@ -84,9 +84,9 @@ def test_a_job_chooses_among_what_its_members_may_do_and_stays_editable_when_tha
 
 
 def test_the_manifest_of_the_docs_is_taken() -> None:
-    page = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "semantics" / "notifications.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(name: etl\n.*?on_late.*?)```", page, re.DOTALL)
-    [read] = manifests.parse("semantics.md", text)
+    [read] = manifests.parse("notifications.md", text)
     assert isinstance(read, manifests.Manifest)
     assert [*violations(read.job)] == []
     assert read.job.on_failure.threshold == 3

@@ -278,9 +278,9 @@ async def test_a_pool_is_for_apply_and_of_the_namespace_that_was_typed(ctl, memb
 
 
 def test_the_pages_manifest_is_one():
-    page = (ROOT / "docs" / "pools.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "semantics" / "pools-and-limits.md").read_text(encoding="utf-8")
     [text] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    pool, job = manifests.parse("pools.md", text)
+    pool, job = manifests.parse("pools-and-limits.md", text)
     assert isinstance(pool, manifests.PoolManifest), pool
     assert isinstance(job, manifests.Manifest), job
     assert job.job.pool == pool.pool.name
