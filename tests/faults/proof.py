@@ -11,10 +11,10 @@ from faults.mutants.mutant import Mutant
 HEAD = """
 ## The checker's own proof
 
-A mutant is the product with one promise taken out. It counts as caught only by the invariant that
-it names; and the product itself, on each of the same rides, may break none.
+A mutant is the product without one of its guarantees. It counts as caught only if the named
+invariant breaks. The product itself may break none in the same test.
 
-| mutant: what it lacks | ride | to be caught by | broken | measured |
+| mutant: change | test | caught by invariant | broken | measured |
 |---|---|---|---|---|
 """
 PRODUCT = "(the product)"

@@ -106,7 +106,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "overlap-unjudged",
-        "who may run at once isn't judged when runs are handed out",
+        "overlap isn't judged when runs are dispatched",
         (
             Edit(
                 ASSIGNING,
@@ -176,7 +176,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "kept-alive-while-hung",
-        "the lease is kept whether or not the main loop goes on",
+        "the lease is kept even if the main loop hangs",
         (
             Edit(
                 "schedd/etcd/lease_trust.py",
@@ -204,7 +204,7 @@ OF_MEMBERS: Sequence[Mutant] = (
     ),
     Mutant(
         "takeover-late",
-        "a member waits before it takes shards that somebody has had",
+        "a member waits before it takes shards that had an owner",
         (
             Edit(
                 "schedd/cluster/shards.py",

@@ -118,7 +118,7 @@ OF_WORKERS: Sequence[Mutant] = (
     ),
     Mutant(
         "at-most-once-again",
-        "an at_most_once run is handed out again after its worker was lost",
+        "an at_most_once run is dispatched again after its worker was lost",
         (
             Edit(
                 "schedd/core/runs/retry.py",
