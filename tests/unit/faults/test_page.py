@@ -9,6 +9,8 @@ from faults.evidence import REJECTIONS, TRIALS
 from faults.page import PAGE, merge_set, page, read_evidence
 from faults.rows import ROWS
 
+WHEN = {"date": "2026-11-21", "commit": "abc1234"}
+
 
 def measured(test: str, **figures: Any) -> dict[str, Any]:
     known = {
@@ -50,6 +52,19 @@ def test_of_two_measurements_of_one_test_the_last_stands_on_the_page() -> None:
     text = page([first, second], ["test_leader_killed"], {})
     assert "● `test_leader_killed` | 300 | 2 | 3 | 0 | 0 | 1 | 2.0 s |" in text
     assert "111" not in text
+
+
+def test_the_summary_adds_up_all_measurements() -> None:
+    lines = [measured("test_leader_killed"), measured("test_etcd_full", lost=1)]
+    text = page(
+        lines, [], {}, [WHEN | {"build": "no-fence", "ride": "calm", "right": True, "broken": []}]
+    )
+    assert "| scheduled times judged, in 2 test cases | 600 | 2026-11-21 |" in text
+    assert "| lost | 1 | ″ |" in text
+    assert (
+        "| leader or owner killed: successor, with TTL 3 s | 2.5 s at most | 2026-11-21 |" in text
+    )
+    assert "| mutants of the product that the checker caught | 1 of 1 | 2026-11-21 |" in text
 
 
 def test_a_parametrised_test_has_a_line_for_each_of_its_cases() -> None:
