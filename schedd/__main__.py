@@ -69,7 +69,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
             put_out(json.dumps(config.masked(found), indent=2, default=str))
             return 0
         from schedd.app.claim_prefix import claim_prefix
-        from schedd.app.daemon import Daemon, migrate
+        from schedd.app.daemon import MemberDaemon, migrate
         from schedd.app.recover import recover
         from schedkit.daemon.reload import Reload
         from schedkit.daemon.service import run_daemon
@@ -90,7 +90,7 @@ def _begin(argv: list[str]) -> int | Callable[[], int]:
     except ScheddError as error:
         sys.stderr.write(f"schedd: {error}\n")
         return 2
-    daemon = Daemon(found)
+    daemon = MemberDaemon(found)
     return partial(run_daemon, daemon.run, Reload(found, read, "schedd", daemon.take_logins))
 
 

@@ -20,11 +20,11 @@ from schedkit.errors import Misconfigured, NotNow
 from schedkit.text.streams import put_out
 
 if TYPE_CHECKING:
-    from workerd.config import Config
+    from workerd.config import WorkerConfig
 
 _NEEDED = ("aiohttp", "prometheus_client", "starlette", "uvicorn")
 _FLAGS = ("name", "endpoints", "slots", "spool", "handlers", "drain_timeout", "log_level")
-Judging = Callable[["Config"], Iterator[settings.Problem]]
+Judging = Callable[["WorkerConfig"], Iterator[settings.ConfigProblem]]
 """Of what is beyond the values: modules of handlers, the place of the spool."""
 DEFAULT_FILE = Path("/etc/schedd/workerd.toml")
 
@@ -47,15 +47,15 @@ def _run(given: argparse.Namespace) -> int:
     # A job as another user is started by a real fork (others by vfork). gRPC's own handlers would
     # then run in the child, between fork and exec, and crash it now and then.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    from workerd.config import Config
+    from workerd.config import WorkerConfig
 
     flags = {name: getattr(given, name) for name in _FLAGS}
     flags["listen.http"] = given.listen_http
     default = DEFAULT_FILE if DEFAULT_FILE.exists() else None
 
-    def read(judged: Judging) -> Config:
+    def read(judged: Judging) -> WorkerConfig:
         return settings.load(
-            Config,
+            WorkerConfig,
             file=given.config or default,
             environ=os.environ,
             prefix="WORKERD",
@@ -93,18 +93,18 @@ def _run(given: argparse.Namespace) -> int:
     return run_daemon(life, Reload(config, lambda: read(_looked_for), "workerd"))
 
 
-def _as_started(config: Config) -> Iterator[settings.Problem]:
+def _as_started(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
     """What the start would refuse, soon or later."""
     yield from _at_the_start(config)
     yield from _imported(config.handlers)
 
 
-def _at_the_start(config: Config) -> Iterator[settings.Problem]:
+def _at_the_start(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
     """No handlers yet: they are imported later, when all that is forked first has been."""
     yield from config.unmade()
 
 
-def _imported(modules: Sequence[str]) -> Iterator[settings.Problem]:
+def _imported(modules: Sequence[str]) -> Iterator[settings.ConfigProblem]:
     if not modules:
         return
     from workerd.executors import python  # heavy
@@ -112,16 +112,16 @@ def _imported(modules: Sequence[str]) -> Iterator[settings.Problem]:
     try:
         python.check(modules)
     except Misconfigured as error:
-        yield settings.Problem("handlers", str(error).removeprefix("handlers: "))
+        yield settings.ConfigProblem("handlers", str(error).removeprefix("handlers: "))
 
 
-def _looked_for(config: Config) -> Iterator[settings.Problem]:
+def _looked_for(config: WorkerConfig) -> Iterator[settings.ConfigProblem]:
     """What no start would find."""
     from workerd.executors import python
 
     for name in config.handlers:
         if not python.is_there(name):
-            yield settings.Problem("handlers", f"there is no module {name!r}")
+            yield settings.ConfigProblem("handlers", f"there is no module {name!r}")
 
 
 def _parser() -> argparse.ArgumentParser:

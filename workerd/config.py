@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from schedkit.clock import utcnow
-from schedkit.config import Problem, Untimely, hidden
+from schedkit.config import ConfigProblem, Untimely, hidden
 from schedkit.egress.policy import Egress
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import TLS, against_each, check_plaintext, split_address
@@ -30,7 +30,7 @@ parts a run, and reads no more than `schedd.rpc.request_decoding.MOST_PARTS_OF_F
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
+class WorkerListen:
     """Where this worker listens."""
 
     http: str = "127.0.0.1:7422"
@@ -38,7 +38,7 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class WorkerResultStore:
     """Where whole logs and large results go: the same store as in the members' file."""
 
     url: str = DEFAULT_URL
@@ -56,20 +56,20 @@ class Results:
     patience: timedelta = timedelta(seconds=30)
     """How long the end of a run is held back where the store is away."""
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
         if not 0 <= self.log_mib <= 65_536:
-            yield Problem("log_mib", "must be from 0 to 65536")
+            yield ConfigProblem("log_mib", "must be from 0 to 65536")
         if not 0 <= self.result_mib <= 1024:
-            yield Problem("result_mib", "must be from 0 to 1024")
+            yield ConfigProblem("result_mib", "must be from 0 to 1024")
         if self.spool_mib < 1:
-            yield Problem("spool_mib", "must be at least 1")
+            yield ConfigProblem("spool_mib", "must be at least 1")
         if not timedelta(0) <= self.patience <= timedelta(minutes=10):
-            yield Problem("patience", "must be from 0s to 10m")
+            yield ConfigProblem("patience", "must be from 0s to 10m")
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class WorkerConfig:
     """Everything that can be set."""
 
     endpoints: tuple[str, ...]
@@ -87,8 +87,8 @@ class Config:
     handlers: tuple[str, ...] = ()
     """Modules that register Python handlers."""
     labels: dict[str, str] = field(default_factory=dict)
-    listen: Listen = field(default_factory=Listen)
-    results: Results = field(default_factory=Results)
+    listen: WorkerListen = field(default_factory=WorkerListen)
+    results: WorkerResultStore = field(default_factory=WorkerResultStore)
     drain_timeout: timedelta = timedelta(seconds=30)
     egress: Egress = field(default_factory=Egress)
     insecure: bool = False
@@ -97,36 +97,38 @@ class Config:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key, but for what the sections say of themselves."""
         if not self.endpoints:
-            yield Problem("endpoints", "no member is named; write host:port")
+            yield ConfigProblem("endpoints", "no member is named; write host:port")
         if self.tls is not None and self.tls.cert is None:
-            yield Problem("tls", "give ca, cert and key together, or none of them")
+            yield ConfigProblem("tls", "give ca, cert and key together, or none of them")
         if self.spool_mib < 1:
-            yield Problem("spool_mib", f"must be at least 1, not {self.spool_mib}")
+            yield ConfigProblem("spool_mib", f"must be at least 1, not {self.spool_mib}")
         if not 1 <= self.slots <= MOST_SLOTS:
-            yield Problem(
+            yield ConfigProblem(
                 "slots",
                 f"must be from 1 to {MOST_SLOTS}, not {self.slots}: each heartbeat lists what"
                 " is in hand; run several workers",
             )
         if not naming.WORKER.fullmatch(self.name):
-            yield Problem("name", f"{self.name!r} must match {naming.WORKER.pattern}")
+            yield ConfigProblem("name", f"{self.name!r} must match {naming.WORKER.pattern}")
         for why in against_each(self.endpoints, self._unreached):
-            yield Problem("endpoints", why)
+            yield ConfigProblem("endpoints", why)
         for key in self.labels:
             if not naming.LABEL.fullmatch(key):
-                yield Problem("labels", f"{key!r} isn't a label's key: {naming.LABEL_IN_WORDS}")
+                yield ConfigProblem(
+                    "labels", f"{key!r} isn't a label's key: {naming.LABEL_IN_WORDS}"
+                )
         if why := _exposed(self.listen.http, self.insecure):
-            yield Problem("listen.http", why)
+            yield ConfigProblem("listen.http", why)
         for folder in self.secrets:
             if not Path(folder).is_absolute():
-                yield Problem("secrets", f"{folder} isn't an absolute path")
+                yield ConfigProblem("secrets", f"{folder} isn't an absolute path")
         try:
             open_objects(self.results.url, self.results.options)
         except Misconfigured as error:
-            yield Problem("results.url", hidden(str(error)))
+            yield ConfigProblem("results.url", hidden(str(error)))
 
     def _unreached(self, address: str) -> str:
         """Why no member is reached there; empty: one may be."""
@@ -135,17 +137,17 @@ class Config:
         _, port = split_address(address)
         return "" if port else f"nobody is reached at port 0: {address}"
 
-    def unmade(self) -> Iterator[Problem]:
+    def unmade(self) -> Iterator[ConfigProblem]:
         """Why it can't have its spool: seen by making one. Not for who runs with it already."""
         try:
             _make_beside(self.spool)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             if not full or _is_new(self.spool):
-                kind = Untimely if full else Problem
+                kind = Untimely if full else ConfigProblem
                 yield kind("spool", f"{self.spool} can't be made or written: {error.strerror}")
 
-    def credentials(self) -> Sequence[Problem]:
+    def credentials(self) -> Sequence[ConfigProblem]:
         """Why members can't know this worker by the files of TLS."""
         if self.tls is None or self.tls.cert is None or self.tls.key is None:
             return ()

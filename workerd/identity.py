@@ -17,7 +17,7 @@ def fresh_incarnation() -> Incarnation:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class WorkerIdentity:
     """What every hello says; a new incarnation changes only that."""
 
     worker: str
@@ -31,6 +31,6 @@ class Identity:
     started_at: datetime
     incarnation: Incarnation = field(default_factory=fresh_incarnation)
 
-    def renewed(self) -> Identity:
+    def renewed(self) -> WorkerIdentity:
         """The same worker, registered anew."""
         return replace(self, incarnation=fresh_incarnation())

@@ -20,39 +20,39 @@ from schedkit.bounds.common import LENGTH
 from schedkit.set_aside import note, set_aside
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.admission import Offer, Refused, State, Why
+from workerd.core.admission import AssignmentState, NotTaken, OfferedAssignment, RejectReason
 from workerd.core.capture import Piece
-from workerd.core.cluster_time import ClusterTime
+from workerd.core.cluster_time import MemberTime
 from workerd.core.credit import Promises
-from workerd.core.ids import Incarnation, Key, RunId, Token
+from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
 from workerd.core.outcome import (
     MAX_ERROR,
     MAX_RESULT,
+    AttemptOutcome,
+    AttemptVerdict,
     Content,
-    Outcome,
-    Reason,
-    Verdict,
+    OutcomeReason,
     digest,
 )
-from workerd.core.slot_split import Head, Share
+from workerd.core.slot_split import DemandHead, Share
 
 M = TypeVar("M", bound=Message)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in Why}
-_OUTCOME = {each: pb.Result.Outcome.ValueType(each.value) for each in Verdict}
-_REASON = {each: common_pb2.Reason.ValueType(each.value) for each in Reason}
+_WHY = {why: pb.Refusal.Why.Value(f"WHY_{why.name}") for why in RejectReason}
+_OUTCOME = {each: pb.Result.Outcome.ValueType(each.value) for each in AttemptVerdict}
+_REASON = {each: common_pb2.Reason.ValueType(each.value) for each in OutcomeReason}
 _MICROSECOND = timedelta(microseconds=1)
 _KEY, _START = Struct("!16sq"), Struct("!16sqq")
 """Pieces of `Held`."""
 _STATE = {
-    State.HELD: pb.Holding.STATE_HELD,
-    State.ARMED: pb.Holding.STATE_ARMED,
-    State.RUNNING: pb.Holding.STATE_RUNNING,
-    State.ENDED: pb.Holding.STATE_SPOOLED,
+    AssignmentState.HELD: pb.Holding.STATE_HELD,
+    AssignmentState.ARMED: pb.Holding.STATE_ARMED,
+    AssignmentState.RUNNING: pb.Holding.STATE_RUNNING,
+    AssignmentState.ENDED: pb.Holding.STATE_SPOOLED,
 }
 
-Holding: TypeAlias = tuple[pb.AssignmentKey, State, datetime | None]
+Holding: TypeAlias = tuple[pb.AssignmentKey, AssignmentState, datetime | None]
 """What is in hand, and when it started, if it has."""
 
 
@@ -73,9 +73,9 @@ def each(kind: str, items: Iterable[M], handle: Callable[[M], object]) -> None:
                 handle(item)
 
 
-def key_of(message: pb.AssignmentKey) -> Key:
+def key_of(message: pb.AssignmentKey) -> AssignmentKey:
     """The run and the token."""
-    return Key(RunId(message.run_id), Token(message.fencing_token))
+    return AssignmentKey(RunId(message.run_id), Token(message.fencing_token))
 
 
 def seconds(instant: Timestamp) -> float:
@@ -100,10 +100,10 @@ def put(instant: datetime, into: Timestamp) -> None:
     into.nanos = since.microseconds * 1000
 
 
-def offer_of(message: pb.Assignment, time: ClusterTime) -> Offer:
+def offer_of(message: pb.Assignment, time: MemberTime) -> OfferedAssignment:
     """An assignment as admission sees it; `time` is that of the member it came from."""
     armed = message.HasField("not_before")
-    return Offer(
+    return OfferedAssignment(
         key_of(message.key),
         Incarnation(message.incarnation),
         max(message.slots, 1),
@@ -118,10 +118,10 @@ def action_of(message: pb.Assignment) -> str:
     return f"plugin/{message.plugin.executor}" if action == "plugin" else action or ""
 
 
-def heads_of(message: pb.Demand) -> Sequence[Head]:
+def heads_of(message: pb.Demand) -> Sequence[DemandHead]:
     """What waits at a member."""
     return [
-        Head(head.priority, seconds(head.waiting_since), head.slots, max(head.least, 1))
+        DemandHead(head.priority, seconds(head.waiting_since), head.slots, max(head.least, 1))
         for head in message.heads
     ]
 
@@ -135,7 +135,7 @@ def granted(share: Share, promises: Promises) -> pb.Granted:
     return message
 
 
-def refusal(key: pb.AssignmentKey, refused: Refused) -> pb.Refusal:
+def refusal(key: pb.AssignmentKey, refused: NotTaken) -> pb.Refusal:
     """The answer to an assignment that isn't taken."""
     return pb.Refusal(
         key=key,
@@ -158,7 +158,7 @@ def pack_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
     waiting, running, spooled = bytearray(), bytearray(), bytearray()
     for key, state, started_at in holdings:
         run, token = bytes.fromhex(key.run_id.replace("-", "")), key.fencing_token
-        if state is State.ENDED:
+        if state is AssignmentState.ENDED:
             spooled += _KEY.pack(run, token)
         elif started_at is None:
             waiting += _KEY.pack(run, token)
@@ -169,10 +169,10 @@ def pack_holdings(beat: pb.Heartbeat, holdings: Iterable[Holding]) -> None:
 
 
 def result(
-    key: Key,
+    key: AssignmentKey,
     assignment: pb.Assignment,
     worker: str,
-    outcome: Outcome,
+    outcome: AttemptOutcome,
     started_at: datetime,
     finished_at: datetime,
 ) -> pb.Result:

@@ -13,7 +13,7 @@ from schedkit.lease_margin import Slack
 from schedkit.set_aside import counts
 
 
-class Metrics:
+class WorkerMetrics:
     """All series of one worker, in a registry of its own."""
 
     def __init__(self) -> None:

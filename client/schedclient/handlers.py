@@ -49,16 +49,16 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredHandler:
     """One handler."""
 
     function: Handler
     mode: Mode
 
 
-_registered: Final[dict[str, Registered]] = {}
+_registered: Final[dict[str, RegisteredHandler]] = {}
 
-registered: Final[Mapping[str, Registered]] = MappingProxyType(_registered)
+registered: Final[Mapping[str, RegisteredHandler]] = MappingProxyType(_registered)
 """Every handler of this process, by each of its names."""
 
 
@@ -264,7 +264,7 @@ def _register(function: H, name: str, mode: str | None) -> H:
         other = _registered.get(each)
         if not each or (other is not None and _path(other.function) != path):
             raise ValueError(f"handler name {each!r} is taken by {other!r}")
-        _registered[each] = Registered(function, _mode(function, name, mode))
+        _registered[each] = RegisteredHandler(function, _mode(function, name, mode))
     return function
 
 

@@ -12,8 +12,8 @@ import click
 
 from schedclient import ApiError, Misconfigured, NotFound
 from schedctl import failure
-from schedctl.failure import Failure, Trouble, Unfit, untold
-from schedctl.options.global_options import Group, with_globals
+from schedctl.failure import CommandFailure, Trouble, UnfitEnvironment, untold
+from schedctl.options.global_options import CommandGroup, with_globals
 from schedctl.session import Session
 from schedkit.protojson.problems import did_you_mean
 
@@ -57,7 +57,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     callback=_show_version,
     help="This program's version, and nothing else.",
 )
-@click.group(cls=Group, lazy=COMMANDS, context_settings={"auto_envvar_prefix": "SCHEDCTL"})
+@click.group(cls=CommandGroup, lazy=COMMANDS, context_settings={"auto_envvar_prefix": "SCHEDCTL"})
 def root() -> None:
     """Talk to a schedd cluster.
 
@@ -91,9 +91,9 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except click.ClickException as error:
         return failure.show(_usage(error))
-    except Failure as error:
+    except CommandFailure as error:
         return failure.show(_with_help(error.trouble, session))
-    except Unfit as error:
+    except UnfitEnvironment as error:
         told = Trouble(str(error), "INVALID_ARGUMENT", "CONFIGURATION", (), error.remedy)
         return failure.show(told)
     except Misconfigured as error:
@@ -115,7 +115,7 @@ def _check_text(arguments: Sequence[str]) -> None:
     """Refuse bytes that are no text: Python lets them through, and no message can hold them."""
     for word in arguments:
         if not word.isascii() and any("\ud800" <= letter <= "\udfff" for letter in word):
-            raise Failure(
+            raise CommandFailure(
                 f"{os.fsencode(word)!r} isn't text: arguments are UTF-8",
                 reason="NOT_TEXT",
                 remedy="give bytes in a file, or by base64",

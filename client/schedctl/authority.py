@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from schedctl.failure import Unfit
+from schedctl.failure import UnfitEnvironment
 from schedctl.files import SECRET, File, within, write
 from schedd.core.jobs.rights import identity_of
 from schedkit.clock import utcnow
@@ -69,13 +69,13 @@ class Authority:
         """
         found = cls(folder)
         if found.certificate.exists():
-            raise Unfit(
+            raise UnfitEnvironment(
                 f"{folder} has an authority already: {found.certificate}",
                 "sign by it: schedctl auth issue; or give another folder: --ca-dir DIR;"
                 " how one in use is replaced: docs/security.md, Changing certificates",
             )
         if found._key_file.exists():
-            raise Unfit(
+            raise UnfitEnvironment(
                 f"{found._key_file} is there without its certificate, and stays as it is",
                 f"put its {OWN}.pem beside it, or give another folder: --ca-dir DIR",
             )
@@ -105,14 +105,14 @@ class Authority:
             OSError: `out` can't be made, read or written to.
         """
         if subject.name.casefold() == OWN:
-            raise Unfit(
+            raise UnfitEnvironment(
                 f"{subject.name}.pem and {subject.name}.key are the names of an authority's files",
                 "choose another name",
             )
         ca, ca_key = self._read()
         trusted = out / f"{OWN}.pem"
         if trusted.exists() and ca not in _certificates(trusted.read_bytes()):
-            raise Unfit(
+            raise UnfitEnvironment(
                 f"{trusted} is of another authority",
                 f"add {self.certificate} to it, or choose another --out, or the authority that it"
                 " is of: --ca-dir DIR",
@@ -148,24 +148,24 @@ class Authority:
             ca = x509.load_pem_x509_certificate(self.certificate.read_bytes())
             key = serialization.load_pem_private_key(self._key_file.read_bytes(), None)
         except (OSError, ValueError) as error:
-            raise Unfit(
+            raise UnfitEnvironment(
                 f"no authority in {self.folder}: {error}",
                 "make one: schedctl auth init; or say where it is: --ca-dir DIR",
             ) from error
         if not _may_sign(ca):
-            raise Unfit(
+            raise UnfitEnvironment(
                 f"{self.certificate} isn't the certificate of an authority: nobody would trust what"
                 " it signs",
                 "put the authority's own back there, or say where it is: --ca-dir DIR",
             )
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise Unfit(
+            raise UnfitEnvironment(
                 f"{self._key_file} isn't one of `schedctl auth init`",
                 "say where such a one is: --ca-dir DIR; or sign by the program that made it,"
                 " with the URIs of docs/security.md",
             )
         if key.public_key() != ca.public_key():
-            raise Unfit(
+            raise UnfitEnvironment(
                 f"{self._key_file} isn't the key of {self.certificate}: nobody would trust what it"
                 " signs",
                 "put the authority's own key and certificate together there, or say where they are"
@@ -179,8 +179,8 @@ def _refuse_anothers(subject: Subject, cert: Path, key: Path) -> None:
     key may be the only one.
     """
 
-    def anothers(file: Path, what: str) -> Unfit:
-        return Unfit(
+    def anothers(file: Path, what: str) -> UnfitEnvironment:
+        return UnfitEnvironment(
             f"{file} {what}, and stays as it is", "choose another --out, or move it away first"
         )
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from schedctl.failure import Unfit
+from schedctl.failure import UnfitEnvironment
 from schedctl.files import File, write
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import TLS
@@ -32,7 +32,7 @@ KEYS: Final = frozenset({"endpoints", "namespace", "tls", "token_file", "protect
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ClusterContext:
     """How to reach one cluster."""
 
     name: str
@@ -48,7 +48,7 @@ class Contexts:
     """All of them, and the one in use."""
 
     current: str | None = None
-    known: Mapping[str, Context] = field(default_factory=dict)
+    known: Mapping[str, ClusterContext] = field(default_factory=dict)
 
 
 def path() -> Path:
@@ -85,7 +85,7 @@ def load() -> Contexts:
     )
 
 
-def current() -> Context | None:
+def current() -> ClusterContext | None:
     """The context in use, if there is one.
 
     Raises:
@@ -95,7 +95,7 @@ def current() -> Context | None:
     return named(all_of_them.current, all_of_them) if all_of_them.current else None
 
 
-def named(name: str, contexts: Contexts | None = None) -> Context:
+def named(name: str, contexts: Contexts | None = None) -> ClusterContext:
     """One context.
 
     Raises:
@@ -115,7 +115,7 @@ def save(name: str, endpoints: Sequence[str], select: bool = True, **changes: An
     says; `select` puts it to use.
     """
     contexts = load()
-    before = contexts.known.get(name, Context(name, ()))
+    before = contexts.known.get(name, ClusterContext(name, ()))
     known = {**contexts.known, name: replace(before, endpoints=tuple(endpoints), **changes)}
     _write(Contexts(name if select else contexts.current, known))
 
@@ -142,7 +142,7 @@ def delete(name: str) -> None:
 _PARTS: Final = ({"ca"}, {"ca", "cert", "key"})
 
 
-def _context(file: Path, name: str, entry: Any) -> Context:
+def _context(file: Path, name: str, entry: Any) -> ClusterContext:
     def wrong(what: str) -> Misconfigured:
         return Misconfigured(f"{file}: contexts.{name}{what}")
 
@@ -158,7 +158,7 @@ def _context(file: Path, name: str, entry: Any) -> Context:
     if tls is not None and (not isinstance(tls, dict) or set(tls) not in _PARTS):
         raise wrong(".tls must have ca, or ca, cert and key")
     token_file = entry.get("token_file")
-    return Context(
+    return ClusterContext(
         name=name,
         endpoints=tuple(endpoints),
         namespace=entry.get("namespace"),
@@ -188,7 +188,7 @@ def _write(contexts: Contexts) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         write(File(file, ("\n".join(lines) + "\n").encode()))
     except OSError as error:
-        raise Unfit(
+        raise UnfitEnvironment(
             f"{file} can't be written: {error.strerror}",
             "make it writable for you, or keep it in another folder: XDG_CONFIG_HOME=DIR",
         ) from error

@@ -88,7 +88,7 @@ def untold(error: ApiError) -> tuple[str, ...]:
     )
 
 
-class Failure(Exception):
+class CommandFailure(Exception):
     """A command that can't go on; `app.run` shows it and leaves with its exit code."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Failure(Exception):
         self.trouble = Trouble(what, status, reason, tuple(details), remedy)
 
 
-class Unfit(Misconfigured):
+class UnfitEnvironment(Misconfigured):
     """What was set up otherwise than a command needs it, outside the contexts."""
 
     def __init__(self, what: str, remedy: str) -> None:
@@ -112,9 +112,9 @@ class Unfit(Misconfigured):
         self.remedy = remedy
 
 
-def of_manifest(error: ApiError, where: str, name: str, remedy: str = "") -> Failure:
+def of_manifest(error: ApiError, where: str, name: str, remedy: str = "") -> CommandFailure:
     """The cluster's refusal of what a manifest says, with the place where it says so."""
-    return Failure(
+    return CommandFailure(
         f"{where}: {name}: {error.what}",
         status=error.status,
         reason=error.reason,
@@ -123,7 +123,7 @@ def of_manifest(error: ApiError, where: str, name: str, remedy: str = "") -> Fai
     )
 
 
-class NotBuilt(Failure):
+class NotBuilt(CommandFailure):
     """Something that INTERFACE names and this version hasn't."""
 
     def __init__(self, what: str, remedy: str = "schedctl --help shows what there is") -> None:
@@ -168,7 +168,7 @@ def standard_input() -> bytes:
         why = "it is closed"
     except OSError as error:
         why = str(error.strerror)
-    raise Failure(
+    raise CommandFailure(
         f"standard input can't be read: {why}",
         reason="NO_INPUT",
         remedy="give it a file (< FILE) or a pipe, or name the file instead of -",

@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 
 OPEN: Final = 0o644
 SECRET: Final = 0o600
@@ -68,7 +68,7 @@ def begin(path: Path) -> Iterator[FileIO]:
     try:
         opened = FileIO(path, "x", opener=lambda name, flags: os.open(name, flags, SECRET))
     except FileExistsError:
-        raise Failure(
+        raise CommandFailure(
             f"{path} is there already, and stays as it is",
             reason="FILE_EXISTS",
             remedy="name another file, or remove this one first",
@@ -111,8 +111,8 @@ def using(path: Path) -> Iterator[None]:
         raise unusable(error, path) from error
 
 
-def unusable(error: OSError, path: Path, remedy: str = "") -> Failure:
+def unusable(error: OSError, path: Path, remedy: str = "") -> CommandFailure:
     """A path that somebody gave, and that isn't as they think."""
     where = error.filename2 or error.filename or path
     remedy = remedy or (ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else ANOTHER)
-    return Failure(f"{where}: {error.strerror or error}", reason="NO_FILE", remedy=remedy)
+    return CommandFailure(f"{where}: {error.strerror or error}", reason="NO_FILE", remedy=remedy)

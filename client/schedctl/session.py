@@ -17,7 +17,7 @@ from schedclient import ApiError, Client, ClusterUnavailable, InvalidArgument, M
 from schedclient.calls.specs import when_message
 from schedclient.transport.transport import split_endpoints
 from schedctl import contexts
-from schedctl.contexts import Context
+from schedctl.contexts import ClusterContext
 from schedkit.clock import utcnow
 from schedkit.text import duration
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 LOCAL: Final = "127.0.0.1:7420"
 INSTANT: Final = "INSTANT|+3s"
-"""How help writes the form of `When`."""
+"""How help writes the form of `TimeType`."""
 PATIENCE: Final = 5.0
 """Seconds in which some endpoint must take the first connection; a typed --timeout goes over it."""
 TELL_WITHIN: Final = 3.0
@@ -148,7 +148,7 @@ class Session:
                 raise Misconfigured(f"--no-input can't ask: give --yes to {what} {name}")
             click.confirm(f"{what} {name}?", abort=True, err=True)
 
-    def _context(self) -> Context | None:
+    def _context(self) -> ClusterContext | None:
         if name := self.given.get("context"):
             return contexts.named(str(name))
         if self._endpoints():
@@ -185,7 +185,7 @@ async def known(call: Awaitable[T]) -> T | None:
         return None
 
 
-def _token(context: Context | None) -> str | None:
+def _token(context: ClusterContext | None) -> str | None:
     if context is None or context.token_file is None:
         return None
     try:
@@ -206,7 +206,7 @@ class Guard(click.ParamType[str]):
         return str(value)
 
 
-class When(click.ParamType[datetime]):
+class TimeType(click.ParamType[datetime]):
     """An instant: RFC 3339, or from now as `+3s`."""
 
     name = "instant"
@@ -228,8 +228,8 @@ class When(click.ParamType[datetime]):
         return cast("datetime", stamp.ToDatetime(tzinfo=UTC))
 
 
-class LocalWhen(When):
-    """As `When`, or a local time without an offset, which stays a text."""
+class LocalWhen(TimeType):
+    """As `TimeType`, or a local time without an offset, which stays a text."""
 
     name = "local instant"
     also = "or a local time with --tz, or from now, such as +3s"
@@ -241,7 +241,7 @@ class LocalWhen(When):
         return super().convert(value, param, ctx)
 
 
-class Past(When):
+class Past(TimeType):
     """An instant: RFC 3339, or so long ago as `10m`."""
 
     also = "or so long ago, such as 10m"

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable
 
 from schedkit.clock import boottime
-from schedkit.rolling_window import Lately
+from schedkit.rolling_window import RollingWindow
 
 
 class Slack:
@@ -27,7 +27,7 @@ class Slack:
         self._clock = clock
         self._lock = threading.Lock()
         self._until: float | None = None
-        self._lately = Lately(min, math.inf, clock())
+        self._lately = RollingWindow(min, math.inf, clock())
         self.ttl = 0.0
         """Seconds that the lease was granted for; 0: there was none yet."""
 

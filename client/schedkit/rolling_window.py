@@ -14,7 +14,7 @@ WINDOW: Final = 60.0
 """Seconds."""
 
 
-class Lately:
+class RollingWindow:
     """Of numbers, each seen `at` a time in seconds that never goes back. `pick`: `min` or `max`;
     `nothing`: what it makes of none.
     """

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from schedd.api.errors import TooMany
+from schedd.api.errors import LimitReached
 from schedd.api.services import Caller
 from schedd.core.schedule.work_budget import OF_CALL, ON_LOOP, TooMuchWork
 from schedd.runtime.budgeted_work import ComputingThread, on_loop
@@ -53,9 +53,9 @@ async def compute(caller: Caller, computation: Callable[[], T]) -> T:
             raise too_expensive() from error
 
 
-def too_expensive() -> TooMany:
+def too_expensive() -> LimitReached:
     """The refusal of a computation that needs more than a call may spend."""
-    return TooMany(
+    return LimitReached(
         "computing the fire times of this schedule exceeds the CPU budget of one call"
         f" ({OF_CALL / 1_000_000:g} s)",
         reason="SCHEDULE_TOO_EXPENSIVE",

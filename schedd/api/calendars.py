@@ -22,15 +22,15 @@ from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import exclusions, validation
 from schedd.api.errors import (
     FailedPrecondition,
+    LimitReached,
     NotFound,
     OutcomeUnclear,
-    TooMany,
     Violation,
     cut,
     refuse,
 )
 from schedd.api.jobs import stored_jobs, timer_edit
-from schedd.api.jobs.missed_on_edit import LeftOut
+from schedd.api.jobs.missed_on_edit import MissedOnEdit
 from schedd.api.request_check import MOST_TOLD
 from schedd.api.services import Caller, Services
 from schedd.api.unbuilt import refuse_unbuilt
@@ -161,10 +161,10 @@ async def _renewed(
         by = reasons.edit(f"{caller.actor}: calendar {calendar.name} v{calendar.version}")
         anew = await compute(caller, partial(stored_jobs.compiled, edited))
         never_fired = partial(timer_edit.never_fired, now=now, by=by, edited=anew)
-        missed = LeftOut(never_fired, services.emit)
+        missed = MissedOnEdit(never_fired, services.emit)
         # a definition that can't be read is rejected here, before the transaction
         await compute(caller, partial(stored_jobs.compiled, stored))
-    except (ScheduleError, TooMany) as wrong:
+    except (ScheduleError, LimitReached) as wrong:
         log.warning("job %s can't go by calendar %s: %s", stored.name, calendar.name, wrong)
         return False
     entry = caller.audit("update", f"job/{stored.namespace}/{stored.name}")

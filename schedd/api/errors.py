@@ -143,7 +143,7 @@ class FailedPrecondition(CallError):
     code = "FAILED_PRECONDITION"
 
 
-class TooMany(CallError):
+class LimitReached(CallError):
     """The caller has as much as one may have."""
 
     code = "RESOURCE_EXHAUSTED"

@@ -26,9 +26,9 @@ from schedd.core.runs.pools import (
     PoolRecord,
     PoolUse,
     PoolUser,
-    Rate,
+    StartRate,
 )
-from schedd.core.runs.records import Conflict
+from schedd.core.runs.records import StoreConflict
 from schedproto.v1 import pool_service_pb2
 
 MOST_USERS: Final = 20
@@ -45,7 +45,7 @@ async def set_pool(
     namespace = stored_jobs.namespace_of(pool.namespace)
     refuse([*_violations(pool)], "INVALID_POOL")
     limit = pool.limit or None
-    rate = Rate(pool.rate.count, _per(pool)) if pool.HasField("rate") else None
+    rate = StartRate(pool.rate.count, _per(pool)) if pool.HasField("rate") else None
     found = await services.pools.get(namespace, pool.name)
     if request.validate_only:
         return _as_it_would_be(services, caller, pool, namespace, limit, rate, found)
@@ -56,7 +56,7 @@ async def set_pool(
     stored = await services.pools.set(
         namespace, pool.name, limit, rate, pool.version, caller.actor, audit
     )
-    if isinstance(stored, Conflict):
+    if isinstance(stored, StoreConflict):
         raise _changed_meanwhile(pool.name)
     services.nudges.runs_ready([shard_of_pool(namespace, pool.name)])
     return await _told(services, namespace, pool.name)
@@ -185,7 +185,7 @@ def _as_it_would_be(
     pool: pool_service_pb2.Pool,
     namespace: str,
     limit: int | None,
-    rate: Rate | None,
+    rate: StartRate | None,
     found: tuple[PoolRecord, PoolUse] | None,
 ) -> pool_service_pb2.Pool:
     record, use = found or (None, EMPTY)
@@ -208,7 +208,7 @@ def _as_it_would_be(
     return _message(wished, use)
 
 
-def _said(limit: int | None, rate: Rate | None) -> dict[str, object]:
+def _said(limit: int | None, rate: StartRate | None) -> dict[str, object]:
     """What it allows, as the audit has it."""
     told = None if rate is None else f"{rate.count}/{rate.per.total_seconds():g}s"
     return {"limit": limit, "rate": told}

@@ -8,7 +8,7 @@ from typing import Final
 
 from schedd.api.auth.authentication import Authentication
 from schedd.api.runs.run_messages import RunMessages
-from schedd.api.runs.snapshots import Looks
+from schedd.api.runs.snapshots import ObjectSnapshots
 from schedd.core.cluster.cluster_events import LOST_FOR
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.events import Emit, unheard
@@ -89,7 +89,7 @@ class Services:
     emit: Emit = unheard
     """What happened, for who counts it."""
     run_messages: RunMessages = field(default_factory=RunMessages)
-    looks: Looks = field(default_factory=Looks)
+    looks: ObjectSnapshots = field(default_factory=ObjectSnapshots)
 
 
 @dataclass(frozen=True, slots=True)

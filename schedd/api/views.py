@@ -17,7 +17,7 @@ from schedd.core.runs.retry import MAX_LOSSES
 from schedd.core.runs.run_records import AttemptRecord, RunRecord
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.schedule.work_budget import TooMuchWork, limited
-from schedd.core.timers.backfill import Plan
+from schedd.core.timers.backfill import BackfillSelection
 from schedd.core.timers.backfill_records import BackfillRecord
 from schedd.core.timers.cluster_pauses import Pause
 from schedd.runtime import job_codec
@@ -146,7 +146,7 @@ def run_message(record: RunRecord, progress: run_pb2.RunProgress | None = None) 
     )
 
 
-def planned_message(plan: Plan) -> job_service_pb2.BackfillJobResponse:
+def planned_message(plan: BackfillSelection) -> job_service_pb2.BackfillJobResponse:
     """What a backfill runs, and what it leaves out."""
     answer = job_service_pb2.BackfillJobResponse()
     for at in plan.instants:

@@ -12,7 +12,7 @@ from typing import Final
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedd.cluster.member import Member
+from schedd.cluster.member import MemberLifecycle
 from schedd.core.checkup.facts import (
     BlockedLoop,
     DatabaseFacts,
@@ -29,10 +29,10 @@ from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import AuditEntry, ShardRow
 from schedd.core.runs.records import WorkerView
 from schedd.core.timers.cluster_pauses import Pause
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.etcd.client import EndpointStatus, EtcdClient
 from schedd.results.objects import StoredObjects
-from schedd.results.progress import Advances
+from schedd.results.progress import MemberProgress
 from schedd.rpc.peers.peers import Peers
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.dependency_health import DependencyHealth
@@ -64,15 +64,15 @@ class _Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkup:
+class CheckupCollector:
     """The port `schedd.ports.Checkup` of one member."""
 
     store: PostgresStore
     etcd: EtcdClient
     clock: DatabaseClock
-    member: Member
-    workers: Workers
-    advances: Advances
+    member: MemberLifecycle
+    workers: WorkerRegistry
+    advances: MemberProgress
     peers: Peers
     tls: TLS | None
     objects: StoredObjects

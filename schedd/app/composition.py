@@ -8,15 +8,15 @@ from schedd.api.auth.authentication import Authentication
 from schedd.api.cluster.cluster import lost_now
 from schedd.api.cluster.work_facts import stuck_now
 from schedd.api.services import Services
-from schedd.app.checkup_facts import Checkup
+from schedd.app.checkup_facts import CheckupCollector
 from schedd.app.member_settings import VERSION
 from schedd.app.owner_loops import Owner
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.leader.database_stats import vitals
 from schedd.cluster.leader.loss_recorder import LossRecorder, watching
 from schedd.cluster.leader.term import Leadership
-from schedd.cluster.leader.transfer import Succession
-from schedd.cluster.member import Identity, Member
+from schedd.cluster.leader.transfer import LeadershipTransfers
+from schedd.cluster.member import MemberIdentity, MemberLifecycle
 from schedd.cluster.prefix_claim import PrefixClaim
 from schedd.cluster.tenure import Loops
 from schedd.cluster.worker_leases import WorkerLeases
@@ -26,28 +26,28 @@ from schedd.core.cluster.worker_liveness import Departures
 from schedd.core.events import ClusterWatched, ResultStoreAway
 from schedd.core.ids import SHARDS, IncarnationId, ShardId
 from schedd.core.jobs.notifications import Means
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.dispatch.workers.worker_sessions import Greeting
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient
 from schedd.etcd.lease_keeper import keep_lease
 from schedd.notify.senders import Senders
 from schedd.results.collect import Collect
-from schedd.results.log_followers import Tails
+from schedd.results.log_followers import MemberLogTails
 from schedd.results.objects import StoredObjects
-from schedd.results.progress import Advances
-from schedd.rpc.peers.peer_changes import Hearing
+from schedd.results.progress import MemberProgress
+from schedd.rpc.peers.peer_changes import PeerStreams
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.peers.wake_ups import Nudger
 from schedd.rpc.workers.job_refusals import AskedRefusals
 from schedd.rpc.workers.relay import Relay
 from schedd.runtime.cluster_clock import DatabaseClock
-from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.dependency_health import DependencyHealth
 from schedd.store.postgres import PostgresStore
 from schedd.telemetry.recorder import Telemetry
-from schedd.watch.change_bus import Ears
+from schedd.watch.change_bus import ChangeBus
 from schedd.watch.run_waiters import Watchers
 from schedd.watch.subscriptions import Feed
 from schedkit.tasks import Loop
@@ -60,11 +60,11 @@ class Ground:
     """What is there before the first part is made."""
 
     config: Config
-    identity: Identity
+    identity: MemberIdentity
     store: PostgresStore
     clock: DatabaseClock
     etcd: EtcdClient
-    access: Access
+    access: EtcdAccess
     cluster_id: str
     objects: StoredObjects
     telemetry: Telemetry
@@ -77,8 +77,8 @@ class Parts:
     """What a running member is made of."""
 
     clock: DatabaseClock
-    member: Member
-    workers: Workers
+    member: MemberLifecycle
+    workers: WorkerRegistry
     collect: Collect
     greeting: Greeting
     worker_audit: WorkerAudit
@@ -86,13 +86,13 @@ class Parts:
     nudges: Nudger
     relay: Relay
     owner: Owner
-    brake: Brake
-    checkup: Checkup
-    tails: Tails
-    advances: Advances
-    ears: Ears
+    brake: ClusterPause
+    checkup: CheckupCollector
+    tails: MemberLogTails
+    advances: MemberProgress
+    ears: ChangeBus
     feed: Feed
-    hearing: Hearing
+    hearing: PeerStreams
     sender: Senders
     services: Services
     telemetry: Telemetry
@@ -101,16 +101,16 @@ class Parts:
 def build(ground: Ground) -> Parts:
     """Make the parts and tie them together; nothing runs yet."""
     store, clock, config = ground.store, ground.clock, ground.config
-    watchers, catalogue, emit = Watchers(), Catalogue(store.owner), ground.telemetry.emit
+    watchers, catalogue, emit = Watchers(), DefinitionCache(store.owner), ground.telemetry.emit
     silent_after = ground.config.worker_ttl.total_seconds() / 2  # three heartbeats
-    workers = Workers(clock, emit, silent_after=silent_after)
+    workers = WorkerRegistry(clock, emit, silent_after=silent_after)
     member = _member(ground, lambda live: owner.loops(live, nudges), lambda _: duties())
     peers = Peers(member.cluster, ground.config.tls.files())
     nudges = Nudger(member.cluster, peers)
     relay = workers.elsewhere = Relay(peers)
     worker_audit = WorkerAudit(store.users)
     collect = Collect(catalogue, store.results, clock, nudges, emit, worker_audit)
-    leases, brake = _worker_leases(ground, member), Brake(store.pauses, emit)
+    leases, brake = _worker_leases(ground, member), ClusterPause(store.pauses, emit)
     sender = _sender(ground)
     owner = _owner(ground, sender, catalogue, workers, leases, collect, watchers, brake)
     nudges.move(owner)
@@ -119,8 +119,8 @@ def build(ground: Ground) -> Parts:
     workers.on_attachment(member.attached)
     owner.on_cluster_changed(member.look)
     tls = config.tls.files()
-    tails, advances = Tails(workers), Advances()
-    checkup = Checkup(
+    tails, advances = MemberLogTails(workers), MemberProgress()
+    checkup = CheckupCollector(
         store,
         ground.etcd,
         clock,
@@ -158,16 +158,18 @@ def build(ground: Ground) -> Parts:
         advances=advances,
         ears=watchers.ears,
         feed=feed,
-        hearing=Hearing(peers, feed),
+        hearing=PeerStreams(peers, feed),
         sender=sender,
         services=services,
         telemetry=ground.telemetry,
     )
 
 
-def _member(ground: Ground, loops: Loops, duties: Callable[[Leadership], Sequence[Loop]]) -> Member:
+def _member(
+    ground: Ground, loops: Loops, duties: Callable[[Leadership], Sequence[Loop]]
+) -> MemberLifecycle:
     config, etcd = ground.config, ground.etcd
-    return Member(
+    return MemberLifecycle(
         ground.identity,
         coordination=etcd,
         keep_lease=lambda: keep_lease(
@@ -203,12 +205,12 @@ def _sender(ground: Ground) -> Senders:
 def _owner(
     ground: Ground,
     sender: Senders,
-    catalogue: Catalogue,
-    workers: Workers,
+    catalogue: DefinitionCache,
+    workers: WorkerRegistry,
     leases: WorkerLeases,
     collect: Collect,
     watchers: Watchers,
-    brake: Brake,
+    brake: ClusterPause,
 ) -> Owner:
     store, config = ground.store, ground.config
     return Owner(
@@ -233,7 +235,7 @@ def _owner(
     )
 
 
-def _worker_leases(ground: Ground, member: Member) -> WorkerLeases:
+def _worker_leases(ground: Ground, member: MemberLifecycle) -> WorkerLeases:
     def designated(incarnation: IncarnationId) -> bool:
         members = {one.name: 1 for one in member.cluster.view().members}
         return owner_of(ShardId(incarnation.int % SHARDS), members) == ground.identity.name
@@ -248,15 +250,15 @@ def _worker_leases(ground: Ground, member: Member) -> WorkerLeases:
 
 def _services(
     ground: Ground,
-    member: Member,
+    member: MemberLifecycle,
     nudges: Nudger,
-    workers: Workers,
+    workers: WorkerRegistry,
     peers: Peers,
     watchers: Watchers,
     feed: Feed,
-    tails: Tails,
-    advances: Advances,
-    checkup: Checkup,
+    tails: MemberLogTails,
+    advances: MemberProgress,
+    checkup: CheckupCollector,
 ) -> Services:
     return Services(
         store=ground.store.users,
@@ -283,7 +285,9 @@ def _services(
         tails=tails,
         advances=advances,
         cluster=member.cluster,
-        succession=Succession(ground.etcd, member.cluster.until, lambda: member.cluster.lease),
+        succession=LeadershipTransfers(
+            ground.etcd, member.cluster.until, lambda: member.cluster.lease
+        ),
         checkup=checkup,
         failures=ground.health.failures,
         database_answered_at=lambda: ground.store.database.answered_at,
@@ -298,7 +302,7 @@ def _services(
     )
 
 
-def _duties(ground: Ground, member: Member, services: Services) -> list[Loop]:
+def _duties(ground: Ground, member: MemberLifecycle, services: Services) -> list[Loop]:
     """What the leader does beyond fencing and assigning, made anew for each term."""
     store, emit = ground.store, ground.telemetry.emit
 

@@ -27,7 +27,7 @@ from schedd.app.claim_prefix import prefix_owner
 from schedd.app.composition import Ground, Parts, build
 from schedd.app.garbage_collection import Sweeper
 from schedd.app.grpc_services import serve
-from schedd.app.lifecycle import Standing, once_available
+from schedd.app.lifecycle import ServingStatus, once_available
 from schedd.app.listeners import Doors, opened
 from schedd.app.readiness import notes, readiness
 from schedd.cluster.prefix_claim import PrefixClaim
@@ -35,7 +35,7 @@ from schedd.config import Config
 from schedd.core.cluster.dependency import Dependency
 from schedd.etcd import client as etcd_client
 from schedd.results.objects import StoredObjects
-from schedd.rpc.workers.attach import Terms
+from schedd.rpc.workers.attach import ClusterTerms
 from schedd.runtime.cluster_clock import DatabaseClock
 from schedd.runtime.dependency_health import DependencyHealth
 from schedd.store.connection.database import Database
@@ -65,7 +65,7 @@ def migrate(config: Config) -> str:
     return f"{migrate.upgrade(config.postgres.dsn)}\n{migrate.daemon_grants(config.postgres.dsn)}"
 
 
-class Daemon:
+class MemberDaemon:
     """One `schedd` process."""
 
     def __init__(self, config: Config) -> None:
@@ -131,7 +131,9 @@ class Daemon:
             parts = build(ground)
             stack.push_async_callback(parts.peers.close)
             stack.push_async_callback(parts.sender.close)
-            terms = Terms(config.name, cluster_id, member_settings.VERSION, config.worker_ttl)
+            terms = ClusterTerms(
+                config.name, cluster_id, member_settings.VERSION, config.worker_ttl
+            )
             telemetry.observe_etcd(etcd.silence.seconds)
             failures = ground.health.failures
             judged = readiness(
@@ -155,7 +157,7 @@ class Daemon:
             reach = member_settings.reach(config)
             page = web.build(parts.services, telemetry, unready, notes(parts.brake), reach)
             serving = f"{identity.name}: gRPC {identity.grpc}, HTTP {identity.http}"
-            standing = Standing(daemon, serving, lambda: etcd.silence.answered_once, unready)
+            standing = ServingStatus(daemon, serving, lambda: etcd.silence.answered_once, unready)
             await _live(
                 daemon, standing, parts, [*probes, grpc_health.loop, sweeper.loop], doors, page
             )
@@ -193,7 +195,7 @@ async def _look(store: PostgresStore, clock: DatabaseClock) -> str:
 
 async def _live(
     daemon: service.Daemon,
-    standing: Standing,
+    standing: ServingStatus,
     parts: Parts,
     loops: Sequence[Loop],
     doors: Doors,

@@ -13,7 +13,7 @@ from schedd.rpc.calls import serve_calls
 from schedd.rpc.health import Health
 from schedd.rpc.peers.peer_service import PeerService
 from schedd.rpc.request_decoding import put
-from schedd.rpc.workers.attach import Terms, WorkerService
+from schedd.rpc.workers.attach import ClusterTerms, WorkerService
 from schedproto.v1 import peer_service_pb2, worker_service_pb2
 
 ALWAYS: Final = (
@@ -26,7 +26,7 @@ ALWAYS: Final = (
 async def serve(
     server: grpc.aio.Server,
     parts: Parts,
-    terms: Terms,
+    terms: ClusterTerms,
     unready: Callable[[], Sequence[str]],
     *,
     reflection: bool,
@@ -44,7 +44,7 @@ async def serve(
     return health
 
 
-def _attach(parts: Parts, terms: Terms) -> WorkerService:
+def _attach(parts: Parts, terms: ClusterTerms) -> WorkerService:
     cluster = parts.member.cluster
     attach = WorkerService(
         terms,

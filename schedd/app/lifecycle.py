@@ -57,7 +57,7 @@ async def _unless_draining(work: Coroutine[Any, Any, T], daemon: service.Daemon)
         await asyncio.gather(doing, asked, return_exceptions=True)
 
 
-class Standing:
+class ServingStatus:
     """How a daemon that serves stands, for its service manager. `answered`: whether etcd has; until
     then it takes what is sent to it, but it isn't started. `unready`: why it isn't ready to serve.
     """

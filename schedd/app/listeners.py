@@ -18,7 +18,7 @@ import grpc.aio
 from starlette.applications import Starlette
 
 from schedd.config import Config
-from schedd.rpc.connection_limit import Crowds, most_of_all, most_of_one
+from schedd.rpc.connection_limit import ConnectionLimit, most_of_all, most_of_one
 from schedd.rpc.server import make_server, served
 from schedd.web import server as web_server
 from schedkit.net.channel import listen
@@ -46,7 +46,7 @@ class Doors:
     def watched(self) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
         """What runs as long as gRPC is served, by name."""
         most = most_of_one(self.streams)
-        crowds = [(f"crowds at {port}", Crowds(port, most).run) for port in self.ports]
+        crowds = [(f"crowds at {port}", ConnectionLimit(port, most).run) for port in self.ports]
         return [("grpc", lambda: served(self.grpc)), *crowds]
 
     async def serve_http(self, page: Starlette) -> NoReturn:

@@ -4,7 +4,7 @@ import logging
 from importlib.metadata import version
 from typing import Final
 
-from schedd.cluster.member import Identity
+from schedd.cluster.member import MemberIdentity
 from schedd.config import Config
 from schedd.core.schedule.zones import tzdata_version
 from schedd.web.forwarded import Reach
@@ -37,9 +37,9 @@ def reach(config: Config) -> Reach:
     )
 
 
-def identity(config: Config, grpc_port: int, http_port: int) -> Identity:
+def identity(config: Config, grpc_port: int, http_port: int) -> MemberIdentity:
     """Who this member is, listening on these ports."""
-    return Identity(
+    return MemberIdentity(
         name=config.name,
         grpc=config.listen.advertise_grpc or _reached(config.listen.grpc, grpc_port),
         http=config.listen.advertise_http or _reached(config.listen.http, http_port),

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.tenure import LiveTenure, TenureLoop
 from schedd.cluster.worker_leases import WorkerLeases
@@ -24,15 +24,15 @@ from schedd.core.runs.model import LiveRun
 from schedd.core.runs.retention import DEFAULTS as KEPT
 from schedd.core.runs.retention import Retention
 from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
-from schedd.core.timers.pre_dispatch import NEVER, Ahead
+from schedd.core.timers.pre_dispatch import NEVER, Lookahead
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.catch_up_limits import LateRuns
 from schedd.dispatch.dispatch import Dispatch
-from schedd.dispatch.overlap import Crowds
-from schedd.dispatch.pool_limits import Pools
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers, no_demand
-from schedd.notify.outbox_delivery import Notifications
+from schedd.dispatch.overlap import OverlapEnforcer
+from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
+from schedd.notify.outbox_delivery import OutboxDelivery
 from schedd.ports import (
     ChainStore,
     ClusterClock,
@@ -44,19 +44,19 @@ from schedd.ports import (
     Sender,
     SurveyStore,
 )
-from schedd.reconcile.auto_pause import Standing
+from schedd.reconcile.auto_pause import AutoPause
 from schedd.reconcile.deadlines import Deadlines
 from schedd.reconcile.late_start_alerts import LateStarts
 from schedd.reconcile.queue_stats import Survey
 from schedd.reconcile.rescue import Rescue
 from schedd.reconcile.retention import Retaining
 from schedd.results.collect import Collect
-from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_cache import DefinitionCache
 from schedd.sources.backfills import Backfills
 from schedd.sources.broadcasts import Broadcasts
 from schedd.sources.chains import Chains
-from schedd.sources.redrives import Redrives
-from schedd.timers.fire import Fire
+from schedd.sources.redrives import RedriveLoop
+from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import NearFuture
 from schedd.watch.run_waiters import Watchers
 from schedkit.records import dataclass
@@ -65,15 +65,15 @@ from schedkit.records import dataclass
 @dataclass(slots=True)
 class _Loops:
     near: NearFuture
-    fire: Fire
+    fire: FireLoop
     dispatch: Dispatch
     rescue: Rescue
-    standing: Standing
+    standing: AutoPause
     backfills: Backfills
-    redrives: Redrives
+    redrives: RedriveLoop
     deadlines: Deadlines
     broadcasts: Broadcasts
-    notifications: Notifications
+    notifications: OutboxDelivery
     late_starts: LateStarts
     chains: Chains
     retaining: Retaining
@@ -124,20 +124,20 @@ class Owner:
         outbox: NotificationStore,
         chains: ChainStore,
         sender: Sender,
-        catalogue: Catalogue,
-        workers: Workers,
+        catalogue: DefinitionCache,
+        workers: WorkerRegistry,
         leases: WorkerLeases,
         collect: Collect,
         watchers: Watchers,
         clock: ClusterClock,
-        brake: Brake,
+        brake: ClusterPause,
         emit: Emit,
         old: RetentionStore,
         objects: ResultObjects,
         surveys: SurveyStore,
         retention: Retention = KEPT,
         limits: LateLimits = DEFAULTS,
-        ahead: Ahead = NEVER,
+        ahead: Lookahead = NEVER,
     ) -> None:
         self._ahead = ahead
         self._old, self._objects, self._retention = old, objects, retention
@@ -164,7 +164,7 @@ class Owner:
     def loops(self, live: LiveTenure, nudges: Nudges) -> Sequence[TenureLoop]:
         """The loops of this tenure. Those of an earlier one have ended by now."""
         self._catalogue.clear()
-        board = Board(
+        board = RunIndex(
             live.ownership,
             self._catalogue.priority_of,
             self._catalogue.need_of,
@@ -194,12 +194,12 @@ class Owner:
 
         return _UntilTheEnd(ended), *loops.all()
 
-    def _made(self, board: Board, live: LiveTenure, nudges: Nudges) -> _Loops:
+    def _made(self, board: RunIndex, live: LiveTenure, nudges: Nudges) -> _Loops:
         catalogue, workers, store, clock = self._catalogue, self._workers, self._store, self._clock
         brake, emit = self._brake, self._emit
         transactor = Transactor(live.ownership, live.trusted, emit)
         near = NearFuture(board, catalogue, store, clock, brake)
-        crowds = Crowds(board, catalogue, workers, store, transactor, clock, nudges, emit)
+        crowds = OverlapEnforcer(board, catalogue, workers, store, transactor, clock, nudges, emit)
         deadlines = Deadlines(
             board, catalogue, workers, store, transactor, clock, brake, nudges, emit
         )
@@ -207,7 +207,7 @@ class Owner:
             board, catalogue, workers, self._leases, store, transactor, clock, nudges, emit
         )
         late = LateRuns(self._limits, board, catalogue, workers)
-        pools = Pools(store, lambda: board.ended)
+        pools = PoolLimits(store, lambda: board.ended)
         assign = Assign(
             board, catalogue, workers, store, transactor, clock, nudges, crowds, late, pools, emit
         )
@@ -217,17 +217,17 @@ class Owner:
         )
         return _Loops(
             near=near,
-            fire=Fire(
+            fire=FireLoop(
                 board, near, catalogue, store, transactor, clock, brake, emit, dispatch.placeable
             ),
             dispatch=dispatch,
             rescue=self._rescue(board, transactor, nudges, crowds),
-            standing=Standing(board, store, transactor, clock, brake, nudges),
+            standing=AutoPause(board, store, transactor, clock, brake, nudges),
             backfills=Backfills(board, store, transactor, clock),
-            redrives=Redrives(board, catalogue, store, transactor, nudges),
+            redrives=RedriveLoop(board, catalogue, store, transactor, nudges),
             deadlines=deadlines,
             broadcasts=broadcasts,
-            notifications=Notifications(
+            notifications=OutboxDelivery(
                 board, catalogue, self._outbox, transactor, clock, self._sender, emit
             ),
             late_starts=LateStarts(board, catalogue, self._outbox, transactor, clock, brake),
@@ -239,7 +239,7 @@ class Owner:
         )
 
     def _rescue(
-        self, board: Board, transactor: Transactor, nudges: Nudges, crowds: Crowds
+        self, board: RunIndex, transactor: Transactor, nudges: Nudges, crowds: OverlapEnforcer
     ) -> Rescue:
         return Rescue(
             board,

@@ -5,8 +5,8 @@ from typing import Final
 
 from schedd.api.availability import TWIN
 from schedd.api.views import paused
-from schedd.cluster.cluster_pause import Brake
-from schedd.cluster.member import Member
+from schedd.cluster.cluster_pause import ClusterPause
+from schedd.cluster.member import MemberLifecycle
 from schedd.core.cluster.dependency import Dependency, DependencyFailure
 from schedd.core.cluster.readiness import Unready
 from schedd.runtime.cluster_clock import DatabaseClock
@@ -16,7 +16,7 @@ FRESH: Final = 5.0
 
 
 def readiness(
-    member: Member,
+    member: MemberLifecycle,
     clock: DatabaseClock,
     etcd_away: Callable[[], float],
     leaving: Callable[[], bool],
@@ -57,7 +57,7 @@ def readiness(
     return reasons
 
 
-def notes(brake: Brake) -> Callable[[], list[str]]:
+def notes(brake: ClusterPause) -> Callable[[], list[str]]:
     """What somebody who looks should know, though the member is ready."""
 
     def told() -> list[str]:

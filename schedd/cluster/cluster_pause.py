@@ -19,7 +19,7 @@ from schedkit.tasks import Loop
 READ_EVERY: Final = 1.0
 
 
-class Brake:
+class ClusterPause:
     """Reads the pauses. `pauses` is what was read last."""
 
     def __init__(self, store: PauseStore, emit: Emit) -> None:

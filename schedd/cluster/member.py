@@ -76,7 +76,7 @@ BEFORE_ROW = failpoints.awaited("join.before_row")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class MemberIdentity:
     """Who this member is. `grpc`, `http`: host:port where others reach it."""
 
     name: str
@@ -110,7 +110,7 @@ def no_duties(_: Leadership) -> Sequence[Duty]:
     return ()
 
 
-class Member:
+class MemberLifecycle:
     """One `schedd` process in the cluster. `cluster` is the port that others look through.
 
     `lanes`: of the database's thread pool. `loops`: the owner's, made anew for each tenure.
@@ -119,7 +119,7 @@ class Member:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: MemberIdentity,
         *,
         coordination: Coordination,
         keep_lease: KeepLease,

@@ -20,14 +20,14 @@ from schedkit.errors import Unavailable
 from schedkit.records import dataclass
 
 
-class OfShard(Protocol):
+class ShardItem(Protocol):
     """Anything that belongs to a shard."""
 
     @property
     def shard(self) -> ShardId: ...
 
 
-T = TypeVar("T", bound=OfShard)
+T = TypeVar("T", bound=ShardItem)
 A = TypeVar("A")
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from schedd.core.cluster.coordination import Compare, Put
 from schedd.core.cluster.data_loss_check import Lineage
-from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner, decode, encode, refusal
 from schedd.ports import Coordination
 from schedkit.errors import Misconfigured
@@ -49,7 +49,7 @@ class PrefixClaim:
         """
         try:
             owner = await self._read()
-        except Unreadable as error:
+        except InvalidValue as error:
             refused = f"{error}. Delete the key, or run `schedd claim-prefix`"
         else:
             self.take(owner)

@@ -21,13 +21,13 @@ from schedd.cluster.tenure import TenureOver
 from schedd.core.cluster.coordination import (
     NO_LEASE,
     Compare,
+    CoordinationEntry,
     Delete,
-    Entry,
     LeaseId,
     Put,
     Revision,
 )
-from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.cluster.membership import MemberView, decode_member, encode_member, member_key
 from schedd.core.ids import TenureId
 from schedd.ports import Coordination
@@ -115,17 +115,17 @@ class Name:
         return False
 
 
-def _tenure_of(entry: Entry) -> TenureId | None:
+def _tenure_of(entry: CoordinationEntry) -> TenureId | None:
     try:
         return decode_member(entry).tenure
-    except Unreadable:
+    except InvalidValue:
         return None
 
 
-def _describe(entry: Entry) -> str:
+def _describe(entry: CoordinationEntry) -> str:
     try:
         member = decode_member(entry)
-    except Unreadable:
+    except InvalidValue:
         return "something that is no member"
     return f"tenure {member.tenure} at {member.grpc}"
 

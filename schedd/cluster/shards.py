@@ -44,7 +44,7 @@ AFTER_RELEASE = failpoints.awaited("release.after_commit")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ShardPlan:
     """What is to be done, shard by shard. `wanted`: the epochs seen in the rows."""
 
     lost: frozenset[ShardId]
@@ -57,11 +57,11 @@ def plan(
     rows: Iterable[ShardRow],
     mine: Collection[ShardId],
     owned: Mapping[ShardId, Epoch],
-) -> Plan:
+) -> ShardPlan:
     """Compare the rows with the map (`mine`) and with what this tenure believes to own."""
     rows = list(rows)
     held = {row.id for row in rows if row.owner == tenure and owned.get(row.id) == row.epoch}
-    return Plan(
+    return ShardPlan(
         lost=frozenset(owned.keys() - held),
         leaving=frozenset(held.difference(mine)),
         wanted={

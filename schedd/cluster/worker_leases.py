@@ -18,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.cluster.coordination import NO_LEASE, Compare, Delete, LeaseId, Listing, Put
-from schedd.core.cluster.worker_liveness import Absence, Departures, Look, Standing
+from schedd.core.cluster.worker_liveness import Absence, Departures, LivenessLook, WorkerLiveness
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.ports import Coordination, WorkerStore
@@ -72,7 +72,7 @@ class WorkerLeases:
         async with self._lock(incarnation.id):
             return await self._ensure(incarnation)
 
-    async def standing(self, named: Collection[IncarnationId]) -> Standing:
+    async def standing(self, named: Collection[IncarnationId]) -> WorkerLiveness:
         """Who has a key, by a linearizable list, and who of those named is gone. Whoever is missing
         has to be looked for again, at most TTL / 3 later: `look_again`. Raises Unavailable.
         """
@@ -166,11 +166,11 @@ class WorkerLeases:
         self._held.pop(incarnation, None)
         self._busy.pop(incarnation, None)
 
-    async def _look(self) -> Look:
+    async def _look(self) -> LivenessLook:
         sent = boottime()
         listing = await self._etcd.list(self._prefix)
         live = frozenset(_incarnations(listing))
-        return Look(live, listing.cluster_id, listing.revision, sent, boottime())
+        return LivenessLook(live, listing.cluster_id, listing.revision, sent, boottime())
 
     def _lock(self, incarnation: IncarnationId) -> asyncio.Lock:
         return self._busy.setdefault(incarnation, asyncio.Lock())

@@ -7,13 +7,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Literal
 
-from schedd.config.listening import Listen, everywhere
-from schedd.config.policies import Ahead, CatchUp, Notifications, Retention
-from schedd.config.servers import Etcd, Postgres, Results, Smtp, Tls
+from schedd.config.listening import ListenConfig, everywhere
+from schedd.config.policies import (
+    CatchUpConfig,
+    LookaheadConfig,
+    NotificationConfig,
+    RetentionConfig,
+)
+from schedd.config.servers import Etcd, Postgres, ResultStoreConfig, Smtp, TlsConfig
 from schedd.core.cluster.membership import MOST_WEIGHT
-from schedd.core.jobs.rights import Kind, identity_of, uri_of
+from schedd.core.jobs.rights import IdentityKind, identity_of, uri_of
 from schedkit.clock import utcnow
-from schedkit.config import Problem, hidden
+from schedkit.config import ConfigProblem, hidden
 from schedkit.egress.policy import Egress
 from schedkit.errors import Misconfigured
 from schedkit.net.channel import check_plaintext
@@ -40,59 +45,59 @@ class Config:
     """Serve gRPC reflection."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
-    listen: Listen = field(default_factory=Listen)
+    listen: ListenConfig = field(default_factory=ListenConfig)
     etcd: Etcd = field(default_factory=Etcd)
     postgres: Postgres = field(default_factory=Postgres)
-    catch_up: CatchUp = field(default_factory=CatchUp)
-    ahead: Ahead = field(default_factory=Ahead)
-    notifications: Notifications = field(default_factory=Notifications)
+    catch_up: CatchUpConfig = field(default_factory=CatchUpConfig)
+    ahead: LookaheadConfig = field(default_factory=LookaheadConfig)
+    notifications: NotificationConfig = field(default_factory=NotificationConfig)
     egress: Egress = field(default_factory=Egress)
     smtp: Smtp = field(default_factory=Smtp)
-    results: Results = field(default_factory=Results)
-    retention: Retention = field(default_factory=Retention)
-    tls: Tls = field(default_factory=Tls)
+    results: ResultStoreConfig = field(default_factory=ResultStoreConfig)
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key, but for what the sections say of themselves."""
         for key in ("member_ttl", "worker_ttl"):
             ttl = getattr(self, key)
             if not SMALLEST_TTL <= ttl <= LONGEST_TTL:
-                yield Problem(key, "must be from 3s to 1d")
+                yield ConfigProblem(key, "must be from 3s to 1d")
             if ttl % timedelta(seconds=1):
-                yield Problem(key, "must be whole seconds")
+                yield ConfigProblem(key, "must be whole seconds")
         if not 0 <= self.weight <= MOST_WEIGHT:
-            yield Problem("weight", f"must be from 0 to {MOST_WEIGHT}")
+            yield ConfigProblem("weight", f"must be from 0 to {MOST_WEIGHT}")
         if not naming.MEMBER.fullmatch(self.name):
-            yield Problem("name", f"{self.name!r} must match {naming.MEMBER.pattern}")
+            yield ConfigProblem("name", f"{self.name!r} must match {naming.MEMBER.pattern}")
         if not self.postgres.dsn:
-            yield Problem("postgres.dsn", "is missing: give SCHEDD_POSTGRES__DSN or the file")
+            yield ConfigProblem("postgres.dsn", "is missing: give SCHEDD_POSTGRES__DSN or the file")
         try:
             open_objects(self.results.url, self.results.options)
         except Misconfigured as error:
-            yield Problem("results.url", hidden(str(error)))
+            yield ConfigProblem("results.url", hidden(str(error)))
         yield from self._listening()
 
-    def _listening(self) -> Iterator[Problem]:
+    def _listening(self) -> Iterator[ConfigProblem]:
         with_tls = self._begun_tls()
         for key, address in self.listen.bound().items():
             anywhere = self.listen.insecure or with_tls or key == "grpc_tokens"
             try:
                 check_plaintext(address, anywhere, section="listen")
             except (Misconfigured, ValueError) as error:
-                yield Problem(f"listen.{key}", str(error))
+                yield ConfigProblem(f"listen.{key}", str(error))
         if self.listen.grpc_tokens and not with_tls:
-            yield Problem("listen.grpc_tokens", "is for TLS: give tls (ca, cert, key)")
+            yield ConfigProblem("listen.grpc_tokens", "is for TLS: give tls (ca, cert, key)")
 
     def _begun_tls(self) -> bool:
         """Whether it is wanted; that it lacks a file is told by itself."""
         return any((self.tls.ca, self.tls.cert, self.tls.key))
 
-    def credentials(self) -> Iterator[Problem]:
+    def credentials(self) -> Iterator[ConfigProblem]:
         """Why this member can't be known, by etcd or by who calls it, by the files of TLS; or how
         it is reached. Nothing of it is for a migration.
         """
         if not self.listen.advertise_grpc and (place := everywhere(self.listen.grpc)):
-            yield Problem("listen.grpc", f"set advertise_grpc: nobody reaches {place}")
+            yield ConfigProblem("listen.grpc", f"set advertise_grpc: nobody reaches {place}")
         yield from self.etcd.unusable(utcnow())
         if (tls := self.tls.files()) is not None:
             yield from problems(tls, self._bearer(), utcnow())
@@ -100,12 +105,12 @@ class Config:
     def _bearer(self) -> Bearer:
         def is_named(uris: Sequence[str]) -> bool:
             who = identity_of(uris)
-            return who is not None and (who.kind, who.name) == (Kind.MEMBER, self.name)
+            return who is not None and (who.kind, who.name) == (IdentityKind.MEMBER, self.name)
 
         return Bearer(
             "member",
             self.name,
-            uri_of(Kind.MEMBER, self.name),
+            uri_of(IdentityKind.MEMBER, self.name),
             is_named,
             f"schedctl auth issue member {self.name} --host …",
             serves=True,

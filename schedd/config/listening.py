@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
-from schedkit.config import Problem
+from schedkit.config import ConfigProblem
 from schedkit.net.channel import against_each, split_address
 from schedkit.net.proxies import Proxies
 
@@ -16,7 +16,7 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
+class ListenConfig:
     """Where it listens: host:port each."""
 
     grpc: str = "127.0.0.1:7420"
@@ -33,12 +33,12 @@ class Listen:
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks of HTTP proxies whose `X-Forwarded-For` is believed."""
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
         for why in against_each(self.trusted_proxies, _untrusted):
-            yield Problem("trusted_proxies", why)
+            yield ConfigProblem("trusted_proxies", why)
         for why in against_each(self.host_names, _unnamed):
-            yield Problem("host_names", why)
+            yield ConfigProblem("host_names", why)
         for key in ("advertise_grpc", "advertise_http"):
             if getattr(self, key):
                 yield from _unreached(key, getattr(self, key))
@@ -49,7 +49,7 @@ class Listen:
         tokens = {"grpc_tokens": self.grpc_tokens} if self.grpc_tokens else {}
         return {"grpc": self.grpc, "http": self.http, **tokens}
 
-    def _shared(self) -> Iterator[Problem]:
+    def _shared(self) -> Iterator[ConfigProblem]:
         """Two that would have one port of one host."""
         seen: list[tuple[str, str, int]] = []
         for key, address in self.bound().items():
@@ -58,7 +58,7 @@ class Listen:
             host, port = split_address(address)
             for other, its_host, its_port in seen:
                 if port and port == its_port and (host == its_host or {host, its_host} & _ALL):
-                    yield Problem(key, f"{address} is the port of listen.{other}, too")
+                    yield ConfigProblem(key, f"{address} is the port of listen.{other}, too")
             seen.append((key, host, port))
 
     def proxies(self) -> Proxies:
@@ -87,18 +87,18 @@ def _unnamed(host: str) -> str:
     return "" if _HOST_NAME.fullmatch(host) else f"{host!r} is no name of a host"
 
 
-def _unread(key: str, address: str) -> Iterator[Problem]:
+def _unread(key: str, address: str) -> Iterator[ConfigProblem]:
     try:
         split_address(address)
     except ValueError as error:
-        yield Problem(key, str(error))
+        yield ConfigProblem(key, str(error))
 
 
-def _unreached(key: str, address: str) -> Iterator[Problem]:
+def _unreached(key: str, address: str) -> Iterator[ConfigProblem]:
     """Why nobody gets to this member there."""
     if unread := [*_unread(key, address)]:
         yield from unread
         return
     _, port = split_address(address)
     if not port or (place := everywhere(address)):
-        yield Problem(key, f"nobody reaches {'port 0' if not port else place}")
+        yield ConfigProblem(key, f"nobody reaches {'port 0' if not port else place}")

@@ -11,11 +11,11 @@ from schedd.core.cluster.cluster_events import LOST_FOR
 from schedd.core.runs import retention
 from schedd.core.timers import pre_dispatch
 from schedd.core.timers.catch_up_limits import LateLimits
-from schedkit.config import Problem
+from schedkit.config import ConfigProblem
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUp:
+class CatchUpConfig:
     """What is late, beside what is due now. The same in all members: each keeps its part of it."""
 
     release_rate: int = 100
@@ -23,12 +23,12 @@ class CatchUp:
     reserved_percent: int = 20
     """Of the workers' slots: what such runs leave to what is due now."""
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
         if not 1 <= self.release_rate <= 1_000_000:
-            yield Problem("release_rate", "must be from 1 to 1000000")
+            yield ConfigProblem("release_rate", "must be from 1 to 1000000")
         if not 0 <= self.reserved_percent <= 99:
-            yield Problem("reserved_percent", "must be from 0 to 99")
+            yield ConfigProblem("reserved_percent", "must be from 0 to 99")
 
     def limits(self) -> LateLimits:
         """As decisions take them."""
@@ -36,7 +36,7 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class LookaheadConfig:
     """How long before it is due a schedule's run is prepared; 0s: not before."""
 
     fire: timedelta = timedelta(seconds=2.5)
@@ -44,20 +44,20 @@ class Ahead:
     arm: timedelta = timedelta(seconds=1.5)
     """It takes a worker's free slot, and starts by the worker's own timer. At most `fire`."""
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong."""
         try:
             self.kept()
         except ValueError as error:
-            yield Problem("", str(error))
+            yield ConfigProblem("", str(error))
 
-    def kept(self) -> pre_dispatch.Ahead:
+    def kept(self) -> pre_dispatch.Lookahead:
         """As decisions take it."""
-        return pre_dispatch.Ahead(self.fire, self.arm)
+        return pre_dispatch.Lookahead(self.fire, self.arm)
 
 
 @dataclass(frozen=True, slots=True)
-class Notifications:
+class NotificationConfig:
     """What jobs may have people told by. The same in all members: any of them may be who tells."""
 
     signing_key: Path | None = None
@@ -65,15 +65,15 @@ class Notifications:
     commands: tuple[str, ...] = ()
     """Programs, by their absolute paths, that jobs may have members run."""
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
         for program in self.commands:
             if not Path(program).is_absolute():
-                yield Problem("commands", f"{program!r} isn't an absolute path")
+                yield ConfigProblem("commands", f"{program!r} isn't an absolute path")
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionConfig:
     """How long what has ended is kept. The same in all members; a job's own goes before it."""
 
     runs: timedelta = timedelta(days=30)
@@ -85,12 +85,12 @@ class Retention:
     lost: timedelta = LOST_FOR
     """Lost members and workers in lists."""
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
         for key in ("runs", "logs", "dead_letters", "lost"):
             length = getattr(self, key)
             if length is not None and not retention.LEAST <= length <= retention.MOST:
-                yield Problem(key, "must be from 1s to 36500d")
+                yield ConfigProblem(key, "must be from 1s to 36500d")
 
     def kept(self) -> retention.Retention:
         """As decisions take it."""

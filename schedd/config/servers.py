@@ -9,9 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal
 
-from schedd.etcd.access import Access, against
-from schedd.etcd.access import Tls as EtcdTls
-from schedkit.config import Problem, secret
+from schedd.etcd.access import EtcdAccess, EtcdTls, against
+from schedkit.config import ConfigProblem, secret
 from schedkit.net.channel import TLS
 from schedkit.net.credentials import untimely, unusable
 from schedkit.objects import DEFAULT_URL
@@ -31,30 +30,32 @@ class Etcd:
     cert: Path | None = None
     key: Path | None = None
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
         if not self.endpoints:
-            yield Problem("endpoints", "no server is given; write host:port")
+            yield ConfigProblem("endpoints", "no server is given; write host:port")
         if bool(self.user) is not bool(self.password):
-            yield Problem("user" if self.user else "password", "user and password come together")
+            yield ConfigProblem(
+                "user" if self.user else "password", "user and password come together"
+            )
         if (self.cert is None) is not (self.key is None):
-            yield Problem("key" if self.key else "cert", "cert and key come together")
+            yield ConfigProblem("key" if self.key else "cert", "cert and key come together")
         encrypted = any((self.ca, self.cert, self.key))
         for why in against(self.endpoints, encrypted=encrypted):
-            yield Problem("endpoints", why)
+            yield ConfigProblem("endpoints", why)
 
-    def unusable(self, now: datetime) -> Iterator[Problem]:
+    def unusable(self, now: datetime) -> Iterator[ConfigProblem]:
         """Which of its files are none to connect by, by key."""
         told = unusable("etcd", self.ca, self.cert, self.key)
         yield from told
         if self.cert is not None and all(problem.where != "etcd.cert" for problem in told):
             yield from untimely("etcd.cert", self.cert, now, "have a fresh one issued")
 
-    def access(self) -> Access:
+    def access(self) -> EtcdAccess:
         """As the adapter takes it."""
         files = (self.ca, self.cert, self.key)
         tls = EtcdTls(*files) if any(files) else None
-        return Access(self.endpoints, tls, self.user or None, self.password or None)
+        return EtcdAccess(self.endpoints, tls, self.user or None, self.password or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,12 @@ class Postgres:
     lanes: int = 1
     """Threads with a connection each for the owner's transactions. Each parts every batch anew."""
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
         if self.dsn:
-            yield from (Problem("dsn", why) for why in _against(self.dsn))
+            yield from (ConfigProblem("dsn", why) for why in _against(self.dsn))
         if not 1 <= self.lanes <= 64:
-            yield Problem("lanes", "must be from 1 to 64")
+            yield ConfigProblem("lanes", "must be from 1 to 64")
 
 
 def _against(dsn: str) -> Iterator[str]:
@@ -95,18 +96,18 @@ class Smtp:
     ca: Path | None = None
     """PEM file of who may vouch for the server; the system's roots if not given."""
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
         if not 0 < self.port < 65_536:
-            yield Problem("port", "must be from 1 to 65535")
+            yield ConfigProblem("port", "must be from 1 to 65535")
         if self.host and not _ADDRESS.fullmatch(self.mail_from):
-            yield Problem("mail_from", f"{self.mail_from!r} isn't a mail address")
+            yield ConfigProblem("mail_from", f"{self.mail_from!r} isn't a mail address")
         if self.user and self.security == "none":
-            yield Problem("user", "user and password go with starttls or tls alone")
+            yield ConfigProblem("user", "user and password go with starttls or tls alone")
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class ResultStoreConfig:
     """Where workers store whole logs and large results: the same as in their files."""
 
     url: str = DEFAULT_URL
@@ -116,7 +117,7 @@ class Results:
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class TlsConfig:
     """PEM files for everything between members, workers and clients. Without them nobody is asked
     who they are.
     """
@@ -125,11 +126,11 @@ class Tls:
     cert: Path | None = None
     key: Path | None = None
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong with which are given."""
         given = [self.ca, self.cert, self.key]
         if any(given) and not all(given):
-            yield Problem("", "give ca, cert and key together, or none of them")
+            yield ConfigProblem("", "give ca, cert and key together, or none of them")
 
     def files(self) -> TLS | None:
         """The files; None: plaintext."""

@@ -9,14 +9,14 @@ from enum import StrEnum
 from schedd.core.cluster.database_stats import DatabaseVitals
 from schedd.core.cluster.queue_stats import PoolSurvey
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
-from schedd.core.jobs.notifications import Way
+from schedd.core.jobs.notifications import NotificationChannel
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
+class TimersFired:
     """A batch of timers advanced."""
 
     runs: int
@@ -26,7 +26,7 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class RunsMissed:
     """So many instants are MISSED: nothing runs for them any more."""
 
     reason: Reason
@@ -65,7 +65,7 @@ class AssignedRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class AttemptEnded:
     """An attempt's result was accepted."""
 
     state: State
@@ -111,7 +111,7 @@ class NeverStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class AssignmentRefused:
     """A worker didn't take an assignment."""
 
     why: str
@@ -239,7 +239,7 @@ class Braked:
 class Notified:
     """A notification was tried: delivered, or not."""
 
-    way: Way
+    way: NotificationChannel
     error: str
     """Empty: it was delivered."""
     given_up: bool = False
@@ -249,7 +249,7 @@ class Notified:
 class NotificationsExpired:
     """So many notifications were ended that waited for a day without as much as a try."""
 
-    way: Way
+    way: NotificationChannel
     count: int
 
 
@@ -275,16 +275,16 @@ class ResultStoreAway:
 
 
 Event = (
-    Fired
-    | Missed
+    TimersFired
+    | RunsMissed
     | DeadLettered
     | AssignedRuns
-    | Ended
+    | AttemptEnded
     | EndedUnreported
     | StaleResult
     | RunsRescued
     | NeverStarted
-    | Refused
+    | AssignmentRefused
     | GreaterTokenSeen
     | WorkerCame
     | WorkerWent

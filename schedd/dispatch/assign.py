@@ -27,14 +27,14 @@ from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
 from schedd.core.runs.records import Assignments, Unstarted
 from schedd.dispatch.assignment import Chosen, draft_of
 from schedd.dispatch.catch_up_limits import LateRuns
-from schedd.dispatch.overlap import Crowds
-from schedd.dispatch.pool_limits import Pools
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
-from schedd.dispatch.workers.slot_index import Choice
+from schedd.dispatch.overlap import OverlapEnforcer
+from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
+from schedd.dispatch.workers.slot_index import SlotReservation
 from schedd.ports import ClusterClock, Nudges, OwnerStore
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit import failpoints
 
 AT_ONCE: Final = timedelta(0)
@@ -47,16 +47,16 @@ class Assign:
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
-        workers: Workers,
+        board: RunIndex,
+        catalogue: DefinitionCache,
+        workers: WorkerRegistry,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
         nudges: Nudges,
-        crowds: Crowds,
+        crowds: OverlapEnforcer,
         late: LateRuns,
-        pools: Pools,
+        pools: PoolLimits,
         emit: Emit,
     ) -> None:
         self._board = board
@@ -71,14 +71,14 @@ class Assign:
         self._pools = pools
         self._emit = emit
 
-    async def hand_out(self, chosen: Sequence[Chosen], choice: Choice) -> bool:
+    async def hand_out(self, chosen: Sequence[Chosen], choice: SlotReservation) -> bool:
         """Hand these out; whether some are to be tried again at once."""
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
         drafts = [draft_of(run, entry, to) for run, entry, to in chosen]
         self._board.judge({run.job_id for run, _, _ in chosen})
         answers = await self._transactor.by_lane(drafts, self._write)
-        refused: list[tuple[LiveRun, Known]] = []
+        refused: list[tuple[LiveRun, CachedDefinition]] = []
         held: list[LiveRun] = []
         full: list[LiveRun] = []
         unpushed: list[Assigned] = []
@@ -127,7 +127,9 @@ class Assign:
             self._nudges.runs_changed([run.hint for run in begun])
         return self._board.put_runs(begun, self._clock.now())
 
-    def _wait_for_pools(self, full: Sequence[LiveRun], known: dict[RunId, Known]) -> None:
+    def _wait_for_pools(
+        self, full: Sequence[LiveRun], known: dict[RunId, CachedDefinition]
+    ) -> None:
         """There was less room than was thought."""
         definitions = {run.key.run_id: known[run.key.run_id].definition for run in full}
         self._pools.forget({one.pool for one in definitions.values()})
@@ -136,7 +138,7 @@ class Assign:
             need, paced = need_of(definition, run), run.paced_by(definition)
             self._board.ready.add([run], need, paced=paced)
 
-    async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, Known]]) -> None:
+    async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
         """Their streams broke meanwhile. Where they are attached nowhere, nobody was told of these
         tokens, so nobody can start.
         """
@@ -152,7 +154,7 @@ class Assign:
         return assigned
 
     def _push(
-        self, answer: Assignments, known: dict[RunId, Known], runs: dict[RunId, LiveRun]
+        self, answer: Assignments, known: dict[RunId, CachedDefinition], runs: dict[RunId, LiveRun]
     ) -> list[Assigned]:
         """Send what was assigned, and tell of what wasn't; gives what couldn't be sent."""
         self._transactor.lost(answer.lost, "assign")
@@ -183,7 +185,7 @@ class Assign:
         )
         return unpushed
 
-    async def _look_into(self, refused: Sequence[tuple[LiveRun, Known]]) -> bool:
+    async def _look_into(self, refused: Sequence[tuple[LiveRun, CachedDefinition]]) -> bool:
         """Why were these not handed out? Whether some are to be tried again at once."""
         jobs: set[JobId] = {run.job_id for run, _ in refused}
         self._catalogue.forget(jobs)

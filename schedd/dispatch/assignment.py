@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from schedd.core.dispatch.placement import Offer
+from schedd.core.dispatch.placement import SlotOffer
 from schedd.core.runs.broadcast import own
 from schedd.core.runs.deadlines import START_WITHIN
 from schedd.core.runs.model import Draft, LiveRun
 from schedd.core.runs.overlap import limit_of
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
-Chosen: TypeAlias = tuple[LiveRun, Known, "Offer | Each"]
+Chosen: TypeAlias = tuple[LiveRun, CachedDefinition, "SlotOffer | Each"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Each:
     workers: tuple[str, ...]
 
 
-def draft_of(run: LiveRun, known: Known, to: Offer | Each) -> Draft:
+def draft_of(run: LiveRun, known: CachedDefinition, to: SlotOffer | Each) -> Draft:
     """The assignment of a run."""
     definition = own(run, known.definition)
     one = None if isinstance(to, Each) else to.incarnation

@@ -21,9 +21,9 @@ from typing import Final
 from schedd.core.ids import SHARDS
 from schedd.core.runs.model import LiveRun
 from schedd.core.timers.catch_up_limits import LateLimits, Pace, Room
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
-from schedd.runtime.definition_cache import Catalogue
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
+from schedd.runtime.definition_cache import DefinitionCache
 from schedkit.clock import boottime
 
 AT_LEAST: Final = 0.1
@@ -40,9 +40,9 @@ class LateRuns:
     def __init__(
         self,
         limits: LateLimits,
-        board: Board,
-        catalogue: Catalogue,
-        workers: Workers,
+        board: RunIndex,
+        catalogue: DefinitionCache,
+        workers: WorkerRegistry,
         *,
         boot: Callable[[], float] = boottime,
     ) -> None:

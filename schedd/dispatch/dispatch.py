@@ -24,11 +24,11 @@ from datetime import timedelta
 from math import inf
 from typing import Final
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.core.dispatch.batch_size import BatchSize
-from schedd.core.dispatch.placement import Need, Offer, able, asked_by, need_of
+from schedd.core.dispatch.placement import Need, SlotOffer, able, asked_by, need_of
 from schedd.core.dispatch.priority_order import class_of, rank_of
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.dispatch.slot_index import Offers
 from schedd.core.events import Emit, Waiting
 from schedd.core.ids import JobId, RunId
@@ -38,13 +38,13 @@ from schedd.core.timers.pre_dispatch import armable, early_rank
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.assignment import Chosen
 from schedd.dispatch.catch_up_limits import LateRuns
-from schedd.dispatch.pool_limits import Pools
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers, no_demand
-from schedd.dispatch.workers.slot_index import Choice
+from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry, no_demand
+from schedd.dispatch.workers.slot_index import SlotReservation
 from schedd.ports import ClusterClock
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.sources.broadcasts import Broadcasts
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -71,14 +71,14 @@ class Dispatch:
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
-        workers: Workers,
+        board: RunIndex,
+        catalogue: DefinitionCache,
+        workers: WorkerRegistry,
         clock: ClusterClock,
-        brake: Brake,
+        brake: ClusterPause,
         broadcasts: Broadcasts,
         late: LateRuns,
-        pools: Pools,
+        pools: PoolLimits,
         assign: Assign,
         emit: Emit,
         passed: Callable[[LiveRun], None] = lambda _: None,
@@ -166,7 +166,9 @@ class Dispatch:
                 )
             )
 
-    async def _choose(self, choice: Choice) -> tuple[list[tuple[LiveRun, Known, Offer]], bool]:
+    async def _choose(
+        self, choice: SlotReservation
+    ) -> tuple[list[tuple[LiveRun, CachedDefinition, SlotOffer]], bool]:
         """Take runs off the queue in order, as far as the offers go; whether to go on at once.
 
         A run that no offer fits waits in the line of its need and holds nobody up. One that a scan
@@ -176,7 +178,7 @@ class Dispatch:
         await self._late.look()
         rooms = await self._pools.look(self._board.ready.pools())
         late, unsorted = self._late.room(), self._board.ready.unsorted_late
-        chosen: list[tuple[LiveRun, Known, Offer]] = []
+        chosen: list[tuple[LiveRun, CachedDefinition, SlotOffer]] = []
         taken: set[RunId] = set()
         seen = 0
         apart = len(self._board.ready) >= MANY and not self._left_room
@@ -236,7 +238,7 @@ class Dispatch:
                     self._early_size.took(len(chosen), boottime() - began)
         return bool(chosen) and len(self._board.early) > 0
 
-    async def _choose_early(self, choice: Choice) -> list[Chosen]:
+    async def _choose_early(self, choice: SlotReservation) -> list[Chosen]:
         offers = self._workers.offers()
         room = min(self._early_size.now, offers.slots)
         if not room or not self._board.early:
@@ -307,7 +309,7 @@ class Dispatch:
         running, timers = self._board.running, self._board.timers
         late, rooms = self._late.room(), self._pools.rooms
 
-        def heads(worker: Incarnation) -> list[Head]:
+        def heads(worker: Incarnation) -> list[QueueHead]:
             first = ready.heads(lambda need: need is None or able(worker, need), late, rooms)
             return first + early.heads(lambda need: able(worker, need))
 

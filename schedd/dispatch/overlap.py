@@ -25,11 +25,11 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Crowd, LiveRun
 from schedd.core.runs.overlap import LINED_UP, WAITS_LONG, policy_of
 from schedd.core.runs.records import Parted
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import ClusterClock, Nudges, OwnerStore
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 
 MOST_LOOKED_AT: Final = 500
 """Jobs that a scan looks at; the others have their turn in the next ones."""
@@ -40,14 +40,14 @@ Piled = Mapping[JobId, Sequence[LiveRun]]
 NONE_PILED: Final[Piled] = {}
 
 
-class Crowds:
+class OverlapEnforcer:
     """Keeps the runs of a job out of each other's way."""
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
-        workers: Workers,
+        board: RunIndex,
+        catalogue: DefinitionCache,
+        workers: WorkerRegistry,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
@@ -74,7 +74,7 @@ class Crowds:
     async def part(
         self,
         runs: Iterable[LiveRun],
-        known: Mapping[JobId, Known],
+        known: Mapping[JobId, CachedDefinition],
         piled: Piled = NONE_PILED,
     ) -> bool:
         """Judge the jobs of these runs, as far as they are lined up; whether runs became ready.
@@ -157,7 +157,7 @@ def _age(run: LiveRun) -> tuple[datetime, datetime, RunId]:
 
 
 def _ending(
-    line: Sequence[LiveRun] | None, known: Known, now: datetime
+    line: Sequence[LiveRun] | None, known: CachedDefinition, now: datetime
 ) -> tuple[RunId, ...] | None:
     """Return the runs at the head of the line that end by their definition; None: there is no line,
     or its head must end first.

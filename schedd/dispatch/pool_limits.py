@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection
 from typing import Final
 
-from schedd.core.runs.pools import PoolKey, Rooms, Standing
+from schedd.core.runs.pools import PoolKey, PoolUsage, Rooms
 from schedd.ports import OwnerStore
 from schedkit.clock import boottime
 from schedkit.records import dataclass
@@ -25,13 +25,13 @@ LONGEST_REST: Final = 0.1
 """Seconds."""
 
 
-NOWHERE: Final = Standing(limit=0, rate=None, paused=False, running=0, recent=0)
+NOWHERE: Final = PoolUsage(limit=0, rate=None, paused=False, running=0, recent=0)
 """Of a pool that isn't there, which no call leaves a job in."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    standing: Standing
+    standing: PoolUsage
     at: float
     ended: int
     """How many attempts had ended here by then."""
@@ -42,7 +42,7 @@ class _Seen:
         return math.inf if left is None else self.at + left.total_seconds()
 
 
-class Pools:
+class PoolLimits:
     """What is known of the pools whose runs wait here."""
 
     def __init__(

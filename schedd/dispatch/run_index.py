@@ -19,9 +19,9 @@ from datetime import datetime
 from typing import Final
 
 from schedd.cluster.ownership import Ownership
-from schedd.core.dispatch.blocked import HeldRuns
+from schedd.core.dispatch.blocked import BlockedRuns
 from schedd.core.dispatch.deferred_runs import may_wait_in_its_row
-from schedd.core.dispatch.dispatched_runs import Running
+from schedd.core.dispatch.dispatched_runs import DispatchedRuns
 from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.ready_queue import ReadyQueue
 from schedd.core.ids import JobId, RunId, ShardId, Token
@@ -29,7 +29,7 @@ from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.timers.due_index import Agenda
-from schedd.core.timers.pre_dispatch import NEVER, Ahead, EarlyRuns, may_go_early
+from schedd.core.timers.pre_dispatch import NEVER, EarlyRuns, Lookahead, may_go_early
 from schedd.timers.loaded_timers import Timers
 
 HERD: Final = 5_000
@@ -48,7 +48,7 @@ def _unknown(_: LiveRun) -> Need | None:
     return None
 
 
-class Board:
+class RunIndex:
     """The owned work of one tenure. `priority_of`: of a job, as far as it is known. `need_of`: of a
     run that is to be sorted at once, slots or not. `early_need_of`: of one that may be armed, as
     far as it is known.
@@ -60,7 +60,7 @@ class Board:
         priority_of: Callable[[JobId], Priority] = _medium,
         need_of: Callable[[LiveRun], Need | None] = _unknown,
         early_need_of: Callable[[LiveRun], Need | None] = _unknown,
-        ahead: Ahead = NEVER,
+        ahead: Lookahead = NEVER,
     ) -> None:
         self.ownership = ownership
         self.ahead = ahead
@@ -73,7 +73,7 @@ class Board:
         self.early = EarlyRuns()
         """Of these, those that may be handed out before they are ready."""
         self.ready = ReadyQueue()
-        self.running = Running()
+        self.running = DispatchedRuns()
         self.broadcasts: dict[RunId, LiveRun] = {}
         """Those that have begun; no worker has them."""
         self.ended = 0
@@ -93,7 +93,7 @@ class Board:
         """
         self._kept: dict[JobId, set[RunId]] = {}
         """Of what waits, that which isn't armed before another of its job is gone."""
-        self._held = HeldRuns()
+        self._held = BlockedRuns()
         self._judged: dict[JobId, int] = {}
         """Of jobs whose runs are being judged: how many went meanwhile."""
         ownership.listen(self._shards_changed)
@@ -285,7 +285,12 @@ class Board:
         """
         self.timers = Timers(self.ownership, self.ahead, self._priority_of)
         self.waiting, self.early = Agenda(), EarlyRuns()
-        self.ready, self.running, self._held, self._judged = ReadyQueue(), Running(), HeldRuns(), {}
+        self.ready, self.running, self._held, self._judged = (
+            ReadyQueue(),
+            DispatchedRuns(),
+            BlockedRuns(),
+            {},
+        )
         self.broadcasts, self._kept = {}, {}
         self.on_room = self.on_short = lambda: None
 

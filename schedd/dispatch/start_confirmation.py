@@ -16,7 +16,7 @@ MOST_ASKED: Final = 8
 """Workers about which a scan asks at most; the others have their turn in the next ones."""
 
 
-class Hearing:
+class StartConfirmation:
     """Asks the other members about workers that say nothing here, once each. A worker with a long
     run is asked about as long as it runs: a few of them must not keep the others from their turn.
     """

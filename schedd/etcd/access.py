@@ -40,7 +40,7 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class EtcdTls:
     """PEM files. `ca` None: the system's; `cert` and `key` where etcd asks for a client's."""
 
     ca: Path | None = None
@@ -83,7 +83,7 @@ class Login(NamedTuple):
 
 
 @dataclass(slots=True)
-class Access:
+class EtcdAccess:
     """Where etcd is and as whom to talk to it.
 
     `endpoints`: `host:port`, or `http://host:port`, or `https://host:port` (with `tls` only).
@@ -91,7 +91,7 @@ class Access:
     """
 
     endpoints: tuple[str, ...]
-    tls: Tls | None = None
+    tls: EtcdTls | None = None
     user: InitVar[str | None] = None
     password: InitVar[str | None] = None
     login: Login | None = field(init=False, repr=False)

@@ -16,8 +16,8 @@ from typing import Final
 from schedd.core.cluster.coordination import (
     NO_LEASE,
     Compare,
+    CoordinationEntry,
     Delete,
-    Entry,
     Followed,
     Lease,
     LeaseId,
@@ -29,9 +29,9 @@ from schedd.core.cluster.coordination import (
 )
 from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.codec import Codec
-from schedd.etcd.connection import Connection
+from schedd.etcd.connection import EtcdConnection
 from schedd.etcd.errors import LeaseGone, RevisionGone
 from schedd.etcd.follow import follow
 from schedd.etcd.last_answer import Silence
@@ -77,9 +77,9 @@ class EtcdClient:
     """
 
     def __init__(
-        self, access: Access, *, deadline: float, root: str = "schedd/", emit: Emit = unheard
+        self, access: EtcdAccess, *, deadline: float, root: str = "schedd/", emit: Emit = unheard
     ) -> None:
-        self._connection = Connection(access, deadline=deadline, emit=emit)
+        self._connection = EtcdConnection(access, deadline=deadline, emit=emit)
         self.emit = emit
         self._codec = Codec(root)
 
@@ -103,7 +103,7 @@ class EtcdClient:
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> CoordinationEntry | None:
         """The key's entry as of now."""
         reply = await self._connection.call(RANGE, wire.RangeRequest(key=self._codec.key(key)))
         return self._codec.entry(reply.kvs[0]) if reply.kvs else None
@@ -228,7 +228,7 @@ class EtcdClient:
 
 @asynccontextmanager
 async def connect(
-    access: Access, *, deadline: float, root: str = "schedd/", emit: Emit = unheard
+    access: EtcdAccess, *, deadline: float, root: str = "schedd/", emit: Emit = unheard
 ) -> AsyncIterator[EtcdClient]:
     """A client for the time of the block. Connections are made when first used."""
     client = EtcdClient(access, deadline=deadline, root=root, emit=emit)

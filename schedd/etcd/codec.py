@@ -14,9 +14,9 @@ from typing import Final
 
 from schedd.core.cluster.coordination import (
     Compare,
+    CoordinationEntry,
     Delete,
     DeletePrefix,
-    Entry,
     Field,
     Get,
     LeaseId,
@@ -69,9 +69,9 @@ class Codec:
         start = self.key(prefix)
         return start or b"\0", end_of(start)
 
-    def entry(self, kv: wire.KeyValue) -> Entry:
+    def entry(self, kv: wire.KeyValue) -> CoordinationEntry:
         """The entry that a message holds."""
-        return Entry(
+        return CoordinationEntry(
             key=self.name(kv.key),
             value=kv.value,
             create_revision=Revision(kv.create_revision),
@@ -100,7 +100,7 @@ class Codec:
             deleted=sum(each.response_delete_range.deleted for each in reply.responses),
         )
 
-    def _read(self, responses: Sequence[wire.ResponseOp]) -> tuple[Entry | None, ...]:
+    def _read(self, responses: Sequence[wire.ResponseOp]) -> tuple[CoordinationEntry | None, ...]:
         found = (each.response_range.kvs for each in responses if each.HasField("response_range"))
         return tuple(self.entry(kvs[0]) if kvs else None for kvs in found)
 

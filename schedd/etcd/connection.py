@@ -31,12 +31,19 @@ from grpc import ChannelConnectivity
 
 from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
-from schedd.etcd.access import CHANNEL_OPTIONS, Access, Login, metadata
+from schedd.etcd.access import CHANNEL_OPTIONS, EtcdAccess, Login, metadata
 from schedd.etcd.endpoint_rotation import Ring
-from schedd.etcd.errors import CallFailed, Failure, LoginBackoff, Remedy, RightsOff, judge
+from schedd.etcd.errors import (
+    EtcdCallFailed,
+    EtcdFailure,
+    EtcdRemedy,
+    LoginBackoff,
+    RightsOff,
+    judge,
+)
 from schedd.etcd.last_answer import Silence
-from schedd.etcd.methods import AUTHENTICATE, Method
-from schedd.etcd.stream import Stream
+from schedd.etcd.methods import AUTHENTICATE, EtcdMethod
+from schedd.etcd.stream import EtcdStream
 from schedkit.errors import Rejected, ScheddError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -50,13 +57,13 @@ _Metadata: TypeAlias = tuple[tuple[str, str], ...]
 _HOPELESS: Final = (ChannelConnectivity.TRANSIENT_FAILURE, ChannelConnectivity.SHUTDOWN)
 
 
-class Connection:
+class EtcdConnection:
     """Channels to all endpoints, made when first used. Belongs to one event loop.
 
     `deadline`: seconds for each call. `emit` is told how long each took.
     """
 
-    def __init__(self, access: Access, *, deadline: float, emit: Emit = unheard) -> None:
+    def __init__(self, access: EtcdAccess, *, deadline: float, emit: Emit = unheard) -> None:
         self.deadline = deadline
         self.silence = Silence()
         self.on_rejected: Callable[[Rejected], None] = lambda _: None
@@ -83,7 +90,7 @@ class Connection:
         for channel in channels:
             await channel.close()
 
-    async def call(self, method: Method[RequestT, ReplyT], request: RequestT) -> ReplyT:
+    async def call(self, method: EtcdMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
         """Send the request to an endpoint that works; the reply.
 
         Raises:
@@ -94,7 +101,7 @@ class Connection:
         return await self._over(_One(method, request))
 
     async def call_each(
-        self, method: Method[RequestT, ReplyT], requests: Sequence[RequestT]
+        self, method: EtcdMethod[RequestT, ReplyT], requests: Sequence[RequestT]
     ) -> list[ReplyT]:
         """As `call`, of many requests on one stream; a reply to each, in their order."""
         return await self._over(_Each(method, requests))
@@ -118,14 +125,14 @@ class Connection:
                 continue
             try:
                 return await self._send(position, what, clock)
-            except CallFailed as failed:
+            except EtcdCallFailed as failed:
                 told = self._note(position, failed.failure)
-                if failed.failure.remedy is not Remedy.ELSEWHERE:
+                if failed.failure.remedy is not EtcdRemedy.ELSEWHERE:
                     raise told from failed.__cause__
         raise told or Unavailable("etcd: no endpoint answers")
 
     async def call_one(
-        self, position: int, method: Method[RequestT, ReplyT], request: RequestT
+        self, position: int, method: EtcdMethod[RequestT, ReplyT], request: RequestT
     ) -> ReplyT:
         """As `call`, but of this endpoint and no other."""
         clock = _Clock(self.deadline)
@@ -133,10 +140,10 @@ class Connection:
             raise self._unreachable(position)
         try:
             return await self._send(position, _One(method, request), clock)
-        except CallFailed as failed:
+        except EtcdCallFailed as failed:
             raise failed.failure.error from failed.__cause__
 
-    async def open(self, method: Method[RequestT, ReplyT]) -> Stream[RequestT, ReplyT]:
+    async def open(self, method: EtcdMethod[RequestT, ReplyT]) -> EtcdStream[RequestT, ReplyT]:
         """A stream to the first endpoint that connects; the caller closes it.
 
         Raises:
@@ -150,15 +157,15 @@ class Connection:
                 continue
             try:
                 token = await self._current_token(position, clock)
-            except CallFailed as failed:
+            except EtcdCallFailed as failed:
                 raise self._note(position, failed.failure) from failed.__cause__
             stub = self._channel(position).stream_stream(
                 method.path, request_serializer=method.encode, response_deserializer=method.decode
             )
-            return Stream(stub(metadata=metadata(token)), self.deadline, position)
+            return EtcdStream(stub(metadata=metadata(token)), self.deadline, position)
         raise Unavailable("etcd: no endpoint connects")
 
-    def distrust(self, stream: Stream[RequestT, ReplyT]) -> None:
+    def distrust(self, stream: EtcdStream[RequestT, ReplyT]) -> None:
         """The stream's endpoint doesn't serve it: begin with the next one, and a new token."""
         self._ring.failed(stream.position)
         self._token = None
@@ -176,7 +183,7 @@ class Connection:
             self._channels.pop(position, None)  # not closed: others may still wait on it
         return Unavailable(f"etcd: no connection to {self.targets[position]}")
 
-    def _note(self, position: int, failure: Failure) -> ScheddError:
+    def _note(self, position: int, failure: EtcdFailure) -> ScheddError:
         if failure.distrust:
             log.info("etcd endpoint %s left: %s", self.targets[position], failure.error)
             self._ring.failed(position)
@@ -213,8 +220,8 @@ class Connection:
         token = await self._current_token(position, clock)
         try:
             return await self._send_once(position, what, clock, token)
-        except CallFailed as failed:
-            if token is None or failed.failure.remedy is not Remedy.TOKEN:
+        except EtcdCallFailed as failed:
+            if token is None or failed.failure.remedy is not EtcdRemedy.TOKEN:
                 raise
         token = await self._current_token(position, clock, stale=token)
         return await self._send_once(position, what, clock, token)
@@ -226,7 +233,7 @@ class Connection:
             return await what.send(self._channel(position), clock.left(), metadata(token))
         except grpc.aio.AioRpcError as error:
             failure = judge(error.code(), error.details() or "", writes=what.method.writes)
-            raise CallFailed(failure) from error
+            raise EtcdCallFailed(failure) from error
 
     # ── tokens ───────────────────────────────────────────────────────────────────────────────
 
@@ -255,7 +262,7 @@ class Connection:
             reply: wire.AuthenticateResponse = await self._send_once(
                 position, _One(AUTHENTICATE, request), clock, token=None
             )
-        except CallFailed as failed:
+        except EtcdCallFailed as failed:
             if not isinstance(failed.failure.error, RightsOff):
                 self._backoff.failed(failed, login)
                 raise
@@ -268,7 +275,7 @@ class _What(Protocol[T_co]):
     """What is to be sent, and how it is answered."""
 
     @property
-    def method(self) -> Method[Any, Any]: ...
+    def method(self) -> EtcdMethod[Any, Any]: ...
 
     async def send(
         self, channel: grpc.aio.Channel, timeout: float, metadata: _Metadata
@@ -279,7 +286,7 @@ class _What(Protocol[T_co]):
 class _One(Generic[RequestT, ReplyT]):
     """A request."""
 
-    method: Method[RequestT, ReplyT]
+    method: EtcdMethod[RequestT, ReplyT]
     request: RequestT
 
     async def send(self, channel: grpc.aio.Channel, timeout: float, metadata: _Metadata) -> ReplyT:
@@ -295,7 +302,7 @@ class _One(Generic[RequestT, ReplyT]):
 class _Each(Generic[RequestT, ReplyT]):
     """Requests of one stream. A reply to each is awaited, or the stream ends with an error."""
 
-    method: Method[RequestT, ReplyT]
+    method: EtcdMethod[RequestT, ReplyT]
     requests: Sequence[RequestT]
 
     async def send(

@@ -53,11 +53,11 @@ class RightsOff(AccessDenied):
     """A user was configured, but this etcd checks no rights."""
 
 
-class Refused(Fault):
+class EtcdRefused(Fault):
     """etcd calls the request invalid: we built it wrong."""
 
 
-class Remedy(enum.Enum):
+class EtcdRemedy(enum.Enum):
     """What the connection may still do within the deadline of the same call."""
 
     NONE = "tell the caller"
@@ -66,21 +66,21 @@ class Remedy(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class EtcdFailure:
     """A status of etcd, judged.
 
     `distrust`: the endpoint itself is suspect, so that later calls should go to another one.
     """
 
     error: ScheddError
-    remedy: Remedy
+    remedy: EtcdRemedy
     distrust: bool
 
 
-class CallFailed(Exception):
+class EtcdCallFailed(Exception):
     """One sending failed; carries what that means. Between our own modules only."""
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: EtcdFailure) -> None:
         super().__init__(str(failure.error))
         self.failure = failure
 
@@ -97,24 +97,26 @@ class LoginBackoff:
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
-        self._rejected: CallFailed | None = None
+        self._rejected: EtcdCallFailed | None = None
         self._login: Login | None = None
         self._until = 0.0
 
     def check(self, login: Login) -> None:
         """Raise the last failure of this login while it is younger than `WAIT` seconds."""
         if self._rejected is not None and self._login == login and self._clock() < self._until:
-            raise CallFailed(self._rejected.failure)
+            raise EtcdCallFailed(self._rejected.failure)
 
     def timed_out(self, login: Login) -> None:
         """Remember that this login got no answer within a call's deadline."""
-        silent = Failure(Unavailable("etcd: a login timed out"), Remedy.NONE, distrust=False)
-        self.failed(CallFailed(silent), login)
+        silent = EtcdFailure(
+            Unavailable("etcd: a login timed out"), EtcdRemedy.NONE, distrust=False
+        )
+        self.failed(EtcdCallFailed(silent), login)
 
-    def failed(self, failed: CallFailed, login: Login) -> None:
+    def failed(self, failed: EtcdCallFailed, login: Login) -> None:
         """Remember a login that etcd rejected, or didn't answer in time."""
         failure = failed.failure
-        spent = isinstance(failure.error, Unavailable) and failure.remedy is Remedy.NONE
+        spent = isinstance(failure.error, Unavailable) and failure.remedy is EtcdRemedy.NONE
         if isinstance(failure.error, AccessDenied) or spent:
             self._rejected, self._login = failed, login
             self._until = self._clock() + self.WAIT
@@ -156,22 +158,22 @@ _NOT_APPLIED: Final = (
 )
 
 
-def judge(code: StatusCode, details: str, *, writes: bool) -> Failure:
+def judge(code: StatusCode, details: str, *, writes: bool) -> EtcdFailure:
     """What a failed call means. `writes`: a second sending of the request could do harm."""
     words = details or code.name
     told = f"etcd: {words}"
     if code is StatusCode.UNAUTHENTICATED or details.endswith(_STALE_TOKEN):
-        return Failure(_denied(words), Remedy.TOKEN, distrust=False)
+        return EtcdFailure(_denied(words), EtcdRemedy.TOKEN, distrust=False)
     if details.endswith("authentication is not enabled"):
         off = RightsOff("auth_disabled", f"etcd checks no users: {words}", _LOGIN_REMEDY)
-        return Failure(off, Remedy.NONE, distrust=False)
+        return EtcdFailure(off, EtcdRemedy.NONE, distrust=False)
     if code is StatusCode.PERMISSION_DENIED or "authentication failed" in details:
-        return Failure(_denied(words), Remedy.NONE, distrust=False)
+        return EtcdFailure(_denied(words), EtcdRemedy.NONE, distrust=False)
     if details.startswith(_NOT_APPLIED):
-        return Failure(Unavailable(told), Remedy.ELSEWHERE, distrust=True)
+        return EtcdFailure(Unavailable(told), EtcdRemedy.ELSEWHERE, distrust=True)
     if code in _AWAY:
         return _away(code, told, writes=writes)
-    return Failure(_answered(code, details, told), Remedy.NONE, distrust=False)
+    return EtcdFailure(_answered(code, details, told), EtcdRemedy.NONE, distrust=False)
 
 
 def _denied(words: str) -> AccessDenied:
@@ -183,12 +185,14 @@ def _denied(words: str) -> AccessDenied:
     return AccessDenied("login_rejected", f"etcd rejects the login: {words}", _LOGIN_REMEDY)
 
 
-def _away(code: StatusCode, told: str, *, writes: bool) -> Failure:
+def _away(code: StatusCode, told: str, *, writes: bool) -> EtcdFailure:
     if writes:
         unknown = OutcomeUnknown(f"{told} (the request may have been applied)")
-        return Failure(unknown, Remedy.NONE, distrust=True)
+        return EtcdFailure(unknown, EtcdRemedy.NONE, distrust=True)
     spent = code is StatusCode.DEADLINE_EXCEEDED
-    return Failure(Unavailable(told), Remedy.NONE if spent else Remedy.ELSEWHERE, distrust=True)
+    return EtcdFailure(
+        Unavailable(told), EtcdRemedy.NONE if spent else EtcdRemedy.ELSEWHERE, distrust=True
+    )
 
 
 def _answered(code: StatusCode, details: str, told: str) -> ScheddError:
@@ -199,5 +203,5 @@ def _answered(code: StatusCode, details: str, told: str) -> ScheddError:
     if "mvcc: required revision" in details:
         return RevisionGone(told)
     if code is StatusCode.INVALID_ARGUMENT and not details.endswith(_LIMITS):
-        return Refused(told)
+        return EtcdRefused(told)
     return Unavailable(f"{told} ({code.name})")

@@ -28,25 +28,25 @@ from typing import Final, NoReturn, TypeAlias
 from schedd.core.cluster.coordination import NOTHING_DELETED, Followed, Listing, Revision
 from schedd.etcd import wire_pb2 as wire
 from schedd.etcd.codec import Codec
-from schedd.etcd.connection import Connection
+from schedd.etcd.connection import EtcdConnection
 from schedd.etcd.errors import RevisionGone
 from schedd.etcd.methods import WATCH
 from schedd.etcd.mirror import Change, Changed, Doubt, Mirror, Removed
-from schedd.etcd.stream import Stream
+from schedd.etcd.stream import EtcdStream
 from schedkit.backoff import Backoff
 from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
 List: TypeAlias = Callable[[str], Awaitable[Listing]]
-WatchStream: TypeAlias = Stream[wire.WatchRequest, wire.WatchResponse]
+WatchStream: TypeAlias = EtcdStream[wire.WatchRequest, wire.WatchResponse]
 
 _RECONCILE_EVERY: Final = 60.0
 """Seconds after which the state is listed again though nothing looks wrong."""
 
 
 async def follow(
-    connection: Connection, codec: Codec, list_: List, prefix: str
+    connection: EtcdConnection, codec: Codec, list_: List, prefix: str
 ) -> AsyncIterator[Followed]:
     """See `EtcdClient.follow`."""
     follower = Follower(connection, codec, list_, prefix)
@@ -68,7 +68,7 @@ async def follow(
 class Follower:
     """Keeps `newest` up to date; sets `news` whenever it changed."""
 
-    def __init__(self, connection: Connection, codec: Codec, list_: List, prefix: str) -> None:
+    def __init__(self, connection: EtcdConnection, codec: Codec, list_: List, prefix: str) -> None:
         self.newest: Followed | None = None
         self.news = asyncio.Event()
         self._connection = connection

@@ -15,11 +15,18 @@ from google.protobuf.message import Message
 from schedd.core.cluster.coordination import LeaseId
 from schedd.core.events import Emit, unheard
 from schedd.etcd import wire_pb2 as wire
-from schedd.etcd.access import CHANNEL_OPTIONS, Access, Login, metadata
+from schedd.etcd.access import CHANNEL_OPTIONS, EtcdAccess, Login, metadata
 from schedd.etcd.endpoint_rotation import Ring
-from schedd.etcd.errors import CallFailed, Failure, LoginBackoff, Remedy, RightsOff, judge
+from schedd.etcd.errors import (
+    EtcdCallFailed,
+    EtcdFailure,
+    EtcdRemedy,
+    LoginBackoff,
+    RightsOff,
+    judge,
+)
 from schedd.etcd.last_answer import Silence
-from schedd.etcd.methods import AUTHENTICATE, LEASE_KEEP_ALIVE, Method
+from schedd.etcd.methods import AUTHENTICATE, LEASE_KEEP_ALIVE, EtcdMethod
 from schedkit.clock import boottime
 from schedkit.errors import ScheddError, Unavailable
 
@@ -35,7 +42,7 @@ class Lifeline:
     """
 
     def __init__(
-        self, access: Access, silence: Silence, *, deadline: float, emit: Emit = unheard
+        self, access: EtcdAccess, silence: Silence, *, deadline: float, emit: Emit = unheard
     ) -> None:
         self._silence = silence
         self._emit = emit
@@ -61,11 +68,11 @@ class Lifeline:
         for position in self._ring.round():
             try:
                 return self._keepalive(position, lease, ends)
-            except CallFailed as failed:
+            except EtcdCallFailed as failed:
                 told = failed.failure.error
                 if failed.failure.distrust:
                     self._leave(position)
-                if failed.failure.remedy is not Remedy.ELSEWHERE:
+                if failed.failure.remedy is not EtcdRemedy.ELSEWHERE:
                     raise told from failed.__cause__
         raise told or Unavailable("etcd: no endpoint answers")
 
@@ -85,8 +92,8 @@ class Lifeline:
             self._token = self._authenticate(login, position, ends)
         try:
             return self._send(position, LEASE_KEEP_ALIVE, request, ends).ttl
-        except CallFailed as failed:
-            if login is None or failed.failure.remedy is not Remedy.TOKEN:
+        except EtcdCallFailed as failed:
+            if login is None or failed.failure.remedy is not EtcdRemedy.TOKEN:
                 raise
         self._token = self._authenticate(login, position, ends)
         return self._send(position, LEASE_KEEP_ALIVE, request, ends).ttl
@@ -97,14 +104,14 @@ class Lifeline:
         self._token = None
         try:
             return self._send(position, AUTHENTICATE, request, ends).token
-        except CallFailed as failed:
+        except EtcdCallFailed as failed:
             if not isinstance(failed.failure.error, RightsOff):
                 self._backoff.failed(failed, login)
                 raise
             return ""
 
     def _send(
-        self, position: int, method: Method[RequestT, ReplyT], request: RequestT, ends: float
+        self, position: int, method: EtcdMethod[RequestT, ReplyT], request: RequestT, ends: float
     ) -> ReplyT:
         stub = self._channel(position).unary_unary(
             method.path, request_serializer=method.encode, response_deserializer=method.decode
@@ -113,7 +120,7 @@ class Lifeline:
             left = max(0.001, ends - boottime())
             return stub(request, timeout=left, metadata=metadata(self._token))
         except grpc.RpcError as error:
-            raise CallFailed(_judged(error)) from error
+            raise EtcdCallFailed(_judged(error)) from error
 
     def _channel(self, position: int) -> grpc.Channel:
         channel = self._channels.get(position)
@@ -128,6 +135,6 @@ class Lifeline:
         return grpc.secure_channel(target, tls.credentials(), options=CHANNEL_OPTIONS)
 
 
-def _judged(error: grpc.RpcError) -> Failure:
+def _judged(error: grpc.RpcError) -> EtcdFailure:
     assert isinstance(error, grpc.Call)  # so it is for every call that was made
     return judge(error.code(), error.details() or "", writes=False)

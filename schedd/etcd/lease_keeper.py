@@ -24,10 +24,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from schedd.core.cluster.coordination import Lease
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient
 from schedd.etcd.keepalive_connection import Lifeline
-from schedd.etcd.lease_trust import Loss, Send, Timings, Trust, Wait
+from schedd.etcd.lease_trust import LeaseLoss, LeaseTrust, LeaseWait, Send, Timings
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.lease_margin import Slack
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 _BEAT_EVERY: Final = 0.5
 
 
-class LeaseKeeper:
+class EtcdLeaseKeeper:
     """The trust in one lease. Made by `keep_lease`."""
 
-    def __init__(self, lease: Lease, trust: Trust, lifeline: Lifeline, slack: Slack) -> None:
+    def __init__(self, lease: Lease, trust: LeaseTrust, lifeline: Lifeline, slack: Slack) -> None:
         self.lease = lease
         self._trust = trust
         self._lifeline = lifeline
@@ -61,7 +61,7 @@ class LeaseKeeper:
         return self._trust.until
 
     @property
-    def loss(self) -> Loss | None:
+    def loss(self) -> LeaseLoss | None:
         """Why the lease is no longer trusted; None while it is, or while nobody has looked."""
         return self._trust.loss
 
@@ -70,7 +70,7 @@ class LeaseKeeper:
         with self._lock:
             return self._trust.holds(boottime())
 
-    async def until_lost(self) -> Loss:
+    async def until_lost(self) -> LeaseLoss:
         """Wait until the lease is lost, and say why; returns the moment trust ends."""
         while self.trusted():
             with suppress(TimeoutError):
@@ -122,12 +122,12 @@ class LeaseKeeper:
         with self._lock:
             step = self._trust.step(boottime())
         match step:
-            case Wait(seconds):
+            case LeaseWait(seconds):
                 self._nudge.wait(seconds)
                 self._nudge.clear()
             case Send():
                 self._send()
-            case Loss():
+            case LeaseLoss():
                 log.warning("lease %x lost: %s", self.lease.id, step.value)
                 return False
         return True
@@ -155,8 +155,8 @@ class LeaseKeeper:
 
 @asynccontextmanager
 async def keep_lease(
-    client: EtcdClient, access: Access, *, ttl: int, deadline: float, slack: Slack | None = None
-) -> AsyncIterator[LeaseKeeper]:
+    client: EtcdClient, access: EtcdAccess, *, ttl: int, deadline: float, slack: Slack | None = None
+) -> AsyncIterator[EtcdLeaseKeeper]:
     """A lease that is kept alive for the time of the block, and revoked after it.
 
     `ttl` and `deadline` in seconds; the granted TTL may be greater (`keeper.lease.ttl`). `slack`
@@ -169,11 +169,11 @@ async def keep_lease(
     Timings(ttl).check(deadline)
     sent = boottime()
     lease = await client.grant(ttl)
-    trust = Trust(lease.ttl, deadline=deadline, sent=sent)
+    trust = LeaseTrust(lease.ttl, deadline=deadline, sent=sent)
     slack = slack or Slack()
     slack.renewed(trust.until, lease.ttl)
     lifeline = Lifeline(access, client.silence, deadline=deadline, emit=client.emit)
-    keeper = LeaseKeeper(lease, trust, lifeline, slack)
+    keeper = EtcdLeaseKeeper(lease, trust, lifeline, slack)
     keeper.start()
     try:
         yield keeper

@@ -24,7 +24,7 @@ from typing import TypeAlias
 from schedkit.errors import Misconfigured
 
 
-class Loss(enum.Enum):
+class LeaseLoss(enum.Enum):
     """Why a lease is no longer trusted."""
 
     EXPIRED = "etcd has ended the lease"
@@ -33,7 +33,7 @@ class Loss(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class LeaseWait:
     """Nothing to do for `seconds`, unless there is a beat first."""
 
     seconds: float
@@ -44,7 +44,7 @@ class Send:
     """A keepalive is due now."""
 
 
-Step: TypeAlias = Wait | Send | Loss
+Step: TypeAlias = LeaseWait | Send | LeaseLoss
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Timings:
             )
 
 
-class Trust:
+class LeaseTrust:
     """The trust in one lease, granted at `sent` for `ttl` seconds."""
 
     def __init__(self, ttl: float, *, deadline: float, sent: float) -> None:
@@ -85,7 +85,7 @@ class Trust:
         self._timings.check(deadline)
         self._retry = deadline / 2
         self.until = sent + ttl - self._timings.margin
-        self.loss: Loss | None = None
+        self.loss: LeaseLoss | None = None
         self._due = sent + self._timings.interval
         self._beat = sent
         self._held = False
@@ -99,7 +99,7 @@ class Trust:
     def holds(self, now: float) -> bool:
         """Whether the lease is trusted. Once False, always False."""
         if self.loss is None and now >= self.until:
-            self.loss = Loss.HUNG if self._hung(now) else Loss.UNANSWERED
+            self.loss = LeaseLoss.HUNG if self._hung(now) else LeaseLoss.UNANSWERED
         return self.loss is None
 
     def step(self, now: float) -> Step:
@@ -108,16 +108,16 @@ class Trust:
             assert self.loss is not None
             return self.loss
         if now < self._due:
-            return Wait(min(self._due, self.until) - now)
+            return LeaseWait(min(self._due, self.until) - now)
         self._held = self._hung(now)
-        return Wait(self.until - now) if self._held else Send()
+        return LeaseWait(self.until - now) if self._held else Send()
 
     def renewed(self, sent: float, ttl: float, now: float) -> None:
         """A keepalive sent at `sent` was answered with `ttl`; 0: the lease is gone."""
         if not self.holds(now):
             return
         if ttl <= 0:
-            self.loss = Loss.EXPIRED
+            self.loss = LeaseLoss.EXPIRED
             return
         self._timings = Timings(ttl)
         self.until = max(self.until, sent + ttl - self._timings.margin)
@@ -129,7 +129,7 @@ class Trust:
 
     def give_up(self) -> None:
         """Nobody sends keepalives any more: what isn't lost yet is lost now."""
-        self.loss = self.loss or Loss.UNANSWERED
+        self.loss = self.loss or LeaseLoss.UNANSWERED
 
     def _hung(self, now: float) -> bool:
         return now - self._beat > self._timings.interval

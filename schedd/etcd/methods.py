@@ -19,7 +19,7 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Method(Generic[RequestT, ReplyT]):
+class EtcdMethod(Generic[RequestT, ReplyT]):
     """One call of etcd. `writes`: applied twice, it would not be as if applied once."""
 
     path: str
@@ -35,8 +35,8 @@ class Method(Generic[RequestT, ReplyT]):
 
 def _method(
     path: str, request: type[RequestT], reply: type[ReplyT], *, writes: bool = False
-) -> Method[RequestT, ReplyT]:
-    return Method(path, request.SerializeToString, reply.FromString, writes)
+) -> EtcdMethod[RequestT, ReplyT]:
+    return EtcdMethod(path, request.SerializeToString, reply.FromString, writes)
 
 
 RANGE: Final = _method("/etcdserverpb.KV/Range", wire.RangeRequest, wire.RangeResponse)

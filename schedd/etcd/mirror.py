@@ -20,14 +20,20 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeAlias
 
-from schedd.core.cluster.coordination import NOTHING_DELETED, Entry, Followed, Listing, Revision
+from schedd.core.cluster.coordination import (
+    NOTHING_DELETED,
+    CoordinationEntry,
+    Followed,
+    Listing,
+    Revision,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
     """The key was written."""
 
-    entry: Entry
+    entry: CoordinationEntry
 
     @property
     def revision(self) -> Revision:

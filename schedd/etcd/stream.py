@@ -23,7 +23,7 @@ RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT", bound=Message)
 
 
-class Stream(Generic[RequestT, ReplyT]):
+class EtcdStream(Generic[RequestT, ReplyT]):
     """An open stream. `position`: its endpoint's, among the connection's targets."""
 
     def __init__(

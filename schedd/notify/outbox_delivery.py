@@ -24,20 +24,20 @@ from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.events import Emit, NotificationsExpired, NotificationsWait, Notified
 from schedd.core.ids import JobId
 from schedd.core.jobs.notifications import (
-    Kind,
+    DeliveryOutcome,
     Notice,
     Notification,
-    Settled,
-    Waits,
-    Way,
+    NotificationChannel,
+    NotificationKind,
+    PendingNotification,
     settled,
     target,
 )
 from schedd.core.jobs.receiver_limits import AT_ONCE, Receivers
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, NotificationStore, Sender
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.clock import boottime
 from schedkit.records import replace
 from schedkit.set_aside import set_aside
@@ -51,15 +51,15 @@ SOONEST: Final = 0.05
 COUNT_EVERY: Final = 10.0
 
 
-class Notifications:
+class OutboxDelivery:
     """The loop that delivers, and the tasks in which it does."""
 
     name: Final = "notifications"
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
+        board: RunIndex,
+        catalogue: DefinitionCache,
         store: NotificationStore,
         transactor: Transactor,
         clock: ClusterClock,
@@ -75,11 +75,11 @@ class Notifications:
         self._emit = emit
         self._group: asyncio.TaskGroup | None = None
         self._receivers = Receivers()
-        self._under_way: dict[tuple[UUID, Way], str] = {}
+        self._under_way: dict[tuple[UUID, NotificationChannel], str] = {}
         """Tries that aren't settled, with their targets."""
-        self._busy: dict[tuple[JobId, Way], str] = {}
+        self._busy: dict[tuple[JobId, NotificationChannel], str] = {}
         """Whose targets have enough to do."""
-        self._answers: list[Settled] = []
+        self._answers: list[DeliveryOutcome] = []
         self._count_at = 0.0
         self._loop = Loop(self.name, self.step, interval=LOOK_EVERY)
 
@@ -109,9 +109,11 @@ class Notifications:
         await asyncio.sleep(SOONEST)  # a wake comes with each answer
         return 0.0 if chosen or len(self._busy) > busy else LOOK_EVERY
 
-    def _chosen(self, waiting: Sequence[Waits], known: Mapping[JobId, Known]) -> list[Waits]:
+    def _chosen(
+        self, waiting: Sequence[PendingNotification], known: Mapping[JobId, CachedDefinition]
+    ) -> list[PendingNotification]:
         """Those whose targets have room; the others are busy."""
-        chosen: list[Waits] = []
+        chosen: list[PendingNotification] = []
         receivers = self._receivers.copy()
         for one in waiting:
             if (one.notification_id, one.way) in self._under_way:
@@ -125,7 +127,9 @@ class Notifications:
                 self._busy[one.job_id, one.way] = to
         return chosen
 
-    async def _begin(self, chosen: Sequence[Waits], known: Mapping[JobId, Known]) -> None:
+    async def _begin(
+        self, chosen: Sequence[PendingNotification], known: Mapping[JobId, CachedDefinition]
+    ) -> None:
         answers = await self._transactor.by_lane(chosen, self._store.claim)
         claimed = [one for each in answers if not isinstance(each, Failed) for one in each]
         assert self._group is not None, "it runs within its group"
@@ -141,7 +145,7 @@ class Notifications:
             if isinstance(each, Failed):
                 raise each.error
 
-    async def _try(self, one: Notification, entry: Known | None) -> None:
+    async def _try(self, one: Notification, entry: CachedDefinition | None) -> None:
         error = "the definition of its job can't be read here"
         if entry is not None:
             notice = _notice(entry, one.kind, one.way)
@@ -185,7 +189,7 @@ class Notifications:
             self._emit(NotificationsWait(await self._store.counted(shards)))
 
 
-def _asked(one: Waits, entry: Known) -> Waits:
+def _asked(one: PendingNotification, entry: CachedDefinition) -> PendingNotification:
     """With what is known of whom to tell: by other ways than its own if that isn't named."""
     notices = entry.definition.notices
     notice = None if notices is None else notices.of(one.kind)
@@ -193,13 +197,15 @@ def _asked(one: Waits, entry: Known) -> Waits:
     return replace(one, generation=entry.definition.generation, instead=ways)
 
 
-def _notice(entry: Known, kind: Kind, way: Way) -> Notice | None:
+def _notice(
+    entry: CachedDefinition, kind: NotificationKind, way: NotificationChannel
+) -> Notice | None:
     """Whom the job wants told of this by this way."""
     notices = entry.definition.notices
     notice = None if notices is None else notices.of(kind)
     return notice if notice is not None and way in notice.ways else None
 
 
-def _target_of(entry: Known | None, one: Waits | Notification) -> str:
+def _target_of(entry: CachedDefinition | None, one: PendingNotification | Notification) -> str:
     notice = None if entry is None else _notice(entry, one.kind, one.way)
     return "" if notice is None else target(notice, one.way)

@@ -8,16 +8,16 @@ from typing import Protocol
 
 from schedd.core.ids import BackfillId, JobId
 from schedd.core.runs.model import AuditEntry, LiveRun
-from schedd.core.runs.records import Conflict, Idempotency
+from schedd.core.runs.records import Idempotency, StoreConflict
 from schedd.core.runs.run_records import RunRecord
-from schedd.core.timers.backfill import Plan, Wish
+from schedd.core.timers.backfill import BackfillRequest, BackfillSelection
 from schedd.core.timers.backfill_records import Backfilled, BackfillRecord
 
 
 class BackfillStore(Protocol):
     """Backfills as people see them; their runs are made by their jobs' owners (`OwnerStore`)."""
 
-    async def plan(self, job_id: JobId, wish: Wish) -> Plan:
+    async def plan(self, job_id: JobId, wish: BackfillRequest) -> BackfillSelection:
         """What it would run now, and what it would leave out; nothing is stored."""
         ...
 
@@ -25,12 +25,12 @@ class BackfillStore(Protocol):
         self,
         job_id: JobId,
         seen_generation: int,
-        wish: Wish,
+        wish: BackfillRequest,
         idempotency: Idempotency | None,
         audit: AuditEntry,
-    ) -> Backfilled | Conflict | None:
+    ) -> Backfilled | StoreConflict | None:
         """Store it with the instants that are chosen now. The same idempotency key and digest give
-        the one of then. `Conflict`: the job isn't at that generation; None: it is deleted.
+        the one of then. `StoreConflict`: the job isn't at that generation; None: it is deleted.
         """
         ...
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from schedd.core.ids import JobId, RunId
-from schedd.core.runs.change_stream import Change, Cursor, Missed, News, Scope
+from schedd.core.runs.change_stream import Change, Cursor, MissedChanges, News, Scope
 
 
 class ChangeStore(Protocol):
@@ -14,7 +14,7 @@ class ChangeStore(Protocol):
         """The present moment."""
         ...
 
-    async def since(self, cursor: Cursor, jobs: Sequence[JobId] | None) -> Missed:
+    async def since(self, cursor: Cursor, jobs: Sequence[JobId] | None) -> MissedChanges:
         """What changed since, of these jobs or of all."""
         ...
 

@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 from schedd.core.cluster.coordination import (
     Compare,
-    Entry,
+    CoordinationEntry,
     Followed,
     Lease,
     LeaseId,
@@ -20,7 +20,7 @@ from schedd.core.cluster.coordination import (
 class Coordination(Protocol):
     """etcd, as far as a member needs it. Each call has a deadline of its own."""
 
-    async def get(self, key: str) -> Entry | None: ...
+    async def get(self, key: str) -> CoordinationEntry | None: ...
     async def list(self, prefix: str) -> Listing: ...
     async def txn(
         self, compare: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()

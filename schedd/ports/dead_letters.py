@@ -8,8 +8,8 @@ from typing import Protocol
 
 from schedd.core.ids import RedriveId, RunId
 from schedd.core.runs.model import AuditEntry
-from schedd.core.runs.records import Conflict, DeadLetterGroup, DeadLetterRecord, Idempotency
-from schedd.core.runs.redrive import Choice, Line, RedriveRecord, Wish
+from schedd.core.runs.records import DeadLetterGroup, DeadLetterRecord, Idempotency, StoreConflict
+from schedd.core.runs.redrive import LetterFilter, RedriveLine, RedriveRecord, RedriveRequest
 from schedd.core.runs.run_records import RunRecord
 
 
@@ -18,7 +18,7 @@ class DeadLetterStore(Protocol):
 
     async def listed(
         self,
-        choice: Choice,
+        choice: LetterFilter,
         redrive: RedriveId | None,
         after: tuple[datetime, RunId] | None,
         limit: int,
@@ -31,15 +31,22 @@ class DeadLetterStore(Protocol):
         ...
 
     async def get(self, run_id: RunId) -> DeadLetterRecord | None: ...
-    async def groups(self, choice: Choice, most: int) -> tuple[Sequence[DeadLetterGroup], int]:
+    async def groups(
+        self, choice: LetterFilter, most: int
+    ) -> tuple[Sequence[DeadLetterGroup], int]:
         """Those that wait, by job and kind of error, the greatest first; and how many wait in all
         groups, be they among these or not.
         """
         ...
 
     async def discard(
-        self, choice: Choice, by: str, note: str, audit: AuditEntry, noted: Callable[[int], str]
-    ) -> Sequence[RunId] | Conflict:
+        self,
+        choice: LetterFilter,
+        by: str,
+        note: str,
+        audit: AuditEntry,
+        noted: Callable[[int], str],
+    ) -> Sequence[RunId] | StoreConflict:
         """Settle those that wait, but for what a redrive is about to do again; which. `noted`: what
         the audit has of it, by how many they are. A Conflict: more than `choice.at_most`.
         """
@@ -49,27 +56,27 @@ class DeadLetterStore(Protocol):
         self,
         run_id: RunId,
         payload: bytes | None,
-        line: Line,
+        line: RedriveLine,
         by: str,
         audit: AuditEntry,
-    ) -> RunRecord | Conflict | None:
+    ) -> RunRecord | StoreConflict | None:
         """Do one run again, which must have ended so that it may be; the run that does, however
-        often it is asked for. None: its job is deleted. A `Conflict`: it isn't at the line's
+        often it is asked for. None: its job is deleted. A `StoreConflict`: it isn't at the line's
         generation, or too many wait in line.
         """
         ...
 
-    async def planned(self, choice: Choice) -> int:
+    async def planned(self, choice: LetterFilter) -> int:
         """How many letters a redrive would choose now."""
         ...
 
     async def create(
         self,
-        wish: Wish,
+        wish: RedriveRequest,
         idempotency: Idempotency | None,
         audit: AuditEntry,
         noted: Callable[[int], str],
-    ) -> RedriveRecord | Conflict | None:
+    ) -> RedriveRecord | StoreConflict | None:
         """Store it with the letters that are chosen now; None: none is free; a Conflict: more than
         `choice.at_most`, or the key. The same idempotency
         key and digest give the one of then. `noted` as in `discard`.

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
+    DeliveryOutcome,
     Happened,
     Notice,
     Notification,
+    NotificationChannel,
     Overdue,
-    Settled,
-    Waits,
-    Way,
+    PendingNotification,
 )
 from schedd.core.runs.model import Claim
 
@@ -22,8 +22,11 @@ class NotificationStore(Protocol):
     """What an owner reads and writes of the outbox."""
 
     async def waiting(
-        self, tenure: TenureId, shards: Sequence[ShardId], busy: Collection[tuple[JobId, Way]]
-    ) -> list[Waits]:
+        self,
+        tenure: TenureId,
+        shards: Sequence[ShardId],
+        busy: Collection[tuple[JobId, NotificationChannel]],
+    ) -> list[PendingNotification]:
         """Those of these shards that may be tried now, but for the `busy` ones, longest waiting
         first. Some of each job; a hint.
         """
@@ -33,11 +36,15 @@ class NotificationStore(Protocol):
         """How many of these shards aren't delivered, up to some thousands."""
         ...
 
-    async def claim(self, claim: Claim, wanted: Sequence[Waits]) -> list[Notification]:
+    async def claim(
+        self, claim: Claim, wanted: Sequence[PendingNotification]
+    ) -> list[Notification]:
         """Those of these that are still free, each to be tried once now."""
         ...
 
-    async def settle(self, claim: Claim, settled: Sequence[Settled]) -> list[Settled]:
+    async def settle(
+        self, claim: Claim, settled: Sequence[DeliveryOutcome]
+    ) -> list[DeliveryOutcome]:
         """Write down what became of tries; gives those that were written."""
         ...
 
@@ -45,7 +52,9 @@ class NotificationStore(Protocol):
         """Those of these in which some waited for a day without as much as a try. A hint."""
         ...
 
-    async def expire(self, claim: Claim, wanted: Sequence[Overdue]) -> list[tuple[Way, int]]:
+    async def expire(
+        self, claim: Claim, wanted: Sequence[Overdue]
+    ) -> list[tuple[NotificationChannel, int]]:
         """End some of those; how many, by their ways."""
         ...
 

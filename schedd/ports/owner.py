@@ -11,9 +11,9 @@ from schedd.core.ids import (
     ShardId,
     Token,
 )
-from schedd.core.runs.broadcast import Closed, Closing
+from schedd.core.runs.broadcast import ClosedBroadcasts, Closing
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
-from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.deadlines import Expiry
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import (
     Claim,
@@ -26,18 +26,18 @@ from schedd.core.runs.model import (
     RunKey,
     Timer,
 )
-from schedd.core.runs.pools import PoolKey, Standing
+from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.core.runs.records import (
     Assignments,
     FailedTooOften,
-    Fired,
+    FireOutcome,
     JobRecord,
     Parted,
     Resumption,
     StoredDefinition,
     Unstarted,
 )
-from schedd.core.runs.redrive import Line, OpenRedrive
+from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.core.timers.backfill_records import OpenBackfill
 
 
@@ -78,7 +78,7 @@ class OwnerStore(Protocol):
         ...
 
     async def definitions(self, jobs: Sequence[JobId]) -> dict[JobId, "StoredDefinition"]: ...
-    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         """`switched`: of the pauses (`core/timers/cluster_pauses.py`) that the firings were
         reckoned from.
         """
@@ -109,13 +109,13 @@ class OwnerStore(Protocol):
         """
         ...
 
-    async def close(self, claim: Claim, closings: Sequence[Closing]) -> Closed:
+    async def close(self, claim: Claim, closings: Sequence[Closing]) -> ClosedBroadcasts:
         """End those whose last child has ended; cancel the children of those that are cancelled,
         whose workers must be told.
         """
         ...
 
-    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
         """How full these are; those that aren't there are left out. A hint."""
         ...
 
@@ -143,7 +143,7 @@ class OwnerStore(Protocol):
         self,
         claim: Claim,
         wanted: Sequence[OpenRedrive],
-        lines: Mapping[JobId, Line],
+        lines: Mapping[JobId, RedriveLine],
     ) -> list[LiveRun]:
         """Make the next runs of these redrives, as many as their rates allow; they are of any
         shard. `lines`: of each job, by the definition known of it; letters of other jobs wait.
@@ -171,6 +171,6 @@ class OwnerStore(Protocol):
         """Pause these, and count their failures no more; gives those that were paused."""
         ...
 
-    async def end_waiting(self, claim: Claim, ends: Sequence[Ending]) -> list[RunKey]:
+    async def end_waiting(self, claim: Claim, ends: Sequence[Expiry]) -> list[RunKey]:
         """End PENDING or RETRYING runs whose time is over, if they still wait."""
         ...

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from schedd.core.runs.model import AuditEntry
-from schedd.core.runs.pools import PoolKey, PoolRecord, PoolUse, PoolUser, Rate, Standing
-from schedd.core.runs.records import Conflict
+from schedd.core.runs.pools import PoolKey, PoolRecord, PoolUsage, PoolUse, PoolUser, StartRate
+from schedd.core.runs.records import StoreConflict
 
 
 class PoolStore(Protocol):
@@ -19,11 +19,11 @@ class PoolStore(Protocol):
         namespace: str,
         name: str,
         limit: int | None,
-        rate: Rate | None,
+        rate: StartRate | None,
         seen_version: int,
         actor: str,
         audit: AuditEntry,
-    ) -> PoolRecord | Conflict:
+    ) -> PoolRecord | StoreConflict:
         """Make it, or write what it allows. `seen_version`: refused if it is another by now; 0:
         whatever it is.
         """
@@ -45,7 +45,7 @@ class PoolStore(Protocol):
         ...
 
     async def there(self, namespace: str, name: str) -> bool: ...
-    async def standings(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+    async def standings(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
         """How full these are; those that aren't there are left out."""
         ...
 

@@ -16,7 +16,6 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditEntry, LiveRun, NewRun, Trigger
 from schedd.core.runs.records import (
     ChainRefused,
-    Conflict,
     Counts,
     Create,
     Deletion,
@@ -24,10 +23,11 @@ from schedd.core.runs.records import (
     GrowingRow,
     Idempotency,
     JobRecord,
+    StoreConflict,
     StoredDefinition,
     Submit,
     TimerEdit,
-    Wait,
+    WaitingRuns,
 )
 from schedd.core.runs.run_filter import ALL_RUNS, RunFilter
 from schedd.core.runs.run_records import AttemptRecord, RunRecord
@@ -46,7 +46,7 @@ class UserStore(Protocol):
         record: JobRecord,
         idempotency: Idempotency | None,
         audit: AuditEntry,
-    ) -> JobRecord | Conflict | ChainRefused:
+    ) -> JobRecord | StoreConflict | ChainRefused:
         """Store job and timer. The same idempotency key and digest give the record that is stored
         already.
         """
@@ -54,7 +54,7 @@ class UserStore(Protocol):
 
     async def create_jobs(
         self, wanted: Sequence[Create]
-    ) -> list[JobRecord | Conflict | ChainRefused | Unavailable]:
+    ) -> list[JobRecord | StoreConflict | ChainRefused | Unavailable]:
         """As `create_job` each, in as few transactions as there can be; an answer for each, in
         order, or why there is none.
         """
@@ -97,7 +97,7 @@ class UserStore(Protocol):
         audit: AuditEntry,
         missed: Callable[[JobRecord], NewRun | None] | None = None,
         told: Redirected = NOT_REDIRECTED,
-    ) -> JobRecord | Conflict | ChainRefused | None:
+    ) -> JobRecord | StoreConflict | ChainRefused | None:
         """Write a new generation. `timer` is reset when the schedule changed;
         `missed` is asked under the job's locks, of the job as it stood, for the row that accounts
         for what was due by the old one and never fired; it may be asked several times. `told`:
@@ -114,10 +114,10 @@ class UserStore(Protocol):
         until: datetime | None = None,
         seen_generation: int | None = None,
         noted: Callable[[JobRecord], str] | None = None,
-    ) -> JobRecord | Conflict | None:
+    ) -> JobRecord | StoreConflict | None:
         """Its owner resumes it at `until`; None: a person does. One that is paused keeps its note
-        where none is given. A `Conflict` if its generation isn't the one that was seen. `noted`:
-        what the audit has of how the job stood, and stands.
+        where none is given. A `StoreConflict` if its generation isn't the one that was seen.
+        `noted`: what the audit has of how the job stood, and stands.
         """
         ...
 
@@ -129,11 +129,11 @@ class UserStore(Protocol):
         audit: AuditEntry,
         seen_generation: int | None = None,
         noted: Callable[[JobRecord], str] | None = None,
-    ) -> JobRecord | Conflict | None:
+    ) -> JobRecord | StoreConflict | None:
         """Resume with this timer; `skipped` accounts for the instants of the pause, and PENDING
-        runs whose instant passed in it become SKIPPED (PAUSED). `Conflict`: the job's generation
-        isn't `seen_generation`, from which `timer` was reckoned. `noted`: what the audit has of how
-        the job stood.
+        runs whose instant passed in it become SKIPPED (PAUSED). `StoreConflict`: the job's
+        generation isn't `seen_generation`, from which `timer` was reckoned. `noted`: what the audit
+        has of how the job stood.
         """
         ...
 
@@ -144,10 +144,10 @@ class UserStore(Protocol):
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
         noted: Callable[[JobRecord], str] | None = None,
         seen_generation: int | None = None,
-    ) -> Deletion | Conflict | ChainRefused | None:
+    ) -> Deletion | StoreConflict | ChainRefused | None:
         """None: it wasn't there. `missed` as in `update_job`, with the moment of the deletion;
-        `noted`: what the audit has of the job that went. A `Conflict` if its generation isn't the
-        one that was seen.
+        `noted`: what the audit has of the job that went. A `StoreConflict` if its generation isn't
+        the one that was seen.
         """
         ...
 
@@ -158,7 +158,7 @@ class UserStore(Protocol):
         idempotency: Idempotency | None,
         audit: AuditEntry,
         priority: Priority,
-    ) -> RunRecord | Conflict | None:
+    ) -> RunRecord | StoreConflict | None:
         """Store one-time work, an ephemeral job and its run, and give the run. The same idempotency
         key and digest give the run of then, as it stands; None: that isn't kept any more.
         """
@@ -166,7 +166,7 @@ class UserStore(Protocol):
 
     async def submit_runs(
         self, wanted: Sequence[Submit]
-    ) -> list[RunRecord | Conflict | Unavailable | None]:
+    ) -> list[RunRecord | StoreConflict | Unavailable | None]:
         """As `submit_run` each, in as few transactions as there can be; an answer for each, in
         order, or why there is none.
         """
@@ -182,7 +182,7 @@ class UserStore(Protocol):
         idempotency: Idempotency | None,
         audit: AuditEntry,
         overlap: Overlap | None = None,
-    ) -> RunRecord | Conflict | None:
+    ) -> RunRecord | StoreConflict | None:
         """A trigger: locks the job's timers row FOR SHARE; None: the job is deleted. `overlap`:
         instead of the job's own policy.
         """
@@ -253,7 +253,7 @@ class UserStore(Protocol):
 
     async def audit(self, entry: AuditEntry) -> None: ...
     async def counts(self) -> Counts: ...
-    async def waits(self) -> list[Wait]:
+    async def waits(self) -> list[WaitingRuns]:
         """What has waited longest among some of each shard, and of how many at least."""
         ...
 

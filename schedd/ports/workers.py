@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from schedd.core.cluster.cluster_events import Kind, Registered
+from schedd.core.cluster.cluster_events import EventKind, RegisteredWorker
 from schedd.core.ids import (
     Epoch,
     IncarnationId,
@@ -81,11 +81,11 @@ class WorkerStore(Protocol):
         """Have it take work again; whether it was drained."""
         ...
 
-    async def lose(self, lost: Collection[IncarnationId], kind: Kind | None) -> None:
+    async def lose(self, lost: Collection[IncarnationId], kind: EventKind | None) -> None:
         """Record these as lost. `kind`: WORKER_LOST or WORKER_RESTARTED; None: a goodbye."""
         ...
 
-    async def registered(self) -> list[Registered]:
+    async def registered(self) -> list[RegisteredWorker]:
         """Incarnations that aren't recorded as lost."""
         ...
 

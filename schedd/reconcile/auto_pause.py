@@ -19,12 +19,12 @@ from functools import partial
 from typing import Final
 
 from schedd.api.jobs import pause, stored_jobs, timer_edit
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, ShardId
 from schedd.core.runs.model import AuditEntry
 from schedd.core.runs.records import FailedTooOften, JobRecord, Resumption
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedd.runtime.owner_work import computed
 from schedkit.clock import boottime
@@ -42,16 +42,16 @@ BATCH: Final = 200
 ACTOR: Final = "schedd"
 
 
-class Standing:
+class AutoPause:
     """The loop that resumes and pauses jobs by what they say."""
 
     def __init__(
         self,
-        board: Board,
+        board: RunIndex,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        brake: Brake,
+        brake: ClusterPause,
         nudges: Nudges,
     ) -> None:
         self._board = board

@@ -25,22 +25,22 @@ from datetime import datetime
 from itertools import islice
 from typing import Final
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.dispatch.placement import need_of
 from schedd.core.dispatch.ready_bucket_ids import HURRIED
-from schedd.core.events import DeadLettered, DeadRun, Emit, EndedUnreported, Missed
+from schedd.core.events import DeadLettered, DeadRun, Emit, EndedUnreported, RunsMissed
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.broadcast import Away, own
-from schedd.core.runs.deadlines import Ending, hurried
+from schedd.core.runs.deadlines import Expiry, hurried
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.retry import fingerprint
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import ClusterClock, Nudges, OwnerStore
-from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_cache import DefinitionCache
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.set_aside import set_aside
@@ -65,13 +65,13 @@ class Deadlines:
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
-        workers: Workers,
+        board: RunIndex,
+        catalogue: DefinitionCache,
+        workers: WorkerRegistry,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        brake: Brake,
+        brake: ClusterPause,
         nudges: Nudges,
         emit: Emit,
     ) -> None:
@@ -143,7 +143,7 @@ class Deadlines:
                 await self._end(ends[at : at + AT_ONCE])
         return 0.0 if len(ends) == BATCH else max(0.0, self._look_at - boottime())
 
-    async def _end(self, ends: Sequence[Ending]) -> None:
+    async def _end(self, ends: Sequence[Expiry]) -> None:
         ended = set(await self._transactor.rows(ends, self._store.end_waiting))
         ready = 0
         for end in ends:
@@ -160,11 +160,11 @@ class Deadlines:
         if ready:
             self._ready()
 
-    def _tell(self, ended: Sequence[Ending]) -> None:
+    def _tell(self, ended: Sequence[Expiry]) -> None:
         for (state, reason), count in Counter((end.state, end.reason) for end in ended).items():
             self._emit(EndedUnreported(state, reason, count))
             if state is State.MISSED:
-                self._emit(Missed(reason, count))
+                self._emit(RunsMissed(reason, count))
         if dead := [end for end in ended if end.fingerprint]:
             self._emit(DeadLettered(tuple(map(_dead, dead))))
 
@@ -172,15 +172,15 @@ class Deadlines:
         for run_id in told:
             self._told.pop(run_id, None)
 
-    async def _over(self, waiting: Collection[LiveRun]) -> list[Ending]:
+    async def _over(self, waiting: Collection[LiveRun]) -> list[Expiry]:
         """How those end whose time is over, some at a time."""
         await self._read({run.job_id for run in waiting if not self._catalogue.knows(run.job_id)})
         return await self._judged(waiting)
 
-    async def _judged(self, waiting: Iterable[LiveRun]) -> list[Ending]:
+    async def _judged(self, waiting: Iterable[LiveRun]) -> list[Expiry]:
         """By the definitions at hand."""
         now = self._clock.now()
-        ends: list[Ending] = []
+        ends: list[Expiry] = []
         async for run in in_turns(waiting, every=1_000):
             if len(ends) == BATCH:
                 break
@@ -189,7 +189,7 @@ class Deadlines:
                     ends.append(end)
         return ends
 
-    def _end_of(self, run: LiveRun, now: datetime) -> Ending | None:
+    def _end_of(self, run: LiveRun, now: datetime) -> Expiry | None:
         """How it ends, if its time is over by the definition at hand."""
         known = self._catalogue.known_of(run.job_id)
         if known is None or not _may_end(run, known.definition):
@@ -225,15 +225,15 @@ ENDS: Final = {Reason.START_DEADLINE: State.MISSED, Reason.EDITED: State.SKIPPED
 """How what waited ends for these reasons; for others it has failed."""
 
 
-def _dead(end: Ending) -> DeadRun:
+def _dead(end: Expiry) -> DeadRun:
     return DeadRun(end.key.run_id, end.job_id, end.reason, end.attempt)
 
 
-def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Ending:
+def _ending(run: LiveRun, definition: Definition, reason: Reason) -> Expiry:
     state = ENDS.get(reason, State.FAILED)
     failed = state is State.FAILED
     said = own(run, definition)
-    return Ending(
+    return Expiry(
         run.key,
         run.job_id,
         run.shard,

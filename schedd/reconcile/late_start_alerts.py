@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.dispatch.ready_bucket_ids import TOLD_LATE
 from schedd.core.ids import RunId
 from schedd.core.jobs.notifications import Happened
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, NotificationStore
-from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_cache import DefinitionCache
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.set_aside import each, set_aside
@@ -43,12 +43,12 @@ class LateStarts:
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
+        board: RunIndex,
+        catalogue: DefinitionCache,
         store: NotificationStore,
         transactor: Transactor,
         clock: ClusterClock,
-        brake: Brake,
+        brake: ClusterPause,
     ) -> None:
         self._board = board
         self._catalogue = catalogue

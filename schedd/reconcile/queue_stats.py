@@ -18,12 +18,12 @@ from schedd.core.cluster.queue_stats import PoolSurvey, Stock, capacity
 from schedd.core.dispatch.placement import Need, asked_of_worker
 from schedd.core.events import Emit, Surveyed
 from schedd.core.ids import JobId
-from schedd.core.runs.pools import PoolKey, Standing
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
+from schedd.core.runs.pools import PoolKey, PoolUsage
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import OwnerStore, SurveyStore
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 15.0
@@ -35,9 +35,9 @@ class Survey:
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
-        workers: Workers,
+        board: RunIndex,
+        catalogue: DefinitionCache,
+        workers: WorkerRegistry,
         store: OwnerStore,
         surveys: SurveyStore,
         emit: Emit,
@@ -68,7 +68,10 @@ class Survey:
         )
 
     def _pools(
-        self, stock: Stock, standings: Mapping[PoolKey, Standing], known: Mapping[JobId, Known]
+        self,
+        stock: Stock,
+        standings: Mapping[PoolKey, PoolUsage],
+        known: Mapping[JobId, CachedDefinition],
     ) -> list[PoolSurvey]:
         waiting, there = self._board.ready.of_pools(), self._workers.present()
         found = []

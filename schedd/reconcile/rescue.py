@@ -50,13 +50,13 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, Loss, RunKey
 from schedd.core.runs.records import Unstarted
 from schedd.core.runs.retry import after_loss, fingerprint, reissue_after
-from schedd.dispatch.overlap import Crowds, crowded, piled_up
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.overlap import OverlapEnforcer, crowded, piled_up
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import ClusterClock, Nudges, OwnerStore
 from schedd.reconcile.unconfirmed import AskingBack
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -91,15 +91,15 @@ class Rescue:
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
-        workers: Workers,
+        board: RunIndex,
+        catalogue: DefinitionCache,
+        workers: WorkerRegistry,
         leases: WorkerLeases,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
         nudges: Nudges,
-        crowds: Crowds,
+        crowds: OverlapEnforcer,
         emit: Emit,
     ) -> None:
         self._board = board
@@ -374,7 +374,7 @@ def _parts(shards: Sequence[ShardId], count: int) -> list[Sequence[ShardId]]:
     return [shards[at : at + size] for at in range(0, len(shards), size)]
 
 
-def _loss(run: LiveRun, known: Known) -> Loss:
+def _loss(run: LiveRun, known: CachedDefinition) -> Loss:
     if run.incarnation is None:
         raise ValueError(f"run {run.key.run_id} is RUNNING without a worker")
     definition = own(run, known.definition)

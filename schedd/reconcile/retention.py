@@ -22,7 +22,7 @@ from schedd.core.events import Deleted, Emit
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.runs.model import RunKey
 from schedd.core.runs.retention import EndedRun, Retention, is_over, log_is_over
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, ResultObjects, RetentionStore
 from schedkit.clock import boottime
 from schedkit.set_aside import each
@@ -47,7 +47,7 @@ class Retaining:
 
     def __init__(
         self,
-        board: Board,
+        board: RunIndex,
         store: RetentionStore,
         objects: ResultObjects,
         transactor: Transactor,

@@ -27,7 +27,7 @@ from schedd.core.ids import epoch_of
 from schedd.core.runs.deadlines import START_WITHIN
 from schedd.core.runs.model import LiveRun
 from schedd.dispatch.revocations import At
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import ClusterClock
 from schedkit.tasks import Loop
 
@@ -41,7 +41,7 @@ IDLE: Final = 60.0
 class AskingBack:
     """The loop that asks for them."""
 
-    def __init__(self, ownership: Ownership, workers: Workers, clock: ClusterClock) -> None:
+    def __init__(self, ownership: Ownership, workers: WorkerRegistry, clock: ClusterClock) -> None:
         self._ownership = ownership
         self._workers = workers
         self._clock = clock

@@ -22,11 +22,11 @@ from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import Unable
 from schedd.core.events import (
+    AssignmentRefused,
+    AttemptEnded,
     DeadLettered,
     Emit,
-    Ended,
     GreaterTokenSeen,
-    Refused,
     StaleResult,
     dead_run,
 )
@@ -34,12 +34,12 @@ from schedd.core.ids import NO_TOKEN, IncarnationId, JobId, RunId, ShardId, Toke
 from schedd.core.runs.lifecycle import LIVE, State
 from schedd.core.runs.model import LiveRun, Report, RunKey, Verdict
 from schedd.core.runs.records import Unstarted
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.attached_worker import Line
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.attached_worker import AttachedStream
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import ClusterClock, Nudges, ResultStore
 from schedd.results.reports import Reported, report_of
-from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_cache import DefinitionCache
 from schedkit import failpoints
 from schedkit.clock import boottime
 from schedkit.records import dataclass, replace
@@ -64,12 +64,12 @@ AFTER_COMMIT = failpoints.awaited("accept.after_commit")
 
 _At: TypeAlias = tuple[RunId, Token, bytes]
 """A result, by its digest."""
-_Kept: TypeAlias = tuple[Reported, Line]
+_Kept: TypeAlias = tuple[Reported, AttachedStream]
 """With the stream by which it came last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AssignmentRefusal:
     """An assignment that a worker didn't take."""
 
     key: RunKey
@@ -128,7 +128,7 @@ class Collect:
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: DefinitionCache,
         store: ResultStore,
         clock: ClusterClock,
         nudges: Nudges,
@@ -145,7 +145,7 @@ class Collect:
         self._clock = clock
         self._nudges = nudges
         self._emit = emit
-        self.board: Board | None = None
+        self.board: RunIndex | None = None
         """The board of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
         self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
@@ -154,7 +154,7 @@ class Collect:
         self._audited: dict[str, Allowance] = {}
         """Of workers whose results are about to be."""
         self._results: dict[_At, _Kept] = {}
-        self._refusals: dict[tuple[RunId, Token], Refusal] = {}
+        self._refusals: dict[tuple[RunId, Token], AssignmentRefusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
         self._since = 0.0
         """When the first of the results came that wait."""
@@ -168,7 +168,7 @@ class Collect:
         """Have `told()` called of who can't do a job of this generation."""
         self._unable = told
 
-    def reported(self, reported: Reported, line: Line) -> None:
+    def reported(self, reported: Reported, line: AttachedStream) -> None:
         """A result came; it is acknowledged once it is stored, over the `line` by which it came
         last.
         """
@@ -186,10 +186,10 @@ class Collect:
                 self._ready()
             self.loop.wake()
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: AssignmentRefusal) -> None:
         """A worker didn't take an assignment, or gave it up before its start."""
         run_id, token = refusal.key.run_id, refusal.token
-        self._emit(Refused(refusal.why, refusal.worker, run_id, token))
+        self._emit(AssignmentRefused(refusal.why, refusal.worker, run_id, token))
         run = self.board.running.get(refusal.key.run_id) if self.board else None
         theirs = run and (run.token, run.incarnation) == (refusal.token, refusal.sender)
         if run and theirs and refusal.why == "UNABLE":
@@ -328,7 +328,7 @@ class Collect:
         for at in batch:
             self._refusals.pop(at, None)
 
-    async def _look_for_alarm(self, refusal: Refusal, run: LiveRun) -> None:
+    async def _look_for_alarm(self, refusal: AssignmentRefusal, run: LiveRun) -> None:
         """Somebody gave out a token greater than the row has ever had. The shard's epoch is raised
         above it before the run goes out again.
 
@@ -418,7 +418,7 @@ class Collect:
             if report.dead and run is not None and not cancelled:
                 self._emit(DeadLettered((dead_run(run, report.reason),)))
             self._emit(
-                Ended(
+                AttemptEnded(
                     State.CANCELLED if cancelled else report.state,
                     None if cancelled else report.reason,
                     lateness=run.lateness(started) if run else None,

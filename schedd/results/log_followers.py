@@ -19,7 +19,7 @@ from typing import Final
 
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.runs.model import LiveRun
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedkit.records import dataclass
 from schedproto.v1 import run_pb2
 
@@ -29,7 +29,7 @@ PIECE: Final = 500
 """Bytes that a piece takes besides what is in it."""
 
 
-class Reader:
+class LogReader:
     """One who reads along."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -55,22 +55,22 @@ class Reader:
 @dataclass(slots=True)
 class _Followed:
     run: LiveRun
-    readers: set[Reader] = field(default_factory=set)
+    readers: set[LogReader] = field(default_factory=set)
 
 
-class Tails:
+class MemberLogTails:
     """The port of this name."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: WorkerRegistry) -> None:
         self._workers = workers
         self._followed: dict[tuple[RunId, Token], _Followed] = {}
 
     @contextmanager
-    def following(self, run: LiveRun, wake: Callable[[], None]) -> Iterator[Reader]:
+    def following(self, run: LiveRun, wake: Callable[[], None]) -> Iterator[LogReader]:
         """For this block somebody reads along the attempt that runs now, and is woken when there
         is something to take.
         """
-        at, reader = (run.key.run_id, run.token), Reader(wake)
+        at, reader = (run.key.run_id, run.token), LogReader(wake)
         followed = self._followed.setdefault(at, _Followed(run))
         followed.readers.add(reader)
         self._workers.follow(run, on=True)  # for one more reader too: all that is kept comes again

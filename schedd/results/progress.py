@@ -27,7 +27,7 @@ MOST_BEFORE: Final = 64
 """Entries of a worker that its last heartbeat doesn't list: of runs that started since."""
 
 
-class Advances:
+class MemberProgress:
     """The port of this name."""
 
     def __init__(self) -> None:

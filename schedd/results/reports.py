@@ -14,11 +14,11 @@ from schedd.core.ids import IncarnationId, JobId, Token
 from schedd.core.jobs.definition import Delivery
 from schedd.core.jobs.notifications import Notices
 from schedd.core.runs.broadcast import own
-from schedd.core.runs.failures import Failure
+from schedd.core.runs.failures import AttemptFailure
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Report, RunKey
-from schedd.core.runs.retry import Outcome, Sequel, after_attempt, fingerprint
-from schedd.runtime.definition_texts import Known
+from schedd.core.runs.retry import ReportedOutcome, Sequel, after_attempt, fingerprint
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
 
@@ -31,7 +31,7 @@ class Reported:
     worker: str
     sender: IncarnationId
     digest: bytes
-    outcome: Outcome
+    outcome: ReportedOutcome
     reason: Reason | None
     error: str
     exit_code: int | None
@@ -44,19 +44,19 @@ class Reported:
 
 
 def report_of(
-    reported: Reported, run: LiveRun | None, known: Mapping[JobId, Known], now: datetime
+    reported: Reported, run: LiveRun | None, known: Mapping[JobId, CachedDefinition], now: datetime
 ) -> Report | None:
     """What is to be stored; None where that can't be told here. `run`: as its row stands."""
     if run is None or run.token != reported.token or run.state is not State.RUNNING:
         sequel = _as_told(reported)  # the statement will refuse it, or find it stored already
     elif (entry := known.get(run.job_id)) is None:
-        if reported.outcome is not Outcome.SUCCEEDED and not run.cancelling:
+        if reported.outcome is not ReportedOutcome.SUCCEEDED and not run.cancelling:
             return None
         sequel = _as_told(reported)  # nothing follows, whatever the definition says
     else:
         sequel = after_attempt(
             reported.outcome,
-            Failure(reported.reason, reported.exit_code, reported.error),
+            AttemptFailure(reported.reason, reported.exit_code, reported.error),
             run,
             entry.definition,
             now,
@@ -105,5 +105,5 @@ def _late(run: LiveRun, reported: Reported, notices: Notices) -> bool:
 
 
 def _as_told(reported: Reported) -> Sequel:
-    succeeded = reported.outcome is Outcome.SUCCEEDED
+    succeeded = reported.outcome is ReportedOutcome.SUCCEEDED
     return Sequel(State.SUCCEEDED if succeeded else State.FAILED, reported.reason)

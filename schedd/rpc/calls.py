@@ -18,7 +18,7 @@ from schedd.api.runs.stream_limits import Places
 from schedd.api.services import Caller, Services
 from schedd.rpc.auth_interceptor import Gate, caller
 from schedd.rpc.request_decoding import MOST_PARTS, put, streaming, unary
-from schedd.rpc.request_memory import InHand
+from schedd.rpc.request_memory import RequestMemory
 from schedd.rpc.status import abort_with
 from schedkit.errors import Unavailable
 
@@ -39,14 +39,14 @@ MOST_NAMED: Final = 10
 
 def serve_calls(server: grpc.aio.Server, gate: Gate, services: Services) -> None:
     """Put every user call on this server."""
-    places, in_hand = Places(), InHand()
+    places, in_hand = Places(), RequestMemory()
     for descriptor in SERVICES:
         table = {each.name: _method(services, places, in_hand, each) for each in descriptor.methods}
         put(server, gate, descriptor.full_name, table)
 
 
 def _method(
-    services: Services, places: Places, in_hand: InHand, method: MethodDescriptor
+    services: Services, places: Places, in_hand: RequestMemory, method: MethodDescriptor
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     if method.full_name in STREAMING:

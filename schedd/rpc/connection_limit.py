@@ -45,7 +45,7 @@ def most_of_one(connections: int) -> int:
     return max(min(MOST_OF_ONE_HOST, connections), connections // 2)
 
 
-class Crowds:
+class ConnectionLimit:
     """The connections at one port of this process, by host."""
 
     def __init__(self, port: int, most: int) -> None:

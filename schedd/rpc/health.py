@@ -22,7 +22,7 @@ import grpc.aio
 from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from schedd.api.errors import NotFound, TooMany, cut
+from schedd.api.errors import LimitReached, NotFound, cut
 from schedd.api.runs.stream_limits import Places
 from schedd.rpc.auth_interceptor import Gate
 from schedd.rpc.request_decoding import Context, put, streaming, unary
@@ -108,7 +108,7 @@ class Health:
                         told = status
                         yield HealthCheckResponse(status=status)
                     await changed.wait()
-        except TooMany as error:
+        except LimitReached as error:
             await abort_with(context, error)
 
 

@@ -26,7 +26,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from schedd.rpc.auth_interceptor import Gate
-from schedd.rpc.request_memory import InHand
+from schedd.rpc.request_memory import RequestMemory
 from schedd.rpc.status import abort
 from schedkit.bounds import Bounds, problem
 from schedkit.records import dataclass
@@ -57,7 +57,7 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UndecodedRequest:
     """A request that is none: a status of the wire, what is wrong, an UPPER_CASE reason."""
 
     status: str
@@ -71,14 +71,14 @@ class _TooMany(Exception):
 
 def reader(
     cls: type[M], most: int = MOST_PARTS, bounds: Bounds | None = None
-) -> Callable[[bytes], M | Unread]:
+) -> Callable[[bytes], M | UndecodedRequest]:
     """Reads bytes as a message of this class; never raises.
 
     `bounds`: what the message must be within. User calls check theirs later, when the caller is
     known (`schedd.api.request_check`).
     """
 
-    def read(content: bytes) -> M | Unread:
+    def read(content: bytes) -> M | UndecodedRequest:
         try:
             if len(content) > 2 * most:  # no part has fewer bytes than two
                 _count(content, 0, len(content), cls.DESCRIPTOR, most, 0)
@@ -89,20 +89,20 @@ def reader(
             if cleared:
                 note("field", cls.DESCRIPTOR.name, problem(cleared))
             if found:
-                return Unread("INVALID_ARGUMENT", problem(found), OUT_OF_BOUNDS)
+                return UndecodedRequest("INVALID_ARGUMENT", problem(found), OUT_OF_BOUNDS)
             return message
         except _TooMany:
             why = f"the message has more than {most:,} parts"
-            return Unread("RESOURCE_EXHAUSTED", why, "TOO_MANY_PARTS")
+            return UndecodedRequest("RESOURCE_EXHAUSTED", why, "TOO_MANY_PARTS")
         except DecodeError:  # its own words quote what was sent
-            return Unread(
+            return UndecodedRequest(
                 "INVALID_ARGUMENT", f"the bytes are no {cls.DESCRIPTOR.name}", "MALFORMED_MESSAGE"
             )
 
     return read
 
 
-async def refuse_unread(context: Context, unread: Unread) -> NoReturn:
+async def refuse_unread(context: Context, unread: UndecodedRequest) -> NoReturn:
     """End a call whose request is none."""
     await abort(context, unread.status, unread.why, reason=unread.reason)
 
@@ -112,7 +112,7 @@ def unary(
     request: type[Message],
     answer: type[Message],
     most: int = MOST_PARTS,
-    in_hand: InHand | None = None,
+    in_hand: RequestMemory | None = None,
     bounds: Bounds | None = None,
 ) -> _Handler:
     """The handler of a call with one request, of at most so many parts, and one answer.
@@ -120,10 +120,10 @@ def unary(
     `in_hand`: what the request counts in, and waits for; None: it is read at once.
     """
 
-    async def handle(requests: AsyncIterator[Message | Unread], context: Context) -> Any:
+    async def handle(requests: AsyncIterator[Message | UndecodedRequest], context: Context) -> Any:
         return await call(await _asked(requests, context), context)
 
-    async def in_turn(requests: AsyncIterator[Message | Unread], context: Context) -> Any:
+    async def in_turn(requests: AsyncIterator[Message | UndecodedRequest], context: Context) -> Any:
         assert in_hand is not None
         async with in_hand.turn() as turn:
             asked = await _asked(requests, context)
@@ -144,7 +144,7 @@ def streaming(
     """The handler of a call with one request and a stream of answers."""
 
     async def handle(
-        requests: AsyncIterator[Message | Unread], context: Context
+        requests: AsyncIterator[Message | UndecodedRequest], context: Context
     ) -> AsyncIterator[Any]:
         async for each in call(await _asked(requests, context), context):
             yield each
@@ -153,21 +153,23 @@ def streaming(
     return grpc.stream_stream_rpc_method_handler(handle, read, answer.SerializeToString)
 
 
-async def _asked(requests: AsyncIterator[Message | Unread], context: Context) -> Message:
+async def _asked(requests: AsyncIterator[Message | UndecodedRequest], context: Context) -> Message:
     """The one request of a call; without one, or with one that is none, the call ends here."""
-    asked: Message | Unread
+    asked: Message | UndecodedRequest
     try:
         async with asyncio.timeout(REQUEST_WITHIN):
             asked = await anext(requests, _NOTHING)
     except TimeoutError:
         why = f"no request came within {REQUEST_WITHIN:g} s"
-        asked = Unread("DEADLINE_EXCEEDED", why, "NO_REQUEST")
-    if isinstance(asked, Unread):
+        asked = UndecodedRequest("DEADLINE_EXCEEDED", why, "NO_REQUEST")
+    if isinstance(asked, UndecodedRequest):
         await refuse_unread(context, asked)
     return asked
 
 
-_NOTHING: Final = Unread("INVALID_ARGUMENT", "the call ended without a request", "NO_REQUEST")
+_NOTHING: Final = UndecodedRequest(
+    "INVALID_ARGUMENT", "the call ended without a request", "NO_REQUEST"
+)
 
 
 def put(server: grpc.aio.Server, gate: Gate, service: str, table: Mapping[str, _Handler]) -> None:

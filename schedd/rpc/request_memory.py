@@ -33,7 +33,7 @@ class Turn:
 
     __slots__ = ("_in_hand", "_slow", "size")
 
-    def __init__(self, in_hand: InHand) -> None:
+    def __init__(self, in_hand: RequestMemory) -> None:
         self._in_hand = in_hand
         self.size = WHILE_READ
         self._slow = asyncio.get_running_loop().call_later(SOON, self.weighs, WHILE_SLOW)
@@ -45,7 +45,7 @@ class Turn:
         self.size = size
 
 
-class InHand:
+class RequestMemory:
     """The requests that calls hold, by their bytes."""
 
     def __init__(self, most: int = MOST) -> None:

@@ -20,7 +20,7 @@ from schedd.core.runs.model import LiveRun
 from schedd.core.runs.records import StoredDefinition
 from schedd.core.timers.pre_dispatch import armable
 from schedd.ports import OwnerStore
-from schedd.runtime.definition_texts import ITSELF, Known, Wordings
+from schedd.runtime.definition_texts import ITSELF, CachedDefinition, DefinitionTexts
 from schedd.runtime.owner_work import computed
 from schedkit.set_aside import set_aside
 from schedkit.tasks import in_turns
@@ -34,7 +34,7 @@ their words that is 160,000, as many as fall due in a minute at 2,600 a second; 
 MOST_UNREADABLE: Final = 1_000
 
 
-class Catalogue:
+class DefinitionCache:
     """Job → newest known definition."""
 
     any_late = False
@@ -43,14 +43,14 @@ class Catalogue:
     def __init__(self, store: OwnerStore, capacity: int = CAPACITY) -> None:
         self._store = store
         self._capacity = capacity
-        self._known: OrderedDict[JobId, Known] = OrderedDict()
+        self._known: OrderedDict[JobId, CachedDefinition] = OrderedDict()
         self._taken = 0
         self._sharing: Counter[int] = Counter()
         """How many of these share their words, by the message that they hold."""
-        self._wordings = Wordings()
+        self._wordings = DefinitionTexts()
         self._unreadable: dict[JobId, int] = {}
 
-    async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
+    async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, CachedDefinition]:
         """Definitions at least as new as these generations; those that can't be read are left
         out, and no others.
         """
@@ -64,14 +64,14 @@ class Catalogue:
             found.pop(job, None)
         return found | await self._read(stale)
 
-    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
+    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, CachedDefinition]:
         """Definitions at least as new as the attempts of these runs were made from."""
         wanted: dict[JobId, int] = {}
         for run in runs:
             wanted[run.job_id] = max(run.generation, wanted.get(run.job_id, 0))
         return await self.at_generations(wanted)
 
-    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
         """The definitions known of these jobs, read if none is. As above."""
         found = self._at_hand(jobs)
         return found | await self._read([job for job in jobs if job not in found])
@@ -106,7 +106,7 @@ class Catalogue:
             return None
         return need_of(known.definition, run)
 
-    def known_of(self, job: JobId) -> Known | None:
+    def known_of(self, job: JobId) -> CachedDefinition | None:
         """The one at hand, with its schedule."""
         return self._known.get(job)
 
@@ -135,15 +135,15 @@ class Catalogue:
         """A run of each of these has ended: of what runs but once nothing is kept."""
         self.forget([job for job in jobs if job in self._known and self._known[job].once])
 
-    def _at_hand(self, jobs: Iterable[JobId]) -> dict[JobId, Known]:
+    def _at_hand(self, jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
         found = {job: self._known[job] for job in jobs if job in self._known}
         for job in found:
             self._known.move_to_end(job)
         return found
 
-    async def _read(self, jobs: list[JobId]) -> dict[JobId, Known]:
+    async def _read(self, jobs: list[JobId]) -> dict[JobId, CachedDefinition]:
         """What is read, whoever forgets it meanwhile."""
-        found: dict[JobId, Known] = {}
+        found: dict[JobId, CachedDefinition] = {}
         stored = await self._store.definitions(jobs) if jobs else {}
         async for job, row in in_turns(stored.items()):
             if (known := await self._take(job, row)) is not None:
@@ -152,11 +152,11 @@ class Catalogue:
             self._drop(next(iter(self._known)))
         return found
 
-    async def _take(self, job: JobId, row: StoredDefinition) -> Known | None:
+    async def _take(self, job: JobId, row: StoredDefinition) -> CachedDefinition | None:
         """Keep it. One that can't be read (a newer member's, or of a zone that is no more) is told
         once and left out: it must not end the loops that serve all others.
         """
-        known: Known | None = None
+        known: CachedDefinition | None = None
         put_aside = partial(self._set_aside, job, row)  # which tells it once
         with set_aside("definition", row.name, then=put_aside, logged=False):
             known = await computed(partial(self._wordings.known, row))
@@ -167,7 +167,7 @@ class Catalogue:
         self.any_late |= notices is not None and notices.late is not None
         return known
 
-    def _keep(self, job: JobId, known: Known) -> None:
+    def _keep(self, job: JobId, known: CachedDefinition) -> None:
         self._drop(job)
         self._known[job] = known
         words = id(known.spec)

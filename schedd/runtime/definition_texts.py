@@ -46,7 +46,7 @@ Words = tuple[bytes, str, tuple[PinnedCalendar, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CachedDefinition:
     """A definition with its schedule compiled, and the message that a worker is sent."""
 
     definition: Definition
@@ -74,14 +74,14 @@ class Known:
             return False
 
 
-class Wordings:
+class DefinitionTexts:
     """What was read last, by its words."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._read: OrderedDict[Words, tuple[job_pb2.Job, Definition]] = OrderedDict()
 
-    def known(self, row: StoredDefinition) -> Known:
+    def known(self, row: StoredDefinition) -> CachedDefinition:
         """The definition of a job. Raises ValueError when it can't be read."""
         words = (row.spec, row.namespace, row.calendars)
         spec, alike = self._read.get(words) or _read(words)
@@ -90,7 +90,9 @@ class Wordings:
         schedule = compiled(definition)
         once = row.ephemeral or schedule.single is not None
         edited_at = row.updated_at or NEVER_EDITED
-        return Known(definition, schedule, spec, once, edited_at, ALONE + 2 * len(row.spec))
+        return CachedDefinition(
+            definition, schedule, spec, once, edited_at, ALONE + 2 * len(row.spec)
+        )
 
     def _keep(self, words: Words, read: tuple[job_pb2.Job, Definition]) -> None:
         if len(words[0]) > LONGEST:

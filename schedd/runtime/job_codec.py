@@ -37,14 +37,14 @@ from schedd.core.schedule import compiled_schedule, local_times
 from schedd.core.schedule.calendars import Calendar, Exclude, Roll, Rules, rules
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
-    Bounds,
     CompiledSchedule,
     CronSchedule,
     EverySchedule,
     OnDemand,
     Schedule,
+    ScheduleBounds,
 )
-from schedd.core.schedule.cron import DEBIAN, DIALECT, CronError, Dst, Gap, Pass, ScheduleError
+from schedd.core.schedule.cron import DEBIAN, DIALECT, CronError, Dst, DstGap, Pass, ScheduleError
 from schedproto.v1 import calendar_service_pb2, common_pb2, job_pb2
 
 SET_BY_CLUSTER = (
@@ -349,9 +349,9 @@ def schedule_of(
     return compiled_schedule.compile(when(spec), seed, job_id, bounds_of(spec), exclude)
 
 
-def bounds_of(spec: job_pb2.Job) -> Bounds:
+def bounds_of(spec: job_pb2.Job) -> ScheduleBounds:
     """Between which instants its schedule lasts, and how far each is moved."""
-    return Bounds(
+    return ScheduleBounds(
         start=instant(spec.start) if spec.HasField("start") else None,
         end=instant(spec.end) if spec.HasField("end") else None,
         jitter=seconds(spec.jitter),
@@ -379,7 +379,7 @@ def when(spec: job_pb2.Job) -> Schedule:
 
 def _dst(said: job_pb2.DstPolicy) -> Dst:
     return Dst(
-        gap=Gap(_word(job_pb2.DstPolicy.Gap.Name(said.gap), "GAP_", "RUN_AFTER")),
+        gap=DstGap(_word(job_pb2.DstPolicy.Gap.Name(said.gap), "GAP_", "RUN_AFTER")),
         overlap=Pass(_word(job_pb2.DstPolicy.Repeated.Name(said.overlap), "REPEATED_", "FIRST")),
     )
 

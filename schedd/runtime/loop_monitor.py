@@ -13,18 +13,18 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from schedkit.clock import boottime
-from schedkit.rolling_window import Lately
+from schedkit.rolling_window import RollingWindow
 
 EVERY: Final = 0.1
 
 
-class Pulse:
+class LoopMonitor:
     """The longest delay of late; `run` measures it for ever."""
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
-        self._lately = Lately(max, 0.0, clock())
-        self._by_own_work = Lately(max, 0.0, clock())
+        self._lately = RollingWindow(max, 0.0, clock())
+        self._by_own_work = RollingWindow(max, 0.0, clock())
 
     @property
     def longest(self) -> float:

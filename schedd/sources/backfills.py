@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from schedd.cluster.owner_transactions import Transactor
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, OwnerStore
 from schedkit.clock import boottime
 from schedkit.tasks import Loop
@@ -29,7 +29,7 @@ class Backfills:
     """The loop that makes the runs of backfills."""
 
     def __init__(
-        self, board: Board, store: OwnerStore, transactor: Transactor, clock: ClusterClock
+        self, board: RunIndex, store: OwnerStore, transactor: Transactor, clock: ClusterClock
     ) -> None:
         self._board = board
         self._store = store

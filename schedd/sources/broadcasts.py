@@ -20,18 +20,18 @@ from schedd.core.dispatch.placement import Need, need_of
 from schedd.core.events import DeadLettered, Emit, EndedUnreported, dead_run
 from schedd.core.ids import Hint
 from schedd.core.jobs.definition import Definition
-from schedd.core.runs.broadcast import Closed, Closing, own, targets
+from schedd.core.runs.broadcast import ClosedBroadcasts, Closing, own, targets
 from schedd.core.runs.deadlines import overdue
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.runs.pools import Rooms
 from schedd.core.timers.catch_up_limits import Room
 from schedd.dispatch.assignment import Each
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import ClusterClock, Nudges, OwnerStore
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.records import replace
@@ -60,9 +60,9 @@ class Broadcasts:
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
-        workers: Workers,
+        board: RunIndex,
+        catalogue: DefinitionCache,
+        workers: WorkerRegistry,
         leases: WorkerLeases,
         store: OwnerStore,
         transactor: Transactor,
@@ -103,7 +103,9 @@ class Broadcasts:
 
     # -- how they begin --
 
-    async def choose(self, room: Room, rooms: Rooms) -> list[tuple[LiveRun, Known, Each]]:
+    async def choose(
+        self, room: Room, rooms: Rooms
+    ) -> list[tuple[LiveRun, CachedDefinition, Each]]:
         """Take those off the queue whose turn it is, with whom they are for. Those for which nobody
         is there go on waiting.
         """
@@ -113,7 +115,7 @@ class Broadcasts:
         if now >= self._forget_at:
             self._forget(now)
         taken: list[LiveRun] = []
-        chosen: list[tuple[LiveRun, Known, Each]] = []
+        chosen: list[tuple[LiveRun, CachedDefinition, Each]] = []
         all_seen = False
         try:
             there: list[Incarnation] | None = None
@@ -145,12 +147,12 @@ class Broadcasts:
 
     async def _looked_at(
         self, runs: Sequence[LiveRun], there: Sequence[Incarnation]
-    ) -> list[tuple[LiveRun, Known, Each]]:
+    ) -> list[tuple[LiveRun, CachedDefinition, Each]]:
         """Those of these that somebody is there for."""
         known = await self._catalogue.newest({run.job_id for run in runs})
         done = await self._store.done([run.key for run in runs])
         now = self._clock.now()
-        chosen: list[tuple[LiveRun, Known, Each]] = []
+        chosen: list[tuple[LiveRun, CachedDefinition, Each]] = []
         children = 0
         for run in runs:
             entry = known.get(run.job_id)
@@ -215,13 +217,13 @@ class Broadcasts:
         answers = await self._transactor.by_lane(closings, self._store.close)
         counted = {one.job_id for one in closings if one.pause_after}
         for answer in answers:
-            if isinstance(answer, Closed):
+            if isinstance(answer, ClosedBroadcasts):
                 self._closed(answer, counted)
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
 
-    def _closed(self, closed: Closed, counted: Collection[object]) -> None:
+    def _closed(self, closed: ClosedBroadcasts, counted: Collection[object]) -> None:
         self._tell(closed.ended)
         for why, count in Counter(why for _, _, why in closed.waited).items():
             self._emit(EndedUnreported(State.CANCELLED, why, count))

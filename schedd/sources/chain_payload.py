@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.core.ids import RunId
-from schedd.core.jobs.chains import After, Ended
+from schedd.core.jobs.chains import After, ParentEnded
 from schedproto.v1 import common_pb2, run_pb2
 
 LEFT_OUT: Final = "_left_out"
@@ -24,7 +24,7 @@ _SPARE: Final = 16 * 1024
 """For the names of those that are left out."""
 
 
-def handed_on(after: After, ended: Iterable[Ended], results: Mapping[RunId, bytes]) -> bytes:
+def handed_on(after: After, ended: Iterable[ParentEnded], results: Mapping[RunId, bytes]) -> bytes:
     """The serialised payload of a run that comes after these."""
     by_name = {one.job: results.get(one.run_id) for one in ended}
     if len(after.jobs) == 1:

@@ -18,13 +18,13 @@ from typing import Final
 
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.ids import JobId, RunId
-from schedd.core.jobs.chains import Ended, Join, Wanted
+from schedd.core.jobs.chains import Join, ParentEnded, Wanted
 from schedd.core.jobs.definition import Definition, Delivery
 from schedd.core.runs.redrive import line_of
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ChainStore, ClusterClock
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.sources.chain_backoff import Key, SlowJoins, key_of
 from schedd.sources.chain_payload import handed_on
 from schedkit.errors import TookTooLong
@@ -50,8 +50,8 @@ class Chains:
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
+        board: RunIndex,
+        catalogue: DefinitionCache,
         store: ChainStore,
         transactor: Transactor,
         clock: ClusterClock,
@@ -128,11 +128,13 @@ class Chains:
         """It is put off for longer."""
         self._tried[one.child, one.cycle] = MOST_TRIES
 
-    def _is_stuck(self, one: Join, entry: Known | None) -> bool:
+    def _is_stuck(self, one: Join, entry: CachedDefinition | None) -> bool:
         readable = entry is not None and entry.definition.after is not None
         return not readable or self._tried.get(key_of(one), 0) >= MOST_TRIES
 
-    async def _wanted(self, due: Sequence[Join], known: Mapping[JobId, Known]) -> list[Wanted]:
+    async def _wanted(
+        self, due: Sequence[Join], known: Mapping[JobId, CachedDefinition]
+    ) -> list[Wanted]:
         """As many as may be judged in one step, each with what it is handed."""
         chosen: list[tuple[Join, Definition]] = []
         results: set[RunId] = set()
@@ -154,7 +156,7 @@ class Chains:
         return wanted
 
 
-def _ended(one: Join) -> Mapping[JobId, Ended]:
+def _ended(one: Join) -> Mapping[JobId, ParentEnded]:
     """Its parents' runs that have ended: what it is skipped by already, and what came since."""
     return {**one.told, **one.arrived}
 

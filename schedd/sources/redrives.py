@@ -14,9 +14,9 @@ from typing import Final
 
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.runs.redrive import line_of
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import Nudges, OwnerStore
-from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_cache import DefinitionCache
 from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 1.0
@@ -24,13 +24,13 @@ WHILE_FED: Final = 0.1
 """Seconds until the next look while there is one to feed."""
 
 
-class Redrives:
+class RedriveLoop:
     """The loop that makes the runs of redrives."""
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
+        board: RunIndex,
+        catalogue: DefinitionCache,
         store: OwnerStore,
         transactor: Transactor,
         nudges: Nudges,

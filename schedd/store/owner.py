@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
-from schedd.core.runs.broadcast import Closed, Closing
+from schedd.core.runs.broadcast import ClosedBroadcasts, Closing
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
-from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.deadlines import Expiry
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import (
     Assigned,
@@ -27,18 +27,18 @@ from schedd.core.runs.model import (
     RunKey,
     Timer,
 )
-from schedd.core.runs.pools import PoolKey, Standing
+from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.core.runs.records import (
     Assignments,
     FailedTooOften,
-    Fired,
+    FireOutcome,
     JobRecord,
     Parted,
     Resumption,
     StoredDefinition,
     Unstarted,
 )
-from schedd.core.runs.redrive import Line, OpenRedrive
+from schedd.core.runs.redrive import OpenRedrive, RedriveLine
 from schedd.core.timers.backfill_records import OpenBackfill
 from schedd.core.timers.pre_dispatch import GUARD
 from schedd.store.cluster.fenced_transaction import fenced, fenced_rows, shards_of
@@ -118,7 +118,7 @@ class PostgresOwnerStore:
         """The present definitions."""
         return await self.database.call(lambda c: live_run_changes.definitions(c, jobs))
 
-    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         """Advance timers and insert the runs of those that advanced."""
 
         def body(
@@ -129,12 +129,12 @@ class PostgresOwnerStore:
             BEFORE_FIRE()
             return answer
 
-        async def write(batch: Sequence[Firing]) -> Fired:
+        async def write(batch: Sequence[Firing]) -> FireOutcome:
             lost, answer = await fenced(self.database, claim, batch, body)
-            return Fired(*(answer or ([], [])), lost)
+            return FireOutcome(*(answer or ([], [])), lost)
 
         answers, broken = await halved(firings, write) if firings else ([], [])
-        return Fired(
+        return FireOutcome(
             [run for _, each in answers for run in each.runs],
             [job for _, each in answers for job in each.refused],
             frozenset().union(*(each.lost for _, each in answers)),
@@ -151,12 +151,12 @@ class PostgresOwnerStore:
         committed but their payloads can't be read: they are taken back as never started.
         """
 
-        def body(connection: Connection, mine: Sequence[Draft]) -> assign.Outcome:
+        def body(connection: Connection, mine: Sequence[Draft]) -> assign.AssignOutcome:
             answer = assign.assign(connection, claim.tenure, mine, next_token)
             BEFORE_ASSIGN()
             return answer
 
-        async def write(batch: Sequence[Draft]) -> tuple[frozenset[ShardId], assign.Outcome]:
+        async def write(batch: Sequence[Draft]) -> tuple[frozenset[ShardId], assign.AssignOutcome]:
             lost, answer = await fenced(self.database, claim, batch, body)
             return lost, answer or assign.NOTHING
 
@@ -189,26 +189,26 @@ class PostgresOwnerStore:
         """Broadcasts of which there is something to do."""
         return await self.database.call(lambda c: broadcasts.over(c, keys))
 
-    async def close(self, claim: Claim, closings: Sequence[Closing]) -> Closed:
+    async def close(self, claim: Claim, closings: Sequence[Closing]) -> ClosedBroadcasts:
         """End broadcasts whose children have; cancel the children of those that are cancelled."""
 
-        def body(connection: Connection, mine: Sequence[Closing]) -> Closed:
+        def body(connection: Connection, mine: Sequence[Closing]) -> ClosedBroadcasts:
             closed = broadcasts.close(connection, mine, shards_of(mine))
             BEFORE_CLOSE()
             return closed
 
-        async def write(batch: Sequence[Closing]) -> Closed:
+        async def write(batch: Sequence[Closing]) -> ClosedBroadcasts:
             _, answer = await fenced(self.database, claim, batch, body)
-            return answer or Closed([], [], [])
+            return answer or ClosedBroadcasts([], [], [])
 
         answers, _ = await halved(closings, write) if closings else ([], [])
-        return Closed(
+        return ClosedBroadcasts(
             [run for _, each in answers for run in each.ended],
             [one for _, each in answers for one in each.waited],
             [run for _, each in answers for run in each.cancelled],
         )
 
-    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
         """How full these are."""
         return await self.database.call(lambda c: pool_places.standings(c, pools))
 
@@ -252,7 +252,7 @@ class PostgresOwnerStore:
         self,
         claim: Claim,
         wanted: Sequence[OpenRedrive],
-        lines: Mapping[JobId, Line],
+        lines: Mapping[JobId, RedriveLine],
     ) -> list[LiveRun]:
         """Make the next runs of these, as many as their rates allow."""
 
@@ -295,10 +295,10 @@ class PostgresOwnerStore:
         """Pause these, if they are as they were."""
         return await fenced_rows(self.database, claim, failed, owner_changes.pause_failing)
 
-    async def end_waiting(self, claim: Claim, ends: Sequence[Ending]) -> list[RunKey]:
+    async def end_waiting(self, claim: Claim, ends: Sequence[Expiry]) -> list[RunKey]:
         """End waiting runs of the claim's shards whose time is over."""
 
-        def body(connection: Connection, mine: Sequence[Ending]) -> list[RunKey]:
+        def body(connection: Connection, mine: Sequence[Expiry]) -> list[RunKey]:
             return deadlines.end_waiting(connection, claim.tenure, mine, shards_of(mine))
 
         return await fenced_rows(self.database, claim, ends, body)

@@ -12,7 +12,13 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from schedd.core.checkup.facts import DatabaseFacts
-from schedd.core.cluster.cluster_events import ClusterEvent, Kind, Losses, Registered, Why
+from schedd.core.cluster.cluster_events import (
+    ClusterEvent,
+    EventKind,
+    Losses,
+    LossReason,
+    RegisteredWorker,
+)
 from schedd.core.ids import Epoch, IncarnationId, ShardId, TenureId, Term, Timeline, Token
 from schedd.core.runs.model import (
     Claim,
@@ -98,7 +104,7 @@ class PostgresMembershipStore:
 
     async def fence_own(self, tenure: TenureId, why: str = "") -> None:
         """Fence one's own tenure: a goodbye, or, with a reason, the end of the tenure alone."""
-        lost = Why.TENURE_ENDED if why else None
+        lost = LossReason.TENURE_ENDED if why else None
         await self.database.call(lambda c: membership.fence(c, [tenure], lost=lost, why=why))
 
     async def fence(self, tenures: Sequence[TenureId], term: Term) -> bool:
@@ -108,7 +114,7 @@ class PostgresMembershipStore:
             if not membership.holds_term(connection, term):
                 return False
             with ending_blockers(self.database, connection, tenures):
-                membership.fence(connection, tenures, lost=Why.LEASE_EXPIRED)
+                membership.fence(connection, tenures, lost=LossReason.LEASE_EXPIRED)
             BEFORE_FENCE()
             return True
 
@@ -262,11 +268,11 @@ class PostgresWorkerStore:
         """It takes work again; whether it was drained."""
         return await self.database.call(lambda c: drains.end(c, worker, entry))
 
-    async def lose(self, lost: Collection[IncarnationId], kind: Kind | None) -> None:
+    async def lose(self, lost: Collection[IncarnationId], kind: EventKind | None) -> None:
         """Record these as lost, for good; the first record stays."""
         await self.database.call(lambda c: workers.lose(c, lost, kind))
 
-    async def registered(self) -> list[Registered]:
+    async def registered(self) -> list[RegisteredWorker]:
         """Return the incarnations that aren't recorded as lost."""
         return await self.database.call(workers.registered)
 

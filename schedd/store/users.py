@@ -14,7 +14,6 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditEntry, LiveRun, NewRun, Trigger
 from schedd.core.runs.records import (
     ChainRefused,
-    Conflict,
     Counts,
     Create,
     Deletion,
@@ -22,10 +21,11 @@ from schedd.core.runs.records import (
     GrowingRow,
     Idempotency,
     JobRecord,
+    StoreConflict,
     StoredDefinition,
     Submit,
     TimerEdit,
-    Wait,
+    WaitingRuns,
 )
 from schedd.core.runs.run_filter import ALL_RUNS, RunFilter
 from schedd.core.runs.run_records import AttemptRecord, RunRecord
@@ -36,7 +36,7 @@ from schedd.store.jobs import job_insert, job_pauses, jobs, submits
 from schedd.store.reconcile import failing_jobs
 from schedd.store.runs import run_counts, run_list, runs
 from schedd.store.statements.batched_reads import Gathered
-from schedd.store.statements.group_commit import Together
+from schedd.store.statements.group_commit import GroupCommit
 from schedd.store.statements.operations import operations
 from schedd.store.timers import accounted_times
 from schedkit.errors import Unavailable
@@ -50,8 +50,8 @@ class PostgresUserStore:
 
     database: Database
     gathered: Gathered = field(init=False)
-    submits: Together[Submit, RunRecord | Conflict | None] = field(init=False)
-    creates: Together[Create, JobRecord | Conflict | ChainRefused] = field(init=False)
+    submits: GroupCommit[Submit, RunRecord | StoreConflict | None] = field(init=False)
+    creates: GroupCommit[Create, JobRecord | StoreConflict | ChainRefused] = field(init=False)
 
     def __post_init__(self) -> None:
         def fetch(run_ids: Sequence[RunId]) -> Awaitable[list[RunRecord]]:
@@ -64,26 +64,26 @@ class PostgresUserStore:
             return self.database.call(lambda c: job_insert.create_all(c, wanted))
 
         object.__setattr__(self, "gathered", Gathered(fetch))
-        object.__setattr__(self, "submits", Together(submit_all, self._submit, lambda s: s.size))
-        object.__setattr__(self, "creates", Together(create_all, self._create, lambda c: c.size))
+        object.__setattr__(self, "submits", GroupCommit(submit_all, self._submit, lambda s: s.size))
+        object.__setattr__(self, "creates", GroupCommit(create_all, self._create, lambda c: c.size))
 
     async def create_job(
         self,
         record: JobRecord,
         idempotency: Idempotency | None,
         audit: AuditEntry,
-    ) -> JobRecord | Conflict | ChainRefused:
+    ) -> JobRecord | StoreConflict | ChainRefused:
         """Store job and timer; with those of others who ask meanwhile, where it stands alone."""
         create = Create(record, idempotency, audit)
         return await (self.creates.ask if create.plain else self._create)(create)
 
     async def create_jobs(
         self, wanted: Sequence[Create]
-    ) -> list[JobRecord | Conflict | ChainRefused | Unavailable]:
+    ) -> list[JobRecord | StoreConflict | ChainRefused | Unavailable]:
         """As `create_job` each, in as few transactions as there can be."""
         return await self.creates.ask_all(wanted, lambda create: create.plain)
 
-    async def _create(self, create: Create) -> JobRecord | Conflict | ChainRefused:
+    async def _create(self, create: Create) -> JobRecord | StoreConflict | ChainRefused:
         return await self.database.call(lambda c: job_insert.create(c, create))
 
     async def get_job(self, namespace: str, job: str) -> JobRecord | None:
@@ -123,7 +123,7 @@ class PostgresUserStore:
         audit: AuditEntry,
         missed: Callable[[JobRecord], NewRun | None] | None = None,
         told: Redirected = NOT_REDIRECTED,
-    ) -> JobRecord | Conflict | ChainRefused | None:
+    ) -> JobRecord | StoreConflict | ChainRefused | None:
         """Write a new generation."""
         wish = (job_id, seen_generation, definition, timer, audit, missed, told)
         return await self.database.call(lambda c: jobs.update_job(c, *wish))
@@ -137,7 +137,7 @@ class PostgresUserStore:
         until: datetime | None = None,
         seen_generation: int | None = None,
         noted: Callable[[JobRecord], str] | None = None,
-    ) -> JobRecord | Conflict | None:
+    ) -> JobRecord | StoreConflict | None:
         """Fire nothing more of it; until then, if that is said."""
         return await self.database.call(
             lambda c: job_pauses.pause_job(
@@ -153,7 +153,7 @@ class PostgresUserStore:
         audit: AuditEntry,
         seen_generation: int | None = None,
         noted: Callable[[JobRecord], str] | None = None,
-    ) -> JobRecord | Conflict | None:
+    ) -> JobRecord | StoreConflict | None:
         """Let it fire again, from this timer on."""
         return await self.database.call(
             lambda c: job_pauses.resume_job(
@@ -168,7 +168,7 @@ class PostgresUserStore:
         missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
         noted: Callable[[JobRecord], str] | None = None,
         seen_generation: int | None = None,
-    ) -> Deletion | Conflict | ChainRefused | None:
+    ) -> Deletion | StoreConflict | ChainRefused | None:
         """None: it wasn't there."""
         wish = (job_id, audit, missed, noted, seen_generation)
         return await self.database.call(lambda c: jobs.delete_job(c, *wish))
@@ -180,18 +180,18 @@ class PostgresUserStore:
         idempotency: Idempotency | None,
         audit: AuditEntry,
         priority: Priority,
-    ) -> RunRecord | Conflict | None:
+    ) -> RunRecord | StoreConflict | None:
         """Store one-time work; with that of others who ask meanwhile, where it stands alone."""
         submit = Submit(record, run, idempotency, audit, priority)
         return await (self.submits.ask if submit.plain else self._submit)(submit)
 
     async def submit_runs(
         self, wanted: Sequence[Submit]
-    ) -> list[RunRecord | Conflict | Unavailable | None]:
+    ) -> list[RunRecord | StoreConflict | Unavailable | None]:
         """As `submit_run` each, in as few transactions as there can be."""
         return await self.submits.ask_all(wanted, lambda submit: submit.plain)
 
-    async def _submit(self, submit: Submit) -> RunRecord | Conflict | None:
+    async def _submit(self, submit: Submit) -> RunRecord | StoreConflict | None:
         return await self.database.call(lambda c: submits.submit(c, submit))
 
     async def insert_run(
@@ -204,7 +204,7 @@ class PostgresUserStore:
         idempotency: Idempotency | None,
         audit: AuditEntry,
         overlap: Overlap | None = None,
-    ) -> RunRecord | Conflict | None:
+    ) -> RunRecord | StoreConflict | None:
         """A trigger; None: the job is deleted."""
         return await self.database.call(
             lambda c: runs.insert_run(
@@ -298,7 +298,7 @@ class PostgresUserStore:
         """The live work at a glance."""
         return await self.database.call(run_counts.counts)
 
-    async def waits(self) -> list[Wait]:
+    async def waits(self) -> list[WaitingRuns]:
         """What has waited longest among some of each shard."""
         return await self.database.call(run_counts.waits)
 

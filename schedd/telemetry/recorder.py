@@ -33,38 +33,38 @@ from schedd.core.cluster.queue_stats import Behind
 from schedd.core.cluster.readiness import Unready
 from schedd.core.events import (
     AssignedRuns,
+    AssignmentRefused,
+    AttemptEnded,
     Braked,
     Called,
     ClusterWatched,
     DatabaseSeen,
     DeadLettered,
     Deleted,
-    Ended,
     EndedUnreported,
     Event,
-    Fired,
     GreaterTokenSeen,
-    Missed,
     NeverStarted,
     NotificationsExpired,
     NotificationsWait,
     Notified,
-    Refused,
     ResultStoreAway,
+    RunsMissed,
     RunsRescued,
     ShardsLost,
     ShardsMoved,
     StaleResult,
     Surveyed,
+    TimersFired,
     Waiting,
     WorkerCame,
     WorkerWent,
 )
 from schedd.core.runs.lifecycle import Reason
 from schedd.ports import Cluster
-from schedd.runtime.loop_monitor import Pulse
+from schedd.runtime.loop_monitor import LoopMonitor
 from schedd.telemetry.dead_run_log import DeadRunLines
-from schedd.telemetry.metrics import ClusterGauges, Metrics, ReadinessGauges
+from schedd.telemetry.metrics import ClusterGauges, MemberMetrics, ReadinessGauges
 from schedkit.daemon.logs import listed
 from schedkit.lease_margin import Slack
 from schedkit.ttl_cache import Momentary
@@ -94,7 +94,7 @@ class Telemetry:
         # A series beside each counter that nobody looks at.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
         self.registry: Final = CollectorRegistry()
-        self._metrics = Metrics(self.registry)
+        self._metrics = MemberMetrics(self.registry)
         self._dead_runs = DeadRunLines()
         self._etcd_away: Callable[[], float] = lambda: 0.0
         ProcessCollector(registry=self.registry)
@@ -139,7 +139,7 @@ class Telemetry:
         return self._scraped.of(FORMS[OPEN_METRICS in accept.lower()])
 
     @property
-    def pulse(self) -> Pulse:
+    def pulse(self) -> LoopMonitor:
         """Of the event loop; to be run on it."""
         return self._metrics.process.pulse
 
@@ -156,28 +156,28 @@ class Telemetry:
         self._dead_runs.go_on()
 
 
-def _fired(metrics: Metrics, event: Fired) -> None:
+def _fired(metrics: MemberMetrics, event: TimersFired) -> None:
     metrics.runs.fired.inc(event.runs)
     metrics.runs.folded.inc(event.folds)
     _observe(metrics.runs.fire_lateness, event.latenesses)
 
 
-def _missed(metrics: Metrics, event: Missed) -> None:
+def _missed(metrics: MemberMetrics, event: RunsMissed) -> None:
     metrics.runs.missed.labels(event.reason.value).inc(event.count)
     level = logging.INFO if event.reason in WISHED else logging.WARNING
     log.log(level, "%d instants are missed: %s", event.count, event.reason.value)
 
 
-def _dead_lettered(metrics: Metrics, event: DeadLettered) -> None:
+def _dead_lettered(metrics: MemberMetrics, event: DeadLettered) -> None:
     metrics.runs.dead_letters.inc(len(event.runs))
 
 
-def _assigned(metrics: Metrics, event: AssignedRuns) -> None:
+def _assigned(metrics: MemberMetrics, event: AssignedRuns) -> None:
     metrics.runs.assigned.inc(event.count)
     _observe(metrics.runs.wait, event.waits)
 
 
-def _ended(metrics: Metrics, event: Ended) -> None:
+def _ended(metrics: MemberMetrics, event: AttemptEnded) -> None:
     metrics.runs.ended.labels(event.state.value, event.reason or "").inc()
     if event.lateness is not None:
         metrics.runs.start_lateness.observe(_seconds(event.lateness))
@@ -185,11 +185,11 @@ def _ended(metrics: Metrics, event: Ended) -> None:
         metrics.runs.duration.labels(event.state.value).observe(_seconds(event.duration))
 
 
-def _ended_unreported(metrics: Metrics, event: EndedUnreported) -> None:
+def _ended_unreported(metrics: MemberMetrics, event: EndedUnreported) -> None:
     metrics.runs.ended.labels(event.state.value, event.reason or "").inc(event.count)
 
 
-def _stale(metrics: Metrics, event: StaleResult) -> None:
+def _stale(metrics: MemberMetrics, event: StaleResult) -> None:
     metrics.runs.stale.inc()
     if not event.known:  # any number of them can be made up: the audit log has their number
         log.debug("result rejected: the run doesn't exist run_id=%s", event.run)
@@ -200,7 +200,7 @@ def _stale(metrics: Metrics, event: StaleResult) -> None:
     )
 
 
-def _rescued(metrics: Metrics, event: RunsRescued) -> None:
+def _rescued(metrics: MemberMetrics, event: RunsRescued) -> None:
     metrics.workers.rescued.inc(len(event.runs))
     log.warning(
         "%d runs of lost workers moved on",
@@ -212,7 +212,7 @@ def _rescued(metrics: Metrics, event: RunsRescued) -> None:
     )
 
 
-def _never_started(metrics: Metrics, event: NeverStarted) -> None:
+def _never_started(metrics: MemberMetrics, event: NeverStarted) -> None:
     metrics.workers.never_started.inc(len(event.runs))
     log.info(
         "%d assignments never started and went back",
@@ -221,7 +221,7 @@ def _never_started(metrics: Metrics, event: NeverStarted) -> None:
     )
 
 
-def _refused(metrics: Metrics, event: Refused) -> None:
+def _refused(metrics: MemberMetrics, event: AssignmentRefused) -> None:
     metrics.workers.refusals.labels(_known(event.why, REFUSALS)).inc()
     log.debug(
         "a worker refused a run",
@@ -234,7 +234,7 @@ def _refused(metrics: Metrics, event: Refused) -> None:
     )
 
 
-def _greater_token(metrics: Metrics, event: GreaterTokenSeen) -> None:
+def _greater_token(metrics: MemberMetrics, event: GreaterTokenSeen) -> None:
     metrics.workers.greater_tokens.inc()
     log.error(
         "a worker has seen a token greater than any this cluster knows of;"
@@ -248,12 +248,12 @@ def _greater_token(metrics: Metrics, event: GreaterTokenSeen) -> None:
     )
 
 
-def _came(metrics: Metrics, event: WorkerCame) -> None:
+def _came(metrics: MemberMetrics, event: WorkerCame) -> None:
     metrics.workers.attached.add(event.incarnation)
     log.info("worker %s attached", event.worker, extra=_who(event))
 
 
-def _went(metrics: Metrics, event: WorkerWent) -> None:
+def _went(metrics: MemberMetrics, event: WorkerWent) -> None:
     metrics.workers.attached.discard(event.incarnation)
     log.info("worker %s is gone from here", event.worker, extra=_who(event))
 
@@ -262,7 +262,7 @@ def _who(event: WorkerCame | WorkerWent) -> dict[str, object]:
     return {"worker": event.worker, "incarnation": event.incarnation}
 
 
-def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:
+def _shards_lost(metrics: MemberMetrics, event: ShardsLost) -> None:
     metrics.workers.shards_lost.labels(_known(event.step, STEPS)).inc(len(event.shards))
     log.warning(
         "%d shards are no longer this member's",
@@ -271,30 +271,30 @@ def _shards_lost(metrics: Metrics, event: ShardsLost) -> None:
     )
 
 
-def _shards_moved(metrics: Metrics, event: ShardsMoved) -> None:
+def _shards_moved(metrics: MemberMetrics, event: ShardsMoved) -> None:
     metrics.workers.shards_moved.labels("taken").inc(event.taken)
     metrics.workers.shards_moved.labels("released").inc(event.released)
 
 
-def _surveyed(metrics: Metrics, event: Surveyed) -> None:
+def _surveyed(metrics: MemberMetrics, event: Surveyed) -> None:
     metrics.pools.saw(event.pools)
     metrics.queue.surveyed = Behind(event.overdue, event.behind)
     metrics.queue.backfilled.set(event.backfill)
 
 
-def _database_seen(metrics: Metrics, event: DatabaseSeen) -> None:
+def _database_seen(metrics: MemberMetrics, event: DatabaseSeen) -> None:
     metrics.vitals.saw(event.vitals)
 
 
-def _cluster_watched(metrics: Metrics, event: ClusterWatched) -> None:
+def _cluster_watched(metrics: MemberMetrics, event: ClusterWatched) -> None:
     metrics.losses.saw(event)
 
 
-def _called(metrics: Metrics, event: Called) -> None:
+def _called(metrics: MemberMetrics, event: Called) -> None:
     metrics.calls.count(event)
 
 
-def _waiting(metrics: Metrics, event: Waiting) -> None:
+def _waiting(metrics: MemberMetrics, event: Waiting) -> None:
     metrics.queue.ready.set(event.ready)
     oldest = event.oldest
     metrics.queue.oldest_since = None if oldest is None else monotonic() - oldest.total_seconds()
@@ -304,7 +304,7 @@ def _waiting(metrics: Metrics, event: Waiting) -> None:
     metrics.queue.timers.set(event.timers)
 
 
-def _braked(metrics: Metrics, event: Braked) -> None:
+def _braked(metrics: MemberMetrics, event: Braked) -> None:
     metrics.queue.paused.set(event.by is not None)
     if event.by is None:
         log.info("the cluster isn't paused any more")
@@ -312,7 +312,7 @@ def _braked(metrics: Metrics, event: Braked) -> None:
         log.warning("the cluster is paused by %s: %s", event.by, event.note or "no note")
 
 
-def _notified(metrics: Metrics, event: Notified) -> None:
+def _notified(metrics: MemberMetrics, event: Notified) -> None:
     way = event.way.value.lower()
     if not event.error:
         metrics.keeping.notified.labels(way).inc()
@@ -325,7 +325,7 @@ def _notified(metrics: Metrics, event: Notified) -> None:
         log.info("a notification by %s failed, and is tried again: %s", way, event.error)
 
 
-def _notifications_expired(metrics: Metrics, event: NotificationsExpired) -> None:
+def _notifications_expired(metrics: MemberMetrics, event: NotificationsExpired) -> None:
     way = event.way.value.lower()
     metrics.keeping.notify_given_up.labels(way).inc(event.count)
     log.error(
@@ -336,31 +336,31 @@ def _notifications_expired(metrics: Metrics, event: NotificationsExpired) -> Non
     )
 
 
-def _notifications_wait(metrics: Metrics, event: NotificationsWait) -> None:
+def _notifications_wait(metrics: MemberMetrics, event: NotificationsWait) -> None:
     metrics.keeping.notifications_wait.set(event.count)
 
 
-def _deleted(metrics: Metrics, event: Deleted) -> None:
+def _deleted(metrics: MemberMetrics, event: Deleted) -> None:
     for what, count in (("run", event.runs), ("log", event.logs), ("object", event.objects)):
         if count:
             metrics.keeping.deleted.labels(what).inc(count)
 
 
-def _store_away(metrics: Metrics, _: ResultStoreAway) -> None:
+def _store_away(metrics: MemberMetrics, _: ResultStoreAway) -> None:
     metrics.keeping.store_away.inc()
 
 
-SEEN: Final[Mapping[type[Event], Callable[[Metrics, Any], None]]] = {
-    Fired: _fired,
-    Missed: _missed,
+SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
+    TimersFired: _fired,
+    RunsMissed: _missed,
     DeadLettered: _dead_lettered,
     AssignedRuns: _assigned,
-    Ended: _ended,
+    AttemptEnded: _ended,
     EndedUnreported: _ended_unreported,
     StaleResult: _stale,
     RunsRescued: _rescued,
     NeverStarted: _never_started,
-    Refused: _refused,
+    AssignmentRefused: _refused,
     GreaterTokenSeen: _greater_token,
     WorkerCame: _came,
     WorkerWent: _went,

@@ -33,26 +33,26 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.cluster.queue_stats import Behind, behind
 from schedd.core.dispatch.batch_size import BatchSize
 from schedd.core.dispatch.fair_share import Shares
-from schedd.core.events import Emit, Missed
-from schedd.core.events import Fired as FiredEvent
+from schedd.core.events import Emit, RunsMissed
+from schedd.core.events import TimersFired as FiredEvent
 from schedd.core.ids import Epoch, Hint, JobId, ShardId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, Firing, Timer
-from schedd.core.runs.records import Fired
+from schedd.core.runs.records import FireOutcome
 from schedd.core.schedule.work_budget import OF_TURN, TooMuchWork
 from schedd.core.timers import fire_plan
 from schedd.core.timers.cluster_pauses import Pauses
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, OwnerStore
 from schedd.runtime.budgeted_work import on_loop
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers.fire_plans import Plans
 from schedd.timers.fire_rows import firing_of
 from schedd.timers.timer_loader import LOAD_EVERY, NearFuture
@@ -90,18 +90,18 @@ MID_BATCH = failpoints.awaited("fire.mid_batch")
 AFTER_COMMIT = failpoints.awaited("fire.after_commit")
 
 
-class Fire:
+class FireLoop:
     """The loop that fires timers."""
 
     def __init__(
         self,
-        board: Board,
+        board: RunIndex,
         near: NearFuture,
-        catalogue: Catalogue,
+        catalogue: DefinitionCache,
         store: OwnerStore,
         transactor: Transactor,
         clock: ClusterClock,
-        brake: Brake,
+        brake: ClusterPause,
         emit: Emit,
         placeable: Callable[[], int],
         *,
@@ -237,7 +237,7 @@ class Fire:
             now, reckoned = self._clock.now(), self._brake.pauses
             firings = await self._plan(due, known, now, reckoned)
 
-            async def write(claim: Claim, items: Sequence[Firing]) -> Fired:
+            async def write(claim: Claim, items: Sequence[Firing]) -> FireOutcome:
                 fired = await self._store.fire(claim, items, reckoned.switched)
                 await MID_BATCH()  # this lane's COMMIT was seen, the others' are on their way
                 return fired
@@ -257,14 +257,18 @@ class Fire:
             for firing in firings
             if firing.job_id not in in_doubt and self._epoch(firing.shard) == began[firing.shard]
         ]
-        self._advance(done, timers, [a for a in answers if isinstance(a, Fired)])
+        self._advance(done, timers, [a for a in answers if isinstance(a, FireOutcome)])
         if failed:
             self._changed |= in_doubt  # their rows say what happened
             raise failed[0].error
         return sum(len(firing.runs) for firing in firings)
 
     async def _plan(
-        self, due: Sequence[Timer], known: Mapping[JobId, Known], now: datetime, reckoned: Pauses
+        self,
+        due: Sequence[Timer],
+        known: Mapping[JobId, CachedDefinition],
+        now: datetime,
+        reckoned: Pauses,
     ) -> list[Firing]:
         """The step of each that is to take one. Those that have begun to catch up share what the
         others leave of the rows.
@@ -304,7 +308,7 @@ class Fire:
             self._open.pop(job, None)
 
     async def _step_of(
-        self, timer: Timer, known: Known, now: datetime, reckoned: Pauses, most: int
+        self, timer: Timer, known: CachedDefinition, now: datetime, reckoned: Pauses, most: int
     ) -> Firing | None:
         """The step of a timer; None: it needs too much work for now, and is computed elsewhere."""
         if (prepared := self.plans.take(timer, known, reckoned)) is not None:
@@ -333,12 +337,12 @@ class Fire:
         return owned and job not in self._open and job not in self._board.timers
 
     def _firing_of(
-        self, timer: Timer, known: Known, now: datetime, reckoned: Pauses, most: int
+        self, timer: Timer, known: CachedDefinition, now: datetime, reckoned: Pauses, most: int
     ) -> Firing:
         looked, ahead = self._look(timer, now), self._board.ahead.fire
         return firing_of(timer, known, now, reckoned, most, looked, ahead)
 
-    def _too_soon(self, timer: Timer, known: Known, now: datetime) -> bool:
+    def _too_soon(self, timer: Timer, known: CachedDefinition, now: datetime) -> bool:
         """Whether none of its instants may be made ahead: it comes up again when it is due."""
         if known.compiled.exclusion is None or timer.due_at is None or timer.due_at <= now:
             return False
@@ -384,7 +388,7 @@ class Fire:
                 self._looked.setdefault(job, (firing.shard, timers[job].generation, now))
 
     def _advance(
-        self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[Fired]
+        self, firings: Sequence[Firing], timers: dict[JobId, Timer], answers: Sequence[FireOutcome]
     ) -> None:
         now = self._clock.now()
         refused = {job for answer in answers for job in answer.refused}
@@ -413,7 +417,7 @@ class Fire:
             self._brake.look()
         lost = {shard for answer in answers for shard in answer.lost}
         for reason, count in missed(f for f in done if f.shard not in lost).items():
-            self._emit(Missed(reason, count))
+            self._emit(RunsMissed(reason, count))
         for answer in answers:
             self._transactor.lost(answer.lost, "fire")
             self._board.put_runs(answer.runs, now)

@@ -22,7 +22,7 @@ from schedd.core.ids import JobId
 from schedd.core.runs.model import Firing, Timer
 from schedd.core.schedule.work_budget import OF_OWNER
 from schedd.core.timers.cluster_pauses import Pauses
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.runtime.owner_work import THREAD
 from schedkit.records import dataclass
 from schedkit.set_aside import set_aside
@@ -38,7 +38,7 @@ class _Basis:
     """What a step is computed from."""
 
     timer: Timer
-    known: Known
+    known: CachedDefinition
     switched: int
 
 
@@ -65,7 +65,9 @@ class Plans:
         """Those whose steps wait to be computed."""
         return [basis.timer for basis, _ in self._waiting.values()]
 
-    def add(self, timer: Timer, known: Known, pauses: Pauses, step: Callable[[], Firing]) -> None:
+    def add(
+        self, timer: Timer, known: CachedDefinition, pauses: Pauses, step: Callable[[], Firing]
+    ) -> None:
         """Have the step of this timer computed."""
         basis = _Basis(timer, known, pauses.switched)
         there = self._waiting.get(timer.job_id)
@@ -75,14 +77,14 @@ class Plans:
             self._waiting[timer.job_id] = basis, step
             self.loop.wake()
 
-    def take(self, timer: Timer, known: Known, pauses: Pauses) -> Firing | None:
+    def take(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> Firing | None:
         """The step that was computed of exactly this; None: there is none."""
         found = self._prepared.pop(timer.job_id, None) if self._prepared else None
         if found is None or not _same(found[0], _Basis(timer, known, pauses.switched)):
             return None
         return found[1]
 
-    def waits(self, timer: Timer, known: Known, pauses: Pauses) -> bool:
+    def waits(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> bool:
         """Whether the step of exactly this is still to be computed."""
         there = self._waiting.get(timer.job_id) if self._waiting else None
         return there is not None and _same(there[0], _Basis(timer, known, pauses.switched))

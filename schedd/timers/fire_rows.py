@@ -17,13 +17,13 @@ from schedd.core.runs.model import Firing, NewRun, RunKey, Timer
 from schedd.core.schedule.compiled_schedule import Occurrence
 from schedd.core.timers import fire_plan, fire_steps
 from schedd.core.timers.cluster_pauses import Pauses
-from schedd.core.timers.fire_plan import NOT_EARLY, Plan
-from schedd.runtime.definition_texts import Known
+from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan
+from schedd.runtime.definition_texts import CachedDefinition
 
 
 def firing_of(
     timer: Timer,
-    known: Known,
+    known: CachedDefinition,
     now: datetime,
     reckoned: Pauses,
     most: int = fire_plan.FIRES,
@@ -62,17 +62,17 @@ def _plan(
     timer: Timer,
     nominal: datetime,
     due: datetime,
-    known: Known,
+    known: CachedDefinition,
     now: datetime,
     reckoned: Pauses,
     limit: int,
     looked: datetime | None,
     ahead: timedelta,
-) -> Plan:
+) -> FirePlan:
     """One step that fires at most `limit`."""
     definition = known.definition
     if limit <= 0:  # fewer are wanted than there were already
-        return Plan((), (), Occurrence(nominal, due))
+        return FirePlan((), (), Occurrence(nominal, due))
     if timer.fired:  # it may stand at the plain instant since a turn was given back
         due = max(due, known.compiled.due(nominal))
     return fire_steps.plan(
@@ -89,7 +89,7 @@ def _plan(
     )
 
 
-def _run(definition: Definition, fire: fire_plan.Fire, now: datetime) -> NewRun:
+def _run(definition: Definition, fire: fire_plan.PlannedRun, now: datetime) -> NewRun:
     return NewRun(
         RunKey(fire.nominal, scheduled_run_id(definition.job_id, fire.nominal)),
         fire.due,

@@ -20,7 +20,7 @@ from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import Timer
 from schedd.core.timers.due_index import Agenda
 from schedd.core.timers.fire_plan import GRACE
-from schedd.core.timers.pre_dispatch import Ahead
+from schedd.core.timers.pre_dispatch import Lookahead
 
 BEGUN: Final = 1.0
 UNBEGUN: Final = 1.5
@@ -31,7 +31,7 @@ class Timers(Agenda[JobId, Timer]):
     """Timers by job, in the order in which they are to be fired."""
 
     def __init__(
-        self, ownership: Ownership, ahead: Ahead, priority_of: Callable[[JobId], Priority]
+        self, ownership: Ownership, ahead: Lookahead, priority_of: Callable[[JobId], Priority]
     ) -> None:
         """`priority_of`: of a job, as far as it is known."""
         super().__init__()

@@ -21,12 +21,12 @@ from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Final
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.core.ids import JobId
 from schedd.core.runs.model import Timer
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, OwnerStore
-from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_cache import DefinitionCache
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, in_turns
 
@@ -54,11 +54,11 @@ class NearFuture:
 
     def __init__(
         self,
-        board: Board,
-        catalogue: Catalogue,
+        board: RunIndex,
+        catalogue: DefinitionCache,
         store: OwnerStore,
         clock: ClusterClock,
-        brake: Brake,
+        brake: ClusterPause,
     ) -> None:
         self._board = board
         self.horizon = max(HORIZON, board.ahead.fire + LATEST_LOAD + LOAD_EVERY)

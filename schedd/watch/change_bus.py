@@ -18,7 +18,7 @@ MOST_HEARD: Final = 50_000
 """Runs that are kept for one listener, sixteen bytes each and what a table takes."""
 
 
-class Listener(Protocol):
+class ChangeListener(Protocol):
     """One who wants to hear."""
 
     def hear(self, hints: Sequence[Hint]) -> None: ...
@@ -65,22 +65,22 @@ class Ear:
         return taken, lost
 
 
-class Ears:
+class ChangeBus:
     """All that listen at this member."""
 
     def __init__(self) -> None:
-        self._listeners: set[Listener] = set()
+        self._listeners: set[ChangeListener] = set()
 
     def hear(self, hints: Sequence[Hint]) -> None:
         """Tell all that listen."""
         for listener in self._listeners:
             listener.hear(hints)
 
-    def add(self, listener: Listener) -> None:
+    def add(self, listener: ChangeListener) -> None:
         """It listens from now on."""
         self._listeners.add(listener)
 
-    def remove(self, listener: Listener) -> None:
+    def remove(self, listener: ChangeListener) -> None:
         """It doesn't any more."""
         self._listeners.discard(listener)
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from schedd.core.ids import Hint, RunId
-from schedd.watch.change_bus import Ears
+from schedd.watch.change_bus import ChangeBus
 
 
-class Watch:
+class RunWaiter:
     """One who waits."""
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class Watchers:
     """The port `Changes`."""
 
     def __init__(self) -> None:
-        self.ears = Ears()
-        self._watched: dict[RunId, set[Watch]] = defaultdict(set)
+        self.ears = ChangeBus()
+        self._watched: dict[RunId, set[RunWaiter]] = defaultdict(set)
 
     def changed(self, hints: Sequence[Hint]) -> None:
         """Wake those who wait for one of these."""
@@ -52,9 +52,9 @@ class Watchers:
         self.ears.hear(hints)
 
     @contextmanager
-    def watching(self, runs: Sequence[RunId]) -> Iterator[Watch]:
+    def watching(self, runs: Sequence[RunId]) -> Iterator[RunWaiter]:
         """For this block somebody waits for changes of these, again and again."""
-        watch = Watch()
+        watch = RunWaiter()
         for run in runs:
             self._watched[run].add(watch)
         try:

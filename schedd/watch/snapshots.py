@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from schedd.core.ids import RunId
-from schedd.core.runs.change_stream import Change, Cursor, Missed, Scope
+from schedd.core.runs.change_stream import Change, Cursor, MissedChanges, Scope
 from schedd.ports.changes import ChangeStore
 
 AT_ONCE: Final = 500
@@ -86,10 +86,10 @@ class Reads:
         return change
 
 
-class Look:
+class SnapshotRead:
     """What a look has found, for all who share it."""
 
-    def __init__(self, missed: Missed, reads: Reads) -> None:
+    def __init__(self, missed: MissedChanges, reads: Reads) -> None:
         self.missed = missed
         self._reads = reads
         self._pages: WeakValueDictionary[int, Shared[Page]] = WeakValueDictionary()
@@ -104,15 +104,15 @@ class Look:
             yield await page.wait()
 
 
-class Looks:
+class SnapshotReads:
     """The looks that go on, and those that wait for their turn."""
 
     def __init__(self, store: ChangeStore, reads: Reads) -> None:
         self._store, self._reads = store, reads
-        self._waiting: dict[tuple[Scope, Cursor | None], Shared[Look]] = {}
+        self._waiting: dict[tuple[Scope, Cursor | None], Shared[SnapshotRead]] = {}
         self._turn = asyncio.Semaphore(LOOKS)
 
-    async def look(self, scope: Scope, at: Cursor | None) -> Look:
+    async def look(self, scope: Scope, at: Cursor | None) -> SnapshotRead:
         """What changed since; the runs that haven't ended where that isn't known. Begins later than
         it was asked for. Raises Unavailable.
         """
@@ -126,12 +126,12 @@ class Looks:
             if look.lost and self._waiting.get(asked) is look:
                 del self._waiting[asked]
 
-    async def _made(self, scope: Scope, at: Cursor | None) -> Look:
+    async def _made(self, scope: Scope, at: Cursor | None) -> SnapshotRead:
         async with self._turn:
             del self._waiting[scope, at]
-            return Look(await self._missed(scope, at), self._reads)
+            return SnapshotRead(await self._missed(scope, at), self._reads)
 
-    async def _missed(self, scope: Scope, at: Cursor | None) -> Missed:
+    async def _missed(self, scope: Scope, at: Cursor | None) -> MissedChanges:
         if at is not None:
             jobs = None if scope.job is None else [scope.job]
             missed = await self._store.since(at, jobs)
@@ -139,4 +139,4 @@ class Looks:
                 return missed
         now = await self._store.now()
         runs = await self._store.unended(scope, AT_FIRST)
-        return Missed(now, tuple(runs), unknown=at is not None)
+        return MissedChanges(now, tuple(runs), unknown=at is not None)

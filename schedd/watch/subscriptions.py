@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from schedd.core.ids import Hint, JobId, RunId
-from schedd.core.runs.change_stream import Box, Change, Cursor, Gap, Missed, News, Scope
+from schedd.core.runs.change_stream import Box, Change, Cursor, Gap, MissedChanges, News, Scope
 from schedd.ports.changes import ChangeStore
-from schedd.watch.change_bus import MOST_HEARD, Ears, cares
-from schedd.watch.snapshots import Looks, Reads, Shared
+from schedd.watch.change_bus import MOST_HEARD, ChangeBus, cares
+from schedd.watch.snapshots import Reads, Shared, SnapshotReads
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, Turns, in_turns
@@ -55,7 +55,7 @@ class Feed:
     """The port `RunFeed`, and the loop that feeds it."""
 
     def __init__(
-        self, store: ChangeStore, ears: Ears, *, every: float = EVERY, sweep: float = SWEEP
+        self, store: ChangeStore, ears: ChangeBus, *, every: float = EVERY, sweep: float = SWEEP
     ) -> None:
         self._store = store
         self._ears = ears
@@ -72,7 +72,7 @@ class Feed:
         self._took = 0.0
         self._deaf = False
         self._reads = Reads(store)
-        self._looks = Looks(store, self._reads)
+        self._looks = SnapshotReads(store, self._reads)
         self._turns = Turns(IN_A_TURN)
         self.on_interest: Callable[[], None] = lambda: None
         self.loop = Loop("run feed", self._step, interval=SWEEP)
@@ -282,7 +282,7 @@ class Feed:
                 arrived.set()
 
 
-def _gap(missed: Missed) -> Gap | None:
+def _gap(missed: MissedChanges) -> Gap | None:
     """What such a look can't tell."""
     if missed.unknown:
         return Gap(OTHER_DATABASE)

@@ -10,7 +10,8 @@ Invariants
 - No host has more than so many requests under way (`AtATime`); health is answered in any case.
 - A request that changes something isn't taken from another site's page (`SameOrigin`), nor where
   nobody is asked who they are anything by a name that isn't this cluster's (`OwnHost`).
-- With TLS nobody is answered who isn't known, but by the probes, the login and its looks (`Known`).
+- With TLS only known callers get an answer, except from the probes, the login and its files
+  (`HttpAuth`).
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from schedd.web import health, links, login, refusals, templating
 from schedd.web.forwarded import STRAIGHT, Forwarded, Reach
 from schedd.web.guard import AtATime, OwnHost, SameOrigin, SecurityHeaders, host_of
 from schedd.web.health import Readiness
-from schedd.web.http_auth import FIGURES, IDENTITY, Known
+from schedd.web.http_auth import FIGURES, IDENTITY, HttpAuth
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.site import Site
-from schedd.web.refusals import Way
+from schedd.web.refusals import NextLink
 from schedd.web.rest import problems
 from schedd.web.rest.rest import Rest
 
@@ -72,7 +73,7 @@ def build(
             Middleware(AtATime),
             *_own_host(services, reach),
             Middleware(SameOrigin),
-            Middleware(Known, services.authentication, _forms()),
+            Middleware(HttpAuth, services.authentication, _forms()),
         ],
         exception_handlers={404: nowhere, 405: _other_method, Exception: _bug},
     )
@@ -141,7 +142,7 @@ async def _other_method(request: Request, error: Exception) -> Response:
         reason="METHOD_NOT_ALLOWED",
         remedy="what changes something is sent by the buttons of a page, or asked of /api/v1/",
     )
-    way = Way(links.page_of(routes, path), "To its page")
+    way = NextLink(links.page_of(routes, path), "To its page")
     who = request.scope.get(IDENTITY)
     return refusals.told(request.scope, problem, who, way=way, headers={"allow": allowed})
 

@@ -17,15 +17,15 @@ from schedproto.v1 import job_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StateStyle:
     """A state on every page: its word, and the name of its symbol and colour."""
 
     word: str
     style: str
 
 
-LOOKS: Final[dict[str, Look]] = {
-    state.value: Look(word, state.value.lower())
+LOOKS: Final[dict[str, StateStyle]] = {
+    state.value: StateStyle(word, state.value.lower())
     for state, word in {
         State.PENDING: "waiting",
         State.RUNNING: "running",

@@ -55,7 +55,7 @@ LOOKS: Final = "/static/"
 _LOST: Final = "what you typed is too long to be kept here: your browser's Back has it"
 
 
-class Known:
+class HttpAuth:
     """Passes on what is open, and what somebody asks who is known. `forms`: path of a form → the
     fields that its page is filled in with.
     """

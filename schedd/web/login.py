@@ -31,7 +31,7 @@ from schedd.web.http_auth import COOKIE, IDENTITY, LOGIN, LOGOUT, caller_of, coo
 from schedd.web.login_page import LONGEST, MOST, UNDONE, typed_in
 from schedd.web.pages.forms import fields_of
 from schedd.web.rest import problems
-from schedd.web.rest.problems import Refusal
+from schedd.web.rest.problems import RequestProblem
 from schedkit.daemon.log_rate_limit import LimitedLine
 from schedkit.errors import Unavailable
 
@@ -54,7 +54,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
             form = await fields_of(request, MOST)
         except ClientDisconnect:
             return Response(status_code=400)
-        except Refusal as refused:
+        except RequestProblem as refused:
             return problems.answer(refused.body, refused.headers)
         after, undone, typed = form.get("next", "")[:LONGEST], UNDONE in form, typed_in(form)
         who: Identity | None = request.scope.get(IDENTITY)

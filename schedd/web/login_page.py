@@ -21,10 +21,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response
 
 from schedd.api.definitions.validation import MAX_PAYLOAD
-from schedd.core.jobs.rights import Identity, Kind
+from schedd.core.jobs.rights import Identity, IdentityKind
 from schedd.web import links
 from schedd.web.pages.forms import fields_of
-from schedd.web.rest.problems import Refusal
+from schedd.web.rest.problems import RequestProblem
 from schedd.web.templating import render
 
 LONGEST: Final = 8192
@@ -59,8 +59,8 @@ def shown(
     """
     html = render(
         "login.html",
-        actor=who.actor if who and who.kind is Kind.USER and not wrong else "",
-        asked=who is None or who.kind is not Kind.ANYBODY,
+        actor=who.actor if who and who.kind is IdentityKind.USER and not wrong else "",
+        asked=who is None or who.kind is not IdentityKind.ANYBODY,
         wrong=wrong,
         seen=problem,
         next=links.page_of(request.app.routes, after),
@@ -83,7 +83,7 @@ async def kept(request: Request, fields: Collection[str]) -> dict[str, str] | No
     """
     try:
         sent = await fields_of(request, MOST)
-    except (Refusal, ClientDisconnect):
+    except (RequestProblem, ClientDisconnect):
         return None
     found = {name: sent[name] for name in fields if sent.get(name)}
     length = len(urlencode({TYPED + name: value for name, value in found.items()}))

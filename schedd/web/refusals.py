@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, Response
 from starlette.types import Scope
 
-from schedd.core.jobs.rights import Identity, Kind
+from schedd.core.jobs.rights import Identity, IdentityKind
 from schedd.web.rest import problems
 from schedd.web.templating import render
 
@@ -21,7 +21,7 @@ CALLS: Final = "/api/"
 """What stands below is asked by programs, whatever they accept."""
 
 
-class Way(NamedTuple):
+class NextLink(NamedTuple):
     """Where to go on from a refusal: an address of this site, and what its button says."""
 
     to: str
@@ -40,7 +40,7 @@ def told(
     problem: Mapping[str, Any],
     who: Identity | None = None,
     *,
-    way: Way | None = None,
+    way: NextLink | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """The answer. `who` asks, where that is known; `way` is offered to who reads a page."""
@@ -48,7 +48,7 @@ def told(
         answer = problems.refused(problem)
         answer.headers.update(headers or {})
         return answer
-    known = who if who is not None and who.kind is Kind.USER else None
+    known = who if who is not None and who.kind is IdentityKind.USER else None
     html = render(
         "refused.html",
         seen=problem,

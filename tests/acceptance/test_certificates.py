@@ -19,7 +19,7 @@ import pytest
 
 from acceptance.conftest import SHORT_LEASES
 from schedclient import TLS, ApiError, Run, SyncClient
-from schedctl.dev.records import Folder, Kind
+from schedctl.dev.records import ClusterFolder, PartKind
 from schedctl.dev.servers.certificates import issue
 from schedkit.net.channel import LOOK_EVERY, split_address
 from schedproto.v1 import worker_service_pb2 as pb
@@ -93,10 +93,10 @@ def on_disk(cluster: DevCluster, name: str) -> bytes:
 
 def rotate(cluster: DevCluster) -> None:
     """A fresh certificate for everybody."""
-    folder = Folder(cluster.directory)
+    folder = ClusterFolder(cluster.directory)
     state = folder.load()
     assert state is not None
-    issue(folder, [*state.of(Kind.MEMBER), *state.of(Kind.WORKER)])
+    issue(folder, [*state.of(PartKind.MEMBER), *state.of(PartKind.WORKER)])
 
 
 def test_all_certificates_are_changed_under_load_and_no_run_is_lost(

@@ -15,7 +15,7 @@ import pytest
 
 from schedclient import SyncClient, TableGuard
 from schedctl.dev.servers import postgres
-from schedctl.dev.servers.processes import Process, find
+from schedctl.dev.servers.processes import DevProcess, find
 from support.cluster import DevCluster
 from support.repository import ROOT
 from support.wait import PATIENCE, wait_until
@@ -43,7 +43,7 @@ def example(tmp_path: Path) -> Iterator[Path]:
             process.send(signal.SIGKILL)
 
 
-def at_work(folder: Path, worker: str) -> Process | None:
+def at_work(folder: Path, worker: str) -> DevProcess | None:
     """The example's process on this worker."""
     file = folder / f"{worker}.pid"
     return find(int(file.read_text())) if file.exists() and file.read_text() else None

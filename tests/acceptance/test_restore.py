@@ -20,7 +20,7 @@ from psycopg2 import OperationalError
 from schedclient import Run, SyncClient
 from schedclient.errors import FailedPrecondition
 from schedctl.dev.servers import binaries, postgres
-from schedctl.dev.servers.processes import Process
+from schedctl.dev.servers.processes import DevProcess
 from schedd.core.cluster import data_loss_check
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
@@ -64,7 +64,7 @@ class Restorable:
         self.process = self._started()
         postgres.wait_ready(self.process, self.port, self.log, PATIENCE, self.password)
 
-    def _started(self) -> Process:
+    def _started(self) -> DevProcess:
         return postgres.start(binaries.find_postgres(), self.data, self.port, self.log)
 
 

@@ -19,7 +19,7 @@ from almanac.drawing import draw
 from almanac.meaning import Meaning
 from almanac.walker import Walk, instants, walk
 from schedd.core.schedule.calendars import MOST_DAYS, Roll
-from schedd.core.schedule.cron import Dst, Gap, Pass
+from schedd.core.schedule.cron import Dst, DstGap, Pass
 
 _DAY = 24 * 60
 _EPOCH = date(1970, 1, 1)
@@ -146,7 +146,7 @@ class Case:
         passes = [real * 60 + second for real in walked.shown.get(clock, ())]
         if passes and self.dst.overlap is not Pass.BOTH:
             return passes[:1] if self.dst.overlap is Pass.FIRST else passes[-1:]
-        if not passes and self.dst.gap is Gap.RUN_AFTER:
+        if not passes and self.dst.gap is DstGap.RUN_AFTER:
             return [real * 60 for real, skipped in walked.gaps if clock in skipped]
         return passes
 

@@ -25,7 +25,7 @@ from almanac.meaning import (
 from almanac.trials import Wrong
 from schedd.core.schedule import cron
 from schedd.core.schedule.cron import CronExpression, Rewrite
-from schedd.core.schedule.timetable import Finding, lint
+from schedd.core.schedule.timetable import LintFinding, lint
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "UTC")
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
@@ -85,7 +85,7 @@ def tried(seed: int, numbers: range) -> Tally:
     return tally
 
 
-def _judge(drawn: Drawn, finding: Finding, rewrite: Rewrite, zone: str, name: str) -> None:
+def _judge(drawn: Drawn, finding: LintFinding, rewrite: Rewrite, zone: str, name: str) -> None:
     """Compare what a rewrite does with what was meant."""
     found = cron.parse(rewrite.text, zone=zone, seed="default/job")
     about = f"{name}: {drawn.text!r} ({drawn.dialect}) in {zone} → {rewrite} [{finding.rule}]"
@@ -106,11 +106,11 @@ def _judge(drawn: Drawn, finding: Finding, rewrite: Rewrite, zone: str, name: st
             raise Wrong(f"{about}: other fire times around {walked.start}")
 
 
-def _offered(finding: Finding, rewrite: Rewrite) -> bool:
+def _offered(finding: LintFinding, rewrite: Rewrite) -> bool:
     return all(part in finding.hint for part in (rewrite.text, rewrite.start, rewrite.difference))
 
 
-def _meant(drawn: Drawn, finding: Finding) -> Drawn | None:
+def _meant(drawn: Drawn, finding: LintFinding) -> Drawn | None:
     """What the rewrite of a finding is meant to keep; None: what the text means here."""
     if finding.rule == "either-day":
         both = replace(drawn.meaning, day=replace(drawn.meaning.day, text="*"))

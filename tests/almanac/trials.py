@@ -19,7 +19,7 @@ from almanac.drawing import draw
 from almanac.meaning import Meaning
 from almanac.walker import Walk, after, changes, instants, walk
 from schedd.core.schedule import compiled_schedule, cron
-from schedd.core.schedule.cron import EPOCH, CronExpression, Dst, Gap, Pass
+from schedd.core.schedule.cron import EPOCH, CronExpression, Dst, DstGap, Pass
 
 ZONES = (
     "Europe/Riga",
@@ -100,7 +100,7 @@ def _window(seed: int, number: int, tally: Tally) -> None:
         start = random.choice(changes(zone)) - random.randint(0, LENGTH - 86400)
     here = walk(zone, start, start + LENGTH)
     drawn: list[tuple[Meaning, list[int]]] = []
-    dst = Dst(random.choice(tuple(Gap)), random.choice(tuple(Pass)))
+    dst = Dst(random.choice(tuple(DstGap)), random.choice(tuple(Pass)))
     for place in range(PER_WINDOW):
         meaning = draw(random, ZONES)
         walked = walk(meaning.zone, here.start, here.end) if meaning.zone else here

@@ -16,7 +16,7 @@ from functools import cache
 from zoneinfo import ZoneInfo
 
 from almanac.meaning import Meaning
-from schedd.core.schedule.cron import Dst, Gap, Pass
+from schedd.core.schedule.cron import Dst, DstGap, Pass
 
 _DAY = 24 * 60
 _MARGIN = 180
@@ -97,7 +97,7 @@ def instants(meaning: Meaning, walked: Walk, dst: Dst) -> list[int]:
         elif not meaning.wildcard and dst.overlap is Pass.SECOND:
             passes = passes[-1:]
         found.update(real * 60 + second for real in passes for second in meaning.second.values)
-    if not meaning.wildcard and dst.gap is Gap.RUN_AFTER:
+    if not meaning.wildcard and dst.gap is DstGap.RUN_AFTER:
         found.update(real * 60 for real, skipped in walked.gaps if matching.intersection(skipped))
     return sorted(at for at in found if walked.start < at <= walked.end)
 

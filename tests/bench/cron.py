@@ -118,7 +118,9 @@ def _occurrence(one: CronExpression, questions: int) -> None:
 def _excluding(one: CronExpression, questions: int) -> None:
     exclude = Exclude((WEEKENDS, HOLIDAYS), zone=one.zone)
     when = compiled_schedule.CronSchedule((one.text,), one.zone)
-    compiled = compiled_schedule.compile(when, "", UUID(int=1), compiled_schedule.Bounds(), exclude)
+    compiled = compiled_schedule.compile(
+        when, "", UUID(int=1), compiled_schedule.ScheduleBounds(), exclude
+    )
     at = datetime.fromtimestamp(START, UTC)
     for _ in range(questions):
         found = compiled.next_after(at)

@@ -27,19 +27,28 @@ from schedkit.clock import boottime, utcnow
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import wait_until_async
 from workerd import messages
-from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
-from workerd.core.cluster_time import ClusterTime, JudgingClock
-from workerd.core.ids import Address, Incarnation, Key
-from workerd.core.lease_trust import Trust
-from workerd.core.outcome import Outcome, Verdict
+from workerd.core.admission import (
+    Admission,
+    AlreadyTaken,
+    AssignmentState,
+    NotTaken,
+    NotYet,
+    RejectReason,
+    Started,
+    Taken,
+)
+from workerd.core.cluster_time import JudgingClock, MemberTime
+from workerd.core.ids import Address, AssignmentKey, Incarnation
+from workerd.core.lease_trust import WorkerLeaseTrust
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict
 from workerd.delivery.result_sender import PATIENCE
-from workerd.identity import Identity
+from workerd.identity import WorkerIdentity
 from workerd.runs.assignments import MOST_LISTED
 from workerd.runs.attempts import Origin
 from workerd.stream.stream import Link
 from workerd.stream.streams import Attach
 
-SUCCEEDED: Final = Outcome(Verdict.SUCCEEDED)
+SUCCEEDED: Final = AttemptOutcome(AttemptVerdict.SUCCEEDED)
 AT_A_TIME: Final = 20
 """Workers that are started in each `STEP` seconds: a fleet isn't started in one instant."""
 STEP: Final = 0.1
@@ -55,20 +64,25 @@ class Hands:
     left = MOST_LISTED
 
     def __init__(
-        self, name: str, admission: Admission, trust: Trust, clock: JudgingClock, lasts: float
+        self,
+        name: str,
+        admission: Admission,
+        trust: WorkerLeaseTrust,
+        clock: JudgingClock,
+        lasts: float,
     ) -> None:
         self._name, self._lasts = name, lasts
         self._admission, self._trust, self._clock = admission, trust, clock
-        self._taken: dict[Key, tuple[pb.Assignment, Origin]] = {}
-        self._started: dict[Key, datetime] = {}
-        self._unanswered: dict[Key, tuple[pb.Result, float]] = {}
+        self._taken: dict[AssignmentKey, tuple[pb.Assignment, Origin]] = {}
+        self._started: dict[AssignmentKey, datetime] = {}
+        self._unanswered: dict[AssignmentKey, tuple[pb.Result, float]] = {}
         self._streams: list[Link] = []
         self.attach: Attach | None = None
 
     # -- Work --
 
     def assign(
-        self, assignments: Iterable[pb.Assignment], time: ClusterTime, origin: Origin
+        self, assignments: Iterable[pb.Assignment], time: MemberTime, origin: Origin
     ) -> None:
         """Take them, start them, or refuse them."""
         now = boottime()
@@ -81,13 +95,13 @@ class Hands:
                 case Taken():
                     self._taken[offer.key] = assignment, origin
                     self._begin(offer.key)
-                case Known(State.ENDED):
+                case AlreadyTaken(AssignmentState.ENDED):
                     self._send(offer.key)
-                case Refused():
+                case NotTaken():
                     origin.send_refusal(messages.refusal(assignment.key, verdict))
         self._redeal()
 
-    def rearm(self, time: ClusterTime) -> None:
+    def rearm(self, time: MemberTime) -> None:
         """No clock is set while it is measured."""
 
     def revoke(self, message: pb.AssignmentKey) -> pb.RevokeAnswer:
@@ -104,7 +118,7 @@ class Hands:
         key = messages.key_of(cancel.key)
         if self._admission.revoke(key, self._clock.read(boottime())):
             self._taken.pop(key, None)
-            refused = Refused(Why.REVOKED, key.token, "cancelled before its start")
+            refused = NotTaken(RejectReason.REVOKED, key.token, "cancelled before its start")
             link.send_refusal(messages.refusal(cancel.key, refused))
 
     def drain(self, *, on: bool) -> None:
@@ -138,7 +152,7 @@ class Hands:
     def gone(self, origin: Origin) -> None:
         """Nobody reads along."""
 
-    def _begin(self, key: Key) -> None:
+    def _begin(self, key: AssignmentKey) -> None:
         if key not in self._taken:  # revoked, while it was armed
             return
         now = boottime()
@@ -147,7 +161,7 @@ class Hands:
         match verdict:
             case NotYet(until):
                 asyncio.get_running_loop().call_later(until - now, self._begin, key)
-            case Refused():
+            case NotTaken():
                 del self._taken[key]
                 origin.send_refusal(messages.refusal(assignment.key, verdict))
             case Started():
@@ -164,7 +178,7 @@ class Hands:
             at = max(at, messages.date_of(assignment.not_before))
         return at
 
-    def _end(self, key: Key) -> None:
+    def _end(self, key: AssignmentKey) -> None:
         assignment, _ = self._taken.pop(key)
         began = self._started.pop(key)
         self._admission.ended(key)
@@ -208,7 +222,7 @@ class Hands:
         if self._clock.known:
             self._admission.forget(self._clock.read(now))
 
-    def _send(self, key: Key) -> None:
+    def _send(self, key: AssignmentKey) -> None:
         if self._streams and (parcel := self._unanswered.get(key)) is not None:
             self._unanswered[key] = parcel[0], boottime()
             self._streams[0].send_result(parcel[0])
@@ -227,7 +241,7 @@ class Hands:
 
 def puppet(name: str, seeds: Sequence[str], slots: int, lasts: float) -> tuple[Attach, Hands]:
     """One worker; `Attach.run` is its life."""
-    identity = Identity(
+    identity = WorkerIdentity(
         worker=name,
         spool_id=str(uuid.uuid4()),
         version="0",
@@ -238,7 +252,11 @@ def puppet(name: str, seeds: Sequence[str], slots: int, lasts: float) -> tuple[A
         actions=["python"],
         started_at=utcnow(),
     )
-    admission, trust, clock = Admission(slots, identity.incarnation), Trust(), JudgingClock()
+    admission, trust, clock = (
+        Admission(slots, identity.incarnation),
+        WorkerLeaseTrust(),
+        JudgingClock(),
+    )
     hands = Hands(name, admission, trust, clock, lasts)
     addresses = [Address(each) for each in seeds]
     # They are asked for no more than what `Hands` has.

@@ -267,7 +267,7 @@ def _fire(connection: Connection, claim: Claim, some: Sequence[Firing]) -> list[
     return runs
 
 
-def _assign(connection: Connection, claim: Claim, drafts: Sequence[Any]) -> assign.Outcome:
+def _assign(connection: Connection, claim: Claim, drafts: Sequence[Any]) -> assign.AssignOutcome:
     lock_shards(connection, claim)
     return assign.assign(connection, claim.tenure, drafts, lambda s: _token(claim, s))
 

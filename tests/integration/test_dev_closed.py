@@ -18,7 +18,7 @@ import psycopg2
 import pytest
 
 from schedctl.dev.servers import binaries, etcd, postgres
-from schedctl.dev.servers.http import Answer, post
+from schedctl.dev.servers.http import HttpAnswer, post
 from schedctl.dev.servers.ports import HOST
 from schedd.etcd.client import connect
 from support.cluster import DevCluster, dev_cluster
@@ -32,7 +32,7 @@ def stores(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
         yield cluster
 
 
-def without_user(cluster: DevCluster, call: str, **body: Any) -> Answer:
+def without_user(cluster: DevCluster, call: str, **body: Any) -> HttpAnswer:
     answer = post(f"http://{cluster.record['etcd'][0]['endpoint']}/v3/{call}", body)
     assert answer is not None
     return answer

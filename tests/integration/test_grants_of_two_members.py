@@ -21,15 +21,15 @@ from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.ids import JobId, ShardId, Token
 from schedd.core.runs.model import Claim, Draft
 from schedd.core.runs.records import Assignments
-from schedd.dispatch.workers.attached_worker import Line
+from schedd.dispatch.workers.attached_worker import AttachedStream
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.results.collect import Refusal
-from schedd.results.log_followers import Tails
-from schedd.results.progress import Advances
+from schedd.results.collect import AssignmentRefusal
+from schedd.results.log_followers import MemberLogTails
+from schedd.results.progress import MemberProgress
 from schedd.results.reports import Reported
 from schedd.rpc.auth_interceptor import Gate
-from schedd.rpc.workers.attach import Terms, WorkerService
-from schedd.runtime.definition_texts import Known
+from schedd.rpc.workers.attach import ClusterTerms, WorkerService
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.net.channel import SERVER_OPTIONS, listen
 from schedproto.v1 import job_pb2
 from support.dispatching import Definitions, World, of
@@ -54,7 +54,7 @@ class Running(SetClock):
 class Sleepers(Definitions):
     """What each run does."""
 
-    def _one(self, job: JobId) -> Known:
+    def _one(self, job: JobId) -> CachedDefinition:
         spec = job_pb2.Job(shell=job_pb2.ShellAction(argv=["sleep", str(LASTING)]))
         return replace(super()._one(job), spec=spec)
 
@@ -77,11 +77,11 @@ class Desk:
     def heard(self, incarnation: object, since_refresh: float, answer: Callable[..., None]) -> None:
         answer(refreshed=True, lost=False)
 
-    def reported(self, reported: Reported, line: Line) -> None:
+    def reported(self, reported: Reported, line: AttachedStream) -> None:
         self.done.append(reported.key.run_id.int)
         line.acknowledge(reported.key, reported.token, stale=False)
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: AssignmentRefusal) -> None:
         self.refusals.append(refusal.why)
 
 
@@ -92,7 +92,7 @@ class Member:
         self.desk, self.clock = Desk(), Running()
         self.world = World(Sleepers)
         self.world.rows.assign, self._assign = self._slowly, self.world.rows.assign  # type: ignore[method-assign]  # a database that takes its time
-        terms = Terms("m", "c", "1", timedelta(seconds=15))
+        terms = ClusterTerms("m", "c", "1", timedelta(seconds=15))
         cluster = SimpleNamespace(tenure=None, view=lambda: EMPTY_VIEW)
         desk = cast("Any", self.desk)
         self.service = WorkerService(
@@ -102,8 +102,8 @@ class Member:
             desk,
             cast("Any", cluster),
             self.clock,
-            Tails(self.world.workers),
-            Advances(),
+            MemberLogTails(self.world.workers),
+            MemberProgress(),
             WorkerAudit(cast("Any", None)),
         )
         self.address = ""

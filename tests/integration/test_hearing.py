@@ -12,9 +12,9 @@ import pytest
 
 from schedd.core.ids import Hint, JobId, RunId
 from schedd.rpc.peers import peer_changes
-from schedd.rpc.peers.peer_changes import BEAT, BEATS, Hearing
+from schedd.rpc.peers.peer_changes import BEAT, BEATS, PeerStreams
 from schedd.rpc.peers.peers import Peers
-from schedd.watch.change_bus import Ears
+from schedd.watch.change_bus import ChangeBus
 from schedproto.v1 import peer_service_pb2
 from support.peers import OTHER, Cluster, Peer, a_peer
 from support.proxied import proxied
@@ -59,7 +59,7 @@ async def test_a_member_with_somebody_who_watches_hears_what_another_stores(peer
     peers = Peers(cluster, None)
     feed = Watched()
     async with asyncio.TaskGroup() as group:
-        listening = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        listening = group.create_task(PeerStreams(peers, feed).run(), name="hearing")
         await asyncio.sleep(0.05)
         assert not peer.ears._listeners, "nobody watches"
         feed.watch(frozenset({JOB}))
@@ -90,7 +90,7 @@ async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not
     async with proxied(tmp_path, ("127.0.0.1", peer.port)) as through, asyncio.TaskGroup() as group:
         cluster.members[OTHER] = f"127.0.0.1:{through.port}"
         peers = Peers(cluster, None)
-        listening = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        listening = group.create_task(PeerStreams(peers, feed).run(), name="hearing")
         feed.watch(None)
         await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
         await asyncio.sleep(BEATS * BEAT + 1)
@@ -117,7 +117,9 @@ async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not
 async def test_of_a_member_of_before_that_promises_nothing_silence_is_no_fault(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def told(ears: Ears, _request: object) -> AsyncIterator[peer_service_pb2.ChangesResponse]:
+    async def told(
+        ears: ChangeBus, _request: object
+    ) -> AsyncIterator[peer_service_pb2.ChangesResponse]:
         with ears.listening(None):
             yield peer_service_pb2.ChangesResponse()
             await asyncio.Event().wait()
@@ -128,7 +130,7 @@ async def test_of_a_member_of_before_that_promises_nothing_silence_is_no_fault(
     cluster.members[OTHER] = peer.endpoint
     peers = Peers(cluster, None)
     async with asyncio.TaskGroup() as group:
-        listening = group.create_task(Hearing(peers, feed).run(), name="hearing")
+        listening = group.create_task(PeerStreams(peers, feed).run(), name="hearing")
         feed.watch(None)
         await wait_until_async(lambda: peer.ears._listeners, PATIENCE, "a listener")
         await asyncio.sleep(1)

@@ -23,7 +23,7 @@ from schedd.core.cluster.coordination import Put
 from schedd.core.cluster.membership import MAP, ClusterView, member_key, view_of
 from schedd.core.cluster.shard_map import ShardMap, encode
 from schedd.core.ids import SHARDS, Epoch, ShardId, TenureId, Term
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from schedd.store.connection.database import Database
 from schedd.store.postgres import PostgresStore
@@ -144,7 +144,7 @@ async def a_world(etcd: EtcdCluster, server: ScratchServer, folder: Path) -> Asy
     root = f"members-{os.getpid()}-{next(_roots)}/"
     dsn = server.create_database(template="membership_template")
     store = PostgresStore(Database(dsn))
-    async with connect(Access(etcd.endpoints), deadline=0.5, root=root) as client:
+    async with connect(EtcdAccess(etcd.endpoints), deadline=0.5, root=root) as client:
         with MemberProcesses(etcd.endpoints, dsn, folder, root=root, ttl=TTL) as members:
             yield World(members, client, store, partial(hands_since, server, dsn))
     store.database.close()

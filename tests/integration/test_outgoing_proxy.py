@@ -13,38 +13,38 @@ import pytest
 from aiohttp import web
 
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.jobs.notifications import Kind, Notification, Way
+from schedd.core.jobs.notifications import Notification, NotificationChannel, NotificationKind
 from schedd.notify.senders.webhook import Webhook
 from schedkit.egress.policy import Egress, ignored_proxies
 from schedproto.v1 import job_handler_pb2, job_handler_pb2_grpc, job_pb2
 from support.fake_member import FakeMember
 from support.forward_proxy import ForwardProxy, forward_proxy
 from support.runs import NOW
-from workerd.core.outcome import Outcome, Reason, Verdict
-from workerd.executors.base import Attempt, Stop
-from workerd.executors.grpc import Grpc
-from workerd.executors.http import Http
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason
+from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.grpc import GrpcExecutor
+from workerd.executors.http import HttpExecutor
 
 
 def through(proxy: ForwardProxy, *, password: str = "", **settings: Any) -> Egress:
     return Egress(proxy=f"http://{password}127.0.0.1:{proxy.port}", **settings)
 
 
-async def run(executor: Http | Grpc, **action: Any) -> Outcome:
+async def run(executor: HttpExecutor | GrpcExecutor, **action: Any) -> AttemptOutcome:
     given = FakeMember().assignment(incarnation="i", **action)
     deadline = datetime.now(UTC) + timedelta(seconds=10)
     try:
-        return await executor.run(Attempt(given, "w1", deadline), Stop())
+        return await executor.run(AttemptStart(given, "w1", deadline), Stop())
     finally:
         await executor.close()
 
 
-async def get(egress: Egress, url: str) -> Outcome:
-    return await run(Http(egress), http=job_pb2.HttpAction(url=url))
+async def get(egress: Egress, url: str) -> AttemptOutcome:
+    return await run(HttpExecutor(egress), http=job_pb2.HttpAction(url=url))
 
 
-async def call(egress: Egress, endpoint: str) -> Outcome:
-    return await run(Grpc(egress), grpc=job_pb2.GrpcAction(endpoint=endpoint))
+async def call(egress: Egress, endpoint: str) -> AttemptOutcome:
+    return await run(GrpcExecutor(egress), grpc=job_pb2.GrpcAction(endpoint=endpoint))
 
 
 @contextlib.asynccontextmanager
@@ -84,7 +84,7 @@ async def grpc_target() -> AsyncIterator[tuple[str, int]]:
 async def test_an_http_job_goes_through_the_proxy_which_resolves_the_name() -> None:
     async with web_target() as at, forward_proxy(shop_example=at) as proxy:
         outcome = await get(through(proxy), "http://shop.example:8080/ok")
-    assert outcome.verdict is Verdict.SUCCEEDED
+    assert outcome.verdict is AttemptVerdict.SUCCEEDED
     assert proxy.lines == ["POST http://shop.example:8080/ok"]
 
 
@@ -98,18 +98,18 @@ async def test_https_goes_through_the_proxy_by_connect() -> None:
 async def test_a_grpc_job_goes_through_the_proxy_by_connect() -> None:
     async with grpc_target() as at, forward_proxy("ops:p@ss", pay_example=at) as proxy:
         outcome = await call(through(proxy, password="ops:p%40ss@"), "pay.example:50051")
-    assert outcome.verdict is Verdict.SUCCEEDED, outcome.error
+    assert outcome.verdict is AttemptVerdict.SUCCEEDED, outcome.error
     assert proxy.lines == ["CONNECT pay.example:50051"]
 
 
 async def test_the_password_of_the_proxy_is_sent_and_a_wrong_one_is_named() -> None:
     async with web_target() as at, forward_proxy("ops:p@ss", shop_example=at) as proxy:
         right = through(proxy, password="ops:p%40ss@")
-        assert (await get(right, "http://shop.example/")).verdict is Verdict.SUCCEEDED
+        assert (await get(right, "http://shop.example/")).verdict is AttemptVerdict.SUCCEEDED
         wrong = through(proxy, password="ops:other@")
         plain = await get(wrong, "http://shop.example/")
         assert plain.error == "the proxy answered 407 Proxy Authentication Required"
-        assert plain.reason is Reason.EXCEPTION
+        assert plain.reason is OutcomeReason.EXCEPTION
         connect = await get(wrong, "https://shop.example/")
         assert connect.error == (
             "the proxy answered 407 Proxy Authentication Required to CONNECT shop.example:443"
@@ -139,7 +139,7 @@ async def test_no_proxy_carries_a_call_to_a_target_that_is_refused(host: str, sc
             outcome = await call(egress, f"{host}:80")
         else:
             outcome = await get(egress, f"{scheme}://{host}/")
-    assert outcome.reason is Reason.DONT_RETRY, outcome.error
+    assert outcome.reason is OutcomeReason.DONT_RETRY, outcome.error
     assert proxy.lines == []
 
 
@@ -147,8 +147,10 @@ async def test_targets_of_no_proxy_and_loopback_are_called_directly_and_checked(
     async with web_target() as (_, port), grpc_target() as (_, other), forward_proxy() as proxy:
         allowed = through(proxy, allow=("127.0.0.1", "localhost"))
         for host in ("127.0.0.1", "localhost"):
-            assert (await get(allowed, f"http://{host}:{port}/")).verdict is Verdict.SUCCEEDED
-            assert (await call(allowed, f"{host}:{other}")).verdict is Verdict.SUCCEEDED
+            assert (
+                await get(allowed, f"http://{host}:{port}/")
+            ).verdict is AttemptVerdict.SUCCEEDED
+            assert (await call(allowed, f"{host}:{other}")).verdict is AttemptVerdict.SUCCEEDED
         direct = through(proxy, no_proxy=("10.0.0.0/8", ".nowhere.invalid"))
         refused = await get(direct, "http://10.0.0.5/")
         assert "egress.allow in workerd.toml" in refused.error
@@ -159,9 +161,9 @@ async def test_targets_of_no_proxy_and_loopback_are_called_directly_and_checked(
 
 async def test_a_webhook_goes_through_the_members_proxy() -> None:
     one = Notification(
-        uuid4(), Way.WEBHOOK, JobId(uuid4()), ShardId(1), Kind.FAILURE, "default", "etl",
-        RunId(uuid4()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "", 3, 4, 1, "w1", 5, 2, NOW,
-        NOW, 1,
+        uuid4(), NotificationChannel.WEBHOOK, JobId(uuid4()), ShardId(1), NotificationKind.FAILURE,
+        "default", "etl", RunId(uuid4()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "", 3, 4, 1,
+        "w1", 5, 2, NOW, NOW, 1,
     )  # fmt: skip
     async with web_target() as at, forward_proxy(hooks_example=at) as proxy:
         webhook = Webhook(None, through(proxy))

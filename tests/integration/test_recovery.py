@@ -23,7 +23,7 @@ from schedd.config.servers import Etcd, Postgres
 from schedd.core.cluster import data_loss_check
 from schedd.core.cluster.data_loss_check import Mark
 from schedd.core.cluster.membership import MAP
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from schedd.store.connection.database import url_of
 from schedd.store.schema import migrate
@@ -103,7 +103,7 @@ async def a_world(etcd: EtcdCluster, server: ScratchServer, folder: Path) -> Asy
     dsn = server.create_database()
     migrate.upgrade(dsn)
     root = f"recovery-{os.getpid()}-{dsn.rpartition('_')[2]}/"
-    async with connect(Access(etcd.endpoints), deadline=0.5, root=root) as client:
+    async with connect(EtcdAccess(etcd.endpoints), deadline=0.5, root=root) as client:
         with MemberProcesses(etcd.endpoints, dsn, folder, root=root, ttl=TTL) as members:
             yield World(server, dsn, members, client, root)
 

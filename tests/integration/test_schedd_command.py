@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import Kind, uri_of, uris_of_worker
+from schedd.core.jobs.rights import IdentityKind, uri_of, uris_of_worker
 from schedkit.net.channel import TLS
 from support.unread import unread
 
@@ -143,7 +143,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TLS]:
     authority = Authority.create(folder / "ca")
 
     def member(name: str, lifetime: timedelta = day, by: Authority = authority) -> TLS:
-        subject = Subject(name, [uri_of(Kind.MEMBER, name)], ["127.0.0.1"])
+        subject = Subject(name, [uri_of(IdentityKind.MEMBER, name)], ["127.0.0.1"])
         return by.issue(subject, folder / f"{len([*folder.iterdir()])}", lifetime)
 
     right, m1 = member("m9"), member("m1")

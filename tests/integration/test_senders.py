@@ -25,7 +25,12 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from schedd.config.servers import Smtp
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.jobs.notifications import Kind, Notice, Notification, Way
+from schedd.core.jobs.notifications import (
+    Notice,
+    Notification,
+    NotificationChannel,
+    NotificationKind,
+)
 from schedd.notify.senders import Senders
 from schedkit.egress.policy import Egress
 from support.repository import ROOT
@@ -35,10 +40,11 @@ from support.wait import PATIENCE, wait_until_async
 SECRET = f"whsec_{base64.b64encode(bytes(range(32))).decode()}"
 
 
-def notification(way: Way, **changes: Any) -> Notification:
+def notification(way: NotificationChannel, **changes: Any) -> Notification:
     made = Notification(
-        uuid4(), way, JobId(uuid4()), ShardId(1), Kind.FAILURE, "default", "etl", RunId(uuid4()),
-        NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "sh: 1: oh né", 3, 4, 1, "w1", 5, 2, NOW, NOW, 1,
+        uuid4(), way, JobId(uuid4()), ShardId(1), NotificationKind.FAILURE, "default", "etl",
+        RunId(uuid4()), NOW, NOW, NOW, NOW, "FAILED", "EXIT_CODE", "sh: 1: oh né", 3, 4, 1,
+        "w1", 5, 2, NOW, NOW, 1,
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -82,7 +88,7 @@ async def receiver(
 async def test_a_webhook_is_signed_so_that_the_reference_library_verifies_it(
     tmp_path: Path,
 ) -> None:
-    one = notification(Way.WEBHOOK)
+    one = notification(NotificationChannel.WEBHOOK)
     async with senders(tmp_path) as sender, receiver() as (url, came):
         assert await sender.send(one, Notice(webhook=url)) == ""
     [(headers, body)] = came
@@ -100,7 +106,7 @@ async def test_what_isnt_taken_is_told_with_its_status_and_no_redirect_is_follow
     status: int, tmp_path: Path
 ) -> None:
     async with senders(tmp_path) as sender, receiver(status) as (url, came):
-        error = await sender.send(notification(Way.WEBHOOK), Notice(webhook=url))
+        error = await sender.send(notification(NotificationChannel.WEBHOOK), Notice(webhook=url))
     assert (error, len(came)) == (f"HTTP {status}", 1)
 
 
@@ -114,7 +120,7 @@ async def test_what_isnt_taken_is_told_with_its_status_and_no_redirect_is_follow
 )
 async def test_no_webhook_leads_to_an_address_that_isnt_public(url: str, tmp_path: Path) -> None:
     async with senders(tmp_path, loopback=False) as sender:
-        error = await sender.send(notification(Way.WEBHOOK), Notice(webhook=url))
+        error = await sender.send(notification(NotificationChannel.WEBHOOK), Notice(webhook=url))
     assert "a public address" in error or "can't call it" in error
 
 
@@ -125,14 +131,16 @@ async def test_a_webhook_goes_to_a_host_that_the_member_allows(tmp_path: Path) -
             egress = Egress(allow=(allow,))
             async with senders(tmp_path, egress=egress) as sender:
                 notice = Notice(webhook=url.replace("127.0.0.1", "localhost"))
-                assert error in await sender.send(notification(Way.WEBHOOK), notice)
+                assert error in await sender.send(notification(NotificationChannel.WEBHOOK), notice)
     assert len(came) == 1
 
 
 async def test_without_its_key_a_webhook_isnt_sent_unsigned(tmp_path: Path) -> None:
     async with senders(tmp_path) as sender, receiver() as (url, came):
         (tmp_path / "keys").unlink()
-        assert "No such file" in await sender.send(notification(Way.WEBHOOK), Notice(webhook=url))
+        assert "No such file" in await sender.send(
+            notification(NotificationChannel.WEBHOOK), Notice(webhook=url)
+        )
         assert came == []
 
 
@@ -176,7 +184,7 @@ async def test_a_mail_tells_everybody_in_words_and_whoever_is_gone_costs_nobody_
     mail: tuple[Kept, Smtp], tmp_path: Path
 ) -> None:
     kept, smtp = mail
-    one = notification(Way.EMAIL, namespace="a\r\nBcc: all@example.com")
+    one = notification(NotificationChannel.EMAIL, namespace="a\r\nBcc: all@example.com")
     to = ("a@example.com", "gone@example.com", "b@example.com")
     async with senders(tmp_path, smtp=smtp) as sender:
         assert await sender.send(one, Notice(email=to)) == ""
@@ -197,7 +205,12 @@ async def test_a_mail_that_was_taken_isnt_sent_again_for_a_farewell_that_failed(
     kept, smtp = mail
     kept.rude = True
     async with senders(tmp_path, smtp=smtp) as sender:
-        assert await sender.send(notification(Way.EMAIL), Notice(email=("a@example.com",))) == ""
+        assert (
+            await sender.send(
+                notification(NotificationChannel.EMAIL), Notice(email=("a@example.com",))
+            )
+            == ""
+        )
     assert len(kept.mails) == 1
 
 
@@ -205,7 +218,9 @@ async def test_a_mail_server_that_isnt_there_or_isnt_named_is_told(tmp_path: Pat
     away = Smtp("127.0.0.1", 1, "none", mail_from="schedd@example.com")
     for smtp, why in ((Smtp(), "smtp.host"), (away, "refused")):
         async with senders(tmp_path, smtp=smtp) as sender:
-            error = await sender.send(notification(Way.EMAIL), Notice(email=("a@example.com",)))
+            error = await sender.send(
+                notification(NotificationChannel.EMAIL), Notice(email=("a@example.com",))
+            )
         assert why in error
 
 
@@ -224,7 +239,7 @@ async def test_a_command_is_given_the_facts_and_nothing_of_the_daemons_own(
         tmp_path, f'cat > {tmp_path}/told; echo "$1" > {tmp_path}/said; env > {tmp_path}/env'
     )
     async with senders(tmp_path, commands=(path,)) as sender:
-        one = notification(Way.COMMAND)
+        one = notification(NotificationChannel.COMMAND)
         assert await sender.send(one, Notice(command=(path, "$(id); ops"))) == ""
     assert json.loads((tmp_path / "told").read_text())["type"] == "run.failed"
     assert (tmp_path / "said").read_text() == "$(id); ops\n"
@@ -238,9 +253,11 @@ async def test_a_command_that_isnt_allowed_isnt_run_and_one_that_fails_says_why(
 ) -> None:
     path = program(tmp_path, "echo no pager >&2; exit 3")
     async with senders(tmp_path, commands=(path,)) as sender:
-        error = await sender.send(notification(Way.COMMAND), Notice(command=(path,)))
+        error = await sender.send(
+            notification(NotificationChannel.COMMAND), Notice(command=(path,))
+        )
         refused = await sender.send(
-            notification(Way.COMMAND), Notice(command=("/bin/sh", "-c", ""))
+            notification(NotificationChannel.COMMAND), Notice(command=("/bin/sh", "-c", ""))
         )
         assert error == "exit code 3: no pager"
         assert "notifications.commands" in refused
@@ -252,7 +269,9 @@ async def test_a_command_that_stands_still_is_ended_with_all_that_it_began(
     monkeypatch.setattr("schedd.notify.senders.LIMIT", 0.5)
     path = program(tmp_path, f"sleep 600 & echo $! > {tmp_path}/pid; wait")
     async with senders(tmp_path, commands=(path,)) as sender:
-        error = await sender.send(notification(Way.COMMAND), Notice(command=(path,)))
+        error = await sender.send(
+            notification(NotificationChannel.COMMAND), Notice(command=(path,))
+        )
     assert error.startswith("no answer within")
     child = int((tmp_path / "pid").read_text())
 
@@ -271,7 +290,7 @@ async def test_a_command_that_leaves_something_in_the_background_has_told(
     path = program(tmp_path, f"{how}sleep 600 & echo $! > {tmp_path}/pid; echo well >&2; exit $1")
     async with senders(tmp_path, commands=(path,)) as sender, asyncio.timeout(PATIENCE):
         try:
-            one = notification(Way.COMMAND)
+            one = notification(NotificationChannel.COMMAND)
             assert await sender.send(one, Notice(command=(path, "0"))) == ""
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -294,7 +313,7 @@ async def test_the_receiver_of_the_docs_prints_what_it_is_told_once(tmp_path: Pa
         env={**os.environ, "WEBHOOK_SECRET": SECRET},
         stdout=asyncio.subprocess.PIPE,
     )
-    one = notification(Way.WEBHOOK)
+    one = notification(NotificationChannel.WEBHOOK)
     try:
         async with senders(tmp_path) as sender, asyncio.timeout(PATIENCE):
             await wait_until_async(lambda: listens(port), PATIENCE, "the receiver")
@@ -304,7 +323,9 @@ async def test_the_receiver_of_the_docs_prints_what_it_is_told_once(tmp_path: Pa
             assert (
                 await process.stdout.readline() == b"run.failed etl EXIT_CODE sh: 1: oh n\xc3\xa9\n"
             )
-            other = notification(Way.WEBHOOK, kind=Kind.RECOVERY, reason="", error="")
+            other = notification(
+                NotificationChannel.WEBHOOK, kind=NotificationKind.RECOVERY, reason="", error=""
+            )
             assert await sender.send(other, hook(port)) == ""
             assert await process.stdout.readline() == b"run.recovered etl None None\n"
     finally:

@@ -22,10 +22,10 @@ from schedd.api.auth.authentication import FRESH
 from schedd.api.calls import UNARY
 from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.api.services import Caller
-from schedd.core.jobs.rights import ANONYMOUS, Identity, Kind, Role
+from schedd.core.jobs.rights import ANONYMOUS, Identity, IdentityKind, Role
 from schedd.web import login as login_face
 from schedd.web.pages.all import PAGES
-from schedd.web.pages.page import Asked
+from schedd.web.pages.page import PageRequest
 from schedd.web.server import bound
 from schedkit.daemon import log_rate_limit
 from schedkit.errors import Unavailable
@@ -776,9 +776,9 @@ async def test_a_viewer_is_offered_no_form_that_changes_anything(web: Web) -> No
 
 async def test_an_operator_of_one_namespace_is_offered_what_they_may_in_it(web: Web) -> None:
     """Who sees all and works in one."""
-    who = Identity(Kind.USER, "ann", {"*": Role.VIEWER, "billing": Role.OPERATOR})
-    here = Asked(web.services, Caller(who, "test"), query={"namespace": "billing"})
-    elsewhere = Asked(web.services, Caller(who, "test"))
+    who = Identity(IdentityKind.USER, "ann", {"*": Role.VIEWER, "billing": Role.OPERATOR})
+    here = PageRequest(web.services, Caller(who, "test"), query={"namespace": "billing"})
+    elsewhere = PageRequest(web.services, Caller(who, "test"))
     trigger, drain = "JobService.TriggerJob", "ClusterService.DrainWorker"
     assert (here.may(trigger), elsewhere.may(trigger), here.may(drain)) == (True, False, False)
     assert elsewhere.may("RunService.CancelRun", "billing")

@@ -18,8 +18,8 @@ from schedd.api.services import Caller
 from schedd.store.schema import migrate
 from schedd.web.pages import site
 from schedd.web.pages.all import PAGES
-from schedd.web.pages.page import AT_A_TIME, EVERY, Asked
-from schedd.web.pages.snapshots import Looks
+from schedd.web.pages.page import AT_A_TIME, EVERY, PageRequest
+from schedd.web.pages.snapshots import PageSnapshots
 from schedkit.errors import Unavailable
 from schedproto.v1 import run_pb2
 from support.callers import TESTER
@@ -120,7 +120,7 @@ async def test_every_page_is_there_and_within_the_frame(web: Web) -> None:
 async def test_what_a_page_doesn_t_ask_for_is_refused_by_name_and_costs_no_look(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Looks, "of", lambda *_: pytest.fail("it was looked at"))
+    monkeypatch.setattr(PageSnapshots, "of", lambda *_: pytest.fail("it was looked at"))
     for address in ("/runs?state=failed", "/live/runs?state=failed", "/runs?state="):
         answer = await web.get(address)
         assert answer.status == 400, address
@@ -783,7 +783,7 @@ async def test_pages_take_no_more_of_the_database_than_they_may(
 
 
 async def test_the_first_fault_of_what_is_read_at_once_is_the_pages_own(web: Web) -> None:
-    asked = Asked(web.services, Caller(TESTER, source="test"))
+    asked = PageRequest(web.services, Caller(TESTER, source="test"))
     under_way = asyncio.Event()
 
     async def forever() -> None:

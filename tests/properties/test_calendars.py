@@ -23,12 +23,12 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars import Calendar, Exclude, WrongRules, rules
 from schedd.core.schedule.compiled_schedule import (
-    Bounds,
     CompiledSchedule,
     CronSchedule,
     Occurrence,
+    ScheduleBounds,
 )
-from schedd.core.schedule.cron import EPOCH, CronError, Dst, Gap, Pass
+from schedd.core.schedule.cron import EPOCH, CronError, Dst, DstGap, Pass
 from schedd.core.schedule.cron.day_bits import DAY, of_seconds
 from schedd.core.timers import fire_steps
 from schedd.core.timers.fire_plan import Fold
@@ -182,7 +182,7 @@ def cases(seed: str) -> Iterator[tuple[Case, CompiledSchedule, Random]]:
     ground = Ground(zone, start, start + LENGTH)
     others = [zone, random.choice(ZONES)]
     for _ in range(PER_GROUND):
-        dst = Dst(random.choice(tuple(Gap)), random.choice(tuple(Pass)))
+        dst = Dst(random.choice(tuple(DstGap)), random.choice(tuple(Pass)))
         calendars = [
             draw_calendar(random, start + LENGTH // 2, others)
             for _ in range(random.choice((1, 1, 1, 2)))
@@ -202,7 +202,9 @@ def compiled_of(case: Case, jitter: timedelta = timedelta(0)) -> CompiledSchedul
         zone=case.ground.zone,
     )
     when = CronSchedule((case.meaning.text,), case.ground.zone, case.dst)
-    return compiled_schedule.compile(when, "ns/job", UUID(int=7), Bounds(jitter=jitter), exclude)
+    return compiled_schedule.compile(
+        when, "ns/job", UUID(int=7), ScheduleBounds(jitter=jitter), exclude
+    )
 
 
 def calendar(drawn: Drawn, place: int) -> Calendar:
@@ -220,7 +222,9 @@ def seconds(instant: datetime) -> int:
 def test_a_timer_behind_an_excluded_instant_is_due_with_the_last_of_a_day() -> None:
     weekend = Calendar("weekends", 3, rules(weekdays=["sat", "sun"]))
     when = CronSchedule(("0 * * * *",))
-    compiled = compiled_schedule.compile(when, "", UUID(int=1), Bounds(), Exclude((weekend,)))
+    compiled = compiled_schedule.compile(
+        when, "", UUID(int=1), ScheduleBounds(), Exclude((weekend,))
+    )
     friday = datetime.fromisoformat("2026-11-20T23:00Z")
     saturday, sunday = friday + timedelta(hours=1), friday + timedelta(hours=25)
     assert compiled.following(friday) == Occurrence(saturday, sunday - timedelta(hours=1))

@@ -12,13 +12,13 @@ from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import State
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.compiled_schedule import (
-    Bounds,
     CompiledSchedule,
     CronSchedule,
     EverySchedule,
     Occurrence,
+    ScheduleBounds,
 )
-from schedd.core.timers.fire_plan import GRACE, Plan, plan
+from schedd.core.timers.fire_plan import GRACE, FirePlan, plan
 
 START = datetime(2026, 10, 24, 20, tzinfo=UTC)
 """Some hours before the clocks of Berlin go back."""
@@ -67,7 +67,7 @@ class Ledger:
             self.fired += [fire.nominal for fire in step.fires]
             self.timer = step.next
 
-    def check(self, step: Plan, now: datetime) -> None:
+    def check(self, step: FirePlan, now: datetime) -> None:
         for fire in step.fires:
             assert fire.due <= now, "nothing fires early"
             assert fire.due == self.compiled.due(fire.nominal)
@@ -92,7 +92,7 @@ def test_each_due_instant_is_in_exactly_one_row(
     looks: list[timedelta],
     limit: int,
 ) -> None:
-    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=7), Bounds(jitter=jitter))
+    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=7), ScheduleBounds(jitter=jitter))
     ledger = Ledger(compiled, policy, compiled.first(START))
     now = START
     for pause in looks:
@@ -118,7 +118,9 @@ def test_each_due_instant_is_in_exactly_one_row(
 def test_due_instants_keep_the_order_of_the_nominal_ones(
     when: compiled_schedule.Schedule, jitter: timedelta, offset: timedelta, job: int
 ) -> None:
-    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=job), Bounds(jitter=jitter))
+    compiled = compiled_schedule.compile(
+        when, "ns/job", UUID(int=job), ScheduleBounds(jitter=jitter)
+    )
     found = compiled.instants_between(START + offset, START + timedelta(days=2), 40)
     for one, following in pairwise(found):
         assert one.nominal <= one.due < following.nominal

@@ -10,7 +10,7 @@ from uuid import UUID
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from schedd.core.dispatch.placement import Need, Offer, Unable, able, need_of, refused, weight
+from schedd.core.dispatch.placement import Need, SlotOffer, Unable, able, need_of, refused, weight
 from schedd.core.dispatch.slot_index import Offers
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.jobs.definition import Definition, Placement
@@ -43,8 +43,8 @@ names = st.sampled_from([None, "w1", "w2", "w9"])
 
 
 def looked_at(
-    definition: Definition, need: Need, rank: float, offers: Iterable[Offer]
-) -> Offer | None:
+    definition: Definition, need: Need, rank: float, offers: Iterable[SlotOffer]
+) -> SlotOffer | None:
     """The rules of `placement`, word for word."""
     fit = [one for one in offers if one.slots >= need.slots and rank <= one.last]
     fit = [one for one in fit if able(one.incarnation, need)]
@@ -64,7 +64,7 @@ class OffersThatChange(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.offers = Offers()
-        self.plain: dict[IncarnationId, Offer] = {}
+        self.plain: dict[IncarnationId, SlotOffer] = {}
         self.who: dict[int, Incarnation] = {}
 
     @rule(
@@ -80,8 +80,8 @@ class OffersThatChange(RuleBasedStateMachine):
         labels = {key: value for key, value in zip(LABELS, values, strict=True) if value}
         one = self.who.setdefault(number, replace(worker(number, slots=5), labels=labels))
         said = {JobId(UUID(int=1)): Unable(1)} if unable else {}
-        self.plain[one.id] = Offer(one, slots, last, said)
-        self.offers.put(Offer(one, slots, last, said))
+        self.plain[one.id] = SlotOffer(one, slots, last, said)
+        self.offers.put(SlotOffer(one, slots, last, said))
 
     @rule(number=st.sampled_from(WORKERS))
     def goes(self, number: int) -> None:

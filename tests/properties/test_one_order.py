@@ -20,11 +20,11 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey
 from schedd.rpc.workers import frames
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import worker_service_pb2 as pb
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, worker
@@ -53,10 +53,10 @@ class Frames(RecordingLine):
         super().__init__()
         self.sent: deque[Down] = deque()
 
-    def assign(self, assigned: Assigned, known: Known) -> None:
+    def assign(self, assigned: Assigned, known: CachedDefinition) -> None:
         self._open().runs.append(assigned.run)
 
-    def demand(self, heads: Sequence[Head]) -> None:
+    def demand(self, heads: Sequence[QueueHead]) -> None:
         self._open().demand = frames.demand(heads)
 
     def reach(self, serial: int, slots: int) -> None:

@@ -16,13 +16,13 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.dispatch.placement import Offer
+from schedd.core.dispatch.placement import SlotOffer
 from schedd.dispatch.workers.attached_worker import Attached
-from schedd.dispatch.workers.slot_index import Choice, Offering
+from schedd.dispatch.workers.slot_index import Offering, SlotReservation
 from support.runs import RecordingLine, worker
 from workerd.core.credit import Promises
 from workerd.core.ids import Address
-from workerd.core.slot_split import Head, deal
+from workerd.core.slot_split import DemandHead, deal
 
 NOW = 0.0
 
@@ -70,7 +70,7 @@ class Member:
     promises: Promises = field(default_factory=Promises)
     up: deque[Granted] = field(default_factory=deque)
     line: Down = field(default_factory=Down)
-    under_way: deque[tuple[Choice, int]] = field(default_factory=deque)
+    under_way: deque[tuple[SlotReservation, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self.promises.answers = True
@@ -79,8 +79,8 @@ class Member:
     def choose(self, slots: int) -> None:
         who, available = self.attached.incarnation, self.attached.available
         if 0 < slots <= available:
-            choice = Choice(Offering({who.id: self.attached}))
-            choice.take(Offer(who, available), slots)
+            choice = SlotReservation(Offering({who.id: self.attached}))
+            choice.take(SlotOffer(who, available), slots)
             self.under_way.append((choice, slots))
 
     def settle(self, *, pushed: bool) -> None:
@@ -111,7 +111,7 @@ class Desk:
     def deal(self, *, in_place: bool) -> None:
         """`in_place`: of grants that weren't sent yet, where there are any."""
         demands = {
-            name: [Head(2, float(each.asks), each.asks)] if each.asks else []
+            name: [DemandHead(2, float(each.asks), each.asks)] if each.asks else []
             for name, each in self.members.items()
         }
         kept = {name: each.promises.kept(NOW) for name, each in self.members.items()}

@@ -11,19 +11,19 @@ from typing import Any
 from schedproto.v1 import job_pb2
 from support.fake_member import FakeMember
 from support.wait import PATIENCE
-from workerd.core.outcome import Outcome
-from workerd.executors.base import Attempt, Stop
+from workerd.core.outcome import AttemptOutcome
+from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.handlers.attempt_call import HandlerCall
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.payload_types import fit_of
-from workerd.executors.python import Caller
-from workerd.metrics import Metrics
+from workerd.executors.python import HandlerCaller
+from workerd.metrics import WorkerMetrics
 
 
 @asynccontextmanager
 async def handler_loops(block_after: float = 1.0) -> AsyncIterator[HandlerLoops]:
     """Loops that are watched."""
-    loops = HandlerLoops(Metrics(), block_after)
+    loops = HandlerLoops(WorkerMetrics(), block_after)
     watching = asyncio.create_task(loops.watch())
     try:
         yield loops
@@ -32,11 +32,11 @@ async def handler_loops(block_after: float = 1.0) -> AsyncIterator[HandlerLoops]
         await loops.close(0.1)
 
 
-def attempt_of(payload: str = "null", **how: Any) -> Attempt:
+def attempt_of(payload: str = "null", **how: Any) -> AttemptStart:
     """One whose handler is `h`."""
     action = job_pb2.PythonAction(handler="h")
     assignment = FakeMember().assignment(incarnation="i", python=action, payload=payload, **how)
-    return Attempt(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+    return AttemptStart(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
 
 
 async def called(
@@ -47,7 +47,7 @@ async def called(
     loop: bool = True,
     payload: str = "null",
     **how: Any,
-) -> Outcome:
+) -> AttemptOutcome:
     """The outcome of one call, on these loops or others."""
     if loops is None:
         async with handler_loops() as own:
@@ -55,4 +55,4 @@ async def called(
     attempt = attempt_of(payload, **how)
     work = HandlerCall(attempt, "h", function, [(fit_of(function), attempt.content)])
     async with asyncio.timeout(PATIENCE):
-        return await Caller(loops).call(work, attempt, stop or Stop(), loop=loop)
+        return await HandlerCaller(loops).call(work, attempt, stop or Stop(), loop=loop)

@@ -26,12 +26,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from schedctl.dev.records import Folder
+from schedctl.dev.records import ClusterFolder
 from schedctl.dev.servers import postgres
 from schedctl.dev.servers.certificates import trust
-from schedctl.dev.servers.http import Answer, fetch
-from schedctl.dev.servers.processes import Process, find
-from schedd.etcd.access import Access
+from schedctl.dev.servers.http import HttpAnswer, fetch
+from schedctl.dev.servers.processes import DevProcess, find
+from schedd.etcd.access import EtcdAccess
 from schedkit.net.channel import TLS
 from support.wait import wait_until
 
@@ -145,10 +145,10 @@ class DevCluster:
         return postgres.dsn(self.sql_port, database="postgres", role=role, password=self.password)
 
     @property
-    def etcd(self) -> Access:
+    def etcd(self) -> EtcdAccess:
         """How to reach etcd as the daemons do."""
         entry = self.record["etcd"][0]
-        return Access((entry["endpoint"],), user=entry["user"], password=entry["password"])
+        return EtcdAccess((entry["endpoint"],), user=entry["user"], password=entry["password"])
 
     @property
     def endpoints(self) -> list[str]:
@@ -168,7 +168,7 @@ class DevCluster:
         parts |= {"etcd": record["etcd"][0], "postgres": record["postgres"]}
         return dict(parts[name])
 
-    def process(self, name: str) -> Process:
+    def process(self, name: str) -> DevProcess:
         """The running process of a part."""
         process = find(self.entry(name)["pid"])
         assert process is not None, f"{name} does not run"
@@ -202,7 +202,7 @@ class DevCluster:
         """SIGCONT."""
         self.process(name).send(signal.SIGCONT)
 
-    def get(self, name: str, path: str) -> Answer | None:
+    def get(self, name: str, path: str) -> HttpAnswer | None:
         """GET from a daemon's HTTP port; None when it doesn't answer."""
         return self._fetch(self.entry(name)["http"], path, secure=self.tls and name[0] == "m")
 
@@ -214,10 +214,10 @@ class DevCluster:
                 return str(name)
         return None
 
-    def _fetch(self, http: str, path: str, *, secure: bool) -> Answer | None:
+    def _fetch(self, http: str, path: str, *, secure: bool) -> HttpAnswer | None:
         if not secure:
             return fetch(f"http://{http}{path}")
-        folder = Folder(self.directory)
+        folder = ClusterFolder(self.directory)
         state = folder.load()
         assert state is not None
         return fetch(f"https://{http}{path}", trust=trust(folder, state))

@@ -15,32 +15,32 @@ from datetime import datetime, timedelta
 from math import inf
 from typing import cast
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.dispatch.placement import Need, need_of
 from schedd.core.dispatch.priority_order import last_rank
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.events import Event
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Definition, Overlap
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Assigned, Claim, Crowd, Draft, Incarnation, LiveRun, RunKey
-from schedd.core.runs.pools import PoolKey, Standing
+from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.core.runs.records import Assignments, Parted
 from schedd.core.schedule import compiled_schedule
 from schedd.core.timers.catch_up_limits import DEFAULTS, LateLimits
-from schedd.core.timers.pre_dispatch import NEVER, Ahead, armable
+from schedd.core.timers.pre_dispatch import NEVER, Lookahead, armable
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.catch_up_limits import LateRuns
 from schedd.dispatch.dispatch import Dispatch
-from schedd.dispatch.overlap import Crowds
-from schedd.dispatch.pool_limits import Pools
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.overlap import OverlapEnforcer
+from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import OwnerStore, PauseStore
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import NEVER_EDITED, Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import NEVER_EDITED, CachedDefinition
 from schedd.sources.broadcasts import Broadcasts
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run
@@ -118,10 +118,10 @@ class Rows:
             assigned, ended, waiting, frozenset(), held=held, full=no_room, begun=begun
         )
 
-    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
         self.looks.append({*pools})
         there = {pool: self.places[pool] for pool in pools if pool in self.places}
-        return {pool: Standing(room, None, False, 0, 0) for pool, room in there.items()}
+        return {pool: PoolUsage(room, None, False, 0, 0) for pool, room in there.items()}
 
     async def there(self, ids: Collection[IncarnationId]) -> list[Incarnation]:
         return [one for one in self.workers if one.id in ids]
@@ -150,7 +150,7 @@ def family(draft: Draft, token: Token) -> list[LiveRun]:
     ]
 
 
-class Definitions(Catalogue):
+class Definitions(DefinitionCache):
     """Definitions as the test sets them; `stale` is what is at hand until it is forgotten."""
 
     def __init__(self, default: Definition) -> None:
@@ -161,11 +161,11 @@ class Definitions(Catalogue):
         """What isn't at hand."""
         self.edited_at = NEVER_EDITED
 
-    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
         self.unread -= set(jobs)
         return {job: self._one(job) for job in jobs}
 
-    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
+    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, CachedDefinition]:
         return await self.newest({run.job_id for run in runs})
 
     def forget(self, jobs: Iterable[JobId]) -> None:
@@ -178,7 +178,7 @@ class Definitions(Catalogue):
     def definition_of(self, job: JobId) -> Definition:
         return self._one(job).definition
 
-    def known_of(self, job: JobId) -> Known | None:
+    def known_of(self, job: JobId) -> CachedDefinition | None:
         return self._one(job)
 
     def early_need_of(self, run: LiveRun) -> Need | None:
@@ -186,11 +186,11 @@ class Definitions(Catalogue):
         fits = armable(run, entry.definition, entry.compiled)
         return need_of(entry.definition, run) if fits else None
 
-    def _one(self, job: JobId) -> Known:
+    def _one(self, job: JobId) -> CachedDefinition:
         plain = self.stale.get(job) or self.jobs.get(job) or self.default
         definition = replace(plain, job_id=job)
         compiled = compiled_schedule.compile(definition.schedule, "default/j", job)
-        return Known(definition, compiled, job_pb2.Job(), edited_at=self.edited_at)
+        return CachedDefinition(definition, compiled, job_pb2.Job(), edited_at=self.edited_at)
 
 
 class Nudges:
@@ -210,16 +210,16 @@ class World:
         definitions: Callable[[Definition], Definitions] = Definitions,
         limits: LateLimits = DEFAULTS,
         owned: int = 1,
-        ahead: Ahead = NEVER,
+        ahead: Lookahead = NEVER,
     ) -> None:
         self.rows = Rows()
         self.events: list[Event] = []
         self.passed: list[LiveRun] = []
         """What waited too long, or for an instant that is none any more."""
         self.definitions = definitions(SHELL)
-        self.workers = Workers(SetClock(), lambda _event: None)
+        self.workers = WorkerRegistry(SetClock(), lambda _event: None)
         self.clock = SetClock()
-        self.board = Board(
+        self.board = RunIndex(
             owning(*range(owned)),
             need_of=self.definitions.need_of,
             early_need_of=self.definitions.early_need_of,
@@ -234,8 +234,10 @@ class World:
         store = cast("OwnerStore", self.rows)
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
         parts = (self.board, self.definitions, self.workers)
-        self.crowds = Crowds(*parts, store, transactor, SetClock(), Nudges(), self.events.append)
-        self.brake = Brake(cast("PauseStore", None), lambda _event: None)
+        self.crowds = OverlapEnforcer(
+            *parts, store, transactor, SetClock(), Nudges(), self.events.append
+        )
+        self.brake = ClusterPause(cast("PauseStore", None), lambda _event: None)
         self.dispatch = self._dispatch(store, transactor)
         self.lines: dict[str, RecordingLine] = {}
 
@@ -245,7 +247,7 @@ class World:
         broadcasts = Broadcasts(
             *parts, leases, store, transactor, SetClock(), Nudges(), lambda _event: None
         )
-        pools = Pools(store, lambda: self.board.ended, boot=lambda: self.seconds)
+        pools = PoolLimits(store, lambda: self.board.ended, boot=lambda: self.seconds)
         assign = Assign(
             *(*parts, store, transactor, self.clock, Nudges()),
             *(self.crowds, self.late, pools, self.events.append),
@@ -267,7 +269,7 @@ class World:
         return line
 
     def grant(
-        self, one: Incarnation, slots: int, before: Head | None = None, serial: int = 0
+        self, one: Incarnation, slots: int, before: QueueHead | None = None, serial: int = 0
     ) -> None:
         """Slots of a worker that has received nothing yet; `before`: another member's head;
         `serial`: fewer than it granted once.

@@ -23,7 +23,7 @@ from typing import Self
 
 from schedctl.dev.servers import binaries, ports
 from schedctl.dev.servers.http import fetch
-from schedctl.dev.servers.processes import Process, end, spawn, tail
+from schedctl.dev.servers.processes import DevProcess, end, spawn, tail
 from support.wait import wait_until
 
 READY_WITHIN = 30.0
@@ -47,7 +47,7 @@ class EtcdMember:
     argv: Sequence[str]
     folder: Path
     health: str
-    _process: Process | None = field(default=None, init=False)
+    _process: DevProcess | None = field(default=None, init=False)
 
     @property
     def pid(self) -> int:
@@ -55,7 +55,7 @@ class EtcdMember:
         return self.process.pid
 
     @property
-    def process(self) -> Process:
+    def process(self) -> DevProcess:
         """The process that runs, or ran last."""
         if self._process is None:
             raise RuntimeError(f"{self.name} was never started")

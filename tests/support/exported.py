@@ -23,7 +23,7 @@ from schedd.telemetry.recorder import Telemetry
 from schedkit.clock import boottime
 from schedkit.set_aside import note
 from support.web import ToldCluster
-from workerd.metrics import Metrics
+from workerd.metrics import WorkerMetrics
 
 THEIRS = frozenset({"job", "instance", "le"})
 """Labels that Prometheus puts there, or makes of a histogram."""
@@ -43,7 +43,7 @@ def exported() -> Exported:
     telemetry.emit(Surveyed((PoolSurvey(PoolKey("default/etl"), 1, 2, 3, 4, paused=False),)))
     telemetry.emit(DatabaseSeen(DatabaseVitals(timedelta(0), 0)))
     telemetry.emit(ClusterWatched(lost_members=0, lost_workers=0, stuck=0))
-    worker = Metrics()
+    worker = WorkerMetrics()
     worker.slack.renewed(boottime() + 3, 15.0)
     return _of(telemetry.registry) | _of(worker.registry)
 

@@ -16,9 +16,9 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.ids import JobId, RunId
-from schedd.core.runs.change_stream import Change, Cursor, Gap, Missed, News, Scope
+from schedd.core.runs.change_stream import Change, Cursor, Gap, MissedChanges, News, Scope
 from schedd.core.runs.lifecycle import State
-from schedd.watch.change_bus import Ears
+from schedd.watch.change_bus import ChangeBus
 from schedd.watch.subscriptions import Feed
 from schedkit.errors import Unavailable
 from support.runs import record
@@ -39,7 +39,7 @@ class Rows:
         self.timeline = 1
         self.asked: list[str] = []
         self.away = False
-        self.before: Missed | None = None
+        self.before: MissedChanges | None = None
         self.held = asyncio.Event()
         self.held.set()
         self.given_up = False
@@ -56,15 +56,15 @@ class Rows:
         self._ask("now")
         return Cursor(self.timeline, self.transaction + 1)
 
-    async def since(self, cursor: Cursor, jobs: Sequence[JobId] | None) -> Missed:
+    async def since(self, cursor: Cursor, jobs: Sequence[JobId] | None) -> MissedChanges:
         """All that changed."""
         self._ask("since")
         present = Cursor(self.timeline, self.transaction + 1)
         if cursor.timeline != self.timeline:
-            return Missed(present, unknown=True)
+            return MissedChanges(present, unknown=True)
         if self.before is not None:
             return replace(self.before, cursor=present)
-        return Missed(
+        return MissedChanges(
             present,
             tuple(
                 run
@@ -143,7 +143,7 @@ class World:
     """
 
     def __init__(self, group: asyncio.TaskGroup, sweeps: float, rows: Rows) -> None:
-        self.rows, self.ears = rows, Ears()
+        self.rows, self.ears = rows, ChangeBus()
         self.feed = Feed(self.rows, self.ears, every=0.001, sweep=sweeps)
         self.group = group
         self.tasks: list[asyncio.Task[None]] = [

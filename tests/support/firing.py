@@ -14,21 +14,21 @@ from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId
 from schedd.core.jobs.definition import CatchUp, Definition, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Claim, Firing, LiveRun, NewRun, Timer
-from schedd.core.runs.records import Fired
+from schedd.core.runs.records import FireOutcome
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars import Exclusion
-from schedd.core.timers.pre_dispatch import NEVER, Ahead
-from schedd.dispatch.run_index import Board
+from schedd.core.timers.pre_dispatch import NEVER, Lookahead
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import OwnerStore, PauseStore
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
-from schedd.timers.fire import Fire
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
+from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import NearFuture
 from schedproto.v1 import job_pb2
 from support.runs import NOW, SetClock, owning, run
@@ -63,11 +63,11 @@ class Rows:
         self.calls.append("reread")
         return [self.timer]
 
-    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         self.calls.append("fire")
         [step] = firings
         if self.behind or switched != self.switched or step.due_at != self.timer.due_at:
-            return Fired([], [step.job_id], frozenset())
+            return FireOutcome([], [step.job_id], frozenset())
         self.fired += step.runs
         self.timer = replace(
             self.timer,
@@ -77,7 +77,7 @@ class Rows:
         )
         if self.fails:
             raise self.fails.pop()
-        return Fired([live_of(step)] if step.runs else [], [], frozenset())
+        return FireOutcome([live_of(step)] if step.runs else [], [], frozenset())
 
 
 def live_of(step: Firing) -> LiveRun:
@@ -87,7 +87,7 @@ def live_of(step: Firing) -> LiveRun:
     )
 
 
-class Definitions(Catalogue):
+class Definitions(DefinitionCache):
     """Of any job; `urgent` ones are HIGH, once they have been read."""
 
     def __init__(self, urgent: Collection[JobId] = ()) -> None:
@@ -97,10 +97,10 @@ class Definitions(Catalogue):
         self.exclusion: Exclusion | None = None
         self.read_of: set[JobId] = set()
 
-    async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, Known]:
+    async def at_generations(self, wanted: dict[JobId, int]) -> dict[JobId, CachedDefinition]:
         return await self.newest(wanted)
 
-    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
         self.read_of.update(jobs)
         return {job: self._made(job) for job in jobs}
 
@@ -111,7 +111,7 @@ class Definitions(Catalogue):
         urgent = job in self._urgent and job in self.read_of
         return Priority.HIGH if urgent else Priority.MEDIUM
 
-    def _made(self, job: JobId) -> Known:
+    def _made(self, job: JobId) -> CachedDefinition:
         priority = Priority.HIGH if job in self._urgent else Priority.MEDIUM
         definition = Definition(
             job,
@@ -126,7 +126,7 @@ class Definitions(Catalogue):
         compiled = compiled_schedule.compile(EVERY, "default/j", job)
         excluding = None if self.exclusion is None else compiled
         compiled = replace(compiled, exclusion=self.exclusion, excluding=excluding)
-        return Known(definition, compiled, job_pb2.Job())
+        return CachedDefinition(definition, compiled, job_pb2.Job())
 
     def forget(self, jobs: object) -> None: ...
 
@@ -138,19 +138,19 @@ class World:
         *,
         trusted: bool | Callable[[], bool] = True,
         urgent: Collection[JobId] = (),
-        ahead: Ahead = NEVER,
+        ahead: Lookahead = NEVER,
     ) -> None:
         self.clock = SetClock()
         self.definitions = Definitions(urgent)
-        self.board = Board(owning(0), self.definitions.priority_of, ahead=ahead)
+        self.board = RunIndex(owning(0), self.definitions.priority_of, ahead=ahead)
         trust = trusted if callable(trusted) else lambda: trusted
         transactor = Transactor(self.board.ownership, trust, lambda _event: None)
-        self.brake = Brake(cast("PauseStore", None), lambda _event: None)
+        self.brake = ClusterPause(cast("PauseStore", None), lambda _event: None)
         self.placeable: Callable[[], int] = lambda: len(self.board.ready)
         self.near = NearFuture(
             self.board, self.definitions, cast("OwnerStore", rows), self.clock, self.brake
         )
-        self.fire = Fire(
+        self.fire = FireLoop(
             self.board,
             self.near,
             self.definitions,
@@ -189,10 +189,10 @@ class Herd(Rows):
         due = sorted(self.due.values(), key=lambda timer: timer.due_at or NOW, reverse=latest)
         return due[:limit]
 
-    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         self.calls.append("fire")
         self.batches.append(len(firings))
         self.seconds += self.each * len(firings)
         for step in firings:
             del self.due[step.job_id]
-        return Fired([live_of(step) for step in firings], [], frozenset())
+        return FireOutcome([live_of(step) for step in firings], [], frozenset())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from schedkit.objects.files import Files
-from workerd.config import Results
-from workerd.delivery.result_upload import Keeping
+from workerd.config import WorkerResultStore
+from workerd.delivery.result_upload import ResultUpload
 from workerd.delivery.spool import Spool
-from workerd.logs.attempt_log import Folder
-from workerd.metrics import Metrics
+from workerd.logs.attempt_log import AttemptLogFolder
+from workerd.metrics import WorkerMetrics
 
 
-def keeping_in(spool: Spool) -> Keeping:
+def keeping_in(spool: Spool) -> ResultUpload:
     """With the settings that a worker has unless told otherwise."""
     objects = Files(spool.directory / "results")
-    return Keeping(objects, Folder(spool.kept, 1 << 30), Results(), Metrics())
+    return ResultUpload(
+        objects, AttemptLogFolder(spool.kept, 1 << 30), WorkerResultStore(), WorkerMetrics()
+    )

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from schedctl.dev.servers.processes import Process, end, spawn
+from schedctl.dev.servers.processes import DevProcess, end, spawn
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class MemberProcesses:
         self._folder = folder
         self._root = root
         self._ttl = ttl
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, DevProcess] = {}
 
-    def __getitem__(self, name: str) -> Process:
+    def __getitem__(self, name: str) -> DevProcess:
         return self._processes[name]
 
-    def start(self, name: str, *, identity: str | None = None) -> Process:
+    def start(self, name: str, *, identity: str | None = None) -> DevProcess:
         """Start one; `identity`: the member's name, if it isn't the process's."""
         settings = Settings(
             identity or name, tuple(self._endpoints), self._dsn, self._ttl, self._root
@@ -80,8 +80,8 @@ class MemberProcesses:
 
 
 async def _live(settings: Settings) -> None:
-    from schedd.cluster.member import Identity, Member
-    from schedd.etcd.access import Access
+    from schedd.cluster.member import MemberIdentity, MemberLifecycle
+    from schedd.etcd.access import EtcdAccess
     from schedd.etcd.client import connect
     from schedd.etcd.lease_keeper import keep_lease
     from schedd.runtime.cluster_clock import DatabaseClock
@@ -90,11 +90,11 @@ async def _live(settings: Settings) -> None:
 
     draining = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, draining.set)
-    access, deadline = Access(tuple(settings.endpoints)), settings.ttl / 6
+    access, deadline = EtcdAccess(tuple(settings.endpoints)), settings.ttl / 6
     store = PostgresStore(Database(settings.dsn))
     async with connect(access, deadline=deadline, root=settings.root) as client:
-        member = Member(
-            Identity(settings.name, "127.0.0.1:1", "127.0.0.1:2", settings.weight),
+        member = MemberLifecycle(
+            MemberIdentity(settings.name, "127.0.0.1:1", "127.0.0.1:2", settings.weight),
             coordination=client,
             keep_lease=lambda: keep_lease(client, access, ttl=settings.ttl, deadline=deadline),
             store=store.membership,

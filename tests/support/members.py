@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from schedd.cluster.member import Identity, Member
-from schedd.core.cluster.etcd_values import Unreadable
+from schedd.cluster.member import MemberIdentity, MemberLifecycle
+from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.cluster.membership import LEADER, decode_leader
 from schedd.core.ids import ShardId, TenureId
 from schedd.runtime.cluster_clock import DatabaseClock
@@ -33,7 +33,7 @@ from support.wait import PATIENCE, wait_until_async
 class Daemon:
     """One member that runs."""
 
-    member: Member
+    member: MemberLifecycle
     client: TwinCoordination
     store: TwinMembershipStore
     leases: TwinLeases
@@ -81,8 +81,8 @@ class TwinCluster:
         client = TwinCoordination(self.etcd)
         store = store or TwinMembershipStore(self.rows)
         leases = TwinLeases(client)
-        member = Member(
-            Identity(identity or name, f"{name}:7420", f"{name}:7421", weight),
+        member = MemberLifecycle(
+            MemberIdentity(identity or name, f"{name}:7420", f"{name}:7421", weight),
             coordination=client,
             keep_lease=leases,
             store=store,
@@ -112,7 +112,7 @@ class TwinCluster:
         entry = self.etcd.entries.get(LEADER)
         try:
             tenure = decode_leader(entry) if entry else None
-        except Unreadable:
+        except InvalidValue:
             tenure = None
         return next((name for name, each in self._daemons.items() if each.tenure == tenure), None)
 

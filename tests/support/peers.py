@@ -14,10 +14,10 @@ import grpc.aio
 
 from schedd.core.cluster.membership import ClusterView, MemberView
 from schedd.core.ids import ShardId, TenureId, Term
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.rpc.auth_interceptor import Gate
 from schedd.rpc.peers.peer_service import PeerService
-from schedd.watch.change_bus import Ears
+from schedd.watch.change_bus import ChangeBus
 from schedproto.v1 import peer_service_pb2
 from support.runs import SetClock
 
@@ -45,8 +45,8 @@ class Peer:
 
     def __init__(self) -> None:
         self.loops = Loops()
-        self.workers = Workers(SetClock(), lambda _event: None)
-        self.ears = Ears()
+        self.workers = WorkerRegistry(SetClock(), lambda _event: None)
+        self.ears = ChangeBus()
         self.server = grpc.aio.server()
         service = PeerService(self.loops, self.workers, peer_service_pb2.ExamineResponse, self.ears)
         service.serve(self.server, Gate())

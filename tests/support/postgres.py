@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from schedctl.dev.servers import binaries, ports, postgres
-from schedctl.dev.servers.processes import Process
+from schedctl.dev.servers.processes import DevProcess
 from support.wait import PATIENCE, wait_until
 
 SETTINGS = {
@@ -45,7 +45,7 @@ class ScratchServer:
 
     folder: Path
     port: int
-    process: Process
+    process: DevProcess
     guard: subprocess.Popen[bytes]
     names: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -149,7 +149,7 @@ def _start(**settings: str) -> ScratchServer:
     return server
 
 
-def _run(folder: Path, port: int) -> Process:
+def _run(folder: Path, port: int) -> DevProcess:
     log = folder / "log"
     process = postgres.start(binaries.find_postgres(), folder / "data", port, log)
     postgres.wait_ready(process, port, log, timeout=30)

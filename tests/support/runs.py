@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from schedd.cluster.ownership import Ownership
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import (
     NO_TOKEN,
     Epoch,
@@ -24,7 +24,7 @@ from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey, Trigger
 from schedd.core.runs.run_records import RunRecord
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
 
@@ -96,14 +96,14 @@ class RecordingLine:
         self.cancelled: list[RunId] = []
         self.killed: list[RunId] = []
         """Those of the cancelled that are to be killed."""
-        self.demanded: list[list[Head]] = []
+        self.demanded: list[list[QueueHead]] = []
         self.acknowledged: list[tuple[RunId, Token, bool]] = []
         self.drained: list[bool] = []
         self.followed: list[tuple[RunId, Token, bool]] = []
         self.reached: list[tuple[int, int]] = []
         """Serials, and how far this member goes."""
 
-    def assign(self, assigned: Assigned, known: Known) -> None:
+    def assign(self, assigned: Assigned, known: CachedDefinition) -> None:
         self.assigned.append(assigned.run)
 
     def revoke(self, key: RunKey, token: Token) -> None:
@@ -114,7 +114,7 @@ class RecordingLine:
         if kill:
             self.killed.append(key.run_id)
 
-    def demand(self, heads: Sequence[Head]) -> None:
+    def demand(self, heads: Sequence[QueueHead]) -> None:
         self.demanded.append(list(heads))
 
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:

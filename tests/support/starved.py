@@ -27,9 +27,9 @@ from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.descriptors import only, open_files
 from support.wait import PATIENCE, wait_until_async
-from workerd.core.outcome import Cause, Outcome
-from workerd.executors.base import Attempt, Stop
-from workerd.executors.shell import Shell
+from workerd.core.outcome import AttemptOutcome, Cause
+from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.shell import ShellExecutor
 from workerd.process import proc_files
 from workerd.process.process_supervisor import Sessions
 
@@ -40,12 +40,12 @@ _LONG = "86399"
 """Seconds that what an attempt leaves behind would sleep."""
 
 
-def attempt(run: str, script: str, user: str = "") -> Attempt:
+def attempt(run: str, script: str, user: str = "") -> AttemptStart:
     key = pb.AssignmentKey(run_id=run, fencing_token=1)
     shell = job_pb2.ShellAction(script=script, user=user)
     assignment = pb.Assignment(key=key, shell=shell)
     assignment.kill_after.FromTimedelta(timedelta(seconds=0.5))
-    return Attempt(assignment, "worker", utcnow() + timedelta(hours=1))
+    return AttemptStart(assignment, "worker", utcnow() + timedelta(hours=1))
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def starved(left: int, *, greedy: bool) -> Iterator[None]:
                 close(fd)
 
 
-def told(outcome: Outcome, **more: object) -> None:
+def told(outcome: AttemptOutcome, **more: object) -> None:
     line = {"verdict": outcome.verdict.name, "code": outcome.exit_code, "began": outcome.began}
     print(json.dumps({**line, "error": outcome.error, **more}), flush=True)
 
@@ -85,13 +85,13 @@ def sleepers() -> list[int]:
     return found
 
 
-async def begin(shell: Shell, left: int, user: str, *, greedy: bool) -> None:
+async def begin(shell: ShellExecutor, left: int, user: str, *, greedy: bool) -> None:
     with starved(left, greedy=greedy):
         outcome = await shell.run(attempt(f"{left}", f"exit {CODE}", user), Stop())
     told(outcome, left=left)
 
 
-async def end(shell: Shell, home: Path, *, greedy: bool, kill: bool) -> None:
+async def end(shell: ShellExecutor, home: Path, *, greedy: bool, kill: bool) -> None:
     """One leaves a process behind; it may end when there is a folder `go`."""
     go, stop, before = home / "go", Stop(), {*sleepers()}
     script = (
@@ -114,7 +114,7 @@ async def main(home: Path, way: str, story: str, *, greedy: bool) -> None:
     before = open_files()
     sessions = Sessions(home, wanted=way == "cgroups", handlers=False)
     assert sessions.grouped == (way == "cgroups")
-    shell = Shell(sessions, home / "scratch")
+    shell = ShellExecutor(sessions, home / "scratch")
     watching = asyncio.create_task(sessions.watch(), name="watch")
     told(await shell.run(attempt("first", f"exit {CODE}"), Stop()))
     if story in ("start", "user"):

@@ -45,7 +45,7 @@ from schedd.core.runs.model import (
     RunKey,
     Tenure,
 )
-from schedd.core.runs.records import Assignments, Fired, JobRecord, StoredDefinition
+from schedd.core.runs.records import Assignments, FireOutcome, JobRecord, StoredDefinition
 from schedd.store.connection.database import Database
 from schedd.store.postgres import PostgresStore
 from schedd.store.statements import arrays
@@ -97,7 +97,7 @@ class Member:
         """Where the tokens of a transaction under this claim come from."""
         return lambda shard: token_of(claim.epochs[shard], next(iter(self._sequence)))
 
-    async def fire(self, *firings: Firing) -> Fired:
+    async def fire(self, *firings: Firing) -> FireOutcome:
         return await self.store.owner.fire(self.claim(*{f.shard for f in firings}), firings)
 
     async def assign(self, *drafts: Draft) -> Assignments:

@@ -24,9 +24,9 @@ from schedd.core.cluster.coordination import (
     NO_LEASE,
     NOTHING_DELETED,
     Compare,
+    CoordinationEntry,
     Delete,
     DeletePrefix,
-    Entry,
     Followed,
     Get,
     Lease,
@@ -55,7 +55,7 @@ class TwinEtcd:
     def __init__(self) -> None:
         self.cluster_id = 1
         self.revision = Revision(1)
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, CoordinationEntry] = {}
         self.leases: dict[LeaseId, int] = {}
         self.news: list[asyncio.Event] = []
         self._ids = itertools.count(1)
@@ -89,7 +89,7 @@ class TwinEtcd:
             if isinstance(op, Put) and op.lease != NO_LEASE and op.lease not in self.leases:
                 raise Unavailable("etcd: requested lease not found")
         revision, before = Revision(self.revision + 1), dict(self.entries)
-        read: list[Entry | None] = []
+        read: list[CoordinationEntry | None] = []
         deleted = wrote = 0
         for op in ops:
             match op:
@@ -111,10 +111,10 @@ class TwinEtcd:
                 news.set()
         return TxnResult(True, self.revision, self.cluster_id, tuple(read), deleted)
 
-    def _put(self, key: str, value: bytes, lease: LeaseId, revision: Revision) -> Entry:
+    def _put(self, key: str, value: bytes, lease: LeaseId, revision: Revision) -> CoordinationEntry:
         known = self.entries.get(key)
         if known is None:
-            return Entry(key, value, revision, revision, 1, lease)
+            return CoordinationEntry(key, value, revision, revision, 1, lease)
         return replace(
             known, value=value, mod_revision=revision, version=known.version + 1, lease=lease
         )
@@ -131,7 +131,7 @@ class TwinCoordination:
     cut: bool = False
     loses_answers: int = 0
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> CoordinationEntry | None:
         """The key's entry."""
         await self._travel()
         return self.etcd.entries.get(key)

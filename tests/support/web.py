@@ -28,10 +28,10 @@ from schedd.core.checkup.facts import EtcdFacts, Facts
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.ids import SHARDS, Epoch, IncarnationId, ShardId, TenureId, Term
 from schedd.core.jobs.rights import ANONYMOUS
-from schedd.dispatch.workers.registry import Workers
-from schedd.results.log_followers import Tails
+from schedd.dispatch.workers.registry import WorkerRegistry
+from schedd.results.log_followers import MemberLogTails
 from schedd.results.objects import StoredObjects
-from schedd.results.progress import Advances
+from schedd.results.progress import MemberProgress
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.peers.wake_ups import Nudger
 from schedd.rpc.workers.job_refusals import AskedRefusals
@@ -211,7 +211,7 @@ async def served(
     cluster, telemetry, reasons = ToldCluster(), Telemetry(), []
     clock = DatabaseClock(store.membership.probe)
     await clock.step()
-    lines, peers = Workers(clock, telemetry.emit), Peers(cluster, None)
+    lines, peers = WorkerRegistry(clock, telemetry.emit), Peers(cluster, None)
     services = Services(
         store=store.users,
         calendars=store.calendars,
@@ -230,8 +230,8 @@ async def served(
         refusals=AskedRefusals(cluster, lines, peers),
         changes=(watchers := Watchers()),
         feed=Feed(store.changes, watchers.ears),
-        tails=Tails(lines),
-        advances=Advances(),
+        tails=MemberLogTails(lines),
+        advances=MemberProgress(),
         cluster=cluster,
         succession=NoSuccession(),
         checkup=NoCheckup(),

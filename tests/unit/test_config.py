@@ -14,9 +14,9 @@ import pytest
 
 from schedd.app.member_settings import reach, tell_who_is_asked
 from schedd.config import Config
-from schedd.config.listening import Listen
-from schedd.config.servers import Etcd, Postgres, Results, Tls
-from schedd.etcd.access import Access
+from schedd.config.listening import ListenConfig
+from schedd.config.servers import Etcd, Postgres, ResultStoreConfig, TlsConfig
+from schedd.etcd.access import EtcdAccess
 from schedkit.clock import utcnow
 from schedkit.config import Untimely
 from schedkit.errors import Misconfigured
@@ -24,14 +24,14 @@ from schedkit.text import duration
 from support.certs import Authority
 
 HERE = Config(postgres=Postgres(dsn="postgresql://x"))
-ANYWHERE = Listen(grpc="0.0.0.0:7420", http="0.0.0.0:7421", advertise_grpc="m1:7420")
-SECURE = Tls(Path("/ca"), Path("/cert"), Path("/key"))
+ANYWHERE = ListenConfig(grpc="0.0.0.0:7420", http="0.0.0.0:7421", advertise_grpc="m1:7420")
+SECURE = TlsConfig(Path("/ca"), Path("/cert"), Path("/key"))
 
 
 @pytest.fixture(autouse=True)
 def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = tmp_path.as_uri()
-    monkeypatch.setattr(f"{__name__}.HERE", replace(HERE, results=Results(url=url)))
+    monkeypatch.setattr(f"{__name__}.HERE", replace(HERE, results=ResultStoreConfig(url=url)))
 
 
 def told(config: Config) -> list[str]:
@@ -41,7 +41,7 @@ def told(config: Config) -> list[str]:
 
 @pytest.mark.parametrize("where", ["grpc", "http"])
 def test_nothing_is_served_to_other_hosts_in_the_clear(where: str) -> None:
-    listen = replace(Listen(advertise_grpc="m1:7420"), **{where: "0.0.0.0:7420"})
+    listen = replace(ListenConfig(advertise_grpc="m1:7420"), **{where: "0.0.0.0:7420"})
     [said] = told(replace(HERE, listen=listen))
     assert said.startswith(f"listen.{where}: 0.0.0.0:7420 is not loopback and TLS is not set")
 
@@ -51,7 +51,7 @@ def test_but_by_who_asked_for_it_by_name_or_with_tls(tmp_path: Path) -> None:
     assert told(replace(HERE, listen=replace(ANYWHERE, insecure=True))) == []
     tokens = replace(ANYWHERE, grpc_tokens="0.0.0.0:7423")
     files = Authority.create(tmp_path).issue("m1", san="URI:schedd://member/m1")
-    with_tls = Tls(files.ca, files.cert, files.key)
+    with_tls = TlsConfig(files.ca, files.cert, files.key)
     assert told(replace(HERE, name="m1", listen=tokens, tls=with_tls)) == []
 
 
@@ -65,30 +65,32 @@ def test_all_that_no_field_can_tell_by_itself_is_told_at_once() -> None:
 
 
 def test_a_port_for_tokens_takes_tls() -> None:
-    listen = Listen(grpc_tokens="127.0.0.1:7423")
+    listen = ListenConfig(grpc_tokens="127.0.0.1:7423")
     [said] = told(replace(HERE, listen=listen))
     assert said.startswith("listen.grpc_tokens: is for TLS")
 
 
-@pytest.mark.parametrize("tls", [Tls(), SECURE], ids=["in the clear", "with TLS"])
+@pytest.mark.parametrize("tls", [TlsConfig(), SECURE], ids=["in the clear", "with TLS"])
 @pytest.mark.parametrize("wrong", ["nonsense", "", "::1", "127.0.0.1:99999", ":7420"])
 @pytest.mark.parametrize("key", ["grpc", "http"])
-def test_what_is_no_address_is_told_by_its_key(key: str, wrong: str, tls: Tls) -> None:
-    config = replace(HERE, listen=replace(Listen(), **{key: wrong}), tls=tls)
+def test_what_is_no_address_is_told_by_its_key(key: str, wrong: str, tls: TlsConfig) -> None:
+    config = replace(HERE, listen=replace(ListenConfig(), **{key: wrong}), tls=tls)
     [said] = map(str, config.faults())
     assert said.startswith(f"listen.{key}: address {wrong!r} is not host:port")
 
 
 def test_an_address_for_tokens_is_read_with_tls() -> None:
-    config = replace(HERE, listen=Listen(grpc_tokens="zzz"), tls=SECURE)
+    config = replace(HERE, listen=ListenConfig(grpc_tokens="zzz"), tls=SECURE)
     [said] = map(str, config.faults())
     assert said == "listen.grpc_tokens: address 'zzz' is not host:port"
 
 
 def test_addresses_that_others_are_told_are_read_too() -> None:
-    assert [*Listen(advertise_grpc="m1.example.com:7420", advertise_http="[::1]:1").faults()] == []
+    assert [
+        *ListenConfig(advertise_grpc="m1.example.com:7420", advertise_http="[::1]:1").faults()
+    ] == []
     for key in ("advertise_grpc", "advertise_http"):
-        [said] = Listen(**{key: "nonsense"}).faults()  # type: ignore[arg-type]
+        [said] = ListenConfig(**{key: "nonsense"}).faults()  # type: ignore[arg-type]
         assert (said.where, said.what) == (key, "address 'nonsense' is not host:port")
 
 
@@ -105,13 +107,13 @@ def test_addresses_that_others_are_told_are_read_too() -> None:
 )
 def test_others_are_told_an_address_that_they_can_reach(wrong: str, said: str) -> None:
     for key in ("advertise_grpc", "advertise_http"):
-        [found] = Listen(**{key: wrong}).faults()  # type: ignore[arg-type]
+        [found] = ListenConfig(**{key: wrong}).faults()  # type: ignore[arg-type]
         assert (found.where, found.what) == (key, said)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "[::0]"])
 def test_who_listens_everywhere_says_where_it_is_reached(host: str) -> None:
-    config = replace(HERE, listen=Listen(grpc=f"{host}:7420", insecure=True))
+    config = replace(HERE, listen=ListenConfig(grpc=f"{host}:7420", insecure=True))
     said = f"listen.grpc: set advertise_grpc: nobody reaches {host.strip('[]')}"
     assert told(config) == [said]
     assert [*config.faults()] == [], "a migration listens nowhere"
@@ -145,7 +147,7 @@ def test_who_etcd_is_asked_as_stands_in_no_endpoint_and_is_not_repeated(endpoint
     said = "no endpoint has a user in it; give etcd.user, etcd.password"
     assert [*map(str, Etcd(endpoints=endpoints).faults())] == [f"endpoints: {said}"]
     with pytest.raises(Misconfigured, match=f"^etcd: {said}$"):
-        Access(endpoints)
+        EtcdAccess(endpoints)
 
 
 @pytest.mark.parametrize(
@@ -158,11 +160,11 @@ def test_no_endpoint_is_repeated_that_has_no_port(endpoint: str) -> None:
 
 def test_two_listeners_have_no_one_port() -> None:
     for http in ("127.0.0.1:7420", "0.0.0.0:7420"):
-        [said] = Listen(http=http).faults()
+        [said] = ListenConfig(http=http).faults()
         assert str(said) == f"http: {http} is the port of listen.grpc, too"
-    assert len([*Listen(grpc_tokens="127.0.0.1:7421").faults()]) == 1
-    assert [*Listen(grpc="127.0.0.1:0", http="127.0.0.1:0").faults()] == []
-    assert [*Listen(grpc="127.0.0.1:7420", http="127.0.0.2:7420").faults()] == []
+    assert len([*ListenConfig(grpc_tokens="127.0.0.1:7421").faults()]) == 1
+    assert [*ListenConfig(grpc="127.0.0.1:0", http="127.0.0.1:0").faults()] == []
+    assert [*ListenConfig(grpc="127.0.0.1:7420", http="127.0.0.2:7420").faults()] == []
 
 
 @pytest.mark.parametrize(
@@ -302,7 +304,7 @@ def test_a_password_that_ends_too_early_is_not_shown() -> None:
 
 @pytest.mark.parametrize("password", ["s3cr3t", "s3,cr'3t", "s3 cr/3@t", "s3\n'cr\"3t"])
 def test_a_password_in_the_result_stores_address_is_not_repeated(password: str) -> None:
-    results = Results(url=f"nosuch://k:{password}@b/p")
+    results = ResultStoreConfig(url=f"nosuch://k:{password}@b/p")
     [said] = map(str, replace(HERE, results=results).faults())
     assert said.replace('"', "'").startswith(
         "results.url: the result store 'nosuch://***@b/p' is of no kind"
@@ -310,15 +312,17 @@ def test_a_password_in_the_result_stores_address_is_not_repeated(password: str) 
 
 
 def test_proxies_and_names_of_hosts_are_read_before_anything_listens() -> None:
-    listen = Listen(trusted_proxies=("10.0.0.0/24",), host_names=("schedd.example.com", "box"))
+    listen = ListenConfig(
+        trusted_proxies=("10.0.0.0/24",), host_names=("schedd.example.com", "box")
+    )
     assert [*listen.faults()] == []
     assert listen.proxies().trusts("10.0.0.7")
-    assert not Listen().proxies().trusts("127.0.0.1"), "nobody by default"
+    assert not ListenConfig().proxies().trusts("127.0.0.1"), "nobody by default"
     for wrong in ("everybody", "10.0.0.1/8", "0.0.0.0/0"):
-        [said] = map(str, Listen(trusted_proxies=(wrong,)).faults())
+        [said] = map(str, ListenConfig(trusted_proxies=(wrong,)).faults())
         assert re.match(r"trusted_proxies: .*no address|.*is everybody", said)
     for wrong in ("*", "a.example.com:7421", "", "http://a"):
-        [said] = map(str, Listen(host_names=(wrong,)).faults())
+        [said] = map(str, ListenConfig(host_names=(wrong,)).faults())
         assert said.endswith("is no name of a host")
 
 
@@ -328,7 +332,7 @@ def test_no_proxy_and_no_name_is_repeated_where_one_has_a_user(key: str, address
     """A variable is parted at its commas, those of a password too."""
     given: Any = {key: ("10.0.0.7", *address.split(","))}
     said = f"{key}: no address takes a user or password: one has an @ in it"
-    assert [*map(str, Listen(**given).faults())] == [said]
+    assert [*map(str, ListenConfig(**given).faults())] == [said]
 
 
 def test_without_tls_other_hosts_are_served_by_who_asked_for_it_alone() -> None:

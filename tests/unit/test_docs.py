@@ -46,7 +46,8 @@ def test_a_transition_without_a_line_in_the_picture_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("daemon", "config"), [("schedd", schedd.config.Config), ("workerd", workerd.config.Config)]
+    ("daemon", "config"),
+    [("schedd", schedd.config.Config), ("workerd", workerd.config.WorkerConfig)],
 )
 def test_operations_lists_every_setting_of_a_daemon_and_no_other(daemon: str, config: type) -> None:
     page = DOCS / "operations" / f"configuration-{daemon}.md"

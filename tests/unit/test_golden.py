@@ -26,7 +26,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from schedd.api import paging
 from schedd.core.cluster import membership, shard_map
-from schedd.core.cluster.coordination import Entry
+from schedd.core.cluster.coordination import CoordinationEntry
 from support import golden
 from support.breaking import breaking
 from support.examples import examples
@@ -237,13 +237,15 @@ def test_values_that_the_version_before_left_in_etcd_are_read() -> None:
     texts = KEPT["stored"]
     tenure, other = golden.TENURE, golden.OTHER
 
-    member = membership.decode_member(Entry("members/m1", texts["member"].encode(), 1, 1, 0))
+    member = membership.decode_member(
+        CoordinationEntry("members/m1", texts["member"].encode(), 1, 1, 0)
+    )
     assert (member.name, member.tenure, member.weight) == ("m1", tenure, 5)
     assert (member.grpc, member.http) == ("m1:7420", "m1:7421")
     assert (member.draining, member.database, member.attached) == (True, False, True)
-    leader = Entry("leader", texts["leader"].encode(), 1, 1, 0)
+    leader = CoordinationEntry("leader", texts["leader"].encode(), 1, 1, 0)
     assert membership.decode_leader(leader) == tenure
-    heir = membership.decode_heir(Entry("heir", texts["heir"].encode(), 1, 1, 0))
+    heir = membership.decode_heir(CoordinationEntry("heir", texts["heir"].encode(), 1, 1, 0))
     assert (heir.tenure, heir.term) == (other, 76)
     found = shard_map.decode(texts["map"].encode())
     assert (found.term, found.timeline) == (77, 3)

@@ -13,8 +13,10 @@ LARGER = {
     ROOT / "schedd/ports",  # goes with the protocols that have one implementation
     ROOT / "schedd/store/migrations/versions",  # becomes one step before the first release
 }
-CLASSES_WITH_A_NAMESAKE = 149
-"""May only fall: names of classes that two modules or more define."""
+CLASSES_WITH_A_NAMESAKE = 22
+"""May only fall: names of public classes that two modules define. Most are a value of the SDK and
+the stored thing that it shows.
+"""
 
 
 def modules() -> Iterator[Path]:
@@ -35,7 +37,7 @@ def test_the_names_of_classes_that_stand_for_two_things_become_fewer() -> None:
         node.name
         for one in modules()
         for node in ast.parse(one.read_text("utf-8")).body
-        if isinstance(node, ast.ClassDef)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     twice = sorted(name for name, count in defined.items() if count > 1)
     assert len(twice) <= CLASSES_WITH_A_NAMESAKE, twice

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from schedd.runtime.loop_monitor import EVERY, Pulse
+from schedd.runtime.loop_monitor import EVERY, LoopMonitor
 from schedkit.rolling_window import WINDOW
 from support.wait import wait_until_async
 
@@ -14,7 +14,7 @@ TICK = 0.001
 
 
 async def test_a_step_that_doesnt_yield_is_seen_and_measured() -> None:
-    pulse = Pulse()
+    pulse = LoopMonitor()
     beating = asyncio.create_task(pulse.run(), name="pulse")
     await asyncio.sleep(0)
 
@@ -30,7 +30,7 @@ async def test_a_step_that_doesnt_yield_is_seen_and_measured() -> None:
 
 def test_the_longest_is_told_for_a_minute_and_forgotten_after_two() -> None:
     now = [0.0]
-    pulse = Pulse(lambda: now[0])
+    pulse = LoopMonitor(lambda: now[0])
 
     pulse.seen(0.7, 0.1)
     pulse.seen(0.2, 0.3)

@@ -20,7 +20,7 @@ INDEX = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
 def test_each_manifest_of_a_page_is_valid(page: Path) -> None:
     for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         for read in manifests.parse(page.name, block):
-            assert not isinstance(read, manifests.Fault), read
+            assert not isinstance(read, manifests.ManifestFault), read
             if isinstance(read, manifests.Manifest) and not read.job.exclude.calendars:
                 validation.check(read.job, datetime.now(UTC))
 

@@ -21,6 +21,8 @@ from schedd.core.cluster.queue_stats import Behind, PoolSurvey
 from schedd.core.cluster.readiness import Unready
 from schedd.core.events import (
     AssignedRuns,
+    AssignmentRefused,
+    AttemptEnded,
     Braked,
     Called,
     ClusterWatched,
@@ -28,30 +30,28 @@ from schedd.core.events import (
     DeadLettered,
     DeadRun,
     Deleted,
-    Ended,
     EndedUnreported,
     Event,
-    Fired,
     GreaterTokenSeen,
-    Missed,
     NeverStarted,
     NotificationsExpired,
     NotificationsWait,
     Notified,
-    Refused,
     ResultStoreAway,
+    RunsMissed,
     RunsRescued,
     Service,
     ShardsLost,
     ShardsMoved,
     StaleResult,
     Surveyed,
+    TimersFired,
     Waiting,
     WorkerCame,
     WorkerWent,
 )
 from schedd.core.ids import IncarnationId, JobId, RunId, ShardId, Token
-from schedd.core.jobs.notifications import Way
+from schedd.core.jobs.notifications import NotificationChannel
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.pools import PoolKey
 from schedd.telemetry.metrics.database_stats import FRESH
@@ -66,24 +66,24 @@ RUN, OTHER, THIRD = (RunId(uuid4()) for _ in range(3))
 DEAD = DeadRun(RUN, JobId(uuid4()), Reason.EXIT_CODE, 3)
 
 EVENTS: list[Event] = [
-    Fired(2, 1, (3 * MS, -5 * MS)),
+    TimersFired(2, 1, (3 * MS, -5 * MS)),
     AssignedRuns(1, (2 * MS,)),
-    Ended(State.FAILED, Reason.EXIT_CODE, 4 * MS, timedelta(seconds=3)),
+    AttemptEnded(State.FAILED, Reason.EXIT_CODE, 4 * MS, timedelta(seconds=3)),
     StaleResult(RUN, Token(77), "w1"),
     RunsRescued((RUN, OTHER, THIRD), (INCARNATION,)),
     NeverStarted((RUN, OTHER)),
-    Refused("NO_SLOT", "w1", RUN, Token(77)),
+    AssignmentRefused("NO_SLOT", "w1", RUN, Token(77)),
     GreaterTokenSeen(RUN, Token(77), Token(99), "w1"),
     WorkerCame("w1", INCARNATION),
     WorkerWent("w1", INCARNATION),
     ShardsLost(frozenset({ShardId(9)}), "fire"),
     Waiting(5, 6, 7, late=2, pooled=1, oldest=timedelta(seconds=4)),
-    Missed(Reason.WINDOW, 9),
+    RunsMissed(Reason.WINDOW, 9),
     DeadLettered((DEAD, DEAD)),
     Braked("ops", "new disks"),
-    Notified(Way.EMAIL, ""),
-    Notified(Way.WEBHOOK, "HTTP 500", given_up=True),
-    NotificationsExpired(Way.COMMAND, 812),
+    Notified(NotificationChannel.EMAIL, ""),
+    Notified(NotificationChannel.WEBHOOK, "HTTP 500", given_up=True),
+    NotificationsExpired(NotificationChannel.COMMAND, 812),
     NotificationsWait(3),
     Deleted(runs=5, logs=2),
     ResultStoreAway(),
@@ -223,7 +223,7 @@ def test_the_slack_of_the_lease_and_the_slots_of_workers_are_asked_at_each_scrap
 def test_what_a_person_left_out_is_counted_without_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    telemetry = telemetry_after(Missed(Reason.EDITED, 2), Missed(Reason.WINDOW, 1))
+    telemetry = telemetry_after(RunsMissed(Reason.EDITED, 2), RunsMissed(Reason.WINDOW, 1))
     assert value(telemetry, "schedd_instants_missed_total", reason="EDITED") == 2
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
@@ -302,7 +302,8 @@ def test_attached_workers_are_counted_by_incarnation() -> None:
 
 def test_a_word_that_nobody_foresaw_makes_no_new_series() -> None:
     telemetry = telemetry_after(
-        Refused("w1 said something long", "w1", RUN, Token(77)), Refused("?", "w2", RUN, Token(77))
+        AssignmentRefused("w1 said something long", "w1", RUN, Token(77)),
+        AssignmentRefused("?", "w2", RUN, Token(77)),
     )
     assert value(telemetry, "schedd_refusals_total", why="other") == 2
 
@@ -346,7 +347,7 @@ def test_a_pause_of_the_cluster_is_told_and_shown_until_it_ends(
 
 def test_routine_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        telemetry_after(Fired(1, 0, ()), AssignedRuns(1, ()), Waiting(0, 0, 0))
+        telemetry_after(TimersFired(1, 0, ()), AssignedRuns(1, ()), Waiting(0, 0, 0))
     assert not caplog.records
 
 

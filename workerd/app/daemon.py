@@ -29,25 +29,25 @@ from schedkit.daemon.service import OK, Daemon, answer_reloads
 from schedkit.egress.policy import warn_of_ignored_proxies
 from schedkit.objects import open_objects
 from schedkit.tasks import guard
-from workerd.app.listener import Listener
-from workerd.config import Config
+from workerd.app.listener import HttpListener
+from workerd.config import WorkerConfig
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import JudgingClock
-from workerd.core.ids import Address, Key
-from workerd.core.lease_trust import Trust
+from workerd.core.ids import Address, AssignmentKey
+from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import Cause
-from workerd.delivery.result_sender import Courier
-from workerd.delivery.result_upload import Keeping
+from workerd.delivery.result_sender import ResultSender
+from workerd.delivery.result_upload import ResultUpload
 from workerd.delivery.spool import Spool
 from workerd.executors import plugins, scratch
-from workerd.executors.table import Table, executors
+from workerd.executors.table import ExecutorTable, executors
 from workerd.home_cluster import HomeCluster
-from workerd.identity import Identity
-from workerd.logs.attempt_log import Folder
-from workerd.metrics import Metrics
+from workerd.identity import WorkerIdentity
+from workerd.logs.attempt_log import AttemptLogFolder
+from workerd.metrics import WorkerMetrics
 from workerd.process.keeper import sweep_leftovers
 from workerd.process.process_supervisor import Sessions
-from workerd.runs.assignments import Work
+from workerd.runs.assignments import HeldRuns
 from workerd.stream.streams import Attach
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class App:
 
     def __init__(
         self,
-        config: Config,
+        config: WorkerConfig,
         spool: Spool,
         sessions: Sessions,
         points: Mapping[str, EntryPoint],
@@ -89,19 +89,19 @@ class App:
         self._config = config
         self._spool = spool
         self._sessions = sessions
-        self._metrics = Metrics()
+        self._metrics = WorkerMetrics()
         table = executors(config, self._sessions, spool.scratch, points, self._metrics)
         identity = _identity(config, spool, table)
         self._admission = Admission(config.slots, identity.incarnation)
-        self._trust = Trust()
+        self._trust = WorkerLeaseTrust()
         clock = JudgingClock()
         limit = config.spool_mib << 20
-        self._courier = Courier(spool, self._settled, limit=limit)
+        self._courier = ResultSender(spool, self._settled, limit=limit)
         self._courier.load()
-        kept = Folder(spool.kept, config.results.spool_mib << 20)
+        kept = AttemptLogFolder(spool.kept, config.results.spool_mib << 20)
         objects = open_objects(config.results.url, config.results.options)
-        self._keeping = Keeping(objects, kept, config.results, self._metrics)
-        self._work = Work(
+        self._keeping = ResultUpload(objects, kept, config.results, self._metrics)
+        self._work = HeldRuns(
             config.name,
             self._admission,
             self._trust,
@@ -127,7 +127,9 @@ class App:
         self._work.hindered = lambda: self._sessions.refuses or table.loops.refuses
         self._attach.on_trust = self._trusted_until
         self._attach.fill_heartbeat = table.loops.fill
-        self._listener = Listener(config.listen.http, self._metrics, self._collect, self._unready)
+        self._listener = HttpListener(
+            config.listen.http, self._metrics, self._collect, self._unready
+        )
         self._table = table
 
     async def run(self, daemon: Daemon) -> None:
@@ -190,7 +192,7 @@ class App:
             why = self._courier.refuses or "its disk was too slow"
             log.error("%d results are lost: no member took them, and %s", lost, why)
 
-    def _settled(self, key: Key, verdict: str) -> None:
+    def _settled(self, key: AssignmentKey, verdict: str) -> None:
         self._metrics.answered(verdict).inc()
         self._work.acknowledged(key)
 
@@ -215,7 +217,7 @@ class App:
         return "draining" if self._admission.draining else self._work.refuses
 
 
-async def serve(config: Config, daemon: Daemon) -> None:
+async def serve(config: WorkerConfig, daemon: Daemon) -> None:
     """A worker's whole life, for `run_daemon`."""
     warn_of_ignored_proxies(config.egress)
     spool = Spool(config.spool)
@@ -235,8 +237,8 @@ async def serve(config: Config, daemon: Daemon) -> None:
         spool.close()
 
 
-def _identity(config: Config, spool: Spool, table: Table) -> Identity:
-    return Identity(
+def _identity(config: WorkerConfig, spool: Spool, table: ExecutorTable) -> WorkerIdentity:
+    return WorkerIdentity(
         worker=config.name,
         spool_id=spool.id,
         version=metadata.version("schedd"),

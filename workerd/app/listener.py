@@ -17,7 +17,7 @@ from schedkit.errors import Misconfigured
 from schedkit.net.http_limits import protocol_of
 from schedkit.net.listening import listening
 from schedkit.ttl_cache import Momentary
-from workerd.metrics import Metrics
+from workerd.metrics import WorkerMetrics
 
 BACKLOG = 128
 """Connections that wait to be accepted."""
@@ -25,13 +25,13 @@ MOST, MOST_OF_ONE_HOST = 128, 32
 """Connections to it: who asks for health and metrics needs one."""
 
 
-class Listener:
+class HttpListener:
     """A bound socket and the application behind it, served by the worker's own event loop."""
 
     def __init__(
         self,
         address: str,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
         collect: Callable[[], object],
         ready: Callable[[], str],
     ) -> None:

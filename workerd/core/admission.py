@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from enum import Enum, auto
 
 from schedkit.records import dataclass, replace
-from workerd.core.ids import Incarnation, Key, RunId, Token
+from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
 
 GRACE = 10.0
 """Seconds that an entry outlives its `start_by`: more than any error of a measured offset."""
@@ -32,7 +32,7 @@ UNKNOWN_FOR = 900.0
 """Seconds that a revoke or cancel of an assignment never received is remembered."""
 
 
-class Why(Enum):
+class RejectReason(Enum):
     """Why an assignment isn't taken. None of them costs the run an attempt."""
 
     NO_SLOT = auto()
@@ -44,7 +44,7 @@ class Why(Enum):
     REVOKED = auto()
 
 
-class State(Enum):
+class AssignmentState(Enum):
     """Where a taken assignment stands."""
 
     HELD = auto()
@@ -54,10 +54,10 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedAssignment:
     """An assignment, as far as admission looks at it."""
 
-    key: Key
+    key: AssignmentKey
     incarnation: Incarnation
     slots: int
     start_by: float
@@ -72,18 +72,18 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AlreadyTaken:
     """It was taken before and stands here; nothing is to be started."""
 
-    state: State | None
+    state: AssignmentState | None
     """None: it ended and was acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NotTaken:
     """It is not taken, or no longer held; `greatest` is the greatest token seen of its run."""
 
-    why: Why
+    why: RejectReason
     greatest: Token
     detail: str = ""
 
@@ -109,8 +109,8 @@ class _Seen:
 
 @dataclass(slots=True)
 class _Holding:
-    offer: Offer
-    state: State
+    offer: OfferedAssignment
+    state: AssignmentState
 
 
 class Admission:
@@ -122,7 +122,7 @@ class Admission:
         self._used = 0
         self._seen: dict[RunId, _Seen] = {}
         self._oldest: deque[tuple[float, RunId]] = deque()
-        self._holdings: dict[Key, _Holding] = {}
+        self._holdings: dict[AssignmentKey, _Holding] = {}
         self.draining = False
 
     @property
@@ -135,45 +135,45 @@ class Admission:
         """Slots in use."""
         return self._used
 
-    def holdings(self) -> Iterator[tuple[Key, State]]:
+    def holdings(self) -> Iterator[tuple[AssignmentKey, AssignmentState]]:
         """Everything taken and not acknowledged."""
         return ((key, holding.state) for key, holding in self._holdings.items())
 
-    def state(self, key: Key) -> State | None:
+    def state(self, key: AssignmentKey) -> AssignmentState | None:
         """Where this assignment stands; None when it isn't in hand."""
         holding = self._holdings.get(key)
         return holding.state if holding else None
 
     def offer(
-        self, offer: Offer, judged: float, *, trusted: bool, unable: str = ""
-    ) -> Taken | Known | Refused:
+        self, offer: OfferedAssignment, judged: float, *, trusted: bool, unable: str = ""
+    ) -> Taken | AlreadyTaken | NotTaken:
         """Judge an assignment just received. `unable` says why no executor here can run it."""
         key = offer.key
         if (state := self.state(key)) is not None:
-            return Known(state)
+            return AlreadyTaken(state)
         seen = self._seen.get(key.run)
         if seen is not None and key.token <= seen.token:
             if key.token < seen.token:
-                return Refused(Why.GREATER_TOKEN_SEEN, seen.token)
+                return NotTaken(RejectReason.GREATER_TOKEN_SEEN, seen.token)
             if seen.taken:
-                return Known(None)
-            return Refused(Why.REVOKED, seen.token)
+                return AlreadyTaken(None)
+            return NotTaken(RejectReason.REVOKED, seen.token)
         why = self._objection(offer, judged, trusted)
         if why is None and unable:
-            why = Why.UNABLE
+            why = RejectReason.UNABLE
         if why is None and offer.slots > self.free:
-            why = Why.NO_SLOT
+            why = RejectReason.NO_SLOT
         self._remember(key, taken=why is None, forget_at=max(offer.start_by, judged) + GRACE)
         if why is not None:
-            return Refused(why, key.token, unable if why is Why.UNABLE else "")
-        state = State.HELD if offer.not_before is None else State.ARMED
+            return NotTaken(why, key.token, unable if why is RejectReason.UNABLE else "")
+        state = AssignmentState.HELD if offer.not_before is None else AssignmentState.ARMED
         self._holdings[key] = _Holding(offer, state)
         self._used += offer.slots
         return Taken()
 
     def start(
-        self, key: Key, at: float, judged: float, *, trusted: bool
-    ) -> Started | NotYet | Refused:
+        self, key: AssignmentKey, at: float, judged: float, *, trusted: bool
+    ) -> Started | NotYet | NotTaken:
         """Judge, at the very moment of its start, an assignment that is held or armed.
 
         Anything but `NotYet` is final: it runs from here on, or is no longer held.
@@ -182,7 +182,7 @@ class Admission:
             KeyError: it isn't in hand.
         """
         holding = self._holdings[key]
-        if holding.state not in (State.HELD, State.ARMED):
+        if holding.state not in (AssignmentState.HELD, AssignmentState.ARMED):
             raise ValueError(f"{key} is {holding.state.name}, and starts once")
         offer = holding.offer
         why = self._objection(offer, judged, trusted)
@@ -190,39 +190,39 @@ class Admission:
             return self._withdraw(key, why)
         if offer.not_before is not None and at < offer.not_before:
             return NotYet(offer.not_before)
-        holding.state = State.RUNNING
+        holding.state = AssignmentState.RUNNING
         return Started()
 
-    def rearm(self, key: Key, not_before: float) -> None:
+    def rearm(self, key: AssignmentKey, not_before: float) -> None:
         """Its instant comes at another time of the boot clock than was thought.
 
         Raises:
             KeyError: it isn't in hand.
         """
         holding = self._holdings[key]
-        if holding.state is not State.ARMED:
+        if holding.state is not AssignmentState.ARMED:
             raise ValueError(f"{key} is {holding.state.name}, not armed")
         holding.offer = replace(holding.offer, not_before=not_before)
 
-    def ended(self, key: Key) -> None:
+    def ended(self, key: AssignmentKey) -> None:
         """Its execution is over; the slots are free, the result waits to be acknowledged."""
         holding = self._holdings[key]
-        holding.state = State.ENDED
+        holding.state = AssignmentState.ENDED
         self._used -= holding.offer.slots
 
-    def acknowledged(self, key: Key) -> None:
+    def acknowledged(self, key: AssignmentKey) -> None:
         """Its result is stored, or refused for good. One never held here is no error."""
         holding = self._holdings.get(key)
-        if holding is not None and holding.state is State.ENDED:
+        if holding is not None and holding.state is AssignmentState.ENDED:
             del self._holdings[key]
 
-    def revoke(self, key: Key, judged: float) -> bool:
+    def revoke(self, key: AssignmentKey, judged: float) -> bool:
         """Never start this one. True: it never started and never will; False: it had started."""
         holding = self._holdings.get(key)
         if holding is not None:
-            if holding.state in (State.RUNNING, State.ENDED):
+            if holding.state in (AssignmentState.RUNNING, AssignmentState.ENDED):
                 return False
-            self._withdraw(key, Why.REVOKED)
+            self._withdraw(key, RejectReason.REVOKED)
             return True
         seen = self._seen.get(key.run)
         if seen is not None and seen.token == key.token:
@@ -231,15 +231,19 @@ class Admission:
             self._remember(key, taken=False, forget_at=judged + UNKNOWN_FOR)
         return True
 
-    def withdraw_all(self, why: Why) -> list[tuple[Key, Refused]]:
+    def withdraw_all(self, why: RejectReason) -> list[tuple[AssignmentKey, NotTaken]]:
         """Give back whatever is held or armed and hasn't started."""
-        waiting = [k for k, h in self._holdings.items() if h.state in (State.HELD, State.ARMED)]
+        waiting = [
+            k
+            for k, h in self._holdings.items()
+            if h.state in (AssignmentState.HELD, AssignmentState.ARMED)
+        ]
         return [(key, self._withdraw(key, why)) for key in waiting]
 
-    def renew(self, incarnation: Incarnation) -> list[tuple[Key, Refused]]:
+    def renew(self, incarnation: Incarnation) -> list[tuple[AssignmentKey, NotTaken]]:
         """This worker registers anew; what was meant for the earlier one and waits is dropped."""
         self._incarnation = incarnation
-        return self.withdraw_all(Why.OTHER_INCARNATION)
+        return self.withdraw_all(RejectReason.OTHER_INCARNATION)
 
     def forget(self, judged: float) -> None:
         """Let go of entries whose `start_by` has passed and that are not in hand."""
@@ -248,29 +252,31 @@ class Admission:
             seen = self._seen.get(run)
             if seen is None or seen.forget_at > judged:
                 continue
-            if Key(run, seen.token) in self._holdings:
+            if AssignmentKey(run, seen.token) in self._holdings:
                 seen.forget_at = judged + GRACE
                 self._oldest.append((seen.forget_at, run))
             else:
                 del self._seen[run]
 
-    def _objection(self, offer: Offer, judged: float, trusted: bool) -> Why | None:
+    def _objection(
+        self, offer: OfferedAssignment, judged: float, trusted: bool
+    ) -> RejectReason | None:
         if offer.incarnation != self._incarnation:
-            return Why.OTHER_INCARNATION
+            return RejectReason.OTHER_INCARNATION
         if self.draining:
-            return Why.DRAINING
+            return RejectReason.DRAINING
         if not trusted or judged > offer.start_by:
-            return Why.TOO_LATE
+            return RejectReason.TOO_LATE
         return None
 
-    def _withdraw(self, key: Key, why: Why) -> Refused:
+    def _withdraw(self, key: AssignmentKey, why: RejectReason) -> NotTaken:
         holding = self._holdings.pop(key)
         self._used -= holding.offer.slots
         seen = self._seen.get(key.run)
         if seen is not None and seen.token == key.token:
             seen.taken = False
-        return Refused(why, seen.token if seen else key.token)
+        return NotTaken(why, seen.token if seen else key.token)
 
-    def _remember(self, key: Key, *, taken: bool, forget_at: float) -> None:
+    def _remember(self, key: AssignmentKey, *, taken: bool, forget_at: float) -> None:
         self._seen[key.run] = _Seen(key.token, taken, forget_at)
         self._oldest.append((forget_at, key.run))

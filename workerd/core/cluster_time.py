@@ -58,7 +58,7 @@ class RoundTrip:
 
 
 @dataclass(slots=True)
-class ClusterTime:
+class MemberTime:
     """The time of one member, as heard over one stream."""
 
     _trips: deque[RoundTrip] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -102,7 +102,7 @@ class ClusterTime:
 class JudgingClock:
     """By which `start_by` is judged. One for the worker, fed by the round trips of all streams."""
 
-    _time: ClusterTime = field(default_factory=ClusterTime)
+    _time: MemberTime = field(default_factory=MemberTime)
     _last: float = float("-inf")
 
     def observe(self, trip: RoundTrip) -> None:

@@ -13,7 +13,7 @@ Address = NewType("Address", str)
 """Where a member listens, `host:port`."""
 
 
-class Key(NamedTuple):
+class AssignmentKey(NamedTuple):
     """One handing out of one run."""
 
     run: RunId

@@ -17,7 +17,7 @@ from schedkit.records import dataclass
 
 
 @dataclass(slots=True)
-class Trust:
+class WorkerLeaseTrust:
     """The lease of one incarnation, as the worker sees it."""
 
     ttl: float = 0.0

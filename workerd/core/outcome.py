@@ -22,8 +22,8 @@ from typing import Final
 
 from schedkit.records import dataclass, replace
 from workerd.core.capture import Piece
-from workerd.core.ids import Key
-from workerd.core.resource_limits import Bounds, Excess, out_of_memory
+from workerd.core.ids import AssignmentKey
+from workerd.core.resource_limits import Excess, ResourceLimits, out_of_memory
 
 DONT_RETRY_CODE = 100
 """By this exit code a program says that another try is of no use."""
@@ -35,7 +35,7 @@ MOST_WORDS: Final = 300
 """Characters of what a program said last, in its error."""
 
 
-class Verdict(Enum):
+class AttemptVerdict(Enum):
     """The four ends of an attempt. The values stand in the digest."""
 
     SUCCEEDED = 1
@@ -45,7 +45,7 @@ class Verdict(Enum):
     """Handed back; it costs no attempt."""
 
 
-class Reason(Enum):
+class OutcomeReason(Enum):
     """Why. The values stand in the digest."""
 
     NONE = 0
@@ -80,11 +80,11 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptOutcome:
     """The end of one attempt."""
 
-    verdict: Verdict
-    reason: Reason = Reason.NONE
+    verdict: AttemptVerdict
+    reason: OutcomeReason = OutcomeReason.NONE
     error: str = ""
     exit_code: int | None = None
     result: Content | None = None
@@ -94,30 +94,46 @@ class Outcome:
     """False: nothing of the attempt ever ran; then it may run again whatever its delivery says."""
 
 
-def stopped(cause: Cause, detail: str = "", output: tuple[Piece, ...] = ()) -> Outcome:
+def stopped(cause: Cause, detail: str = "", output: tuple[Piece, ...] = ()) -> AttemptOutcome:
     """The outcome of an attempt that ended because we ended it."""
     verdict, reason, error = {
-        Cause.TIMEOUT: (Verdict.FAILED, Reason.TIMEOUT, "its time was over"),
-        Cause.SILENCE: (Verdict.FAILED, Reason.HEARTBEAT_TIMEOUT, "no heartbeat came in time"),
-        Cause.CANCEL: (Verdict.CANCELLED, Reason.BY_USER, "cancelled"),
-        Cause.DRAIN: (Verdict.RETURNED, Reason.NONE, "handed back: the worker shuts down"),
-        Cause.LEASE_LOST: (Verdict.RETURNED, Reason.WORKER_LOST, "killed: the lease was lost"),
+        Cause.TIMEOUT: (AttemptVerdict.FAILED, OutcomeReason.TIMEOUT, "its time was over"),
+        Cause.SILENCE: (
+            AttemptVerdict.FAILED,
+            OutcomeReason.HEARTBEAT_TIMEOUT,
+            "no heartbeat came in time",
+        ),
+        Cause.CANCEL: (AttemptVerdict.CANCELLED, OutcomeReason.BY_USER, "cancelled"),
+        Cause.DRAIN: (
+            AttemptVerdict.RETURNED,
+            OutcomeReason.NONE,
+            "handed back: the worker shuts down",
+        ),
+        Cause.LEASE_LOST: (
+            AttemptVerdict.RETURNED,
+            OutcomeReason.WORKER_LOST,
+            "killed: the lease was lost",
+        ),
     }[cause]
-    return Outcome(verdict, reason, f"{error}: {detail}" if detail else error, output=output)
+    return AttemptOutcome(verdict, reason, f"{error}: {detail}" if detail else error, output=output)
 
 
-def exited(code: int, output: tuple[Piece, ...], success_codes: Collection[int] = ()) -> Outcome:
+def exited(
+    code: int, output: tuple[Piece, ...], success_codes: Collection[int] = ()
+) -> AttemptOutcome:
     """The outcome of a program that ended by itself; a negative `code` is minus its signal."""
     if code in (success_codes or (0,)):
-        return Outcome(Verdict.SUCCEEDED, exit_code=code, output=output)
+        return AttemptOutcome(AttemptVerdict.SUCCEEDED, exit_code=code, output=output)
     words = last_words(output)
     told = f": {words}" if words else ""
     if code < 0:
         error = f"ended by {_signal_name(-code)}{told}"
-        return Outcome(Verdict.FAILED, Reason.SIGNAL, error, exit_code=128 - code, output=output)
-    reason = Reason.DONT_RETRY if code == DONT_RETRY_CODE else Reason.EXIT_CODE
+        return AttemptOutcome(
+            AttemptVerdict.FAILED, OutcomeReason.SIGNAL, error, exit_code=128 - code, output=output
+        )
+    reason = OutcomeReason.DONT_RETRY if code == DONT_RETRY_CODE else OutcomeReason.EXIT_CODE
     error = f"exit code {code}{told}"
-    return Outcome(Verdict.FAILED, reason, error, exit_code=code, output=output)
+    return AttemptOutcome(AttemptVerdict.FAILED, reason, error, exit_code=code, output=output)
 
 
 def last_words(output: Sequence[Piece]) -> str:
@@ -129,18 +145,20 @@ def last_words(output: Sequence[Piece]) -> str:
     return printable if len(printable) <= MOST_WORDS else f"{printable[: MOST_WORDS - 1]}…"
 
 
-def judged(outcome: Outcome, bounds: Bounds, excess: Excess) -> Outcome:
+def judged(outcome: AttemptOutcome, bounds: ResourceLimits, excess: Excess) -> AttemptOutcome:
     """The outcome of a program that ended by itself, in view of its bounds."""
     if excess.memory:
         error, code = out_of_memory(bounds), 128 + signal.SIGKILL
-        return Outcome(Verdict.FAILED, Reason.SIGNAL, error, code, output=outcome.output)
-    if excess.processes and outcome.verdict is Verdict.FAILED:
+        return AttemptOutcome(
+            AttemptVerdict.FAILED, OutcomeReason.SIGNAL, error, code, output=outcome.output
+        )
+    if excess.processes and outcome.verdict is AttemptVerdict.FAILED:
         told = f"{outcome.error}; it wanted more processes (limit {bounds.processes})"
         return replace(outcome, error=told)
     return outcome
 
 
-def digest(key: Key, outcome: Outcome) -> bytes:
+def digest(key: AssignmentKey, outcome: AttemptOutcome) -> bytes:
     """SHA-256 over what counts of an outcome; 32 bytes. Output and times are not part of it."""
     result = outcome.result
     fields = (

@@ -6,7 +6,7 @@ from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ResourceLimits:
     """Each at most; 0: as it comes."""
 
     memory: int = 0
@@ -33,7 +33,7 @@ WITHIN = Excess()
 """Of nothing."""
 
 
-def out_of_memory(bounds: Bounds) -> str:
+def out_of_memory(bounds: ResourceLimits) -> str:
     """What is said of a program that was killed for want of it."""
     return f"killed: out of memory (limit {_size(bounds.memory)})"
 

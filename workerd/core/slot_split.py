@@ -39,7 +39,7 @@ NEAR = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class DemandHead:
     """The first of one priority and width in a member's queue."""
 
     priority: int
@@ -62,7 +62,7 @@ class Share:
     """What one member is granted."""
 
     slots: int
-    before: Head | None = None
+    before: DemandHead | None = None
     """The best head of other members that goes without."""
 
     def like(self, other: Share) -> bool:
@@ -80,13 +80,13 @@ class _Wish(NamedTuple):
     """What a head is to have, or, without one, a member of what nobody asks for."""
 
     member: Address
-    head: Head | None
+    head: DemandHead | None
     slots: int
 
 
 def deal(
     free: int,
-    demands: Mapping[Address, Sequence[Head]],
+    demands: Mapping[Address, Sequence[DemandHead]],
     previous: Mapping[Address, int],
     now: float = -inf,
     kept: Mapping[Address, int] = _NOBODY,
@@ -122,7 +122,7 @@ def _shares(
     granted = dict.fromkeys(members, 0)
     own = {**granted, **kept}
     spare = max(free - sum(kept.values()), 0)
-    without: dict[Address, Head] = {}  # the best of each, best first
+    without: dict[Address, DemandHead] = {}  # the best of each, best first
     for member, head, slots in wishes:
         mine = min(slots, own[member])
         more = min(slots - mine, spare)
@@ -138,7 +138,7 @@ def _shares(
     }
 
 
-def _fits(head: Head, free: int, now: float) -> bool:
+def _fits(head: DemandHead, free: int, now: float) -> bool:
     """Whether slots are of use to it, or are to be kept for it all the same."""
     return head.least <= free or _kept(now - head.since)
 

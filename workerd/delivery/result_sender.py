@@ -32,7 +32,7 @@ from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.ids import Address, Key
+from workerd.core.ids import Address, AssignmentKey
 from workerd.delivery.spool import Spool
 from workerd.messages import key_of
 
@@ -52,7 +52,7 @@ _MOST_BYTES = 1 << 20
 """Of a batch, unless one result has more."""
 
 
-class Stream(Protocol):
+class ResultStream(Protocol):
     """An attached stream, as far as results go."""
 
     @property
@@ -73,17 +73,21 @@ class _Parcel:
     """Set once it is on disk."""
     earlier: tuple[Path, ...] = ()
     """Where it is on disk in words of before, until the last ones are."""
-    carrier: Stream | None = None
+    carrier: ResultStream | None = None
     sent: float = 0.0
     patience: float = PATIENCE
     held: bool = False
 
 
-class Courier:
+class ResultSender:
     """All results that no member has stored yet."""
 
     def __init__(
-        self, spool: Spool, on_settled: Callable[[Key, str], object], *, limit: int = 1 << 28
+        self,
+        spool: Spool,
+        on_settled: Callable[[AssignmentKey, str], object],
+        *,
+        limit: int = 1 << 28,
     ) -> None:
         """`on_settled(key, verdict)` is called for each that left the spool. `limit`: bytes in the
         spool past which it `refuses` work.
@@ -91,11 +95,11 @@ class Courier:
         self._spool = spool
         self._limit = limit
         self._on_settled = on_settled
-        self._parcels: dict[Key, _Parcel] = {}
-        self._unspooled: dict[Key, None] = {}
+        self._parcels: dict[AssignmentKey, _Parcel] = {}
+        self._unspooled: dict[AssignmentKey, None] = {}
         """What is to be written, in order: each once, however often its words change."""
         self._settled: list[Path] = []
-        self._streams: list[Stream] = []
+        self._streams: list[ResultStream] = []
         self._turn = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spool")
         self._spool_work = asyncio.Event()
@@ -175,7 +179,7 @@ class Courier:
         """Everything not acknowledged."""
         return (parcel.result for parcel in self._parcels.values())
 
-    def again(self, key: Key) -> None:
+    def again(self, key: AssignmentKey) -> None:
         """Its member asked for it once more, not knowing that it had ended."""
         parcel = self._parcels.get(key)
         if parcel is not None and self._may_go(parcel):
@@ -208,14 +212,14 @@ class Courier:
         self._spool_work.set()
         self._look_if_settled()
 
-    def attached(self, stream: Stream) -> None:
+    def attached(self, stream: ResultStream) -> None:
         """One more way to send."""
         self._streams.append(stream)
         for parcel in self._parcels.values():
             if parcel.carrier is None and self._may_go(parcel):
                 self._send(parcel)
 
-    def detached(self, stream: Stream) -> None:
+    def detached(self, stream: ResultStream) -> None:
         """That way is gone; what it carried goes another."""
         self._streams.remove(stream)
         for parcel in self._parcels.values():
@@ -288,8 +292,8 @@ class Courier:
             else:
                 self._most = min(self._most * 2, _MOST_AT_ONCE)
 
-    def _batch(self) -> list[Key]:
-        batch: list[Key] = []
+    def _batch(self) -> list[AssignmentKey]:
+        batch: list[AssignmentKey] = []
         room = _MOST_BYTES
         for key in itertools.islice(self._unspooled, self._most):
             room -= self._size(key)
@@ -298,10 +302,10 @@ class Courier:
             batch.append(key)
         return batch
 
-    def _size(self, key: Key) -> int:
+    def _size(self, key: AssignmentKey) -> int:
         return self._parcels[key].result.ByteSize()
 
-    async def _write_batch(self, batch: list[Key]) -> None:
+    async def _write_batch(self, batch: list[AssignmentKey]) -> None:
         parcels = [self._parcels[key] for key in batch]
         written = [each.result for each in parcels]
         file = await self._in_thread(self._spool.write, written)
@@ -334,7 +338,7 @@ class Courier:
         on_disk = parcel.file is not None
         return not parcel.held and (on_disk or (self._leaving and self._full != ""))
 
-    def _send(self, parcel: _Parcel, other_than: Stream | None = None) -> None:
+    def _send(self, parcel: _Parcel, other_than: ResultStream | None = None) -> None:
         if parcel.held:
             return
         stream = self._choose(parcel.issuer, other_than)
@@ -343,7 +347,9 @@ class Courier:
             parcel.sent = boottime()
             stream.send_result(parcel.result)
 
-    def _choose(self, issuer: Address | None, other_than: Stream | None) -> Stream | None:
+    def _choose(
+        self, issuer: Address | None, other_than: ResultStream | None
+    ) -> ResultStream | None:
         candidates = [each for each in self._streams if each is not other_than] or self._streams
         for stream in candidates:
             if stream.address == issuer:

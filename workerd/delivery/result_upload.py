@@ -30,14 +30,14 @@ from schedkit.objects import Objects, log_key, result_key
 from schedkit.records import dataclass
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.config import Results
+from workerd.config import WorkerResultStore
 from workerd.core.backlog import Backlog
-from workerd.core.ids import Key
-from workerd.core.outcome import MAX_RESULT, Outcome
+from workerd.core.ids import AssignmentKey
+from workerd.core.outcome import MAX_RESULT, AttemptOutcome
 from workerd.executors.handlers.invocation import fenced
 from workerd.executors.handlers.threads import Threads
-from workerd.logs.attempt_log import Folder, Recorded, Recording, write
-from workerd.metrics import Metrics
+from workerd.logs.attempt_log import AttemptLogFolder, Recorded, Recording, write
+from workerd.metrics import WorkerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ _LEAST = 1.0
 class Parcel:
     """What of an attempt's end is to be stored."""
 
-    key: Key
+    key: AssignmentKey
     namespace: str
     recording: Recording | None
     result: bytes | None
@@ -81,10 +81,16 @@ class _Upload:
     told: run_pb2.Kept
 
 
-class Keeping:
+class ResultUpload:
     """One worker's way to the result store."""
 
-    def __init__(self, objects: Objects, folder: Folder, config: Results, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        objects: Objects,
+        folder: AttemptLogFolder,
+        config: WorkerResultStore,
+        metrics: WorkerMetrics,
+    ) -> None:
         self._objects = objects
         self._folder = folder
         self._most_log = config.log_mib * _MEBI
@@ -107,12 +113,16 @@ class Keeping:
         """Why no new work may be asked for, in words; empty: what it gives would find room."""
         return self._backlog.refuses
 
-    def recording(self, key: Key) -> Recording | None:
+    def recording(self, key: AssignmentKey) -> Recording | None:
         """Of an attempt that is about to begin; None: logs aren't kept."""
         return Recording(self._folder, key, self._most_log) if self._most_log else None
 
     def parcel(
-        self, key: Key, namespace: str, recording: Recording | None, outcome: Outcome
+        self,
+        key: AssignmentKey,
+        namespace: str,
+        recording: Recording | None,
+        outcome: AttemptOutcome,
     ) -> Parcel | None:
         """What is to be stored of it; None: it all fits inline."""
         whole = not any(piece.omitted for piece in outcome.output)

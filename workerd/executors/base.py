@@ -23,9 +23,9 @@ from schedkit.records import dataclass
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.core.ids import Key, RunId, Token
-from workerd.core.outcome import MAX_RESULT, Cause, Content, Outcome
-from workerd.core.resource_limits import Bounds
+from workerd.core.ids import AssignmentKey, RunId, Token
+from workerd.core.outcome import MAX_RESULT, AttemptOutcome, Cause, Content
+from workerd.core.resource_limits import ResourceLimits
 from workerd.logs.log_tail import Tail
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ DEFAULT_KILL_AFTER = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AttemptStart:
     """One assignment at its start."""
 
     assignment: pb.Assignment
@@ -52,10 +52,10 @@ class Attempt:
     """Bytes that it may return."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> AssignmentKey:
         """Which handing out of which run."""
         key = self.assignment.key
-        return Key(RunId(key.run_id), Token(key.fencing_token))
+        return AssignmentKey(RunId(key.run_id), Token(key.fencing_token))
 
     @property
     def kill_after(self) -> float:
@@ -133,14 +133,14 @@ class Stop:
         self._listener = None
 
 
-class Executor(Protocol):
+class AttemptExecutor(Protocol):
     """One way of running things."""
 
     def objection(self, assignment: pb.Assignment) -> str:
         """Why this executor can't run it, for a person to read; empty when it can."""
         ...
 
-    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Carry it out."""
         ...
 
@@ -197,9 +197,9 @@ def content_of(payload: common_pb2.Payload) -> Content | None:
     return None if kind is None else Content(payload_bytes(payload), json=kind == "json")
 
 
-def bounds_of(limits: job_pb2.ShellAction.Limits) -> Bounds:
+def bounds_of(limits: job_pb2.ShellAction.Limits) -> ResourceLimits:
     """What a program may have at most."""
-    return Bounds(limits.memory_bytes, limits.processes, limits.files)
+    return ResourceLimits(limits.memory_bytes, limits.processes, limits.files)
 
 
 def heartbeat_timeout_of(assignment: pb.Assignment) -> float:

@@ -21,7 +21,7 @@ import signal
 
 from schedkit.clock import utcnow
 from workerd.core.capture import Capture, Piece
-from workerd.core.ids import Key
+from workerd.core.ids import AssignmentKey
 from workerd.core.masking import Mask
 from workerd.core.resource_limits import Excess
 from workerd.logs.log_tail import Tail
@@ -40,10 +40,12 @@ _LAST_LOOK = 0.05
 _CHUNK = 64 * 1024
 
 
-class Child:
+class ChildProcess:
     """A running program. Belongs to the event loop that spawned it."""
 
-    def __init__(self, program: Program, key: Key, sessions: Sessions, tail: Tail) -> None:
+    def __init__(
+        self, program: Program, key: AssignmentKey, sessions: Sessions, tail: Tail
+    ) -> None:
         """Start it; `tail` is told what it writes.
 
         Raises:

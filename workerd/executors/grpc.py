@@ -45,11 +45,19 @@ from schedproto.v1 import job_handler_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
 from workerd.core.limit_errors import at_limit, limit_in, need_descriptor
-from workerd.core.outcome import MAX_ERROR, Cause, Content, Outcome, Reason, Verdict, stopped
+from workerd.core.outcome import (
+    MAX_ERROR,
+    AttemptOutcome,
+    AttemptVerdict,
+    Cause,
+    Content,
+    OutcomeReason,
+    stopped,
+)
 from workerd.executors import reflection
-from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
+from workerd.executors.base import AttemptStart, Stop, payload_bytes, until_stopped
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
-from workerd.executors.reflection import Metadata, NotThere, Unfit
+from workerd.executors.reflection import Metadata, MethodNotCallable, NotThere
 from workerd.executors.tls_roots import system_roots
 
 CONNECT_WITHIN: Final = 10.0
@@ -82,7 +90,7 @@ class NoAnswer(Exception):
     """A status of OK, and no message: what a server that streams may do, and no unary one."""
 
 
-class Grpc:
+class GrpcExecutor:
     """The executor of `grpc`."""
 
     def __init__(self, egress: Egress) -> None:
@@ -99,7 +107,7 @@ class Grpc:
         del assignment
         return ""
 
-    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Make the call, and judge its answer."""
         outcome = await until_stopped(self._call(attempt), stop)
         if outcome is None:
@@ -112,29 +120,29 @@ class Grpc:
         if self._idle is not None:
             await self._idle.close()
 
-    async def _call(self, attempt: Attempt) -> Outcome:
+    async def _call(self, attempt: AttemptStart) -> AttemptOutcome:
         action = attempt.assignment.grpc
         try:
             need_descriptor()  # before gRPC's core finds none
             endpoint = endpoint_of(action.endpoint)
             channel = await self._open(endpoint)
         except (ForbiddenTarget, ValueError) as error:
-            return _failed(str(error), Reason.DONT_RETRY)
+            return _failed(str(error), OutcomeReason.DONT_RETRY)
         except OSError as error:
             if at_limit(error):
                 return _given_back(error.strerror or str(error))
-            return _failed(f"{type(error).__name__}: {error}", Reason.EXCEPTION)
+            return _failed(f"{type(error).__name__}: {error}", OutcomeReason.EXCEPTION)
         async with channel:
             try:
                 if action.method:
                     return await _any_method(channel, attempt, *method_of(action.method))
                 return await _job_handler(channel, attempt)
             except NoAnswer as error:
-                return _failed(str(error), Reason.EXCEPTION)
+                return _failed(str(error), OutcomeReason.EXCEPTION)
             except NotThere as error:
                 return _status(grpc.StatusCode.UNIMPLEMENTED, str(error))
-            except (Unfit, ValueError) as error:
-                return _failed(str(error), Reason.DONT_RETRY)
+            except (MethodNotCallable, ValueError) as error:
+                return _failed(str(error), OutcomeReason.DONT_RETRY)
             except grpc.aio.AioRpcError as error:
                 return _ended(error, channel.get_state(), attempt.deadline)
 
@@ -176,19 +184,19 @@ def target_of(addresses: Sequence[str], port: int) -> str:
     return "ipv6:" + ",".join(f"[{each}]:{port}" for each in as_v6)
 
 
-async def _job_handler(channel: grpc.aio.Channel, attempt: Attempt) -> Outcome:
+async def _job_handler(channel: grpc.aio.Channel, attempt: AttemptStart) -> AttemptOutcome:
     data = await _unary(channel, _RUN, run_request(attempt).SerializeToString(), attempt)
     answer = job_handler_pb2.RunResponse()
     try:
         answer.ParseFromString(data)
     except DecodeError:
-        return _failed("its answer is no RunResponse", Reason.EXCEPTION)
+        return _failed("its answer is no RunResponse", OutcomeReason.EXCEPTION)
     if len(data) > LARGE:
         return await beside(partial(judged, answer, attempt.most_result))
     return judged(answer, attempt.most_result)
 
 
-def run_request(attempt: Attempt) -> job_handler_pb2.RunRequest:
+def run_request(attempt: AttemptStart) -> job_handler_pb2.RunRequest:
     """What `JobHandler.Run` is told."""
     given = attempt.assignment
     request = job_handler_pb2.RunRequest(
@@ -207,40 +215,46 @@ def run_request(attempt: Attempt) -> job_handler_pb2.RunRequest:
     return request
 
 
-def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> Outcome:
+def judged(answer: job_handler_pb2.RunResponse, most: int = KEEP) -> AttemptOutcome:
     """What `JobHandler.Run` says of its work."""
     if answer.dont_retry:
         error = answer.error or "it said that another attempt is of no use"
-        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, error[:MAX_ERROR])
+        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, error[:MAX_ERROR])
     if answer.error:
         wait = _wish(answer.retry_after) if answer.HasField("retry_after") else None
         error = answer.error[:MAX_ERROR]
-        return Outcome(Verdict.FAILED, Reason.EXCEPTION, error, retry_after=wait)
+        return AttemptOutcome(
+            AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, error, retry_after=wait
+        )
     if answer.result.WhichOneof("kind") is None:
-        return Outcome(Verdict.SUCCEEDED)
+        return AttemptOutcome(AttemptVerdict.SUCCEEDED)
     said = answer.result.WhichOneof("kind") == "json"
     return _succeeded(payload_bytes(answer.result), json=said, most=most)
 
 
 async def _any_method(
-    channel: grpc.aio.Channel, attempt: Attempt, service: str, name: str
-) -> Outcome:
+    channel: grpc.aio.Channel, attempt: AttemptStart, service: str, name: str
+) -> AttemptOutcome:
     given = attempt.assignment.payload
     if given.WhichOneof("kind") == "raw":
-        raise Unfit("the payload isn't JSON")
+        raise MethodNotCallable("the payload isn't JSON")
     metadata = metadata_of(attempt)
     method = await reflection.find(channel, service, name, metadata, _left(attempt))
     data = await _unary(channel, method.path, await method.request(given.json), attempt)
     if len(data) > KEEP:
         told = f"its answer has {len(data):,} bytes, more than {KEEP:,}: it isn't kept\n"
-        return Outcome(Verdict.SUCCEEDED, output=(_piece(told.encode(), stderr=True),))
+        return AttemptOutcome(
+            AttemptVerdict.SUCCEEDED, output=(_piece(told.encode(), stderr=True),)
+        )
     text = await method.answer(data)
     if text is None:
         return _succeeded(data, json=False, most=attempt.most_result)
     return await beside(partial(_succeeded, text.encode(), json=True, most=attempt.most_result))
 
 
-async def _unary(channel: grpc.aio.Channel, path: str, request: bytes, attempt: Attempt) -> bytes:
+async def _unary(
+    channel: grpc.aio.Channel, path: str, request: bytes, attempt: AttemptStart
+) -> bytes:
     call: Any = channel.unary_unary(path)
     answer: bytes | None = await call(
         request, metadata=metadata_of(attempt), timeout=_left(attempt)
@@ -248,11 +262,11 @@ async def _unary(channel: grpc.aio.Channel, path: str, request: bytes, attempt: 
     if answer is None:
         raise NoAnswer("it says OK, and answers nothing")
     if answer.startswith(_GZIP):
-        raise Unfit("its answer is compressed, which nobody has asked for")
+        raise MethodNotCallable("its answer is compressed, which nobody has asked for")
     return answer
 
 
-def metadata_of(attempt: Attempt) -> Metadata:
+def metadata_of(attempt: AttemptStart) -> Metadata:
     """What is told of the attempt, in ASCII (the rest percent-encoded), and what the job adds."""
     told = {
         f"schedd-{name.replace('_', '-')}": quote(value, safe=_PLAIN)
@@ -266,13 +280,13 @@ def metadata_of(attempt: Attempt) -> Metadata:
     return tuple(told.items())
 
 
-def _left(attempt: Attempt) -> float:
+def _left(attempt: AttemptStart) -> float:
     return max((attempt.deadline - utcnow()).total_seconds(), 0.001)
 
 
 def _ended(
     error: grpc.aio.AioRpcError, state: grpc.ChannelConnectivity, deadline: datetime
-) -> Outcome:
+) -> AttemptOutcome:
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and utcnow() >= deadline - _ALMOST:
         return stopped(Cause.TIMEOUT)
@@ -282,10 +296,12 @@ def _ended(
     return _status(code, details, _retry_after(error))
 
 
-def _status(code: grpc.StatusCode, details: str, retry_after: timedelta | None = None) -> Outcome:
-    return Outcome(
-        Verdict.FAILED,
-        Reason.GRPC_STATUS,
+def _status(
+    code: grpc.StatusCode, details: str, retry_after: timedelta | None = None
+) -> AttemptOutcome:
+    return AttemptOutcome(
+        AttemptVerdict.FAILED,
+        OutcomeReason.GRPC_STATUS,
         f"{code.name}: {details}".removesuffix(": ")[:MAX_ERROR],
         exit_code=code.value[0],
         retry_after=retry_after,
@@ -311,13 +327,17 @@ def _wish(duration: Duration) -> timedelta:
     return timedelta(seconds=min(max(seconds, 0.0), LONGEST_WISH))
 
 
-def _succeeded(data: bytes, *, json: bool, most: int) -> Outcome:
+def _succeeded(data: bytes, *, json: bool, most: int) -> AttemptOutcome:
     if len(data) > most:
-        return Outcome(Verdict.SUCCEEDED, output=(_piece(data[:KEEP]),))
+        return AttemptOutcome(AttemptVerdict.SUCCEEDED, output=(_piece(data[:KEEP]),))
     try:
-        return Outcome(Verdict.SUCCEEDED, result=Content(data, json=json and _is_json(data)))
+        return AttemptOutcome(
+            AttemptVerdict.SUCCEEDED, result=Content(data, json=json and _is_json(data))
+        )
     except standard.TooDeep as error:
-        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, f"the response {error}")
+        return AttemptOutcome(
+            AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"the response {error}"
+        )
 
 
 def _is_json(data: bytes) -> bool:
@@ -337,10 +357,10 @@ def _piece(data: bytes, *, stderr: bool = False) -> Piece:
     return Piece(stderr=stderr, data=data, offset=0, at=utcnow())
 
 
-def _given_back(limit: str) -> Outcome:
+def _given_back(limit: str) -> AttemptOutcome:
     told = f"this worker can't start it: {limit}"
-    return Outcome(Verdict.RETURNED, error=told, began=False)
+    return AttemptOutcome(AttemptVerdict.RETURNED, error=told, began=False)
 
 
-def _failed(error: str, reason: Reason) -> Outcome:
-    return Outcome(Verdict.FAILED, reason, error[:MAX_ERROR])
+def _failed(error: str, reason: OutcomeReason) -> AttemptOutcome:
+    return AttemptOutcome(AttemptVerdict.FAILED, reason, error[:MAX_ERROR])

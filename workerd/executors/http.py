@@ -20,7 +20,7 @@ import aiohttp
 from yarl import URL
 
 from schedkit.clock import utcnow
-from schedkit.egress.client import CallFailed, Client
+from schedkit.egress.client import CallFailed, EgressClient
 from schedkit.egress.policy import Egress
 from schedkit.egress.secrets import keys
 from schedkit.egress.signing import signature
@@ -33,8 +33,16 @@ from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.capture import KEEP, Piece
 from workerd.core.limit_errors import at_limit
-from workerd.core.outcome import MAX_ERROR, Cause, Content, Outcome, Reason, Verdict, stopped
-from workerd.executors.base import Attempt, Stop, payload_bytes, until_stopped
+from workerd.core.outcome import (
+    MAX_ERROR,
+    AttemptOutcome,
+    AttemptVerdict,
+    Cause,
+    Content,
+    OutcomeReason,
+    stopped,
+)
+from workerd.executors.base import AttemptStart, Stop, payload_bytes, until_stopped
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
 
 MAX_REDIRECTS = 5
@@ -43,29 +51,29 @@ _CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
 
 
 @dataclass(slots=True)
-class Progress:
+class CallProgress:
     """How far a call has come, for the error of a timeout."""
 
     doing: str = ""
     answers: int = 0
 
 
-class Http:
+class HttpExecutor:
     """The executor of `http`."""
 
     def __init__(self, egress: Egress, *, secrets: Sequence[Path] = ()) -> None:
         """`secrets`: directories below which jobs may name files of keys."""
         self._secrets = secrets
-        self._client = Client(egress, "workerd.toml")
+        self._client = EgressClient(egress, "workerd.toml")
 
     def objection(self, assignment: pb.Assignment) -> str:
         """It can do all there is."""
         del assignment
         return ""
 
-    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Send it, and judge the answer."""
-        progress = Progress()
+        progress = CallProgress()
         outcome = await until_stopped(self._call(attempt, progress), stop)
         if outcome is None:
             assert stop.cause is not None, "nothing else ends it"
@@ -76,36 +84,38 @@ class Http:
         """Close what is open."""
         await self._client.close()
 
-    async def _call(self, attempt: Attempt, progress: Progress) -> Outcome:
+    async def _call(self, attempt: AttemptStart, progress: CallProgress) -> AttemptOutcome:
         action = attempt.assignment.http
         try:
             pattern = Pattern(action.success_pattern)
         except ValueError as error:
-            return _failed(f"{type(error).__name__}: {error}", Reason.DONT_RETRY)
+            return _failed(f"{type(error).__name__}: {error}", OutcomeReason.DONT_RETRY)
         try:
             signing = keys(action.signing_key, self._secrets) if action.signing_key else ()
         except (ValueError, OSError) as error:
-            return _failed(f"{type(error).__name__}: {error}", Reason.EXCEPTION)
+            return _failed(f"{type(error).__name__}: {error}", OutcomeReason.EXCEPTION)
         try:
             return await self._follow(action, attempt, pattern, signing, progress)
         except (aiohttp.InvalidURL, ForbiddenTarget) as error:
-            return _failed(str(error), Reason.DONT_RETRY)
+            return _failed(str(error), OutcomeReason.DONT_RETRY)
         except CallFailed as error:
             if error.os_error and at_limit(error.os_error):  # no descriptor: not the job's fault
                 told = f"this worker can't start it: {error.os_error.strerror}"
-                return Outcome(Verdict.RETURNED, error=told, began=progress.answers > 0)
-            return _failed(str(error), Reason.EXCEPTION)
+                return AttemptOutcome(
+                    AttemptVerdict.RETURNED, error=told, began=progress.answers > 0
+                )
+            return _failed(str(error), OutcomeReason.EXCEPTION)
         except (OSError, ValueError) as error:
-            return _failed(f"{type(error).__name__}: {error}", Reason.EXCEPTION)
+            return _failed(f"{type(error).__name__}: {error}", OutcomeReason.EXCEPTION)
 
     async def _follow(
         self,
         action: job_pb2.HttpAction,
-        attempt: Attempt,
+        attempt: AttemptStart,
         pattern: Pattern,
         signing: Sequence[bytes],
-        progress: Progress,
-    ) -> Outcome:
+        progress: CallProgress,
+    ) -> AttemptOutcome:
         method, url = action.method.upper() or "POST", URL(action.url)
         body: bytes | None = _body(action, attempt)
         headers = _headers(action, attempt)
@@ -128,7 +138,7 @@ class Http:
                 target = url.join(URL(onward))
             except ValueError as error:
                 told = f"the target redirects to {onward[:200]!r}, which isn't a valid URL: {error}"
-                return _failed(told, Reason.HTTP_STATUS)
+                return _failed(told, OutcomeReason.HTTP_STATUS)
             self._client.check(target)
             if target.origin() != url.origin():
                 headers = {k: v for k, v in headers.items() if k.lower() not in _CREDENTIALS}
@@ -138,21 +148,21 @@ class Http:
             if answer.status == 303 or (answer.status in (301, 302) and method == "POST"):
                 method, body = "GET", None
             url = target
-        return _failed(f"more than {MAX_REDIRECTS} redirects", Reason.HTTP_STATUS)
+        return _failed(f"more than {MAX_REDIRECTS} redirects", OutcomeReason.HTTP_STATUS)
 
 
 async def _judged(
     answer: aiohttp.ClientResponse, action: job_pb2.HttpAction, pattern: Pattern, most: int
-) -> Outcome:
+) -> AttemptOutcome:
     data = bytearray()
     await _read(answer, data, KEEP)
     kept = bytes(data[:KEEP])
     output = (Piece(stderr=False, data=kept, offset=0, at=utcnow()),) if kept else ()
     expected = action.success_statuses
     if answer.status not in expected if expected else not 200 <= answer.status < 300:
-        return Outcome(
-            Verdict.FAILED,
-            Reason.HTTP_STATUS,
+        return AttemptOutcome(
+            AttemptVerdict.FAILED,
+            OutcomeReason.HTTP_STATUS,
             f"HTTP {answer.status} {answer.reason or ''}".rstrip(),
             exit_code=answer.status,
             output=output,
@@ -160,7 +170,9 @@ async def _judged(
         )
     if not pattern.found_in(kept):
         wrong = f"HTTP {answer.status}, but its body doesn't match {action.success_pattern!r}"
-        return Outcome(Verdict.FAILED, Reason.HTTP_STATUS, wrong, answer.status, output=output)
+        return AttemptOutcome(
+            AttemptVerdict.FAILED, OutcomeReason.HTTP_STATUS, wrong, answer.status, output=output
+        )
     await _read(answer, data, most)
     result = None
     try:
@@ -169,8 +181,10 @@ async def _judged(
         elif 0 < len(data) <= most:
             result = await beside(partial(_content, bytes(data), answer.content_type))
     except TooDeep as error:
-        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, f"the response {error}")
-    return Outcome(Verdict.SUCCEEDED, result=result, output=() if result else output)
+        return AttemptOutcome(
+            AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"the response {error}"
+        )
+    return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=result, output=() if result else output)
 
 
 async def _read(answer: aiohttp.ClientResponse, data: bytearray, most: int) -> None:
@@ -185,13 +199,13 @@ def _content(data: bytes, kind: str) -> Content:
     return Content(data, json=False)
 
 
-def _body(action: job_pb2.HttpAction, attempt: Attempt) -> bytes | None:
+def _body(action: job_pb2.HttpAction, attempt: AttemptStart) -> bytes | None:
     if action.HasField("json"):
         return payload_bytes(action.json)
     return action.body.encode() or attempt.payload or None
 
 
-def _headers(action: job_pb2.HttpAction, attempt: Attempt) -> dict[str, str]:
+def _headers(action: job_pb2.HttpAction, attempt: AttemptStart) -> dict[str, str]:
     told = {
         f"Schedd-{name.replace('_', '-').title()}": value
         for name, value in attempt.facts().items()
@@ -223,5 +237,5 @@ def _retry_after(headers: Mapping[str, str]) -> timedelta | None:
         return None
 
 
-def _failed(error: str, reason: Reason) -> Outcome:
-    return Outcome(Verdict.FAILED, reason, error[:MAX_ERROR])
+def _failed(error: str, reason: OutcomeReason) -> AttemptOutcome:
+    return AttemptOutcome(AttemptVerdict.FAILED, reason, error[:MAX_ERROR])

@@ -22,11 +22,11 @@ from typing import Final
 from schedclient.executors import GROUP, Executor
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.outcome import Outcome
-from workerd.executors.base import Attempt, Stop, content_of
+from workerd.core.outcome import AttemptOutcome
+from workerd.executors.base import AttemptStart, Stop, content_of
 from workerd.executors.handlers.attempt_call import HandlerCall
 from workerd.executors.handlers.payload_types import fit_of
-from workerd.executors.python import Caller
+from workerd.executors.python import HandlerCaller
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ PREFIX: Final = "plugin/"
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
-class Plugin:
+class PluginExecutor:
     """One of them, as an executor of this worker."""
 
-    def __init__(self, executor: Executor, caller: Caller) -> None:
+    def __init__(self, executor: Executor, caller: HandlerCaller) -> None:
         """Raises TypeError: by its annotations nothing can be read."""
         self.executor = executor
         self._caller = caller
@@ -52,7 +52,7 @@ class Plugin:
         del assignment
         return ""
 
-    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Have it carry out."""
         given = attempt.assignment.plugin
         arguments = [
@@ -86,7 +86,7 @@ def found() -> Mapping[str, EntryPoint]:
     return named
 
 
-def loaded(points: Mapping[str, EntryPoint], caller: Caller) -> Mapping[str, Plugin]:
+def loaded(points: Mapping[str, EntryPoint], caller: HandlerCaller) -> Mapping[str, PluginExecutor]:
     """One of each, by its action.
 
     Raises:
@@ -95,7 +95,7 @@ def loaded(points: Mapping[str, EntryPoint], caller: Caller) -> Mapping[str, Plu
     return {f"{PREFIX}{name}": _loaded(name, point, caller) for name, point in points.items()}
 
 
-async def close(plugins: Mapping[str, Plugin]) -> None:
+async def close(plugins: Mapping[str, PluginExecutor]) -> None:
     """Each lets go of what it holds, all at once, within `CLOSE_WITHIN`; whatever one does there
     is in nobody's way. (What neither waits nor lets itself be cancelled is left behind: `app`.)
     """
@@ -110,7 +110,7 @@ async def close(plugins: Mapping[str, Plugin]) -> None:
         each.cancel()
 
 
-async def _closed(action: str, plugin: Plugin) -> None:
+async def _closed(action: str, plugin: PluginExecutor) -> None:
     try:
         await plugin.close()
     except asyncio.CancelledError:
@@ -119,12 +119,12 @@ async def _closed(action: str, plugin: Plugin) -> None:
         log.exception("the executor of %s doesn't close as it should", action)
 
 
-def _loaded(name: str, point: EntryPoint, caller: Caller) -> Plugin:
+def _loaded(name: str, point: EntryPoint, caller: HandlerCaller) -> PluginExecutor:
     try:
         executor = point.load()()
         if not isinstance(executor, Executor):
             raise TypeError(f"{executor!r} is no schedclient.executors.Executor")
-        return Plugin(executor, caller)
+        return PluginExecutor(executor, caller)
     except (Exception, SystemExit) as error:  # it is another's code and may raise anything
         raise Misconfigured(
             f"executors: can't load {name!r} ({point.value}): {type(error).__name__}: {error}"

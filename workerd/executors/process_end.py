@@ -11,13 +11,15 @@ import asyncio
 
 from schedkit import failpoints
 from workerd.core.capture import Piece
-from workerd.executors.base import Attempt, Stop
-from workerd.executors.child_process import Child
+from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.child_process import ChildProcess
 
 AFTER_START = failpoints.awaited("worker.after_start", None)
 
 
-async def stayed(child: Child, attempt: Attempt, stop: Stop) -> tuple[int, tuple[Piece, ...]]:
+async def stayed(
+    child: ChildProcess, attempt: AttemptStart, stop: Stop
+) -> tuple[int, tuple[Piece, ...]]:
     """Its exit code, or minus the signal that ended it; and what is kept of its output."""
     loop = asyncio.get_running_loop()
     killing: asyncio.TimerHandle | None = None

@@ -23,8 +23,8 @@ from schedclient import handlers as sdk
 from schedclient.handlers import Mode
 from schedkit.errors import Misconfigured
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.core.outcome import Cause, Outcome, Verdict, stopped
-from workerd.executors.base import Attempt, Stop, bounds_of
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, stopped
+from workerd.executors.base import AttemptStart, Stop, bounds_of
 from workerd.executors.handlers.attempt_call import HandlerCall
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import Apart
@@ -41,14 +41,16 @@ _FINAL = (Cause.TIMEOUT, Cause.SILENCE, Cause.CANCEL)
 """After these no other worker begins where this one may still be at work."""
 
 
-class Caller:
+class HandlerCaller:
     """Calls functions on the loops of handlers and in threads, and returns their outcomes."""
 
     def __init__(self, loops: HandlerLoops) -> None:
         self._loops = loops
         self._threads = Threads("handler")
 
-    async def call(self, work: HandlerCall, attempt: Attempt, stop: Stop, *, loop: bool) -> Outcome:
+    async def call(
+        self, work: HandlerCall, attempt: AttemptStart, stop: Stop, *, loop: bool
+    ) -> AttemptOutcome:
         """`loop`: the function returns an awaitable; else it runs in a thread."""
         if stop.cause is not None:
             return stopped(stop.cause)
@@ -61,7 +63,7 @@ class Caller:
                 ended, ask = self._threads.submit(work.called), work.context.cancel.set
         except OSError as error:
             told = f"this worker can't start it: {error.strerror}"
-            return Outcome(Verdict.RETURNED, error=told, began=False)
+            return AttemptOutcome(AttemptVerdict.RETURNED, error=told, began=False)
         try:
             outcome = await _ended(ended, ask, attempt, stop)
         finally:
@@ -134,11 +136,11 @@ def is_there(module: str) -> bool:
     return True
 
 
-class Python:
+class PythonExecutor:
     """The executor of `python`."""
 
     def __init__(
-        self, handlers: Mapping[str, sdk.Registered], apart: Apart, caller: Caller
+        self, handlers: Mapping[str, sdk.RegisteredHandler], apart: Apart, caller: HandlerCaller
     ) -> None:
         """Raises Misconfigured: what a handler takes can't be told from its annotation."""
         self._handlers = handlers
@@ -147,7 +149,9 @@ class Python:
         self._fits = {name: _fit(name, each) for name, each in handlers.items()}
 
     @classmethod
-    def of_modules(cls, modules: Sequence[str], apart: Apart, caller: Caller) -> Python:
+    def of_modules(
+        cls, modules: Sequence[str], apart: Apart, caller: HandlerCaller
+    ) -> PythonExecutor:
         """All handlers that these modules register.
 
         Raises:
@@ -174,7 +178,7 @@ class Python:
             return f"{told}: no env_from, no limits"
         return ""
 
-    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Call it."""
         name = attempt.assignment.python.handler
         handler = self._handlers[name]
@@ -185,7 +189,7 @@ class Python:
         return await self._caller.call(work, attempt, stop, loop=handler.mode is Mode.LOOP)
 
 
-def _fit(name: str, handler: sdk.Registered) -> Fit:
+def _fit(name: str, handler: sdk.RegisteredHandler) -> Fit:
     try:
         return fit_of(handler.function)
     except TypeError as error:
@@ -193,11 +197,11 @@ def _fit(name: str, handler: sdk.Registered) -> Fit:
 
 
 async def _ended(
-    future: asyncio.Future[Outcome | None],
+    future: asyncio.Future[AttemptOutcome | None],
     ask: Callable[[], object],
-    attempt: Attempt,
+    attempt: AttemptStart,
     stop: Stop,
-) -> Outcome | None:
+) -> AttemptOutcome | None:
     """How it ended. None: it never began, or it was asked to end, didn't, and is left behind.
 
     `ask` asks it to end.

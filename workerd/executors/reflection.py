@@ -55,12 +55,12 @@ class NotThere(Exception):
     """The server is there, and hasn't got that: no such service or method, or no reflection."""
 
 
-class Unfit(Exception):
+class MethodNotCallable(Exception):
     """This method can't be called so, now or another time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class ReflectedMethod:
     """One unary method, and what it takes and gives."""
 
     path: str
@@ -88,7 +88,9 @@ class Method:
             return bytes(message.SerializeToString())
         except (json_format.ParseError, ValueError, TypeError, RecursionError) as wrong:
             kind = self.descriptor.input_type.full_name
-            raise Unfit(f"the payload is no {kind}: {' '.join(str(wrong).split())}") from None
+            raise MethodNotCallable(
+                f"the payload is no {kind}: {' '.join(str(wrong).split())}"
+            ) from None
 
     def _answer(self, data: bytes) -> str | None:
         message: Any = GetMessageClass(self.descriptor.output_type)()
@@ -101,7 +103,7 @@ class Method:
 
 async def find(
     channel: grpc.aio.Channel, service: str, method: str, metadata: Metadata, timeout: float
-) -> Method:
+) -> ReflectedMethod:
     """Ask the server for a method. `timeout` in seconds.
 
     Raises:
@@ -118,8 +120,8 @@ async def find(
     if found is None:
         raise NotThere(f"{service} has no method {method}")
     if found.client_streaming or found.server_streaming:
-        raise Unfit(f"{service}/{method} streams; only unary methods can be called")
-    return Method(f"/{service}/{method}", pool, found)
+        raise MethodNotCallable(f"{service}/{method} streams; only unary methods can be called")
+    return ReflectedMethod(f"/{service}/{method}", pool, found)
 
 
 async def _files(
@@ -152,7 +154,9 @@ class _Asking:
         while missing := self._missing():
             await self._ask(file_by_filename=missing)
             if missing not in self._found:
-                raise Unfit(f"the server's reflection has another file for {missing[:200]!r}")
+                raise MethodNotCallable(
+                    f"the server's reflection has another file for {missing[:200]!r}"
+                )
         return self._found
 
     def _missing(self) -> str | None:
@@ -166,7 +170,7 @@ class _Asking:
         try:
             answer.ParseFromString(data or b"")
         except DecodeError:
-            raise Unfit("the server's reflection sends what is no answer") from None
+            raise MethodNotCallable("the server's reflection sends what is no answer") from None
         if answer.HasField("error_response"):
             (asked,) = what.values()
             told = answer.error_response.error_message
@@ -176,21 +180,25 @@ class _Asking:
     def _take(self, files: Sequence[bytes]) -> None:
         self._entries += len(files)
         if self._entries > MOST_ENTRIES:
-            raise Unfit(f"the server's reflection sends too much: {self._entries:,} files in all")
+            raise MethodNotCallable(
+                f"the server's reflection sends too much: {self._entries:,} files in all"
+            )
         for data in files:
             try:
                 file = FileDescriptorProto.FromString(data)
             except DecodeError:
-                raise Unfit("the server's reflection sends what is no proto") from None
+                raise MethodNotCallable("the server's reflection sends what is no proto") from None
             if not file.name:
-                raise Unfit("the server's reflection sends a file without a name")
+                raise MethodNotCallable("the server's reflection sends a file without a name")
             if any(len(name) > LONGEST_NAME for name in _names(file)):
-                raise Unfit(f"{file.name[:200]} has names of more than {LONGEST_NAME} characters")
+                raise MethodNotCallable(
+                    f"{file.name[:200]} has names of more than {LONGEST_NAME} characters"
+                )
             self._bytes += len(data)
             self._found.setdefault(file.name, file)
             if self._bytes > MAX_BYTES or len(self._found) > MAX_FILES:
                 most = f"{MAX_FILES:,} files, {MAX_BYTES:,} bytes"
-                raise Unfit(f"the server's reflection sends too much: at most {most}")
+                raise MethodNotCallable(f"the server's reflection sends too much: at most {most}")
 
 
 def _names(file: FileDescriptorProto) -> Iterator[str]:
@@ -213,5 +221,5 @@ def _pool(files: Mapping[str, FileDescriptorProto]) -> DescriptorPool:
         for name in graphlib.TopologicalSorter(stands_on).static_order():
             pool.AddSerializedFile(files[name].SerializeToString())
     except (TypeError, ValueError, KeyError, RecursionError) as wrong:
-        raise Unfit(f"the server's reflection can't be read: {wrong}") from None
+        raise MethodNotCallable(f"the server's reflection can't be read: {wrong}") from None
     return pool

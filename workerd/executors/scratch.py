@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from workerd.core.ids import Key
+from workerd.core.ids import AssignmentKey
 from workerd.core.limit_errors import at_limit
 from workerd.executors.tree_removal import Remover, remove_tree
 
@@ -32,7 +32,7 @@ _remover = Remover()
 class Scratch:
     """`with Scratch(root, key, user) as scratch: scratch.write("payload", data)`."""
 
-    def __init__(self, root: Path, key: Key, user: pwd.struct_passwd | None) -> None:
+    def __init__(self, root: Path, key: AssignmentKey, user: pwd.struct_passwd | None) -> None:
         self.path = root / f"{key.run}-{key.token}"
         self._user = user
         self._written: list[Path] = []

@@ -24,10 +24,17 @@ from schedkit.egress.secrets import variables as variables_of
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd.core.limit_errors import at_limit, need_descriptor
-from workerd.core.outcome import Outcome, Reason, Verdict, exited, judged, stopped
+from workerd.core.outcome import (
+    AttemptOutcome,
+    AttemptVerdict,
+    OutcomeReason,
+    exited,
+    judged,
+    stopped,
+)
 from workerd.executors import shebang
-from workerd.executors.base import Attempt, Stop, bounds_of
-from workerd.executors.child_process import Child
+from workerd.executors.base import AttemptStart, Stop, bounds_of
+from workerd.executors.child_process import ChildProcess
 from workerd.executors.process_end import stayed
 from workerd.executors.scratch import Scratch
 from workerd.process.process_supervisor import Sessions
@@ -43,7 +50,7 @@ LASTING: Final = frozenset({errno.EACCES, errno.ENOEXEC, errno.ENOTDIR, errno.EL
 """Errors of a program that another attempt meets, too."""
 
 
-class Shell:
+class ShellExecutor:
     """The executor of `shell`."""
 
     def __init__(self, sessions: Sessions, scratch: Path, secrets: Sequence[Path] = ()) -> None:
@@ -60,13 +67,15 @@ class Shell:
             return "shell has neither argv nor script"
         return self._sessions.lacking(bounds_of(action.limits))
 
-    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Start it, and stay with it until nothing of it is left."""
         with contextlib.ExitStack() as scratch:
             child = self._started(attempt, scratch)
-            return child if isinstance(child, Outcome) else await _stay(child, attempt, stop)
+            return child if isinstance(child, AttemptOutcome) else await _stay(child, attempt, stop)
 
-    def _started(self, attempt: Attempt, until_end: contextlib.ExitStack) -> Child | Outcome:
+    def _started(
+        self, attempt: AttemptStart, until_end: contextlib.ExitStack
+    ) -> ChildProcess | AttemptOutcome:
         """The program, or why there is none; its files are in a scratch that goes `until_end`."""
         action = attempt.assignment.shell
         try:
@@ -74,7 +83,7 @@ class Shell:
             variables = variables_of(action.env_from, self._secrets)
             scratch = until_end.enter_context(Scratch(self._scratch, attempt.key, user))
             with _program(attempt, user, user or self._account, variables, scratch) as program:
-                return Child(program, attempt.key, self._sessions, attempt.tail)
+                return ChildProcess(program, attempt.key, self._sessions, attempt.tail)
         except FileNotFoundError as error:
             name = os.fsdecode(error.filename or "")
             why = shebang.problem(Path(name)) or f"{error.strerror}: {name}"
@@ -86,13 +95,15 @@ class Shell:
             detail = f"{error.strerror or error}{about}"
             if at_limit(error):
                 told = f"this worker can't start it: {detail}"
-                return Outcome(Verdict.RETURNED, error=told, began=isinstance(error, Begun))
+                return AttemptOutcome(
+                    AttemptVerdict.RETURNED, error=told, began=isinstance(error, Begun)
+                )
             if error.errno in LASTING:
                 return _missing(detail, NOT_EXECUTABLE)
             return _not_started(detail, NOT_EXECUTABLE)
 
 
-async def _stay(child: Child, attempt: Attempt, stop: Stop) -> Outcome:
+async def _stay(child: ChildProcess, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
     code, output = await stayed(child, attempt, stop)
     if stop.cause is not None:
         return stopped(stop.cause, output=output)
@@ -103,7 +114,7 @@ async def _stay(child: Child, attempt: Attempt, stop: Stop) -> Outcome:
 
 @contextlib.contextmanager
 def _program(
-    attempt: Attempt,
+    attempt: AttemptStart,
     user: pwd.struct_passwd | None,
     account: pwd.struct_passwd,
     variables: Mapping[str, str],
@@ -147,7 +158,7 @@ def _stdin(
 
 
 def _environment(
-    attempt: Attempt, account: pwd.struct_passwd, variables: Mapping[str, str], payload: Path
+    attempt: AttemptStart, account: pwd.struct_passwd, variables: Mapping[str, str], payload: Path
 ) -> dict[str, str]:
     told = {f"SCHEDD_{name.upper()}": value for name, value in attempt.facts().items()}
     return {
@@ -187,10 +198,14 @@ def _home(account: pwd.struct_passwd) -> Path:
     return home if home.is_dir() else Path("/")
 
 
-def _missing(error: str, code: int) -> Outcome:
+def _missing(error: str, code: int) -> AttemptOutcome:
     """The program doesn't exist or can't be executed: no retry changes that."""
-    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, f"not started: {error}", exit_code=code)
+    return AttemptOutcome(
+        AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, f"not started: {error}", exit_code=code
+    )
 
 
-def _not_started(error: str, code: int) -> Outcome:
-    return Outcome(Verdict.FAILED, Reason.EXIT_CODE, f"not started: {error}", exit_code=code)
+def _not_started(error: str, code: int) -> AttemptOutcome:
+    return AttemptOutcome(
+        AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, f"not started: {error}", exit_code=code
+    )

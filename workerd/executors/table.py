@@ -8,34 +8,34 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from workerd.config import Config
+from workerd.config import WorkerConfig
 from workerd.executors import plugins
-from workerd.executors.base import Executor
-from workerd.executors.grpc import Grpc
+from workerd.executors.base import AttemptExecutor
+from workerd.executors.grpc import GrpcExecutor
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import Apart
-from workerd.executors.http import Http
-from workerd.executors.plugins import Plugin
-from workerd.executors.python import Caller, Python
-from workerd.executors.shell import Shell
-from workerd.metrics import Metrics
+from workerd.executors.http import HttpExecutor
+from workerd.executors.plugins import PluginExecutor
+from workerd.executors.python import HandlerCaller, PythonExecutor
+from workerd.executors.shell import ShellExecutor
+from workerd.metrics import WorkerMetrics
 from workerd.process.process_supervisor import Sessions
 
 
-class Table:
+class ExecutorTable:
     """Use as a context: what executors hold open is closed at its end."""
 
     def __init__(
         self,
-        shell: Shell,
-        http: Http,
-        grpc: Grpc,
-        python: Python,
-        plugged: Mapping[str, Plugin],
+        shell: ShellExecutor,
+        http: HttpExecutor,
+        grpc: GrpcExecutor,
+        python: PythonExecutor,
+        plugged: Mapping[str, PluginExecutor],
         loops: HandlerLoops,
     ) -> None:
         self.loops = loops
-        self.by_action: Mapping[str, Executor] = {
+        self.by_action: Mapping[str, AttemptExecutor] = {
             "shell": shell,
             "http": http,
             "grpc": grpc,
@@ -61,12 +61,12 @@ class Table:
 
 
 def executors(
-    config: Config,
+    config: WorkerConfig,
     sessions: Sessions,
     scratch: Path,
     points: Mapping[str, EntryPoint],
-    metrics: Metrics,
-) -> Table:
+    metrics: WorkerMetrics,
+) -> ExecutorTable:
     """All of them; `points` are those of others.
 
     Raises:
@@ -74,12 +74,12 @@ def executors(
     """
     secrets = [*map(Path, config.secrets)]
     loops = HandlerLoops(metrics)
-    caller, apart = Caller(loops), Apart(sessions, config.handlers, secrets)
-    return Table(
-        Shell(sessions, scratch, secrets),
-        Http(config.egress, secrets=secrets),
-        Grpc(config.egress),
-        Python.of_modules(config.handlers, apart, caller),
+    caller, apart = HandlerCaller(loops), Apart(sessions, config.handlers, secrets)
+    return ExecutorTable(
+        ShellExecutor(sessions, scratch, secrets),
+        HttpExecutor(config.egress, secrets=secrets),
+        GrpcExecutor(config.egress),
+        PythonExecutor.of_modules(config.handlers, apart, caller),
         plugins.loaded(points, caller),
         loops,
     )

@@ -25,7 +25,7 @@ from typing import BinaryIO
 from schedkit.objects.frames import framed
 from schedkit.records import dataclass
 from workerd.core.capture import Piece
-from workerd.core.ids import Key
+from workerd.core.ids import AssignmentKey
 from workerd.messages import piece as message_of
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Recorded:
     sha256: bytes
 
 
-class Folder:
+class AttemptLogFolder:
     """Where recordings are, and how much they may take together."""
 
     def __init__(self, directory: Path, limit: int) -> None:
@@ -61,7 +61,7 @@ class Folder:
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="recording")
         shutil.rmtree(directory, ignore_errors=True)
 
-    def file(self, key: Key, what: str) -> Path:
+    def file(self, key: AssignmentKey, what: str) -> Path:
         """Of this attempt."""
         return self.directory / f"{key.run}.{key.token}.{what}"
 
@@ -108,7 +108,7 @@ class Recording:
         "problem",
     )
 
-    def __init__(self, folder: Folder, key: Key, most: int) -> None:
+    def __init__(self, folder: AttemptLogFolder, key: AssignmentKey, most: int) -> None:
         """`most`: bytes of output that are recorded."""
         self._folder = folder
         self._key = key
@@ -242,7 +242,7 @@ class Recording:
             self._file.close()
 
 
-def write(folder: Folder, file: Path, data: bytes) -> Recorded:
+def write(folder: AttemptLogFolder, file: Path, data: bytes) -> Recorded:
     """What is in memory, as a file. Blocks. Raises OSError."""
     target = folder.create(file)
     try:

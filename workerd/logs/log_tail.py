@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from workerd.core.capture import Piece
-from workerd.core.ids import Key
+from workerd.core.ids import AssignmentKey
 from workerd.logs.attempt_log import Recording
 
 Hear = Callable[[Piece], object]
@@ -77,19 +77,19 @@ class Expected:
     """Attempts that somebody follows already."""
 
     def __init__(self) -> None:
-        self._tails: OrderedDict[Key, Tail] = OrderedDict()
+        self._tails: OrderedDict[AssignmentKey, Tail] = OrderedDict()
 
     def __len__(self) -> int:
         """How many."""
         return len(self._tails)
 
-    def follow(self, key: Key, who: object, hear: Hear) -> None:
+    def follow(self, key: AssignmentKey, who: object, hear: Hear) -> None:
         """Tell `who` what this attempt writes, when it comes."""
         self._tails.setdefault(key, Tail()).follow(who, hear)
         if len(self._tails) > MOST_EXPECTED:
             self._tails.popitem(last=False)
 
-    def unfollow(self, key: Key, who: object) -> None:
+    def unfollow(self, key: AssignmentKey, who: object) -> None:
         """Nothing more for `who`."""
         if (tail := self._tails.get(key)) is not None:
             tail.unfollow(who)
@@ -101,6 +101,6 @@ class Expected:
         for key in [*self._tails]:
             self.unfollow(key, who)
 
-    def came(self, key: Key) -> Tail:
+    def came(self, key: AssignmentKey) -> Tail:
         """This attempt is here: its tail, with those who follow it."""
         return self._tails.pop(key, None) or Tail()

@@ -31,7 +31,7 @@ PATIENCE: Final = 5.0
 class Cradle:
     """A process in a cgroup of its own that starts one program after the other there."""
 
-    def __init__(self, group: cgroups.Group, pid: int, ours: socket.socket) -> None:
+    def __init__(self, group: cgroups.Cgroup, pid: int, ours: socket.socket) -> None:
         self._group = group
         self._pid = pid
         self._socket = ours

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from schedkit.records import dataclass
-from workerd.core.resource_limits import WITHIN, Bounds, Excess
+from workerd.core.resource_limits import WITHIN, Excess, ResourceLimits
 from workerd.process import cgroups
 
 MEMORY: Final = "memory"
@@ -109,7 +109,7 @@ class _Limit:
 class Hold:
     """The limits of one attempt."""
 
-    def __init__(self, bounds: Bounds, limits: Mapping[str, _Limit], helpers: int) -> None:
+    def __init__(self, bounds: ResourceLimits, limits: Mapping[str, _Limit], helpers: int) -> None:
         self._bounds = bounds
         self._limits = limits
         self._helpers = helpers
@@ -163,10 +163,13 @@ class Controllers:
 
     def __str__(self) -> str:
         had = [*self._passed, *(f"{name} (version 1)" for name in self._beside)]
-        lacking = (self.lacking(Bounds(memory=1)), self.lacking(Bounds(processes=1)))
+        lacking = (
+            self.lacking(ResourceLimits(memory=1)),
+            self.lacking(ResourceLimits(processes=1)),
+        )
         return "; ".join((", ".join(sorted(had)) or "none", *filter(None, lacking)))
 
-    def lacking(self, bounds: Bounds) -> str:
+    def lacking(self, bounds: ResourceLimits) -> str:
         """Why these bounds can't be kept here; empty when they can."""
         for name, wanted in ((MEMORY, bounds.memory), (PIDS, bounds.processes)):
             if wanted and name not in self._passed and name not in self._beside:
@@ -174,7 +177,7 @@ class Controllers:
                 return f"no limit of {_WORDS[name]} on this worker: {why}"
         return ""
 
-    def hold(self, slot: str, bounds: Bounds, helpers: int = 0) -> Hold:
+    def hold(self, slot: str, bounds: ResourceLimits, helpers: int = 0) -> Hold:
         """Of the attempt in this cgroup of the tree; nothing is set yet.
 
         `helpers`: threads that its cradle has while it starts the program.
@@ -227,14 +230,14 @@ def forget(mark: str) -> None:
                 cgroups.remove_tree(folder)
 
 
-def _values(bounds: Bounds, helpers: int) -> Iterator[tuple[str, int]]:
+def _values(bounds: ResourceLimits, helpers: int) -> Iterator[tuple[str, int]]:
     if bounds.memory:
         yield MEMORY, bounds.memory
     if bounds.processes:
         yield PIDS, _pids(bounds, helpers)
 
 
-def _pids(bounds: Bounds, helpers: int) -> int:
+def _pids(bounds: ResourceLimits, helpers: int) -> int:
     return min(bounds.processes + _CRADLE + helpers, _MOST_PIDS)
 
 

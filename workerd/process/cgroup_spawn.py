@@ -45,7 +45,7 @@ GONE: Final = "the launcher process is gone"
 class _Birth:
     """One that was asked for."""
 
-    group: cgroups.Group
+    group: cgroups.Cgroup
     ours: socket.socket
     """To the cradle that will be."""
     asked: float
@@ -172,7 +172,7 @@ class Launcher:
             if self._running is None:
                 self._running = _Running()
             with contextlib.ExitStack() as undone:
-                group = cgroups.Group(path)
+                group = cgroups.Cgroup(path)
                 undone.callback(group.remove)
                 ours, theirs = socket.socketpair()
                 ours.settimeout(PATIENCE)
@@ -227,7 +227,7 @@ class _Running:
         """Whether it is gone."""
         return self._process.poll() is not None
 
-    def ask(self, group: cgroups.Group, theirs: socket.socket) -> None:
+    def ask(self, group: cgroups.Cgroup, theirs: socket.socket) -> None:
         """For a birth in this cgroup; what is born gets this end of a socket."""
         folder = os.open(group.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -132,7 +132,7 @@ def _removed_forgotten(tree: Path, age: float) -> bool:
         os.close(fd)
 
 
-class Group:
+class Cgroup:
     """The cgroup of one attempt."""
 
     def __init__(self, path: Path) -> None:

@@ -35,7 +35,7 @@ from pathlib import Path
 
 from workerd.core.lease_kill_list import SLACK, Doom, Mortal
 from workerd.process import cgroup_limits, cgroups, proc_files, process_journal
-from workerd.process.shared_lease import Lease
+from workerd.process.shared_lease import SharedLease
 
 REFRESH = 0.05
 """Seconds between two pictures. What escapes and loses its worker within, gets away."""
@@ -49,7 +49,7 @@ class Keeper:
     """The worker's hold on its keeper process."""
 
     def __init__(
-        self, path: Path, lease: Lease, *, picture: bool = False, leased: bool = False
+        self, path: Path, lease: SharedLease, *, picture: bool = False, leased: bool = False
     ) -> None:
         """`path` is the journal; `picture`: whether cgroups don't hold everything.
 
@@ -134,7 +134,7 @@ def _sweep(path: Path, picture: Mapping[int, int]) -> int:
 class _Watch:
     """Ends what dies with the lease, when its worker doesn't."""
 
-    def __init__(self, path: Path, lease: Lease) -> None:
+    def __init__(self, path: Path, lease: SharedLease) -> None:
         self._path = path
         self._lease = lease
         self._passed: float | None = None
@@ -187,7 +187,7 @@ def main(arguments: Iterable[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     path, worker, lease, *how = arguments
     looking, leased = "picture" in how, "lease" in how
-    watch = _Watch(Path(path), Lease(int(lease)))
+    watch = _Watch(Path(path), SharedLease(int(lease)))
     picture: Mapping[int, int] = {}
     while (heard := _heard(REFRESH if looking else LOOK if leased else None)) != b"":
         looking, leased = looking or heard == b"p", leased or heard == b"l"

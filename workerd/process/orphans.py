@@ -55,7 +55,7 @@ class Orphans:
         """Children that were seen to carry `procs.OWN`; environments are dear to read."""
         self._dead: dict[int, float] = {}
 
-    def began(self, process: proc_files.Process, run: str, token: int) -> None:
+    def began(self, process: proc_files.ProcEntry, run: str, token: int) -> None:
         """An attempt's first process runs; it is reaped by whoever started it."""
         self._jobs[process.pid] = (run, str(token))
         self._kinship.began(process.pid, process.start)
@@ -98,7 +98,7 @@ class Orphans:
         self._known.add(pid)
         return proc_files.kill(pid)
 
-    def _stray(self, process: proc_files.Process, running: AbstractSet[tuple[str, str]]) -> bool:
+    def _stray(self, process: proc_files.ProcEntry, running: AbstractSet[tuple[str, str]]) -> bool:
         if process.session == self._session or process.session in self._jobs:
             return False
         if process.session in self._over:
@@ -114,12 +114,12 @@ class Orphans:
             return told not in running
         return self._tree is None and self._kinship.fate(process.start) is Fate.END
 
-    def _of_a_job(self, process: proc_files.Process) -> bool:
+    def _of_a_job(self, process: proc_files.ProcEntry) -> bool:
         if process.session in self._jobs or process.session in self._over:
             return True
         return self._tree is not None and cgroups.holds(self._tree, process.pid)
 
-    def _long_dead(self, process: proc_files.Process) -> bool:
+    def _long_dead(self, process: proc_files.ProcEntry) -> bool:
         if process.session == self._session:
             return False
         now = boottime()

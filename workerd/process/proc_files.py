@@ -27,7 +27,7 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcEntry:
     """One line of `ps`, as far as it matters here."""
 
     pid: int
@@ -38,7 +38,7 @@ class Process:
     zombie: bool
 
 
-def look(pid: int) -> Process | None:
+def look(pid: int) -> ProcEntry | None:
     """The process with this number; None when there is none."""
     try:
         text = (_PROC / str(pid) / "stat").read_bytes()
@@ -46,10 +46,12 @@ def look(pid: int) -> Process | None:
         return None
     # The name stands in brackets and may hold anything, brackets too.
     fields = text[text.rindex(b")") + 2 :].split()
-    return Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in (b"Z", b"X"))
+    return ProcEntry(
+        pid, int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in (b"Z", b"X")
+    )
 
 
-def everyone() -> Iterator[Process]:
+def everyone() -> Iterator[ProcEntry]:
     """All processes that are alive."""
     for name in os.listdir(_PROC):  # noqa: PTH208 - iterdir makes a Path of each, ten times as slow
         if name.isdigit():
@@ -146,7 +148,7 @@ def sweep(
     return len(killed)
 
 
-def _shown(alive: Iterable[Process], picture: Mapping[int, int]) -> set[int]:
+def _shown(alive: Iterable[ProcEntry], picture: Mapping[int, int]) -> set[int]:
     """Those in the picture that still live, and their descendants."""
     shown: set[int] = set()
     for process in sorted(alive, key=lambda each: each.start):  # parents come first
@@ -155,7 +157,7 @@ def _shown(alive: Iterable[Process], picture: Mapping[int, int]) -> set[int]:
     return shown
 
 
-def _of_session(process: Process, sessions: Mapping[int, int], starts: Mapping[int, int]) -> bool:
+def _of_session(process: ProcEntry, sessions: Mapping[int, int], starts: Mapping[int, int]) -> bool:
     written = sessions.get(process.session)
     if written is None:
         return False

@@ -24,18 +24,18 @@ import uuid
 from pathlib import Path
 from typing import NoReturn
 
-from workerd.core.ids import Key
+from workerd.core.ids import AssignmentKey
 from workerd.core.lease_kill_list import Mortal
 from workerd.core.limit_errors import at_limit
-from workerd.core.resource_limits import Bounds
+from workerd.core.resource_limits import ResourceLimits
 from workerd.process import cgroup_limits, cgroups, proc_files
 from workerd.process.cgroup_child import Cradle
 from workerd.process.cgroup_spawn import Launcher
 from workerd.process.keeper import Keeper
 from workerd.process.orphans import Orphans
 from workerd.process.process_journal import Journal
-from workerd.process.programs import Plain, Process, Program
-from workerd.process.shared_lease import Lease
+from workerd.process.programs import PlainProgram, Program, StartedProgram
+from workerd.process.shared_lease import SharedLease
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Sessions:
         self.journal = Journal(directory, mark, tree)
         if self.refuses:
             log.warning("%s; no work until it can", self.refuses)
-        self.lease = Lease()
+        self.lease = SharedLease()
         """What the keeper knows of it; to be told of each refresh."""
         self._leased = False
         """Whether anything has run that dies with the lease."""
@@ -70,14 +70,14 @@ class Sessions:
         if tree is not None and self._pictured and not handlers:
             self._keeper.take_pictures()
         self._orphans = Orphans(mark, None if self._launcher is None else self._launcher.tree)
-        self._cradles: dict[Key, Cradle] = {}
+        self._cradles: dict[AssignmentKey, Cradle] = {}
         """Those in use, or not known to be empty."""
-        self._once: set[Key] = set()
+        self._once: set[AssignmentKey] = set()
         """Attempts whose cradles aren't used again."""
-        self._over: set[Key] = set()
-        self._leaders: dict[int, Key] = {}
+        self._over: set[AssignmentKey] = set()
+        self._leaders: dict[int, AssignmentKey] = {}
         """First processes that nobody has reaped, each of its attempt."""
-        self._unkilled: dict[Key, int] = {}
+        self._unkilled: dict[AssignmentKey, int] = {}
         """Attempts that should have been killed, each with its first process."""
 
     @property
@@ -91,7 +91,7 @@ class Sessions:
         problem = self.journal.problem
         return problem and f"its journal of what runs can't be written: {problem}"
 
-    def lacking(self, bounds: Bounds) -> str:
+    def lacking(self, bounds: ResourceLimits) -> str:
         """Why an attempt can't be held to these bounds here; empty when it can."""
         if not bounds:
             return ""
@@ -104,7 +104,7 @@ class Sessions:
         """Whether the keeper has to look at what comes from the worker while it lives."""
         return self._handlers or not self.grouped
 
-    def start(self, program: Program, key: Key, out: int, err: int) -> Process:
+    def start(self, program: Program, key: AssignmentKey, out: int, err: int) -> StartedProgram:
         """Start an attempt's program; `began` is to follow at once.
 
         Raises:
@@ -112,7 +112,7 @@ class Sessions:
             ValueError: an argument or a variable can't be passed on.
         """
         if self._launcher is None:
-            return Plain(program, self.journal.mark, out, err)
+            return PlainProgram(program, self.journal.mark, out, err)
         if program.bounds:
             cradle = self._launcher.take_bound(program)
             self._once.add(key)
@@ -126,7 +126,7 @@ class Sessions:
             raise
         return cradle
 
-    def began(self, pid: int, key: Key, lost_kill_after: float | None = None) -> None:
+    def began(self, pid: int, key: AssignmentKey, lost_kill_after: float | None = None) -> None:
         """The first process of an attempt lives, as leader of its session.
 
         `lost_kill_after`: seconds from the loss of the lease to its killing, if it is to be killed.
@@ -142,7 +142,7 @@ class Sessions:
         self._leaders[pid] = key
 
     def _mortal_of(
-        self, process: proc_files.Process, key: Key, kill_after: float | None
+        self, process: proc_files.ProcEntry, key: AssignmentKey, kill_after: float | None
     ) -> Mortal | None:
         if kill_after is None:
             return None
@@ -155,14 +155,14 @@ class Sessions:
             slot = self._cradles[key].slot
         return Mortal(process.pid, process.start, kill_after, key.run, key.token, slot)
 
-    def kill(self, pid: int, key: Key) -> None:
+    def kill(self, pid: int, key: AssignmentKey) -> None:
         """Everything that is known to belong to it; what can't be killed now will be."""
         self._unkilled.pop(key, None)
         if not self._killed(pid, key):
             log.warning("run %s can't be killed whole now; trying again", key.run, extra=key.said)
             self._unkilled[key] = pid
 
-    def _killed(self, pid: int, key: Key) -> bool:
+    def _killed(self, pid: int, key: AssignmentKey) -> bool:
         if self.grouped:
             return key not in self._cradles or self._cradles[key].kill()
         try:
@@ -174,7 +174,7 @@ class Sessions:
             return False
         return True
 
-    def ended(self, pid: int, key: Key) -> None:
+    def ended(self, pid: int, key: AssignmentKey) -> None:
         """Its first process was reaped, and its process group killed."""
         del self._leaders[pid]
         self._orphans.ended(pid)
@@ -184,13 +184,13 @@ class Sessions:
         except OSError as error:  # a full disk: the entry stays, and names a process that is gone
             log.warning("the end of session %d can't be written down: %s", pid, error)
 
-    def over(self, key: Key) -> None:
+    def over(self, key: AssignmentKey) -> None:
         """Nothing of it is to live any more."""
         if key in self._cradles:
             self._over.add(key)
         self.empty(key)
 
-    def empty(self, key: Key) -> bool:
+    def empty(self, key: AssignmentKey) -> bool:
         """Whether nothing of an attempt that is over lives; what does is killed.
 
         False when that can't be told now.
@@ -202,7 +202,7 @@ class Sessions:
                 raise
             return False
 
-    def _emptied(self, key: Key) -> bool:
+    def _emptied(self, key: AssignmentKey) -> bool:
         if self._launcher is None:
             return self._orphans.look() == 0
         cradle = self._cradles.get(key)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from schedkit.records import dataclass
-from workerd.core.resource_limits import WITHIN, Bounds, Excess
+from workerd.core.resource_limits import WITHIN, Excess, ResourceLimits
 from workerd.process import proc_files
 from workerd.process.privileges import started
 
@@ -37,7 +37,7 @@ class Program:
     """That are masked in its output."""
     lost_kill_after: float | None = None
     """Seconds from the loss of the worker's lease to its killing; None: it may finish."""
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: ResourceLimits = field(default_factory=ResourceLimits)
     """What it may have at most. Kept in a cgroup alone."""
 
 
@@ -45,7 +45,7 @@ class Begun(OSError):
     """What failed after the program had begun, or may have; it was killed."""
 
 
-class Process(Protocol):
+class StartedProgram(Protocol):
     """A program that was started."""
 
     @property
@@ -67,7 +67,7 @@ class Process(Protocol):
         ...
 
 
-class Plain:
+class PlainProgram:
     """A child of this process, in no cgroup of its own."""
 
     excess = WITHIN

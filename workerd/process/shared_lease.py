@@ -20,7 +20,7 @@ import struct
 _INSTANT = struct.Struct("=d")
 
 
-class Lease:
+class SharedLease:
     """One end of it."""
 
     def __init__(self, fd: int | None = None) -> None:

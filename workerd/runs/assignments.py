@@ -25,18 +25,27 @@ from schedkit.clock import boottime
 from schedkit.set_aside import note, set_aside
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.core.admission import Admission, Known, NotYet, Refused, Started, State, Taken, Why
+from workerd.core.admission import (
+    Admission,
+    AlreadyTaken,
+    AssignmentState,
+    NotTaken,
+    NotYet,
+    RejectReason,
+    Started,
+    Taken,
+)
 from workerd.core.capture import Piece
-from workerd.core.cluster_time import ClusterTime, JudgingClock
-from workerd.core.ids import Address, Incarnation, Key, RunId, Token
-from workerd.core.lease_trust import Trust
-from workerd.core.outcome import Cause, Outcome, Reason, Verdict
-from workerd.delivery.result_sender import Courier
-from workerd.delivery.result_upload import Keeping, Parcel
-from workerd.executors.base import Executor, dies_with_lease
+from workerd.core.cluster_time import JudgingClock, MemberTime
+from workerd.core.ids import Address, AssignmentKey, Incarnation, RunId, Token
+from workerd.core.lease_trust import WorkerLeaseTrust
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
+from workerd.delivery.result_sender import ResultSender
+from workerd.delivery.result_upload import Parcel, ResultUpload
+from workerd.executors.base import AttemptExecutor, dies_with_lease
 from workerd.logs.log_tail import Expected
-from workerd.metrics import Metrics
-from workerd.runs.attempts import BUG, Attempts, InHand, Origin
+from workerd.metrics import WorkerMetrics
+from workerd.runs.attempts import BUG, Attempts, HeldAssignment, Origin
 from workerd.runs.delayed_start import Armed
 from workerd.task_set import Nursery
 
@@ -56,19 +65,19 @@ BEFORE_START = failpoints.blocking("worker.before_start", None)
 AFTER_END = failpoints.awaited("worker.after_end", None)
 
 
-class Work:
+class HeldRuns:
     """Everything this worker has taken and not ended."""
 
     def __init__(
         self,
         worker: str,
         admission: Admission,
-        trust: Trust,
+        trust: WorkerLeaseTrust,
         clock: JudgingClock,
-        executors: Mapping[str, Executor],
-        courier: Courier,
-        keeping: Keeping,
-        metrics: Metrics,
+        executors: Mapping[str, AttemptExecutor],
+        courier: ResultSender,
+        keeping: ResultUpload,
+        metrics: WorkerMetrics,
     ) -> None:
         self._worker = worker
         self._attempts = Attempts(worker, trust, clock, executors, keeping)
@@ -78,7 +87,7 @@ class Work:
         self._courier = courier
         self._keeping = keeping
         self._metrics = metrics
-        self._items: dict[Key, InHand] = {}
+        self._items: dict[AssignmentKey, HeldAssignment] = {}
         self._expected = Expected()
         self._armed = Armed(self._begin)
         self._nursery = Nursery()
@@ -109,7 +118,7 @@ class Work:
     # -- What members ask --
 
     def assign(
-        self, assignments: Iterable[pb.Assignment], time: ClusterTime, origin: Origin
+        self, assignments: Iterable[pb.Assignment], time: MemberTime, origin: Origin
     ) -> None:
         """Assignments have come by `origin`, whose member's time is `time`."""
         for assignment in assignments:
@@ -127,10 +136,12 @@ class Work:
         why = problem(found)
         note("assignment", f"run {assignment.key.run_id[:36]}", why)
         if not FRAME.violations(assignment.key):
-            refused = Refused(Why.UNABLE, Token(0), f"the assignment is out of bounds: {why}")
+            refused = NotTaken(
+                RejectReason.UNABLE, Token(0), f"the assignment is out of bounds: {why}"
+            )
             self._refuse(assignment.key, refused, origin)
 
-    def _assign(self, assignment: pb.Assignment, time: ClusterTime, origin: Origin) -> None:
+    def _assign(self, assignment: pb.Assignment, time: MemberTime, origin: Origin) -> None:
         now = boottime()
         offer = messages.offer_of(assignment, time)
         action = messages.action_of(assignment)
@@ -143,21 +154,21 @@ class Work:
         match verdict:
             case Taken():
                 tail = self._expected.came(offer.key)
-                self._items[offer.key] = InHand(assignment, action, origin, tail=tail)
+                self._items[offer.key] = HeldAssignment(assignment, action, origin, tail=tail)
                 self._idle.clear()
                 self._begin(offer.key)
-            case Known(state):
-                if state is State.ENDED:
+            case AlreadyTaken(state):
+                if state is AssignmentState.ENDED:
                     self._courier.again(offer.key)
-            case Refused():
+            case NotTaken():
                 self._refuse(assignment.key, verdict, origin)
 
-    def rearm(self, time: ClusterTime) -> None:
+    def rearm(self, time: MemberTime) -> None:
         """The clock that all members follow was set, as one's `time` tells first: what is armed
         waits for its instant anew, by whatever stream it came.
         """
         for key, item in self._items.items():
-            if self._admission.state(key) is State.ARMED:
+            if self._admission.state(key) is AssignmentState.ARMED:
                 until = time.surely_reached(messages.seconds(item.assignment.not_before))
                 self._admission.rearm(key, until)
                 self._armed.put(key, until)
@@ -177,7 +188,7 @@ class Work:
         item = self._items.get(key)
         if self._admission.revoke(key, self._clock.read(boottime())):
             self._drop(key)
-            refused = Refused(Why.REVOKED, key.token, "cancelled before its start")
+            refused = NotTaken(RejectReason.REVOKED, key.token, "cancelled before its start")
             self._refuse(cancel.key, refused, item.origin if item else origin)
         elif item is not None:
             item.stop.ask(Cause.CANCEL, kill=cancel.kill)
@@ -224,7 +235,7 @@ class Work:
         """
         self._admission.draining = on or self._leaving
         if self._admission.draining:
-            self._withdraw(self._admission.withdraw_all(Why.DRAINING))
+            self._withdraw(self._admission.withdraw_all(RejectReason.DRAINING))
         self.on_change()
 
     @property
@@ -247,7 +258,7 @@ class Work:
         """Return when nothing is held or runs."""
         await self._idle.wait()
 
-    def acknowledged(self, key: Key) -> None:
+    def acknowledged(self, key: AssignmentKey) -> None:
         """Its result has left the spool."""
         self._admission.acknowledged(key)
 
@@ -270,7 +281,7 @@ class Work:
         for key, item in self._items.items():
             state = self._admission.state(key)
             if item.ended:
-                yield item.assignment.key, State.ENDED, item.started_at
+                yield item.assignment.key, AssignmentState.ENDED, item.started_at
             elif state is not None:
                 yield item.assignment.key, state, item.started_at
 
@@ -282,7 +293,7 @@ class Work:
 
     # -- How --
 
-    def _begin(self, key: Key) -> None:
+    def _begin(self, key: AssignmentKey) -> None:
         BEFORE_START()
         now = boottime()
         item = self._items[key]
@@ -290,7 +301,7 @@ class Work:
         match verdict:
             case NotYet(until):
                 self._armed.put(key, until)
-            case Refused():
+            case NotTaken():
                 self._drop(key)
                 self._refuse(item.assignment.key, verdict, item.origin)
                 self.on_change()
@@ -299,7 +310,9 @@ class Work:
                 name = f"run {key.run} {key.token}"
                 item.task = self._nursery.start(self._attempt(key, item, item.started_at), name)
 
-    async def _attempt(self, key: Key, item: InHand, started_at: datetime) -> None:
+    async def _attempt(
+        self, key: AssignmentKey, item: HeldAssignment, started_at: datetime
+    ) -> None:
         self._metrics.started(item.action).inc()
         outcome = await self._attempts.run(key, item, self.on_progress)
         item.ended = True
@@ -311,7 +324,12 @@ class Work:
             self._ended(key, item, outcome, started_at, finished_at)
 
     def _ended(
-        self, key: Key, item: InHand, outcome: Outcome, started_at: datetime, finished_at: datetime
+        self,
+        key: AssignmentKey,
+        item: HeldAssignment,
+        outcome: AttemptOutcome,
+        started_at: datetime,
+        finished_at: datetime,
     ) -> None:
         """Free its slot and tell its end."""
         finished_at = max(started_at, finished_at)
@@ -328,7 +346,7 @@ class Work:
             told = (
                 f"what the worker's executor of {action} gave can't be told: {type(error).__name__}"
             )
-            outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
+            outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, told)
             result = messages.result(
                 key, assignment, self._worker, outcome, started_at, finished_at
             )
@@ -375,9 +393,9 @@ class Work:
     def _trusted(self, now: float) -> bool:
         return self._trust.holds(now) and self._clock.known
 
-    def _refuse(self, key: pb.AssignmentKey, refused: Refused, origin: Origin) -> None:
+    def _refuse(self, key: pb.AssignmentKey, refused: NotTaken, origin: Origin) -> None:
         self._metrics.refusals.labels(refused.why.name).inc()
-        if refused.why is Why.GREATER_TOKEN_SEEN:
+        if refused.why is RejectReason.GREATER_TOKEN_SEEN:
             log.error(
                 "run %s came with token %d after %d",
                 key.run_id,
@@ -387,13 +405,13 @@ class Work:
             )
         origin.send_refusal(messages.refusal(key, refused))
 
-    def _withdraw(self, withdrawn: Iterable[tuple[Key, Refused]]) -> None:
+    def _withdraw(self, withdrawn: Iterable[tuple[AssignmentKey, NotTaken]]) -> None:
         for key, refused in withdrawn:
             item = self._items[key]
             self._drop(key)
             self._refuse(item.assignment.key, refused, item.origin)
 
-    def _drop(self, key: Key) -> None:
+    def _drop(self, key: AssignmentKey) -> None:
         self._items.pop(key, None)
         self._armed.discard(key)
         if not self._items:

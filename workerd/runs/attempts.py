@@ -25,13 +25,13 @@ from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.cluster_time import JudgingClock
-from workerd.core.ids import Address, Key
-from workerd.core.lease_trust import Trust
-from workerd.core.outcome import Cause, Outcome, Reason, Verdict, stopped
-from workerd.delivery.result_upload import Keeping
+from workerd.core.ids import Address, AssignmentKey
+from workerd.core.lease_trust import WorkerLeaseTrust
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason, stopped
+from workerd.delivery.result_upload import ResultUpload
 from workerd.executors.base import (
-    Attempt,
-    Executor,
+    AttemptExecutor,
+    AttemptStart,
     Stop,
     dies_with_lease,
     heartbeat_timeout_of,
@@ -39,7 +39,7 @@ from workerd.executors.base import (
     uncancelled,
 )
 from workerd.logs.log_tail import Tail
-from workerd.runs.heartbeat_timeout import Pulse
+from workerd.runs.heartbeat_timeout import HeartbeatTimeout
 from workerd.runs.progress import Advance
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Origin(Protocol):
 
 
 @dataclass(slots=True)
-class InHand:
+class HeldAssignment:
     """An assignment that was taken, until its end."""
 
     assignment: pb.Assignment
@@ -81,7 +81,7 @@ class InHand:
     task: asyncio.Task[None] | None = None
     advance: Advance | None = None
     timer: asyncio.TimerHandle | None = None
-    pulse: Pulse | None = None
+    pulse: HeartbeatTimeout | None = None
 
     def close(self) -> None:
         """It has ended: wait for nothing of it, and let it tell nothing."""
@@ -100,10 +100,10 @@ class Attempts:
     def __init__(
         self,
         worker: str,
-        trust: Trust,
+        trust: WorkerLeaseTrust,
         clock: JudgingClock,
-        executors: Mapping[str, Executor],
-        keeping: Keeping,
+        executors: Mapping[str, AttemptExecutor],
+        keeping: ResultUpload,
     ) -> None:
         self._worker = worker
         self._trust = trust
@@ -120,10 +120,10 @@ class Attempts:
 
     async def run(
         self,
-        key: Key,
-        item: InHand,
+        key: AssignmentKey,
+        item: HeldAssignment,
         on_progress: Callable[[pb.Progress], object],
-    ) -> Outcome:
+    ) -> AttemptOutcome:
         """Carry it out; it starts now."""
         assignment, action = item.assignment, item.action
         timeout = timeout_of(assignment)
@@ -131,7 +131,7 @@ class Attempts:
             timeout.total_seconds(), self._time_over, item
         )
         silence = heartbeat_timeout_of(assignment)
-        pulse = Pulse(silence, lambda: self._silent(item)) if silence else None
+        pulse = HeartbeatTimeout(silence, lambda: self._silent(item)) if silence else None
         item.pulse = pulse
         # By the job's own clock.
         deadline = utcnow() + timeout
@@ -139,7 +139,7 @@ class Attempts:
         item.tail.recording = self._keeping.recording(key)
         most = self._keeping.most_result
         beat = pulse.beat if pulse is not None else _unheard
-        attempt = Attempt(
+        attempt = AttemptStart(
             assignment, self._worker, deadline, beat, item.tail, item.advance.came, most
         )
         await BEFORE_EXEC()
@@ -152,19 +152,19 @@ class Attempts:
             assert item.task is not None, "it runs in there"
             await uncancelled(item.task, item.stop)
             told = f"CancelledError: {error}"
-            failed = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
+            failed = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, told)
             outcome = failed if item.stop.cause is None else stopped(item.stop.cause)
         except Exception as error:
             log.exception(BUG, action, key.run, extra=messages.said(assignment))
             told = f"a bug in the worker's executor of {action}: {type(error).__name__}"
-            outcome = Outcome(Verdict.FAILED, Reason.EXCEPTION, told)
+            outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, told)
         finally:
             item.close()
         return self._judged(item, outcome)
 
-    def _judged(self, item: InHand, outcome: Outcome) -> Outcome:
+    def _judged(self, item: HeldAssignment, outcome: AttemptOutcome) -> AttemptOutcome:
         self._judge(item)
-        if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is Verdict.FAILED:
+        if item.stop.cause is Cause.LEASE_LOST and outcome.verdict is AttemptVerdict.FAILED:
             # The keeper may have killed it; this process has stood still.
             outcome = stopped(Cause.LEASE_LOST, output=outcome.output)
         return outcome
@@ -174,16 +174,16 @@ class Attempts:
         at = self._clock.date(boottime())
         return utcnow() if at is None else datetime.fromtimestamp(at, UTC)
 
-    def _judge(self, item: InHand) -> None:
+    def _judge(self, item: HeldAssignment) -> None:
         """It has ended, or is about to be: was it lost before, while nobody looked?"""
         if dies_with_lease(item.assignment) and not self._trust.holds(boottime()):
             item.stop.ask(Cause.LEASE_LOST)
 
-    def _time_over(self, item: InHand) -> None:
+    def _time_over(self, item: HeldAssignment) -> None:
         self._judge(item)
         item.stop.ask(Cause.TIMEOUT)
 
-    def _silent(self, item: InHand) -> None:
+    def _silent(self, item: HeldAssignment) -> None:
         self._judge(item)
         item.stop.ask(Cause.SILENCE)
 

@@ -21,7 +21,7 @@ from math import inf
 from typing import Final
 
 from schedkit.clock import boottime
-from workerd.core.ids import Key
+from workerd.core.ids import AssignmentKey
 
 AT_ONCE: Final = 32
 """Starts, or ends, in one turn of the loop: about a millisecond of it."""
@@ -40,10 +40,10 @@ MOST_UNSWEPT: Final = 5.0
 class Armed:
     """Calls `start(key)` once `at`, in seconds of the boot clock, has come."""
 
-    def __init__(self, start: Callable[[Key], None]) -> None:
+    def __init__(self, start: Callable[[AssignmentKey], None]) -> None:
         self._start = start
-        self._at: dict[Key, float] = {}
-        self._heap: list[tuple[float, int, Key]] = []
+        self._at: dict[AssignmentKey, float] = {}
+        self._heap: list[tuple[float, int, AssignmentKey]] = []
         """An entry is stale unless its time is the one in `_at`."""
         self._count = 0
         self._ended: list[tuple[float, int, asyncio.Future[None]]] = []
@@ -58,7 +58,7 @@ class Armed:
     def __len__(self) -> int:
         return len(self._at)
 
-    def put(self, key: Key, at: float) -> None:
+    def put(self, key: AssignmentKey, at: float) -> None:
         """Have it started then; one that is there already is moved."""
         self._at[key] = at
         self._count += 1
@@ -81,7 +81,7 @@ class Armed:
             self._ring(now)
         await turn
 
-    def discard(self, key: Key) -> None:
+    def discard(self, key: AssignmentKey) -> None:
         """Never start it, if it waits here."""
         self._at.pop(key, None)
 
@@ -132,7 +132,7 @@ class Armed:
             if not turn.done():  # else its attempt was cancelled
                 turn.set_result(None)
 
-    def _first(self) -> tuple[float, int, Key] | None:
+    def _first(self) -> tuple[float, int, AssignmentKey] | None:
         while self._heap:
             at, _, key = self._heap[0]
             if self._at.get(key) == at:

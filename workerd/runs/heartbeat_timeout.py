@@ -12,7 +12,7 @@ LATE: Final = 1.0
 """Seconds: who looks later than that after its time has stood still itself, and heard nothing."""
 
 
-class Pulse:
+class HeartbeatTimeout:
     """Of an attempt that begins now. Belongs to the event loop; `beat` may be called anywhere."""
 
     def __init__(self, timeout: float, silent: Callable[[], object]) -> None:

@@ -22,7 +22,7 @@ CHUNK = 500
 """Bytes that a piece of output takes besides what is in it."""
 
 
-class Outbox:
+class MemberOutbox:
     """One stream's queue. One writer takes; anybody on the loop puts."""
 
     def __init__(self) -> None:

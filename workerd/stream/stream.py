@@ -31,11 +31,11 @@ from schedkit.net.channel import TLS, connect
 from schedproto.v1 import worker_service_pb2 as pb
 from schedproto.v1.worker_service_pb2_grpc import WorkerServiceStub
 from workerd import messages
-from workerd.core.cluster_time import ClusterTime, RoundTrip
+from workerd.core.cluster_time import MemberTime, RoundTrip
 from workerd.core.credit import Promises
 from workerd.core.ids import Address, Incarnation
-from workerd.core.slot_split import NOTHING, Head, Share
-from workerd.stream.outbox import Outbox
+from workerd.core.slot_split import NOTHING, DemandHead, Share
+from workerd.stream.outbox import MemberOutbox
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ _UNANSWERED = 64
 _LOST = frozenset({grpc.StatusCode.ABORTED, grpc.StatusCode.FAILED_PRECONDITION})
 
 
-class Ending(Enum):
+class StreamEnd(Enum):
     """Why a stream is over."""
 
     AGAIN = auto()
@@ -111,15 +111,15 @@ class Link:
         self.address = address
         self.member = ""
         self.tenure = ""
-        self.time = ClusterTime()
-        self.demand: Sequence[Head] = ()
+        self.time = MemberTime()
+        self.demand: Sequence[DemandHead] = ()
         self.promises = Promises()
         self._granted = NOTHING
         self._reads_held = False
         self.incarnation: Incarnation | None = None
         self._tls = tls
         self._host = host
-        self._outbox = Outbox()
+        self._outbox = MemberOutbox()
         self._interval = EAGER
         self._sequence = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
@@ -180,12 +180,12 @@ class Link:
 
     # -- Life --
 
-    async def run(self) -> tuple[Ending, str]:
+    async def run(self) -> tuple[StreamEnd, str]:
         """Attach, and stay until the stream ends; why it did, in code and in words."""
         try:
             channel = connect(self.address, tls=self._tls)
         except Misconfigured as error:  # a certificate in the middle of its rotation
-            return Ending.AGAIN, str(error)
+            return StreamEnd.AGAIN, str(error)
         async with channel:
             # The generated types know only the calls of a blocking channel.
             attach = cast("_Method", WorkerServiceStub(channel).Attach)
@@ -193,16 +193,16 @@ class Link:
             try:
                 welcome = await self._greet(call)
                 if welcome is None:
-                    return Ending.AGAIN, "no welcome"
+                    return StreamEnd.AGAIN, "no welcome"
                 if refusal := await self._host.refusal(welcome):
-                    return Ending.AGAIN, refusal
+                    return StreamEnd.AGAIN, refusal
                 self._host.welcomed(self, welcome)
                 try:
                     return await self._converse(call)
                 finally:
                     self._host.closed(self)
             except grpc.aio.AioRpcError as error:
-                ending = Ending.LOST if error.code() in _LOST else Ending.AGAIN
+                ending = StreamEnd.LOST if error.code() in _LOST else StreamEnd.AGAIN
                 return ending, f"{error.code().name}: {error.details()}"
             finally:
                 call.cancel()
@@ -231,7 +231,7 @@ class Link:
         self._interval = max(interval, SHORTEST_INTERVAL) if interval else EAGER
         return welcome
 
-    async def _converse(self, call: _Call) -> tuple[Ending, str]:
+    async def _converse(self, call: _Call) -> tuple[StreamEnd, str]:
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(self._read(call), name=f"read {self.address}")
             writing = group.create_task(self._write(call), name=f"write {self.address}")
@@ -244,21 +244,21 @@ class Link:
                 each.cancel()
         if not reading.cancelled():
             return reading.result()
-        return Ending.AGAIN, "dropped" if self._dropped.done() else "it takes no more frames"
+        return StreamEnd.AGAIN, "dropped" if self._dropped.done() else "it takes no more frames"
 
-    async def _read(self, call: _Call) -> tuple[Ending, str]:
+    async def _read(self, call: _Call) -> tuple[StreamEnd, str]:
         while True:
             try:
                 frame = await call.read()
             except grpc.aio.AioRpcError as error:
-                ending = Ending.LOST if error.code() in _LOST else Ending.AGAIN
+                ending = StreamEnd.LOST if error.code() in _LOST else StreamEnd.AGAIN
                 return ending, f"{error.code().name}: {error.details()}"
             if not isinstance(frame, pb.MemberFrame):
-                return Ending.AGAIN, "the member closed the stream"
+                return StreamEnd.AGAIN, "the member closed the stream"
             if found := FRAME.violations(frame):
-                return Ending.AGAIN, f"frame rejected: {problem(found)}"
+                return StreamEnd.AGAIN, f"frame rejected: {problem(found)}"
             if frame.HasField("heartbeat_answer") and self._answered(frame.heartbeat_answer):
-                return Ending.LOST, "the member says so"
+                return StreamEnd.LOST, "the member says so"
             self._take(frame)
 
     def _answered(self, answer: pb.HeartbeatAnswer) -> bool:

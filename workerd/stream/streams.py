@@ -9,7 +9,7 @@ Invariants
 - A list of members older than the last one read (by etcd's revision) is ignored, unless no stream
   is left: an etcd that was restored counts from a lower number.
 - In total never more slots are granted than are free, and none while there is no trust, while
-  draining, or while the spool or the result store takes nothing (`Work.refuses`). They are
+  draining, or while the spool or the result store takes nothing (`HeldRuns.refuses`). They are
   withdrawn at the moment trust ends; what a member still pushes until it hears of that is refused.
 - A slot that one member was promised is another's only when the first has said that it won't use it
   (`promises`), is silent, or takes too long.
@@ -34,16 +34,16 @@ from schedkit.set_aside import set_aside
 from schedkit.tasks import Waker
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.core.admission import Admission, State
+from workerd.core.admission import Admission, AssignmentState
 from workerd.core.cluster_time import JudgingClock, RoundTrip
 from workerd.core.ids import Address
-from workerd.core.lease_trust import Trust
+from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.slot_split import NOTHING, deal
-from workerd.delivery.result_sender import Courier
+from workerd.delivery.result_sender import ResultSender
 from workerd.home_cluster import Home, anywhere
-from workerd.identity import Identity
-from workerd.runs.assignments import Work
-from workerd.stream.stream import Ending, Link
+from workerd.identity import WorkerIdentity
+from workerd.runs.assignments import HeldRuns
+from workerd.stream.stream import Link, StreamEnd
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +63,14 @@ class Attach:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: WorkerIdentity,
         seeds: Sequence[Address],
         tls: TLS | None,
         admission: Admission,
-        trust: Trust,
+        trust: WorkerLeaseTrust,
         clock: JudgingClock,
-        work: Work,
-        courier: Courier,
+        work: HeldRuns,
+        courier: ResultSender,
         home: Home = anywhere,
     ) -> None:
         self.identity = identity
@@ -198,7 +198,7 @@ class Attach:
             disk_free_bytes=room,
             refuses=self._work.refuses,
         )
-        ended = ((result.key, State.ENDED, None) for result in self._courier.results())
+        ended = ((result.key, AssignmentState.ENDED, None) for result in self._courier.results())
         tell = messages.pack_holdings if reads_held else messages.list_holdings
         tell(message, chain(self._work.holdings(), ended))
         message.since_refresh.FromNanoseconds(int(self._trust.since(at) * 1e9))
@@ -313,7 +313,7 @@ class Attach:
         while address in self._wanted():
             link = Link(address, self._tls, self)
             began = boottime()
-            ending, why = Ending.AGAIN, "it sent what can't be handled"
+            ending, why = StreamEnd.AGAIN, "it sent what can't be handled"
             with set_aside("member stream", address):
                 ending, why = await link.run()
             if link.member and boottime() - began > _STEADY:
@@ -330,7 +330,7 @@ class Attach:
                 ours,
             )
             told = not link.member
-            if ending is Ending.LOST:
+            if ending is StreamEnd.LOST:
                 self._renew(link)
             await asyncio.sleep(self._bounded(backoff.next()))
         del self._tasks[address]

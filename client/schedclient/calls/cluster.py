@@ -131,7 +131,7 @@ class Workers:
                 streams there were; without one a watch has no end of its own.
             ClusterUnavailable: no endpoint answers.
         """
-        asked = watching.Asked(
+        asked = watching.WatchMethod(
             methods.WATCH_WORKER,
             wire.WatchWorkerRequest(worker=worker_of(worker)),
             methods.GET_WORKER,

@@ -191,7 +191,7 @@ class Redrives:
                 streams there were; without one a watch has no end of its own.
             ClusterUnavailable: no endpoint answers.
         """
-        asked = watching.Asked(
+        asked = watching.WatchMethod(
             methods.WATCH_REDRIVE,
             wire.WatchRedriveRequest(redrive_id=redrive_of(redrive_id)),
             methods.GET_REDRIVE,

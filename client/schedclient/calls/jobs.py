@@ -305,7 +305,7 @@ class Jobs:
                 streams there were; without one a watch has no end of its own.
             ClusterUnavailable: no endpoint answers.
         """
-        asked = watching.Asked(
+        asked = watching.WatchMethod(
             methods.WATCH_BACKFILL,
             wire.WatchBackfillRequest(backfill_id=backfill_of(backfill_id)),
             methods.GET_BACKFILL,

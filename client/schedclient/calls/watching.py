@@ -46,7 +46,7 @@ V = TypeVar("V", bound=Value)
 
 
 @dataclass(frozen=True)
-class Asked(Generic[Watch, Get, M]):
+class WatchMethod(Generic[Watch, Get, M]):
     """How one thing is watched; and how it is asked for, of members of a version that tells nobody
     by itself.
     """
@@ -59,7 +59,7 @@ class Asked(Generic[Watch, Get, M]):
 
 async def one(
     transport: Transport,
-    asked: Asked[Any, Any, M],
+    asked: WatchMethod[Any, Any, M],
     deadline: float | None,
     of: type[V],
     over: Callable[[V], bool],
@@ -72,7 +72,7 @@ async def one(
 
 
 async def _changes(
-    transport: Transport, asked: Asked[Any, Any, M], deadline: float | None
+    transport: Transport, asked: WatchMethod[Any, Any, M], deadline: float | None
 ) -> AsyncIterator[M]:
     """What one stream after another tells, and wasn't told by the one before."""
     broken, ended, time = Backoff(0.1, 2.0), Backoff(1.25, 5.0), _Time(deadline)

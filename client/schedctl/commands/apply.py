@@ -11,11 +11,11 @@ import click
 
 from schedclient import Client
 from schedctl.columns import JOBS
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.manifests import calendar_steps, job_diff, job_steps, manifests, pool_steps
 from schedctl.manifests.calendar_steps import CalendarStep
 from schedctl.manifests.job_steps import JobStep
-from schedctl.manifests.manifests import Reading
+from schedctl.manifests.manifests import ReadManifests
 from schedctl.manifests.pool_steps import PoolStep
 from schedctl.options.global_options import Command, pass_session
 from schedctl.output import message, show_list, show_warnings
@@ -24,7 +24,7 @@ from schedproto.v1 import job_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ApplyPlan:
     """What is to be done for all manifests."""
 
     pools: Sequence[PoolStep]
@@ -74,7 +74,7 @@ def apply(session: Session, files: tuple[str, ...], dry_run: bool) -> None:
         click.get_current_context().exit(1)
 
 
-def _tell_changes(session: Session, plan: Plan) -> None:
+def _tell_changes(session: Session, plan: ApplyPlan) -> None:
     """What becomes another of what is there, line by line."""
     for one in plan.pools:
         for line in ([f"pool {one.after.name}:"] if one.lines else []) + one.lines:
@@ -88,7 +88,7 @@ def _tell_changes(session: Session, plan: Plan) -> None:
                 message(f"  paused: {step.pause[0] or 'true'}")
 
 
-def _tell_outcome(plan: Plan, would: str) -> None:
+def _tell_outcome(plan: ApplyPlan, would: str) -> None:
     for pool in plan.pools:
         click.echo(f"pool {pool.after.name} {would}{pool.verb}")
     for one in plan.calendars:
@@ -99,18 +99,18 @@ def _tell_outcome(plan: Plan, would: str) -> None:
     message(", ".join(f"{count} {would}{verb}" for verb, count in told.items()) or "nothing")
 
 
-def _refuse_others(reading: Reading, namespace: str) -> None:
+def _refuse_others(reading: ReadManifests, namespace: str) -> None:
     """Refuse manifests that name another namespace than the one that was typed."""
     for where, one in chain(*reading.kinds):
         if one.namespace not in ("", namespace):
-            raise Failure(
+            raise CommandFailure(
                 f"{where}: {one.name} is for namespace {one.namespace}, not {namespace}",
                 reason="WRONG_NAMESPACE",
                 remedy="leave --namespace out, or the manifest's namespace",
             )
 
 
-async def _plan(client: Client, reading: Reading) -> Plan:
+async def _plan(client: Client, reading: ReadManifests) -> ApplyPlan:
     """What the cluster would do with each, or the first refusal, before anything is stored."""
     pools = await pool_steps.plan(client, reading.pools)
     calendars = await calendar_steps.plan(client, reading.calendars)
@@ -121,11 +121,11 @@ async def _plan(client: Client, reading: Reading) -> Plan:
         """The job without the pool and the calendars that are made before it."""
         return pool_steps.without(calendar_steps.without(job, new_calendars, here), new_pools, here)
 
-    return Plan(pools, calendars, await job_steps.plan(client, reading.manifests, checked))
+    return ApplyPlan(pools, calendars, await job_steps.plan(client, reading.manifests, checked))
 
 
-async def _store(client: Client, plan: Plan) -> Plan:
+async def _store(client: Client, plan: ApplyPlan) -> ApplyPlan:
     """Pools and calendars before the jobs that name them."""
     pools = await pool_steps.store(client, plan.pools)
     calendars = await calendar_steps.store(client, plan.calendars)
-    return Plan(pools, calendars, await job_steps.store(client, plan.jobs))
+    return ApplyPlan(pools, calendars, await job_steps.store(client, plan.jobs))

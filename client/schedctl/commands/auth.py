@@ -19,15 +19,15 @@ from schedclient import AccessToken, ApiError, Identity, NewToken
 from schedclient.values.access import MOST_TOLD
 from schedctl import contexts
 from schedctl.columns import TOKENS
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.files import begin, unusable, using
-from schedctl.options.global_options import Group, pass_session
+from schedctl.options.global_options import CommandGroup, pass_session
 from schedctl.output import instant, message, show_facts, show_listing, show_one
 from schedctl.session import Session
 from schedd.core.jobs.rights import (
     EVERY,
     NAMESPACE,
-    Kind,
+    IdentityKind,
     Role,
     is_name,
     uri_of,
@@ -50,7 +50,7 @@ _ca_option = click.option(
 )
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def auth() -> None:
     """Who may do what: certificates, access tokens, and who you are."""
 
@@ -136,7 +136,7 @@ def whoami(session: Session) -> None:
     )
 
 
-@auth.group(cls=Group)
+@auth.group(cls=CommandGroup)
 def token() -> None:
     """Access tokens: what people and programs send to be known."""
 
@@ -248,8 +248,8 @@ def _subject(
     """Whom to sign for. Raises Failure with what is missing or too much."""
     from schedctl.authority import Subject
 
-    def wrong(what: str, remedy: str) -> Failure:
-        return Failure(what, reason="USAGE", remedy=remedy)
+    def wrong(what: str, remedy: str) -> CommandFailure:
+        return CommandFailure(what, reason="USAGE", remedy=remedy)
 
     if not is_name(name):
         raise wrong(f"{name!r} can't name anybody", "use letters, digits, '.', '_', '@', '+', '-'")
@@ -277,7 +277,7 @@ def _subject(
     for host in hosts:
         if not _HOST.fullmatch(host) and not _is_v6(host):
             raise wrong(f"{host!r} isn't a host", "give a name or an address, without a port")
-    return replace(Subject(name, [uri_of(Kind(kind), name)]), hosts=hosts)
+    return replace(Subject(name, [uri_of(IdentityKind(kind), name)]), hosts=hosts)
 
 
 def _roles(who: Identity) -> str:

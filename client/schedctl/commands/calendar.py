@@ -8,14 +8,14 @@ import click
 
 from schedclient import Calendar, CalendarSpec, Client
 from schedctl.columns import CALENDARS
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.manifests import manifests
-from schedctl.options.global_options import Group, pass_session
+from schedctl.options.global_options import CommandGroup, pass_session
 from schedctl.output import message, show_data, show_list, show_listing
 from schedctl.session import Guard, Session
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def calendar() -> None:
     """Calendars: days and times that jobs exclude."""
 
@@ -56,7 +56,7 @@ def apply(
     """
     given = any(flags.values())
     if bool(files) == (name is not None) or (files and given):
-        raise Failure(
+        raise CommandFailure(
             "give either NAME with flags, or -f FILE",
             reason="USAGE",
             remedy="schedctl calendar apply weekends --weekday sat --weekday sun",
@@ -119,7 +119,7 @@ def _of_files(files: tuple[str, ...]) -> list[tuple[str, Any]]:
     others = [("job", one.where) for one in reading.manifests]
     others += [("pool", one.where) for one in reading.pools]
     for kind, where in others:
-        raise Failure(
+        raise CommandFailure(
             f"{where}: is a {kind}, no calendar",
             reason="WRONG_MANIFEST",
             remedy="schedctl apply -f takes all kinds",

@@ -11,14 +11,14 @@ import click
 from schedclient import ApiError, Client, Cluster
 from schedctl.columns import AUDIT, MEMBERS, SHARD_MOVES, SHARDS
 from schedctl.commands.doctor import doctor
-from schedctl.options.global_options import Group, pass_session
+from schedctl.options.global_options import CommandGroup, pass_session
 from schedctl.output import instant, length, message, show_facts, show_list, show_listing, show_one
 from schedctl.session import TELL_WITHIN, Past, Session, known
 
 T = TypeVar("T")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def cluster() -> None:
     """The cluster: its leader, members and shards."""
 
@@ -188,7 +188,7 @@ def seen(session: Session, read: Callable[[Client], Awaitable[T]]) -> T:
 cluster.add_command(doctor)
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def audit() -> None:
     """The audit: what was done, what was refused."""
 

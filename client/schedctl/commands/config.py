@@ -8,13 +8,13 @@ import click
 
 from schedclient.transport.transport import split_endpoints
 from schedctl import contexts as kept
-from schedctl.options.global_options import Group, pass_session
+from schedctl.options.global_options import CommandGroup, pass_session
 from schedctl.output import message, show_data, show_facts
 from schedctl.session import Session
 from schedkit.net.channel import TLS
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Contexts: clusters by name."""
 

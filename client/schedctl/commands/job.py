@@ -12,9 +12,9 @@ from schedclient import Client, Instant, Job, Run
 from schedctl import run_follower
 from schedctl.columns import INSTANTS, JOBS, RUNS, WITH_EXCLUDED, facts
 from schedctl.commands.backfill import backfill, backfills, cancel_backfill
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
-from schedctl.options.global_options import Group, pass_session
+from schedctl.options.global_options import CommandGroup, pass_session
 from schedctl.options.job_options import (
     job_of,
     need_action,
@@ -33,11 +33,11 @@ from schedctl.output import (
     show_one,
     show_warnings,
 )
-from schedctl.session import INSTANT, TELL_WITHIN, Guard, Session, When, known
+from schedctl.session import INSTANT, TELL_WITHIN, Guard, Session, TimeType, known
 from schedproto.v1 import job_pb2
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def job() -> None:
     """Jobs: what to run, when, and how."""
 
@@ -165,7 +165,7 @@ def patch(
     session.asked_job = name
     spec, named = job_of(flags, argv)
     if not named:
-        raise Failure(
+        raise CommandFailure(
             "nothing to change", reason="NO_CHANGE", remedy="name a field: --timeout 5m, --cron …"
         )
 
@@ -215,7 +215,7 @@ def delete(session: Session, names: tuple[str, ...], note: str) -> None:
 @job.command()
 @click.argument("name")
 @click.option("--note", default="", help="Why.")
-@click.option("--until", type=When(), metavar=INSTANT, help="Resume by itself then.")
+@click.option("--until", type=TimeType(), metavar=INSTANT, help="Resume by itself then.")
 @pass_session
 def pause(session: Session, name: str, note: str, until: datetime | None) -> None:
     """Fire no instant until `resume`; none is replayed afterwards. Triggers still work."""
@@ -299,7 +299,7 @@ def trigger(
 
 @job.command("next")
 @click.argument("name")
-@click.option("--after", type=When(), metavar=INSTANT, help="Exclusive.  [default: now]")
+@click.option("--after", type=TimeType(), metavar=INSTANT, help="Exclusive.  [default: now]")
 @click.option("--count", default=10, show_default=True, type=click.IntRange(1, 1000))
 @click.option("--excluded", is_flag=True, help="Also those between that a calendar excludes.")
 @pass_session
@@ -327,7 +327,7 @@ def next_instants(
 
 @job.command()
 @click.argument("name")
-@click.option("--at", required=True, type=When(), metavar=INSTANT, help="The nominal instant.")
+@click.option("--at", required=True, type=TimeType(), metavar=INSTANT, help="The nominal instant.")
 @pass_session
 def explain(session: Session, name: str, at: datetime) -> None:
     """Why did it run, or not, then? The answer names the row that it was read from."""

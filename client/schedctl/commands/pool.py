@@ -10,16 +10,16 @@ import click
 
 from schedclient import Client, NotFound, Pool
 from schedctl.columns import POOLS, facts
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.manifests import job_diff
-from schedctl.options.global_options import Group, pass_session
+from schedctl.options.global_options import CommandGroup, pass_session
 from schedctl.output import message, show_data, show_facts, show_listing, show_one
 from schedctl.session import TELL_WITHIN, Session, known
 from schedkit.protojson import FormErrors, from_json, rate_text
 from schedproto.v1 import pool_service_pb2
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def pool() -> None:
     """Pools: jobs that share a limit of runs at once, or a rate of starts."""
 
@@ -28,7 +28,7 @@ def _name(one: Pool) -> str:
     return one.name
 
 
-class Rate(click.ParamType[str]):
+class PoolRateType(click.ParamType[str]):
     """Starts in a time, as `100/m` or `3/30s`."""
 
     name = "rate"
@@ -43,7 +43,7 @@ class Rate(click.ParamType[str]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class PoolEdit:
     """What is named of a pool; the rest stays as it is."""
 
     limit: int | None
@@ -56,11 +56,11 @@ class Wish:
         limits, rates = (self.limit, self.no_limit), (self.rate, self.no_rate)
         for flag, (given, none) in (("limit", limits), ("rate", rates)):
             if given is not None and none:
-                raise Failure(
+                raise CommandFailure(
                     f"--{flag} and --no-{flag} stand beside each other", remedy="give one of them"
                 )
         if not any((*limits, *rates)):
-            raise Failure(
+            raise CommandFailure(
                 "nothing to change",
                 reason="NO_CHANGE",
                 remedy="give --limit N, --no-limit, --rate 100/m or --no-rate",
@@ -104,7 +104,7 @@ def describe(session: Session, name: str) -> None:
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Runs under way at once.")
 @click.option("--no-limit", is_flag=True, help="However many at once.")
-@click.option("--rate", type=Rate(), metavar="100/m|3/30s", help="Starts in any such time.")
+@click.option("--rate", type=PoolRateType(), metavar="100/m|3/30s", help="Starts in any such time.")
 @click.option("--no-rate", is_flag=True, help="However many in a time.")
 @click.option("--dry-run", is_flag=True, help="Show the change; store nothing. Exit 1 if one.")
 @pass_session
@@ -113,13 +113,13 @@ def set_pool(session: Session, /, name: str, dry_run: bool, **flags: Any) -> Non
 
     What runs goes on; a lower limit holds from the next start on.
     """
-    wish = Wish(**flags)
+    wish = PoolEdit(**flags)
     wish.check()
 
     async def work(client: Client) -> tuple[Pool, bool]:
         before = await _there(client, name)
         if before is None and wish.limit is None and wish.rate is None:
-            raise Failure(
+            raise CommandFailure(
                 f"there is no pool {name!r}",
                 status="NOT_FOUND",
                 reason="NO_SUCH_POOL",

@@ -9,8 +9,8 @@ import click
 from schedclient import Client, DeadlineExceeded, Result, Run, RunEvent
 from schedctl import run_follower
 from schedctl.columns import ATTEMPTS, CHILDREN, RUNS, facts, progress
-from schedctl.failure import Failure
-from schedctl.options.global_options import Command, Group, pass_session
+from schedctl.failure import CommandFailure
+from schedctl.options.global_options import Command, CommandGroup, pass_session
 from schedctl.options.payloads import read_payload
 from schedctl.output import (
     event,
@@ -25,7 +25,7 @@ from schedctl.output import (
 from schedctl.session import Guard, Session
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def run() -> None:
     """Runs: one for each occurrence of a job, and for each submitted work."""
 
@@ -125,7 +125,7 @@ def _children(client: Client, run_id: str, most: int | None) -> AsyncIterator[Ru
 def watch(session: Session, run_ids: tuple[str, ...], job: str) -> None:
     """Each change of runs as it happens, until all have ended. JSON: an object a line."""
     if bool(run_ids) == bool(job):
-        raise Failure("name runs or --job", remedy="schedctl events shows those of all jobs")
+        raise CommandFailure("name runs or --job", remedy="schedctl events shows those of all jobs")
 
     async def work(client: Client) -> None:
         async for one in client.runs.watch(*run_ids, job=job):

@@ -11,7 +11,7 @@ import click
 from schedclient import Client, Worker
 from schedctl.columns import WORKERS, facts
 from schedctl.commands.cluster import seen
-from schedctl.options.global_options import Group, pass_session
+from schedctl.options.global_options import CommandGroup, pass_session
 from schedctl.output import message, show_facts, show_list, show_one
 from schedctl.run_follower import to_its_end
 from schedctl.session import Session
@@ -28,7 +28,7 @@ INSTEAD: Final[Mapping[str, str]] = {
 """How a drain that is waited for ends otherwise: as it stands, and what that means."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def worker() -> None:
     """Workers: the workerd processes that run the work."""
 

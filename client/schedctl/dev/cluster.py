@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from schedctl.dev import daemons, plan, readiness
-from schedctl.dev.errors import DevError, Ended, NotReady, NotUp
+from schedctl.dev.errors import DevError, NotReady, NotUp, ProcessEnded
 from schedctl.dev.overrides import parse
-from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
 from schedctl.dev.servers import binaries, certificates, etcd, postgres
 from schedctl.dev.servers.processes import POLL, end, tail
 
@@ -32,7 +32,7 @@ _OURS = re.compile(
 """What `reset` removes from a folder."""
 
 
-def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> State:
+def up(folder: ClusterFolder, wishes: plan.Wishes, *, timeout: float, say: Say) -> ClusterState:
     """Start what is missing and wait until all of it is ready.
 
     Raises:
@@ -65,30 +65,30 @@ def up(folder: Folder, wishes: plan.Wishes, *, timeout: float, say: Say) -> Stat
             if (reached := folder.load()) is not None:
                 if wishes.overrides or wishes.slots:
                     say("the settings that came with this are not remembered: say them again")
-                kept = before or State()
+                kept = before or ClusterState()
                 folder.save(replace(reached, overrides=kept.overrides, slots=kept.slots))
             elif before is None:
                 _unmake(folder, found)
             raise
 
 
-def down(folder: Folder, *, say: Say) -> bool:
+def down(folder: ClusterFolder, *, say: Say) -> bool:
     """Stop everything and leave no process; the data stays. False when nothing ran."""
     if folder.load() is None:
         return False
     with locked(folder):
         state = remembered(folder)
         ran = any(True for _ in state.living())
-        for kind in (Kind.WORKER, Kind.MEMBER):
+        for kind in (PartKind.WORKER, PartKind.MEMBER):
             if parts := [part for part in state.of(kind) if part.alive()]:
                 say(f"stopping {', '.join(part.name for part in parts)}")
                 patience = daemons.patience(folder, parts)
                 end([p.process for p in parts if p.process], (signal.SIGTERM, patience))
-        for part in state.of(Kind.POSTGRES):
+        for part in state.of(PartKind.POSTGRES):
             if part.process:
                 say("stopping PostgreSQL")
             postgres.stop(part.process, folder.data(part.name))
-        if servers := [part.process for part in state.of(Kind.ETCD) if part.process]:
+        if servers := [part.process for part in state.of(PartKind.ETCD) if part.process]:
             say("stopping etcd")
             end(servers, (signal.SIGTERM, 10.0))
         stopped = {part.name: replace(part, process=None) for part in state.parts.values()}
@@ -96,7 +96,7 @@ def down(folder: Folder, *, say: Say) -> bool:
         return ran
 
 
-def reset(folder: Folder, *, say: Say) -> None:
+def reset(folder: ClusterFolder, *, say: Say) -> None:
     """Stop everything and forget it: data, logs, configuration, records. Touches nothing else."""
     if folder.load() is None:
         return
@@ -113,7 +113,7 @@ def reset(folder: Folder, *, say: Say) -> None:
         folder.root.rmdir()
 
 
-def remembered(folder: Folder) -> State:
+def remembered(folder: ClusterFolder) -> ClusterState:
     """The state of a cluster that was brought up here.
 
     Raises:
@@ -124,7 +124,7 @@ def remembered(folder: Folder) -> State:
     return state
 
 
-def running(folder: Folder, kind: Kind, name: str) -> Part:
+def running(folder: ClusterFolder, kind: PartKind, name: str) -> ClusterPart:
     """One running part, by name.
 
     Raises:
@@ -138,7 +138,7 @@ def running(folder: Folder, kind: Kind, name: str) -> Part:
     return parts[name]
 
 
-def leader(folder: Folder) -> Part:
+def leader(folder: ClusterFolder) -> ClusterPart:
     """The member that leads now.
 
     Raises:
@@ -147,18 +147,18 @@ def leader(folder: Folder) -> Part:
     state = remembered(folder)
     if (name := readiness.leader(state, certificates.trust(folder, state))) is None:
         raise NotUp("no member names a leader", "schedctl cluster status may tell why")
-    return running(folder, Kind.MEMBER, name)
+    return running(folder, PartKind.MEMBER, name)
 
 
 @contextmanager
-def locked(folder: Folder) -> Iterator[None]:
+def locked(folder: ClusterFolder) -> Iterator[None]:
     """Be the one command at work on this folder; waits for another one to finish."""
     with folder.lock.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _refuse_what_is_not_ours(folder: Folder) -> None:
+def _refuse_what_is_not_ours(folder: ClusterFolder) -> None:
     for name in ("etcd", "postgres"):
         if folder.data(name).exists():
             raise DevError(
@@ -167,7 +167,7 @@ def _refuse_what_is_not_ours(folder: Folder) -> None:
             )
 
 
-def _unmake(folder: Folder, found: set[Path] | None) -> None:
+def _unmake(folder: ClusterFolder, found: set[Path] | None) -> None:
     """Remove what a refused `up` wrote into a folder that held `found` (None: there was no folder).
 
     Nothing was started yet: there are configuration files, certificates and the lock alone.
@@ -181,11 +181,11 @@ def _unmake(folder: Folder, found: set[Path] | None) -> None:
         folder.root.rmdir()
 
 
-def _running_daemons(state: State) -> list[str]:
+def _running_daemons(state: ClusterState) -> list[str]:
     return [part.name for part in daemons.all_of(state) if part.alive()]
 
 
-def _start(folder: Folder, state: State, deadline: float, say: Say) -> State:
+def _start(folder: ClusterFolder, state: ClusterState, deadline: float, say: Say) -> ClusterState:
     missing = [part for part in daemons.all_of(state) if not part.alive()]
     overrides = plan.overrides_of(state)
     if state.tls and missing:
@@ -195,9 +195,9 @@ def _start(folder: Folder, state: State, deadline: float, say: Say) -> State:
     _close_to_others(folder, state)
     folder.save(state)
     state = _start_stores(folder, state, deadline, say)
-    if any(part.kind is Kind.MEMBER for part in missing):
+    if any(part.kind is PartKind.MEMBER for part in missing):
         say("migrating the schema")
-        daemons.migrate(folder, state.of(Kind.MEMBER)[0], _left(deadline))
+        daemons.migrate(folder, state.of(PartKind.MEMBER)[0], _left(deadline))
     for part in missing:
         say(f"starting {part.name}")
         state = state.with_part(replace(part, process=daemons.start(folder, part)))
@@ -206,12 +206,12 @@ def _start(folder: Folder, state: State, deadline: float, say: Say) -> State:
     return state
 
 
-def _close_to_others(folder: Folder, state: State) -> None:
+def _close_to_others(folder: ClusterFolder, state: ClusterState) -> None:
     """Leave other users of the host no way to the cluster's files: folders 0700, files 0600.
 
     The folder itself stays as it is when it holds files that are not the cluster's.
     """
-    for part in state.of(Kind.WORKER):
+    for part in state.of(PartKind.WORKER):
         folder.data(part.name).mkdir(exist_ok=True)
     folder.data("results").mkdir(exist_ok=True)
     for part in state.parts.values():
@@ -224,9 +224,11 @@ def _close_to_others(folder: Folder, state: State) -> None:
         path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> State:
+def _start_stores(
+    folder: ClusterFolder, state: ClusterState, deadline: float, say: Say
+) -> ClusterState:
     """Start etcd and PostgreSQL where they are dead, both at once, then wait for both."""
-    for part in state.of(Kind.ETCD):
+    for part in state.of(PartKind.ETCD):
         if part.alive():
             continue
         say("starting etcd")
@@ -236,11 +238,11 @@ def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> St
             client=part.ports["client"],
             peer=part.ports["peer"],
             log=folder.log(part.name),
-            settings=plan.settings_of(state, Kind.ETCD),
+            settings=plan.settings_of(state, PartKind.ETCD),
         )
         state = state.with_part(replace(part, process=process))
         folder.save(state)
-    for part in state.of(Kind.POSTGRES):
+    for part in state.of(PartKind.POSTGRES):
         if part.alive():
             continue
         say("starting PostgreSQL")
@@ -248,17 +250,17 @@ def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> St
         postgres.initialise(found, data)
         if state.password is not None:
             postgres.require_password(found, data, state.password)
-        settings = plan.settings_of(state, Kind.POSTGRES)
+        settings = plan.settings_of(state, PartKind.POSTGRES)
         process = postgres.start(found, data, part.ports["sql"], folder.log(part.name), settings)
         state = state.with_part(replace(part, process=process))
         folder.save(state)
-    for part in state.of(Kind.ETCD):
+    for part in state.of(PartKind.ETCD):
         assert part.process is not None
         log = folder.log(part.name)
         etcd.wait_ready(part.process, part.ports["client"], log, _left(deadline))
         if state.password is not None:
             etcd.require_password(part.ports["client"], state.password)
-    for part in state.of(Kind.POSTGRES):
+    for part in state.of(PartKind.POSTGRES):
         assert part.process is not None
         log = folder.log(part.name)
         port = part.ports["sql"]
@@ -267,11 +269,11 @@ def _start_stores(folder: Folder, state: State, deadline: float, say: Say) -> St
     return state
 
 
-def _wait_ready(folder: Folder, state: State, deadline: float) -> None:
+def _wait_ready(folder: ClusterFolder, state: ClusterState, deadline: float) -> None:
     parts, trust = daemons.all_of(state), certificates.trust(folder, state)
     while True:
         if dead := [part for part in parts if not part.alive()]:
-            raise Ended(", ".join(part.name for part in dead), folder.log(dead[0].name))
+            raise ProcessEnded(", ".join(part.name for part in dead), folder.log(dead[0].name))
         if not parts or (lack := readiness.lacking(state, trust)) is None:
             return
         if time.monotonic() >= deadline:
@@ -279,7 +281,7 @@ def _wait_ready(folder: Folder, state: State, deadline: float) -> None:
         time.sleep(5 * POLL)
 
 
-def _tails(folder: Folder, parts: list[Part]) -> str:
+def _tails(folder: ClusterFolder, parts: list[ClusterPart]) -> str:
     return "\n".join(f"{part.name}.log:\n{tail(folder.log(part.name), 8)}" for part in parts)
 
 

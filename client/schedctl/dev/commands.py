@@ -18,9 +18,9 @@ from schedctl import contexts
 from schedctl.dev import cluster
 from schedctl.dev.errors import DevError, MissingProgram, NotReady, NotUp
 from schedctl.dev.plan import Wishes
-from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
 from schedctl.dev.servers import certificates
-from schedctl.dev.servers.processes import Process
+from schedctl.dev.servers.processes import DevProcess
 from schedctl.failure import Trouble, show
 
 P = ParamSpec("P")
@@ -168,7 +168,7 @@ def kill_leader(directory: Path | None) -> None:
 @_told
 def pause_worker(name: str, directory: Path | None) -> None:
     """Stop a worker with SIGSTOP, as if its machine slept."""
-    _send(cluster.running(_folder(directory), Kind.WORKER, name), signal.SIGSTOP, "paused")
+    _send(cluster.running(_folder(directory), PartKind.WORKER, name), signal.SIGSTOP, "paused")
 
 
 @group.command("resume-worker")
@@ -177,46 +177,46 @@ def pause_worker(name: str, directory: Path | None) -> None:
 @_told
 def resume_worker(name: str, directory: Path | None) -> None:
     """Let a paused worker go on."""
-    _send(cluster.running(_folder(directory), Kind.WORKER, name), signal.SIGCONT, "resumed")
+    _send(cluster.running(_folder(directory), PartKind.WORKER, name), signal.SIGCONT, "resumed")
 
 
-def _folder(directory: Path | None) -> Folder:
-    return Folder((directory or Path(DEFAULT_DIR)).expanduser().absolute())
+def _folder(directory: Path | None) -> ClusterFolder:
+    return ClusterFolder((directory or Path(DEFAULT_DIR)).expanduser().absolute())
 
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-def _send(part: Part, number: signal.Signals, done: str) -> None:
+def _send(part: ClusterPart, number: signal.Signals, done: str) -> None:
     if part.process is None or not part.process.send(number):
         raise NotUp(f"{part.name} has ended meanwhile")
     _say(f"{done} {part.name}, pid {part.process.pid}")
 
 
-def _context(folder: Folder, *, own: bool) -> str:
+def _context(folder: ClusterFolder, *, own: bool) -> str:
     return "dev" if own else f"dev-{folder.root.name}"
 
 
-def _endpoints(state: State) -> list[str]:
-    return [member.address("grpc") for member in state.of(Kind.MEMBER)]
+def _endpoints(state: ClusterState) -> list[str]:
+    return [member.address("grpc") for member in state.of(PartKind.MEMBER)]
 
 
-def _forget(name: str, state: State) -> None:
+def _forget(name: str, state: ClusterState) -> None:
     """The context of a cluster that is no more; another folder's of the same name stays."""
     known = contexts.load().known.get(name)
     if known is not None and known.endpoints == tuple(_endpoints(state)):
         contexts.delete(name)
 
 
-def _announce(folder: Folder, state: State, *, own_context: bool) -> None:
+def _announce(folder: ClusterFolder, state: ClusterState, *, own_context: bool) -> None:
     """Say where everything is. On stdout only the line that a shell may evaluate, if any."""
     for part in state.parts.values():
         where = (
             part.address("http") if "http" in part.ports else part.address(next(iter(part.ports)))
         )
         _say(f"  {part.name:<9} {where}")
-    members = state.of(Kind.MEMBER)
+    members = state.of(PartKind.MEMBER)
     if not members:
         return
     endpoints = _endpoints(state)
@@ -234,9 +234,9 @@ def _announce(folder: Folder, state: State, *, own_context: bool) -> None:
         click.echo(f"export SCHEDCTL_ENDPOINTS={','.join(endpoints)}")
 
 
-def _watch(folder: Folder) -> None:
+def _watch(folder: ClusterFolder) -> None:
     """Stay while anything runs; say once of each part that it has ended."""
-    gone: set[Process] = set()
+    gone: set[DevProcess] = set()
     while (state := folder.load()) is not None and any(True for _ in state.living()):
         for part in state.parts.values():
             if part.process and not part.alive() and part.process not in gone:

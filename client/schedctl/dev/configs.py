@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from schedctl.dev.overrides import Override, apply
-from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
 from schedctl.dev.servers import certificates
 
 DRAIN_TIMEOUT = "10s"
@@ -18,13 +18,15 @@ LOOPBACK: Mapping[str, Any] = {"allow": ["127.0.0.0/8", "::1", "localhost"]}
 """Jobs and webhooks of a development cluster may call its own host."""
 
 
-def render(folder: Folder, state: State, part: Part, overrides: Sequence[Override]) -> str:
+def render(
+    folder: ClusterFolder, state: ClusterState, part: ClusterPart, overrides: Sequence[Override]
+) -> str:
     """The TOML of one daemon, its overrides in it: for its kind first, then for itself.
 
     Raises:
         BadOverride: one doesn't fit.
     """
-    if part.kind is Kind.MEMBER:
+    if part.kind is PartKind.MEMBER:
         config, target = _member(folder, state, part), "schedd"
     else:
         config, target = _worker(folder, state, part), "workerd"
@@ -32,12 +34,12 @@ def render(folder: Folder, state: State, part: Part, overrides: Sequence[Overrid
     return to_toml(apply(config, overrides, part.name))
 
 
-def _member(folder: Folder, state: State, part: Part) -> dict[str, Any]:
+def _member(folder: ClusterFolder, state: ClusterState, part: ClusterPart) -> dict[str, Any]:
     return {
         "name": part.name,
         "listen": {"grpc": part.address("grpc"), "http": part.address("http")},
         "etcd": {
-            "endpoints": [etcd.address("client") for etcd in state.of(Kind.ETCD)],
+            "endpoints": [etcd.address("client") for etcd in state.of(PartKind.ETCD)],
             **state.etcd_user,
         },
         "postgres": {"dsn": state.dsn},
@@ -47,10 +49,10 @@ def _member(folder: Folder, state: State, part: Part) -> dict[str, Any]:
     }
 
 
-def _worker(folder: Folder, state: State, part: Part) -> dict[str, Any]:
+def _worker(folder: ClusterFolder, state: ClusterState, part: ClusterPart) -> dict[str, Any]:
     return {
         "name": part.name,
-        "endpoints": [member.address("grpc") for member in state.of(Kind.MEMBER)],
+        "endpoints": [member.address("grpc") for member in state.of(PartKind.MEMBER)],
         "slots": state.slots,
         "spool": str(folder.data(part.name)),
         "drain_timeout": DRAIN_TIMEOUT,
@@ -61,7 +63,7 @@ def _worker(folder: Folder, state: State, part: Part) -> dict[str, Any]:
     }
 
 
-def _results(folder: Folder) -> dict[str, str]:
+def _results(folder: ClusterFolder) -> dict[str, str]:
     return {"url": folder.data("results").absolute().as_uri()}
 
 

@@ -12,25 +12,28 @@ from pathlib import Path
 from schedctl.dev.configs import DRAIN_TIMEOUT, render
 from schedctl.dev.errors import BadOverride, DevError, NotReady
 from schedctl.dev.overrides import Override
-from schedctl.dev.records import Folder, Kind, Part, State, write_private
-from schedctl.dev.servers.processes import Process, spawn
+from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind, write_private
+from schedctl.dev.servers.processes import DevProcess, spawn
 from schedkit.text import duration
 
-_MODULES = {Kind.MEMBER: "schedd", Kind.WORKER: "workerd"}
-_AFTERWARDS = {Kind.MEMBER: 5.0, Kind.WORKER: 30.0}
+_MODULES = {PartKind.MEMBER: "schedd", PartKind.WORKER: "workerd"}
+_AFTERWARDS = {PartKind.MEMBER: 5.0, PartKind.WORKER: 30.0}
 """Seconds beyond the drain: a worker ends what did not finish and hands its results over."""
 
 _NOT_INHERITED = ("SCHEDD_", "WORKERD_", "PG", "NOTIFY_SOCKET", "WATCHDOG_")
 """Variables that would override the files written here, or speak for another service."""
 
 
-def all_of(state: State) -> list[Part]:
+def all_of(state: ClusterState) -> list[ClusterPart]:
     """Members first, then workers."""
-    return [*state.of(Kind.MEMBER), *state.of(Kind.WORKER)]
+    return [*state.of(PartKind.MEMBER), *state.of(PartKind.WORKER)]
 
 
 def configure(
-    folder: Folder, state: State, parts: Iterable[Part], overrides: Sequence[Override]
+    folder: ClusterFolder,
+    state: ClusterState,
+    parts: Iterable[ClusterPart],
+    overrides: Sequence[Override],
 ) -> None:
     """Write the configuration files of these daemons.
 
@@ -42,7 +45,7 @@ def configure(
         write_private(folder.config(name), text)
 
 
-def check(folder: Folder, parts: Iterable[Part], left: Callable[[], float]) -> None:
+def check(folder: ClusterFolder, parts: Iterable[ClusterPart], left: Callable[[], float]) -> None:
     """Have daemons check their own files, before anything is started. `left`: seconds it may take.
 
     Raises:
@@ -63,7 +66,7 @@ def check(folder: Folder, parts: Iterable[Part], left: Callable[[], float]) -> N
             )
 
 
-def migrate(folder: Folder, member: Part, timeout: float) -> None:
+def migrate(folder: ClusterFolder, member: ClusterPart, timeout: float) -> None:
     """Bring the schema up to date, as this member's configuration says.
 
     Raises:
@@ -77,14 +80,14 @@ def migrate(folder: Folder, member: Part, timeout: float) -> None:
         raise DevError("schedd migrate failed", evidence=(done.stderr or done.stdout).strip())
 
 
-def start(folder: Folder, part: Part) -> Process:
+def start(folder: ClusterFolder, part: ClusterPart) -> DevProcess:
     """Start one daemon with its file; returns before it is ready."""
     return spawn(
         _command(folder, part), log=folder.log(part.name), cwd=folder.root, env=environment()
     )
 
 
-def patience(folder: Folder, parts: Iterable[Part]) -> float:
+def patience(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> float:
     """Seconds within which daemons that were told to end must have done so."""
     return max(
         (_drain_seconds(folder.config(part.name)) + _AFTERWARDS[part.kind] for part in parts),
@@ -114,7 +117,7 @@ def environment() -> dict[str, str]:
 
 
 def _run(
-    what: str, command: Sequence[str], folder: Folder, timeout: float
+    what: str, command: Sequence[str], folder: ClusterFolder, timeout: float
 ) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
@@ -131,7 +134,7 @@ def _run(
         raise NotReady(f"{what} did not end in time") from late
 
 
-def _command(folder: Folder, part: Part) -> list[str]:
+def _command(folder: ClusterFolder, part: ClusterPart) -> list[str]:
     # -P: what happens to lie in the working directory must not shadow a module.
     module = _MODULES[part.kind]
     return [sys.executable, "-P", "-m", module, "--config", os.fspath(folder.config(part.name))]

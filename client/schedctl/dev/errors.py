@@ -60,7 +60,7 @@ class NotReady(DevError):
         self.hint = f"{longer}; {self.hint}" if self.hint else longer
 
 
-class Ended(NotReady):
+class ProcessEnded(NotReady):
     """What was to come up has ended; its log tells why, most often in its last line."""
 
     status = "FAILED_PRECONDITION"

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 from schedctl.dev.errors import BadOverride, DevError
 from schedctl.dev.overrides import Override, parse
-from schedctl.dev.records import PORTS, Kind, Part, State
+from schedctl.dev.records import PORTS, ClusterPart, ClusterState, PartKind
 from schedctl.dev.servers.ports import is_free, reserve
 
-TARGETS = {Kind.MEMBER: "schedd", Kind.WORKER: "workerd"}
+TARGETS = {PartKind.MEMBER: "schedd", PartKind.WORKER: "workerd"}
 """Who all daemons of a kind are, in a `--set`."""
 STORES = {
-    Kind.ETCD: {True: "true", False: "false"},
-    Kind.POSTGRES: {True: "on", False: "off"},
+    PartKind.ETCD: {True: "true", False: "false"},
+    PartKind.POSTGRES: {True: "on", False: "off"},
 }
 """The stores that a `--set` can name, each with its words for yes and no."""
 MEMBERS, WORKERS = 3, 2
@@ -37,7 +37,7 @@ class Wishes:
     tls: bool | None = None
 
 
-def complete(before: State | None, wishes: Wishes) -> State:
+def complete(before: ClusterState | None, wishes: Wishes) -> ClusterState:
     """The state to bring about: all parts in starting order, each with its ports.
 
     Parts that run stay as they are, also those no longer asked for.
@@ -46,19 +46,19 @@ def complete(before: State | None, wishes: Wishes) -> State:
         DevError: a port that running parts rely on is taken by a stranger.
         BadOverride: workers without a member.
     """
-    known = before or State()
+    known = before or ClusterState()
     if wishes.tls not in (None, known.tls) and any(True for _ in known.living()):
         raise DevError("what runs here was started otherwise", "use dev down first")
     dsn = wishes.foreign_dsn or known.foreign_dsn
-    wanted = {"etcd": Kind.ETCD}
+    wanted = {"etcd": PartKind.ETCD}
     if dsn is None:
-        wanted["postgres"] = Kind.POSTGRES
+        wanted["postgres"] = PartKind.POSTGRES
     wanted |= _daemons(before, wishes)
     wanted |= {part.name: part.kind for part in known.living()}
-    order = list(Kind)
+    order = list(PartKind)
     names = sorted(wanted, key=lambda name: (order.index(wanted[name]), len(name), name))
-    parts = {name: known.parts.get(name) or Part(name, wanted[name]) for name in names}
-    return State(
+    parts = {name: known.parts.get(name) or ClusterPart(name, wanted[name]) for name in names}
+    return ClusterState(
         parts=_with_ports(parts),
         slots=wishes.slots or known.slots,
         overrides=_merged(known.overrides, wishes.overrides),
@@ -68,13 +68,13 @@ def complete(before: State | None, wishes: Wishes) -> State:
     )
 
 
-def overrides_of(state: State) -> list[Override]:
+def overrides_of(state: ClusterState) -> list[Override]:
     """The state's overrides, read and checked against its daemons.
 
     Raises:
         BadOverride: one can't be read, or is for a daemon that is not there.
     """
-    daemons = [part.name for part in (*state.of(Kind.MEMBER), *state.of(Kind.WORKER))]
+    daemons = [part.name for part in (*state.of(PartKind.MEMBER), *state.of(PartKind.WORKER))]
     stores = [part.name for kind in STORES for part in state.of(kind)]
     known = ["schedd", "workerd", *daemons, *stores]
     overrides = [parse(text) for text in state.overrides]
@@ -87,7 +87,7 @@ def overrides_of(state: State) -> list[Override]:
     return overrides
 
 
-def settings_of(state: State, store: Kind) -> dict[str, str]:
+def settings_of(state: ClusterState, store: PartKind) -> dict[str, str]:
     """Return the state's overrides of PostgreSQL or etcd, as their command lines take them.
 
     >>> changed = State(overrides=("postgres.fsync=true", "etcd.max-txn-ops=64"))
@@ -103,7 +103,7 @@ def settings_of(state: State, store: Kind) -> dict[str, str]:
     }
 
 
-def overridden(parts: Sequence[Part], overrides: Sequence[Override]) -> list[Part]:
+def overridden(parts: Sequence[ClusterPart], overrides: Sequence[Override]) -> list[ClusterPart]:
     """Daemons whose files together hold every override: one of each kind, and all that are named.
 
     >>> overridden([], [])
@@ -115,22 +115,22 @@ def overridden(parts: Sequence[Part], overrides: Sequence[Override]) -> list[Par
     return [part for part in parts if part.name in targets or firsts.get(part.kind) == part.name]
 
 
-def _new_password(known: State) -> str | None:
+def _new_password(known: ClusterState) -> str | None:
     """Return a random password; None while parts run that an older version started without one."""
     return None if any(True for _ in known.living()) else secrets.token_hex(24)
 
 
-def _daemons(before: State | None, wishes: Wishes) -> dict[str, Kind]:
-    members = _count(wishes.members, before, Kind.MEMBER, MEMBERS)
-    workers = _count(wishes.workers, before, Kind.WORKER, WORKERS if members else 0)
+def _daemons(before: ClusterState | None, wishes: Wishes) -> dict[str, PartKind]:
+    members = _count(wishes.members, before, PartKind.MEMBER, MEMBERS)
+    workers = _count(wishes.workers, before, PartKind.WORKER, WORKERS if members else 0)
     if workers and not members:
         raise BadOverride("workers need a member to attach to", "ask for --members 1 or more")
-    return {f"m{number}": Kind.MEMBER for number in range(1, members + 1)} | {
-        f"w{number}": Kind.WORKER for number in range(1, workers + 1)
+    return {f"m{number}": PartKind.MEMBER for number in range(1, members + 1)} | {
+        f"w{number}": PartKind.WORKER for number in range(1, workers + 1)
     }
 
 
-def _count(wished: int | None, before: State | None, kind: Kind, default: int) -> int:
+def _count(wished: int | None, before: ClusterState | None, kind: PartKind, default: int) -> int:
     if wished is not None:
         return wished
     return default if before is None else len(before.of(kind))
@@ -141,7 +141,7 @@ def _merged(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     return tuple({text.partition("=")[0].strip(): text for text in (*known, *more)}.values())
 
 
-def _with_ports(parts: Mapping[str, Part]) -> dict[str, Part]:
+def _with_ports(parts: Mapping[str, ClusterPart]) -> dict[str, ClusterPart]:
     """Give ports to parts without any, and new ones to those whose ports were taken meanwhile."""
     someone_runs = any(part.alive() for part in parts.values())
     homeless = []

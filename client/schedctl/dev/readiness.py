@@ -14,20 +14,20 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from schedctl.dev.records import Kind, State
+from schedctl.dev.records import ClusterState, PartKind
 from schedctl.dev.servers.http import fetch
 
 DRAINING: Final = "draining"
 """What a drained worker says of itself."""
 
 
-def lacking(state: State, trust: ssl.SSLContext | None = None) -> str | None:
+def lacking(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
     """What still keeps the cluster from being ready, in words; None when nothing does. `trust`:
     how members are asked over HTTPS.
     """
     members, workers = (
         {part.name: part.address("http") for part in state.of(kind)}
-        for kind in (Kind.MEMBER, Kind.WORKER)
+        for kind in (PartKind.MEMBER, PartKind.WORKER)
     )
     return lacking_among(members, workers, trust)
 
@@ -67,9 +67,9 @@ def _url(http: str, trust: ssl.SSLContext | None) -> str:
     return f"http://{http}" if trust is None else f"https://{http}"
 
 
-def leader(state: State, trust: ssl.SSLContext | None = None) -> str | None:
+def leader(state: ClusterState, trust: ssl.SSLContext | None = None) -> str | None:
     """The name of the leader, as the first member that answers with one tells it."""
-    for member in state.of(Kind.MEMBER):
+    for member in state.of(PartKind.MEMBER):
         view = cluster_view(member.address("http"), trust) if member.alive() else None
         if view is not None and (name := view.get("leader")):
             return str(name)

@@ -18,10 +18,10 @@ from typing import Any
 
 from schedctl.dev.servers import etcd, postgres
 from schedctl.dev.servers.ports import address
-from schedctl.dev.servers.processes import Process
+from schedctl.dev.servers.processes import DevProcess
 
 
-class Kind(StrEnum):
+class PartKind(StrEnum):
     """What a part of the cluster is."""
 
     ETCD = "etcd"
@@ -30,23 +30,23 @@ class Kind(StrEnum):
     WORKER = "worker"
 
 
-PORTS: Mapping[Kind, tuple[str, ...]] = {
-    Kind.ETCD: ("client", "peer"),
-    Kind.POSTGRES: ("sql",),
-    Kind.MEMBER: ("grpc", "http"),
-    Kind.WORKER: ("http",),
+PORTS: Mapping[PartKind, tuple[str, ...]] = {
+    PartKind.ETCD: ("client", "peer"),
+    PartKind.POSTGRES: ("sql",),
+    PartKind.MEMBER: ("grpc", "http"),
+    PartKind.WORKER: ("http",),
 }
 """The ports that each kind of part listens on."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ClusterPart:
     """One process of the cluster. `process` is the last one started, None once we stopped it."""
 
     name: str
-    kind: Kind
+    kind: PartKind
     ports: Mapping[str, int] = field(default_factory=dict)
-    process: Process | None = None
+    process: DevProcess | None = None
 
     def alive(self) -> bool:
         """Tell whether it runs now (a paused one does)."""
@@ -58,10 +58,10 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ClusterState:
     """The cluster of one folder: its parts by name, in starting order, and what was asked for."""
 
-    parts: Mapping[str, Part] = field(default_factory=dict)
+    parts: Mapping[str, ClusterPart] = field(default_factory=dict)
     slots: int = 16
     overrides: tuple[str, ...] = ()
     foreign_dsn: str | None = None
@@ -69,19 +69,19 @@ class State:
     password: str | None = field(default=None, repr=False)
     """Of the users of PostgreSQL and etcd; None: an older version made the cluster, and it runs."""
 
-    def of(self, kind: Kind) -> list[Part]:
+    def of(self, kind: PartKind) -> list[ClusterPart]:
         """The parts of one kind."""
         return [part for part in self.parts.values() if part.kind is kind]
 
-    def living(self) -> Iterator[Part]:
+    def living(self) -> Iterator[ClusterPart]:
         """The parts that run now."""
         return (part for part in self.parts.values() if part.alive())
 
-    def with_part(self, part: Part) -> State:
+    def with_part(self, part: ClusterPart) -> ClusterState:
         """The same with one part added or replaced."""
         return replace(self, parts={**self.parts, part.name: part})
 
-    def without(self, names: set[str]) -> State:
+    def without(self, names: set[str]) -> ClusterState:
         """The same without some parts."""
         kept = {name: part for name, part in self.parts.items() if name not in names}
         return replace(self, parts=kept)
@@ -91,7 +91,7 @@ class State:
         """The database of the daemons."""
         if self.foreign_dsn:
             return self.foreign_dsn
-        [server] = self.of(Kind.POSTGRES)
+        [server] = self.of(PartKind.POSTGRES)
         return postgres.dsn(server.ports["sql"], password=self.password)
 
     @property
@@ -101,7 +101,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class ClusterFolder:
     """The paths inside a cluster's folder D."""
 
     root: Path
@@ -138,14 +138,14 @@ class Folder:
         """The cluster's authority, and what it has signed."""
         return self.root / "tls"
 
-    def load(self) -> State | None:
+    def load(self) -> ClusterState | None:
         """What is remembered; None when no cluster was ever here."""
         try:
             stored = json.loads(self.state.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         parts = (_part(name, entry) for name, entry in stored["parts"].items())
-        return State(
+        return ClusterState(
             parts={part.name: part for part in parts},
             slots=stored["slots"],
             overrides=tuple(stored["overrides"]),
@@ -154,7 +154,7 @@ class Folder:
             password=stored.get("password"),
         )
 
-    def save(self, state: State) -> None:
+    def save(self, state: ClusterState) -> None:
         """Write both files, each at once or not at all."""
         stored = {
             "slots": state.slots,
@@ -176,17 +176,17 @@ class Folder:
         _write(self.cluster, describe(self, state))
 
 
-def describe(folder: Folder, state: State) -> dict[str, Any]:
+def describe(folder: ClusterFolder, state: ClusterState) -> dict[str, Any]:
     """The content of `cluster.json` (INTERFACE, Two commands)."""
 
-    def pid(part: Part) -> int | None:
+    def pid(part: ClusterPart) -> int | None:
         return part.process.pid if part.process else None
 
-    server = next(iter(state.of(Kind.POSTGRES)), None)
+    server = next(iter(state.of(PartKind.POSTGRES)), None)
     return {
         "etcd": [
             {"pid": pid(part), "endpoint": part.address("client"), **state.etcd_user}
-            for part in state.of(Kind.ETCD)
+            for part in state.of(PartKind.ETCD)
         ],
         "postgres": {"pid": pid(server) if server else None, "dsn": state.dsn},
         "members": [
@@ -197,7 +197,7 @@ def describe(folder: Folder, state: State) -> dict[str, Any]:
                 "http": part.address("http"),
                 "log": os.fspath(folder.log(part.name)),
             }
-            for part in state.of(Kind.MEMBER)
+            for part in state.of(PartKind.MEMBER)
         ],
         "workers": [
             {
@@ -206,14 +206,14 @@ def describe(folder: Folder, state: State) -> dict[str, Any]:
                 "http": part.address("http"),
                 "log": os.fspath(folder.log(part.name)),
             }
-            for part in state.of(Kind.WORKER)
+            for part in state.of(PartKind.WORKER)
         ],
     }
 
 
-def _part(name: str, entry: Mapping[str, Any]) -> Part:
-    process = Process(entry["pid"], entry["born"]) if entry["pid"] is not None else None
-    return Part(name, Kind(entry["kind"]), entry["ports"], process)
+def _part(name: str, entry: Mapping[str, Any]) -> ClusterPart:
+    process = DevProcess(entry["pid"], entry["born"]) if entry["pid"] is not None else None
+    return ClusterPart(name, PartKind(entry["kind"]), entry["ports"], process)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

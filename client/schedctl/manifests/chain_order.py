@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.manifests.manifests import Manifest
 from schedproto.v1 import job_pb2
 
@@ -51,7 +51,7 @@ def _visit(first: Key, by_key: dict[Key, Manifest], done: dict[Key, Manifest]) -
         elif left[0] in path:
             names = [name for _, name in path[path.index(left[0]) :]]
             told = " → ".join([left[0][1], *reversed(names)])
-            raise Failure(
+            raise CommandFailure(
                 f"{by_key[here].where}: {here[1]}: after.jobs closes a cycle: {told}",
                 reason="CHAIN_CYCLE",
                 remedy="take one of these out of the `after` of the next; nothing was stored",

@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 
-class Kind(Enum):
+class FileKind(Enum):
     """What a file is read as."""
 
     MANIFEST = "manifest"
@@ -80,7 +80,7 @@ _ANACRON_VARIABLE: Final = re.compile(r"(START_HOURS_RANGE|RANDOM_DELAY)\s*=")
 _SHOWN: Final = re.compile(r"[\w.-]{1,60}", re.ASCII)
 
 
-def kind_of(text: str) -> Kind | Foreign | None:
+def kind_of(text: str) -> FileKind | Foreign | None:
     """What a text is: by its lines, and by the keys of its documents. None: it is empty, or nothing
     in it looks like either.
     """
@@ -92,10 +92,10 @@ def kind_of(text: str) -> Kind | Foreign | None:
     if lines[0].startswith(("<?xml", "<!DOCTYPE plist", "<plist")):
         return LAUNCHD
     if _MANIFEST.match(lines[0]):
-        return Kind.MANIFEST
+        return FileKind.MANIFEST
     if _is_anacrontab(lines):
         return ANACRONTAB
-    return Kind.CRONTAB if any(_CRONTAB.match(line) for line in lines) else None
+    return FileKind.CRONTAB if any(_CRONTAB.match(line) for line in lines) else None
 
 
 def _significant(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from schedclient import ApiError, Client, Job, NotFound
 from schedclient.calls.jobs import Jobs
 from schedclient.values.reading import value_of
-from schedctl.failure import Failure, of_manifest
+from schedctl.failure import CommandFailure, of_manifest
 from schedctl.manifests import chain_order
 from schedctl.manifests.manifests import Manifest
 from schedctl.output import message
@@ -166,9 +166,9 @@ def _until(job: job_pb2.Job) -> datetime | None:
     return job.paused_until.ToDatetime(tzinfo=UTC)
 
 
-def _gone(manifest: Manifest) -> Failure:
+def _gone(manifest: Manifest) -> CommandFailure:
     """An etag is of a job that was seen; there is none of this name now."""
-    return Failure(
+    return CommandFailure(
         f"{manifest.where}: {manifest.job.name}: no such job, and the manifest has an etag",
         status="ABORTED",
         reason="ETAG_MISMATCH",
@@ -176,7 +176,7 @@ def _gone(manifest: Manifest) -> Failure:
     )
 
 
-def _refused(error: ApiError, manifest: Manifest) -> Failure:
+def _refused(error: ApiError, manifest: Manifest) -> CommandFailure:
     remedy, name = "", manifest.job.name
     if error.reason == "ETAG_MISMATCH" and manifest.job.etag:
         remedy = f"get it anew (schedctl job get {name} -o yaml), or leave etag out to overwrite it"

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import yaml
 
-from schedctl.failure import Failure, standard_input
-from schedctl.manifests.file_kinds import Foreign, Kind, foreign_document, kind_of, plain_value
-from schedkit.protojson import FormErrors, Plain, from_json
+from schedctl.failure import CommandFailure, standard_input
+from schedctl.manifests.file_kinds import FileKind, Foreign, foreign_document, kind_of, plain_value
+from schedkit.protojson import FormErrors, PlainScalar, from_json
 from schedkit.protojson import Path as FieldPath
 from schedkit.protojson.problems import did_you_mean
 from schedproto.v1 import calendar_service_pb2, job_pb2, pool_service_pb2
@@ -46,7 +46,7 @@ TAGS: Final = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ManifestFault:
     """What is wrong with a manifest, and where: `jobs.yaml:12`."""
 
     where: str
@@ -85,11 +85,11 @@ Read = Manifest | CalendarManifest | PoolManifest
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadManifests:
     """All documents that could be read, and all that is wrong."""
 
     manifests: tuple[Manifest, ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[ManifestFault, ...]
     calendars: tuple[CalendarManifest, ...] = ()
     pools: tuple[PoolManifest, ...] = ()
 
@@ -125,16 +125,16 @@ class _Loader(yaml.BaseLoader):
             self.depth -= 1
 
 
-def read(files: Sequence[str]) -> Reading:
+def read(files: Sequence[str]) -> ReadManifests:
     """Read files, folders (their *.yaml, *.yml, *.json) and `-`.
 
     Raises:
         OSError: a file can't be read.
     """
     found = [one for name, content in _contents(files) for one in parse(name, content)]
-    reading = Reading(
+    reading = ReadManifests(
         tuple(one for one in found if isinstance(one, Manifest)),
-        tuple(one for one in found if isinstance(one, Fault)),
+        tuple(one for one in found if isinstance(one, ManifestFault)),
         tuple(one for one in found if isinstance(one, CalendarManifest)),
         tuple(one for one in found if isinstance(one, PoolManifest)),
     )
@@ -142,19 +142,19 @@ def read(files: Sequence[str]) -> Reading:
     return replace(reading, faults=(*reading.faults, *doubles))
 
 
-def read_or_fail(files: Sequence[str]) -> Reading:
+def read_or_fail(files: Sequence[str]) -> ReadManifests:
     """`read`; Failure for what is wrong, all of it."""
     try:
         reading = read(files)
     except OSError as error:
         where = error.filename or ", ".join(files)
-        raise Failure(
+        raise CommandFailure(
             f"{where}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
         ) from error
     if not reading.faults:
         return reading
     first, *others = reading.faults
-    raise Failure(
+    raise CommandFailure(
         f"{first.where}: {first.problem}",
         reason="WRONG_MANIFEST",
         details=[
@@ -165,30 +165,32 @@ def read_or_fail(files: Sequence[str]) -> Reading:
     )
 
 
-def parse(name: str, content: bytes | str) -> Iterator[Read | Fault]:
+def parse(name: str, content: bytes | str) -> Iterator[Read | ManifestFault]:
     """The documents of one text, `name` being where it is from."""
     try:
         text = content if isinstance(content, str) else content.decode()
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         problem = f"not UTF-8: byte 0x{error.object[error.start]:02x}"
-        yield Fault(f"{name}:{line}", problem, "save the file as UTF-8")
+        yield ManifestFault(f"{name}:{line}", problem, "save the file as UTF-8")
         return
     kind = kind_of(text)
     if isinstance(kind, Foreign):
-        yield Fault(name, f"is {kind}")
+        yield ManifestFault(name, f"is {kind}")
         return
     try:
         documents = list(yaml.compose_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
-        yield Fault(name, CRONTAB) if kind is Kind.CRONTAB else _syntax(name, text, error)
+        yield (
+            ManifestFault(name, CRONTAB) if kind is FileKind.CRONTAB else _syntax(name, text, error)
+        )
         return
-    if kind is Kind.CRONTAB:
-        yield Fault(name, CRONTAB)
+    if kind is FileKind.CRONTAB:
+        yield ManifestFault(name, CRONTAB)
         return
     for node in documents:
         if node is not None and (foreign := foreign_document(plain_value(node))):
-            yield Fault(f"{name}:{node.start_mark.line + 1}", f"is {foreign}")
+            yield ManifestFault(f"{name}:{node.start_mark.line + 1}", f"is {foreign}")
         elif isinstance(node, yaml.SequenceNode):  # what `job list -o json` prints
             for one in node.value:
                 yield from _document(name, one)
@@ -196,10 +198,10 @@ def parse(name: str, content: bytes | str) -> Iterator[Read | Fault]:
             yield from _document(name, node)
 
 
-def _document(name: str, node: yaml.Node) -> Iterator[Read | Fault]:
+def _document(name: str, node: yaml.Node) -> Iterator[Read | ManifestFault]:
     start = f"{name}:{node.start_mark.line + 1}"
     lines: dict[FieldPath, int] = {}
-    doubles: list[Fault] = []
+    doubles: list[ManifestFault] = []
     try:
         value = _plain(node, (), lines, doubles, name)
     except _Unfit as error:
@@ -207,12 +209,12 @@ def _document(name: str, node: yaml.Node) -> Iterator[Read | Fault]:
         return
     yield from doubles
     if not isinstance(value, dict):
-        yield Fault(start, "a manifest is an object with keys")
+        yield ManifestFault(start, "a manifest is an object with keys")
         return
     kind = value.pop("kind", "job")
     if kind not in MESSAGES:
         where = f"{name}:{lines.get(('kind',), node.start_mark.line) + 1}"
-        yield Fault(where, f"kind: {kind!r} is unknown", did_you_mean(str(kind), MESSAGES))
+        yield ManifestFault(where, f"kind: {kind!r} is unknown", did_you_mean(str(kind), MESSAGES))
         return
     try:
         read_as = from_json(value, MESSAGES[kind], strings=True)
@@ -220,10 +222,10 @@ def _document(name: str, node: yaml.Node) -> Iterator[Read | Fault]:
         for problem in errors.problems:
             line = _line(lines, problem.path, node.start_mark.line)
             told = f"{problem.where}: {problem.message}" if problem.path else problem.message
-            yield Fault(f"{name}:{line + 1}", told, problem.suggestion)
+            yield ManifestFault(f"{name}:{line + 1}", told, problem.suggestion)
         return
     if not read_as.name:
-        yield Fault(start, "name is missing", f"give the {kind} a name")
+        yield ManifestFault(start, "name is missing", f"give the {kind} a name")
     elif doubles:
         return
     elif isinstance(read_as, calendar_service_pb2.Calendar):
@@ -245,7 +247,7 @@ def _plain(
     node: yaml.Node,
     path: FieldPath,
     lines: dict[FieldPath, int],
-    doubles: list[Fault],
+    doubles: list[ManifestFault],
     name: str,
 ) -> Any:
     """The node as dicts, lists and texts, the line of each path written down."""
@@ -266,7 +268,9 @@ def _plain(
             word = str(key.value)
             here = (*path, word)
             if word in found:
-                doubles.append(Fault(f"{name}:{key.start_mark.line + 1}", f"{word} is given twice"))
+                doubles.append(
+                    ManifestFault(f"{name}:{key.start_mark.line + 1}", f"{word} is given twice")
+                )
             lines[here] = key.start_mark.line
             found[word] = _plain(inner, here, lines, doubles, name)
         return found
@@ -278,7 +282,7 @@ def _plain(
     beside_key = not path or isinstance(path[-1], str)
     if node.style is None and beside_key and node.value in ("", "~", "null"):
         return None  # as if the key weren't there; in a list a word is a word
-    return Plain(node.value) if node.style is None else node.value
+    return PlainScalar(node.value) if node.style is None else node.value
 
 
 def _line(lines: dict[FieldPath, int], path: FieldPath, default: int) -> int:
@@ -288,12 +292,12 @@ def _line(lines: dict[FieldPath, int], path: FieldPath, default: int) -> int:
     return lines.get(path, default)
 
 
-def _syntax(name: str, text: str, error: yaml.YAMLError) -> Fault:
+def _syntax(name: str, text: str, error: yaml.YAMLError) -> ManifestFault:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return Fault(name, f"isn't valid YAML: {error}")
+        return ManifestFault(name, f"isn't valid YAML: {error}")
     number = error.problem_mark.line
     if isinstance(error, _Unfit):
-        return Fault(f"{name}:{number + 1}", str(error.problem))
+        return ManifestFault(f"{name}:{number + 1}", str(error.problem))
     lines = text.split("\n")
     written = lines[number] if number < len(lines) else ""
     starred = "*" in written and error.context in (
@@ -302,7 +306,7 @@ def _syntax(name: str, text: str, error: yaml.YAMLError) -> Fault:
         None,
     )
     quote = QUOTE if starred else _quoted(written)
-    return Fault(f"{name}:{number + 1}", f"isn't valid YAML: {error.problem}", quote)
+    return ManifestFault(f"{name}:{number + 1}", f"isn't valid YAML: {error.problem}", quote)
 
 
 def _quoted(written: str) -> str:
@@ -311,12 +315,12 @@ def _quoted(written: str) -> str:
     return f'quote it: "{found[1]}" (in YAML {found[1][0]} can\'t begin a value)' if found else ""
 
 
-def _doubles(found: Sequence[tuple[str, Described]]) -> Iterator[Fault]:
+def _doubles(found: Sequence[tuple[str, Described]]) -> Iterator[ManifestFault]:
     seen: dict[tuple[str, str], str] = {}
     for where, one in found:
         key = (one.namespace, one.name)
         if key in seen:
-            yield Fault(where, f"{one.name} stands in {seen[key]} too")
+            yield ManifestFault(where, f"{one.name} stands in {seen[key]} too")
         seen.setdefault(key, where)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from schedclient import ApiError, Client, Conflict, NotFound, Pool
 from schedclient.calls.pools import Pools
-from schedctl.failure import Failure, of_manifest
+from schedctl.failure import CommandFailure, of_manifest
 from schedctl.manifests import job_diff
 from schedctl.manifests.manifests import PoolManifest
 from schedkit.protojson import rate_text
@@ -103,7 +103,7 @@ def without(job: job_pb2.Job, made: Set[tuple[str, str]], namespace: str) -> job
     return checked
 
 
-def _refused(error: ApiError, manifest: PoolManifest) -> Failure:
+def _refused(error: ApiError, manifest: PoolManifest) -> CommandFailure:
     name, remedy = manifest.pool.name, ""
     if isinstance(error, Conflict) and manifest.pool.version:
         remedy = f"get it anew (schedctl pool describe {name} -o yaml), or leave version out"

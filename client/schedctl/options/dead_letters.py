@@ -14,7 +14,7 @@ import click
 
 from schedclient import DeadLetterGroup
 from schedclient.values.reading import value_of
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.session import Guard, Past
 from schedproto.v1 import run_pb2
 
@@ -133,7 +133,7 @@ def _check(chosen: Chosen) -> None:
         problem = "no dead letters are named"
     else:
         return
-    raise Failure(
+    raise CommandFailure(
         problem,
         remedy="give RUN…, --group FINGERPRINT, --job JOB or --all; schedctl dlq groups shows them",
     )

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from schedctl import unbuilt
-from schedctl.failure import Failure, NotBuilt
+from schedctl.failure import CommandFailure, NotBuilt
 from schedctl.session import OUTPUTS, Seconds, Session
 from schedkit.protojson.problems import did_you_mean
 
@@ -94,7 +94,7 @@ def _unbuilt_flag(path: Sequence[str], flag: str) -> click.Option:
     return click.Option([flag], hidden=True, expose_value=False, callback=refuse, **more)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group that loads its commands when they are named, and knows what isn't built."""
 
     command_class = Command
@@ -133,7 +133,7 @@ class Group(click.Group):
             known = [*self.list_commands(ctx), *unbuilt.beside(unbuilt.path_of(ctx))]
             where = " ".join(("schedctl", *unbuilt.path_of(ctx)))
             near = _elsewhere(ctx, word) or did_you_mean(word, known)
-            raise Failure(
+            raise CommandFailure(
                 f'{where} has no command "{word}"',
                 reason="UNKNOWN_COMMAND",
                 remedy=f"{near} {where} --help".strip(),
@@ -154,7 +154,7 @@ def _elsewhere(ctx: click.Context, word: str) -> str:
     return f"did you mean {' or '.join(found)}?" if found else ""
 
 
-Group.group_class = Group
+CommandGroup.group_class = CommandGroup
 
 
 class Word(click.Choice[str]):

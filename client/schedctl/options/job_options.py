@@ -11,10 +11,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.options import notifications, resource_limits
 from schedctl.options.payloads import read_payload
-from schedctl.session import INSTANT, Guard, LocalWhen, When
+from schedctl.session import INSTANT, Guard, LocalWhen, TimeType
 from schedkit.protojson import FormErrors, Problem, from_json
 from schedproto.v1 import job_pb2
 
@@ -167,8 +167,8 @@ def schedule_options(command: F) -> F:
                 "--with-output/--without-output", default=None, help="Theirs is its payload."
             ),
             click.option("--tz", type=Guard(), metavar="ZONE", help="IANA name.  [default: UTC]"),
-            click.option("--start", type=When(), metavar=INSTANT, help="Not before."),
-            click.option("--end", type=When(), metavar=INSTANT, help="Not after."),
+            click.option("--start", type=TimeType(), metavar=INSTANT, help="Not before."),
+            click.option("--end", type=TimeType(), metavar=INSTANT, help="Not after."),
             click.option("--max-runs", metavar="N", help="End with the N-th run; 0: never."),
             click.option(
                 "--exclude-calendar",
@@ -208,10 +208,10 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
         job = from_json(form, job_pb2.Job, strings=True)
     except FormErrors as errors:
         told = [_by_flag(problem) for problem in errors.problems]
-        raise Failure(told[0], reason="WRONG_FLAG", details=told[1:]) from None
+        raise CommandFailure(told[0], reason="WRONG_FLAG", details=told[1:]) from None
     if flags.get("plugin_config") is not None:
         if flags.get("plugin") is None:
-            raise Failure(
+            raise CommandFailure(
                 "--plugin-config goes with --plugin",
                 reason="WRONG_FLAG",
                 remedy="name the executor too: --plugin EXECUTOR",
@@ -233,7 +233,7 @@ def job_of(flags: Mapping[str, Any], argv: Sequence[str]) -> tuple[job_pb2.Job, 
 def need_action(job: job_pb2.Job) -> None:
     """Refuse work that says nothing of what to do."""
     if job.WhichOneof("action") is None:
-        raise Failure(
+        raise CommandFailure(
             "nothing to run",
             reason="NO_ACTION",
             remedy="give one of: -- COMMAND ARG…, --http URL, --grpc HOST:PORT, --python HANDLER,"
@@ -333,7 +333,9 @@ def _retry(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_zero(flag: str, given: str | None) -> None:
     """On the wire 0 means: not given. Who writes it means something else."""
     if given is not None and given.strip().strip("0") == "":
-        raise Failure(f"{flag}: must be at least 1", reason="WRONG_FLAG", remedy=f"write {flag} 1")
+        raise CommandFailure(
+            f"{flag}: must be at least 1", reason="WRONG_FLAG", remedy=f"write {flag} 1"
+        )
 
 
 def _of(flags: Mapping[str, Any], **own: str) -> dict[str, Any]:
@@ -370,13 +372,13 @@ def _pairs(flag: str, written: Sequence[str] | None, sign: str = "=") -> dict[st
     for one in written or ():
         key, found, value = one.partition(sign)
         if not found or not key:
-            raise Failure(
+            raise CommandFailure(
                 f"{flag} {one!r} is no KEY{sign}VALUE",
                 reason="WRONG_FLAG",
                 remedy=f"write {flag} KEY{sign}VALUE",
             )
         if key.strip() in pairs:
-            raise Failure(
+            raise CommandFailure(
                 f"{flag} {key.strip()} is given twice", reason="WRONG_FLAG", remedy="give it once"
             )
         pairs[key.strip()] = value.strip() if sign == ":" else value

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedkit.protojson.problems import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,5 +70,5 @@ def _words(flag: str, value: str) -> list[str]:
         raise _wrong(f"{flag} command: {error}", "quote its words as in a shell") from None
 
 
-def _wrong(problem: str, remedy: str) -> Failure:
-    return Failure(problem, reason="WRONG_FLAG", remedy=remedy)
+def _wrong(problem: str, remedy: str) -> CommandFailure:
+    return CommandFailure(problem, reason="WRONG_FLAG", remedy=remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from schedctl.failure import Failure, standard_input
+from schedctl.failure import CommandFailure, standard_input
 from schedkit.protojson import standard
 from schedproto.v1 import common_pb2
 
@@ -19,7 +19,7 @@ def read_payload(given: str, flag: str = "--payload") -> common_pb2.Payload:
     try:
         content = standard_input() if given == "-" else Path(given[1:]).read_bytes()
     except OSError as error:
-        raise Failure(
+        raise CommandFailure(
             f"{flag} can't be read: {error}", reason="NO_FILE", remedy="check the file's name"
         ) from error
     try:
@@ -48,5 +48,5 @@ def _json_payload(text: str, flag: str) -> common_pb2.Payload:
     return common_pb2.Payload(json=text)
 
 
-def _wrong(what: str, remedy: str) -> Failure:
-    return Failure(what, reason="WRONG_FLAG", remedy=remedy)
+def _wrong(what: str, remedy: str) -> CommandFailure:
+    return CommandFailure(what, reason="WRONG_FLAG", remedy=remedy)

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedkit.text import size
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,12 +55,12 @@ def form(flags: Mapping[str, Any]) -> dict[str, Any]:
         try:
             limits["memory_bytes"] = str(size.parse(limits["memory_bytes"]))
         except ValueError as wrong:
-            raise Failure(
+            raise CommandFailure(
                 f"--limit-memory: {wrong}", reason="WRONG_FLAG", remedy="write --limit-memory 64MiB"
             ) from None
     for limit, flag in _FLAGS.items():
         if limits.get(limit, "1").strip().strip("0") == "":
-            raise Failure(
+            raise CommandFailure(
                 f"{flag}: 0 is no limit",
                 reason="WRONG_FLAG",
                 remedy="to lift one, `schedctl apply` the job's manifest without it",

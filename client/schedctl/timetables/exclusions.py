@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 from typing import Final
 from uuid import UUID
 
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.manifests import manifests
 from schedctl.manifests.manifests import CalendarManifest
 from schedd.core.schedule import compiled_schedule
@@ -22,8 +22,8 @@ from schedd.core.schedule.calendars import (
     check_expression,
     rules,
 )
-from schedd.core.schedule.compiled_schedule import Bounds, CronSchedule
-from schedd.core.schedule.cron import CronError, Dst, Explanation
+from schedd.core.schedule.compiled_schedule import CronSchedule, ScheduleBounds
+from schedd.core.schedule.cron import CronError, CronExplanation, Dst
 from schedproto.v1 import calendar_service_pb2
 
 NAMED: Final = 5
@@ -36,7 +36,7 @@ def exclude_of(cron: Sequence[str], files: Sequence[str], zone: str) -> Exclude:
         try:
             check_expression(expression)
         except CronError as wrong:
-            raise Failure(
+            raise CommandFailure(
                 f"--exclude-cron: {wrong.problem}",
                 reason="WRONG_EXPRESSION",
                 remedy=wrong.hint or "for example '* 22-23 * * *': the minutes from 22:00 on",
@@ -46,16 +46,16 @@ def exclude_of(cron: Sequence[str], files: Sequence[str], zone: str) -> Exclude:
 
 
 def without(
-    told: Explanation,
+    told: CronExplanation,
     exclude: Exclude,
     after: datetime,
     count: int,
     seed: str,
     dst: Dst,
-) -> Explanation:
+) -> CronExplanation:
     """The explanation with the instants that run, and notes of those between that don't."""
     when = CronSchedule((told.expression,), told.time_zone, dst)
-    compiled = compiled_schedule.compile(when, seed, UUID(int=0), Bounds(), exclude)
+    compiled = compiled_schedule.compile(when, seed, UUID(int=0), ScheduleBounds(), exclude)
     zone = told.instants[0].tzinfo if told.instants else after.tzinfo
     runs = [one.nominal for one in islice(compiled.walk_after(after), count)]
     until = runs[-1] if len(runs) == count else after + FARTHEST
@@ -89,7 +89,7 @@ def _calendar(manifest: CalendarManifest) -> Calendar:
         )
     except WrongRules as wrong:
         first, *others = wrong.faults
-        raise Failure(
+        raise CommandFailure(
             f"{manifest.where}: {first}",
             reason="WRONG_MANIFEST",
             details=[str(one) for one in others],

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from schedctl.timetables.timetables import Table, entries_of_text
+from schedctl.timetables.timetables import ScheduleTable, entries_of_text
 from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule, Schedule
-from schedd.core.schedule.timetable import Entry, Flattened, Move
+from schedd.core.schedule.timetable import Flattened, Move, TimetableEntry
 from schedkit.text import duration
 
 
@@ -27,7 +27,7 @@ class Rewritten:
     left_out: tuple[Move, ...]
 
 
-def rewritten(table: Table, flat: Flattened | None) -> Rewritten:
+def rewritten(table: ScheduleTable, flat: Flattened | None) -> Rewritten:
     """The moves of a proposal. One crontab alone comes whole, with minutes that any cron reads."""
     moves = () if flat is None else flat.moves
     crontabs = [name for name in table.texts if name in table.crontabs]
@@ -57,7 +57,7 @@ def _file(move: Move) -> str:
     return move.entry.where.rpartition(":")[0]
 
 
-def _made(table: Table, name: str, moves: Sequence[Move]) -> tuple[list[str], list[Move]]:
+def _made(table: ScheduleTable, name: str, moves: Sequence[Move]) -> tuple[list[str], list[Move]]:
     """The lines with the moves made, as far as the text then says so; and the other moves."""
     crontab, text = name in table.crontabs, table.texts[name]
     before = [entry for entry in table.entries if entry.where.rpartition(":")[0] == name]
@@ -72,7 +72,11 @@ def _made(table: Table, name: str, moves: Sequence[Move]) -> tuple[list[str], li
 
 
 def _shows(
-    table: Table, name: str, lines: Sequence[str], before: Sequence[Entry], moves: Sequence[Move]
+    table: ScheduleTable,
+    name: str,
+    lines: Sequence[str],
+    before: Sequence[TimetableEntry],
+    moves: Sequence[Move],
 ) -> bool:
     """Whether the lines, read again, have these schedules: those of before with the moves."""
     crontab = name in table.crontabs

@@ -15,23 +15,30 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from schedctl.failure import Failure, standard_input
+from schedctl.failure import CommandFailure, standard_input
 from schedctl.manifests import manifests
-from schedctl.manifests.file_kinds import Foreign, Kind, kind_of
-from schedctl.manifests.manifests import Fault
+from schedctl.manifests.file_kinds import FileKind, Foreign, kind_of
+from schedctl.manifests.manifests import ManifestFault
 from schedctl.output import message
-from schedctl.session import INSTANT, Session, When
+from schedctl.session import INSTANT, Session, TimeType
 from schedd.core.schedule import local_times
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
-    Bounds,
     CronSchedule,
     EverySchedule,
     OnDemand,
     Schedule,
+    ScheduleBounds,
 )
-from schedd.core.schedule.cron import DEBIAN, Dst, Gap, Pass, ScheduleError
-from schedd.core.schedule.timetable import Entry, Finding, Trap, Wrong, never_finishes, read
+from schedd.core.schedule.cron import DEBIAN, Dst, DstGap, Pass, ScheduleError
+from schedd.core.schedule.timetable import (
+    LintFinding,
+    TimetableEntry,
+    Trap,
+    Wrong,
+    never_finishes,
+    read,
+)
 from schedkit.clock import utcnow
 from schedkit.text import duration
 from schedproto.v1 import job_pb2
@@ -47,14 +54,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ScheduleTable:
     """What was asked for: `texts` holds each file as it was, `crontabs` names those that are."""
 
-    entries: tuple[Entry, ...]
-    faults: tuple[Fault, ...] = ()
+    entries: tuple[TimetableEntry, ...]
+    faults: tuple[ManifestFault, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     crontabs: frozenset[str] = frozenset()
-    reader: Callable[[str, str], Table] | None = None
+    reader: Callable[[str, str], ScheduleTable] | None = None
     """Reads a text in the place of the file of this name, as the file was read."""
     paused: int = 0
     """Jobs of the cluster that are left out, since nothing of them starts."""
@@ -64,7 +71,7 @@ class Table:
     """Jobs with `max_runs`; their instants are told as if there were no end."""
     traps: tuple[tuple[str, Trap], ...] = ()
     """What cron does with lines of crontabs that surprises people, and where."""
-    warnings: tuple[tuple[str, str, Finding], ...] = ()
+    warnings: tuple[tuple[str, str, LintFinding], ...] = ()
     """What surprises of jobs as a whole: where, the job's name, and what."""
     excluding: int = 0
     """Jobs that exclude calendars or times; their instants are told as if they didn't."""
@@ -97,7 +104,7 @@ def source_options(command: F) -> F:
     return command
 
 
-class Span(click.ParamType[timedelta]):
+class SpanType(click.ParamType[timedelta]):
     """A length of time to look at: `7d`, `36h`."""
 
     name = "duration"
@@ -119,16 +126,16 @@ class Span(click.ParamType[timedelta]):
 
 def window_options(length: str) -> Callable[[F], F]:
     """From when on, and for how long, schedules are looked at."""
-    start = click.option("--from", "start", type=When(), metavar=INSTANT, help="[default: now]")
+    start = click.option("--from", "start", type=TimeType(), metavar=INSTANT, help="[default: now]")
     span = click.option(
-        "--for", "span", type=Span(), default=length, show_default=True, metavar="7d"
+        "--for", "span", type=SpanType(), default=length, show_default=True, metavar="7d"
     )
     return lambda command: start(span(command))
 
 
 def dst_of(gap: str, overlap: str) -> Dst:
     """The policy that the flags name."""
-    return Dst(Gap[gap.upper()], Pass[overlap.upper()])
+    return Dst(DstGap[gap.upper()], Pass[overlap.upper()])
 
 
 def given(
@@ -137,29 +144,29 @@ def given(
     files: Sequence[str],
     tz: str,
     user_column: bool | None,
-) -> Table:
+) -> ScheduleTable:
     """The schedules of the command line; those of the cluster if it names none."""
     if not expressions and not files:
         return of_cluster(session)
     entries = [
-        Entry(f"expression-{number}", f"argument {number}", CronSchedule((text,), tz))
+        TimetableEntry(f"expression-{number}", f"argument {number}", CronSchedule((text,), tz))
         for number, text in enumerate(expressions, 1)
     ]
-    faults: list[Fault] = []
+    faults: list[ManifestFault] = []
     texts: dict[str, str] = {}
     crontabs: set[str] = set()
     traps: list[tuple[str, Trap]] = []
-    warnings: list[tuple[str, str, Finding]] = []
+    warnings: list[tuple[str, str, LintFinding]] = []
     excluding = 0
 
-    def read_text(name: str, text: str) -> Table:
+    def read_text(name: str, text: str) -> ScheduleTable:
         if name in crontabs:
             return _crontab(session, name, text, tz, user_column)
         return _manifest(session, name, text)
 
     for name, text in _texts(files):
         texts[name] = text
-        if _kind(name, text) is Kind.CRONTAB:
+        if _kind(name, text) is FileKind.CRONTAB:
             crontabs.add(name)
         found = read_text(name, text)
         entries += found.entries
@@ -167,7 +174,7 @@ def given(
         traps += found.traps
         warnings += found.warnings
         excluding += found.excluding
-    return Table(
+    return ScheduleTable(
         tuple(entries),
         tuple(faults),
         texts,
@@ -179,13 +186,13 @@ def given(
     )
 
 
-def entries_of_text(table: Table, name: str, text: str) -> tuple[Entry, ...]:
+def entries_of_text(table: ScheduleTable, name: str, text: str) -> tuple[TimetableEntry, ...]:
     """The schedules that a text has, read in the place of a file of the table."""
     assert table.reader is not None, "the table is of files"
     return table.reader(name, text).entries
 
 
-def of_cluster(session: Session) -> Table:
+def of_cluster(session: Session) -> ScheduleTable:
     """The jobs of the namespace that aren't paused."""
     jobs = session.collect(lambda client: client.jobs.list())
     going = [job for job in jobs if not job.paused]
@@ -194,7 +201,7 @@ def of_cluster(session: Session) -> Table:
     excluding = sum(job.message.HasField("exclude") for job in active)
     messages = [cast("job_pb2.Job", job.message) for job in active]
     surprises = ((one.name, surprise_of(one)) for one in messages)
-    return Table(
+    return ScheduleTable(
         tuple(entries),
         warnings=tuple((name, name, found) for name, found in surprises if found),
         paused=len(jobs) - len(going),
@@ -204,7 +211,7 @@ def of_cluster(session: Session) -> Table:
     )
 
 
-def tell_left_out(table: Table, wrong: Sequence[Wrong]) -> None:
+def tell_left_out(table: ScheduleTable, wrong: Sequence[Wrong]) -> None:
     """Say what can't be counted, and what is counted as it isn't."""
     left_out = [(fault.where, fault.problem, fault.hint) for fault in table.faults]
     left_out += [(one.entry.where, str(one.error), "") for one in wrong]
@@ -222,16 +229,18 @@ def tell_left_out(table: Table, wrong: Sequence[Wrong]) -> None:
         message(f"counted as if they excluded nothing: {table.excluding} jobs with exclude")
 
 
-def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> Entry:
+def entry_of(job: job_pb2.Job, where: str, lines: tuple[int, ...] = ()) -> TimetableEntry:
     """A job's schedule, as its owner would read it."""
-    bounds = Bounds(
+    bounds = ScheduleBounds(
         job.start.ToDatetime(tzinfo=UTC) if job.HasField("start") else None,
         job.end.ToDatetime(tzinfo=UTC) if job.HasField("end") else None,
     )
-    return Entry(job.name, where, _schedule(job), job.namespace or "default", bounds, lines)
+    return TimetableEntry(
+        job.name, where, _schedule(job), job.namespace or "default", bounds, lines
+    )
 
 
-def surprise_of(job: job_pb2.Job) -> Finding | None:
+def surprise_of(job: job_pb2.Job) -> LintFinding | None:
     """A warning of a job whose runs end each other before they finish."""
     policy = job_pb2.Overlap.Name(job.overlap).removeprefix("OVERLAP_").lower()
     timeout = job.timeout.ToTimedelta() if job.HasField("timeout") else TIMEOUT
@@ -268,7 +277,7 @@ def _dst(policy: job_pb2.DstPolicy) -> Dst:
     gap = job_pb2.DstPolicy.Gap.Name(policy.gap).removeprefix("GAP_")
     overlap = job_pb2.DstPolicy.Repeated.Name(policy.overlap).removeprefix("REPEATED_")
     return Dst(
-        Gap[gap] if policy.gap else DEBIAN.gap,
+        DstGap[gap] if policy.gap else DEBIAN.gap,
         Pass[overlap] if policy.overlap else DEBIAN.overlap,
     )
 
@@ -289,24 +298,24 @@ def _texts(files: Sequence[str]) -> list[tuple[str, str]]:
             found += [(str(one), one.read_bytes()) for one in inner]
     except OSError as error:
         where = error.filename or ", ".join(files)
-        raise Failure(
+        raise CommandFailure(
             f"{where}: {error.strerror}", reason="NO_FILE", remedy="check the file's name"
         ) from error
     return [(name, content.decode("utf-8", "replace")) for name, content in found]
 
 
-def _kind(name: str, text: str) -> Kind | Foreign:
+def _kind(name: str, text: str) -> FileKind | Foreign:
     """By the content; the name decides only where the content says nothing."""
     found = kind_of(text)
     if found is not None:
         return found
-    return Kind.MANIFEST if Path(name).suffix in manifests.SUFFIXES else Kind.CRONTAB
+    return FileKind.MANIFEST if Path(name).suffix in manifests.SUFFIXES else FileKind.CRONTAB
 
 
-def _manifest(session: Session, name: str, text: str) -> Table:
+def _manifest(session: Session, name: str, text: str) -> ScheduleTable:
     found = list(manifests.parse(name, text))
     entries, excluding = [], 0
-    warnings: list[tuple[str, str, Finding]] = []
+    warnings: list[tuple[str, str, LintFinding]] = []
     for one in found:
         if isinstance(one, manifests.Manifest):
             one.job.namespace = one.job.namespace or session.namespace
@@ -314,16 +323,18 @@ def _manifest(session: Session, name: str, text: str) -> Table:
             excluding += one.job.HasField("exclude")
             if surprise := surprise_of(one.job):
                 warnings.append((one.where, one.job.name, surprise))
-    faults = tuple(one for one in found if isinstance(one, Fault))
-    return Table(tuple(entries), faults, warnings=tuple(warnings), excluding=excluding)
+    faults = tuple(one for one in found if isinstance(one, ManifestFault))
+    return ScheduleTable(tuple(entries), faults, warnings=tuple(warnings), excluding=excluding)
 
 
-def _crontab(session: Session, name: str, text: str, tz: str, user_column: bool | None) -> Table:
+def _crontab(
+    session: Session, name: str, text: str, tz: str, user_column: bool | None
+) -> ScheduleTable:
     if user_column is None and (name == "/etc/crontab" or name.startswith("/etc/cron.d/")):
         user_column = True
     found = read(text, system=user_column)
     entries = (
-        Entry(
+        TimetableEntry(
             line.name,
             f"{name}:{line.number}",
             CronSchedule((line.schedule,), line.zone or tz),
@@ -332,6 +343,6 @@ def _crontab(session: Session, name: str, text: str, tz: str, user_column: bool 
         )
         for line in found.lines
     )
-    faults = (Fault(f"{name}:{one.number}", one.problem, one.hint) for one in found.unread)
+    faults = (ManifestFault(f"{name}:{one.number}", one.problem, one.hint) for one in found.unread)
     traps = tuple((f"{name}:{one.number}", one) for one in found.traps)
-    return Table(tuple(entries), tuple(faults), traps=traps)
+    return ScheduleTable(tuple(entries), tuple(faults), traps=traps)

@@ -28,14 +28,14 @@ from typing import Any, Final, TypeVar
 
 from schedkit.config import values
 from schedkit.config.lines import Path, lines_of, nearest
-from schedkit.config.schema import Key, fields_of, flag_of, keys_of, secret, section
+from schedkit.config.schema import SettingKey, fields_of, flag_of, keys_of, secret, section
 from schedkit.config.values import hidden
 from schedkit.errors import Misconfigured, NotNow
 
 __all__ = [
     "JOB_VARIABLES",
     "ConfigErrors",
-    "Problem",
+    "ConfigProblem",
     "Untimely",
     "changed",
     "hidden",
@@ -60,7 +60,7 @@ JOB_VARIABLES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     """One thing to change, and where it stands."""
 
     where: str
@@ -70,19 +70,19 @@ class Problem:
         return f"{self.where}: {self.what}"
 
 
-class Untimely(Problem):
+class Untimely(ConfigProblem):
     """One that is there by this host's clock, or its full disk, alone."""
 
 
 class ConfigErrors(Misconfigured):
     """Everything that is wrong with a configuration, one line each."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[ConfigProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
 
 
-def refusal(problems: Iterable[Problem]) -> Misconfigured:
+def refusal(problems: Iterable[ConfigProblem]) -> Misconfigured:
     """What to raise for these."""
     told = [*problems]
     if all(isinstance(one, Untimely) for one in told):
@@ -98,7 +98,7 @@ def load(
     prefix: str,
     flags: Mapping[str, str | None],
     foreign: Collection[str] = JOB_VARIABLES,
-    also: Callable[[C], Iterable[Problem]] = lambda _: (),
+    also: Callable[[C], Iterable[ConfigProblem]] = lambda _: (),
 ) -> C:
     """The configuration `cls` from all its sources.
 
@@ -152,7 +152,7 @@ def changed(old: C, new: C) -> list[str]:
     return [key.dotted for key in keys_of(type(old)) if _of(old, key) != _of(new, key)]
 
 
-def _of(config: Any, key: Key) -> Any:
+def _of(config: Any, key: SettingKey) -> Any:
     for name in key.path:
         config = None if config is None else getattr(config, name)
     return config
@@ -171,19 +171,19 @@ class _Given:
 class _Sources:
     """What was given for which key; a later reading is the stronger."""
 
-    keys: Mapping[Path, Key]
+    keys: Mapping[Path, SettingKey]
     prefix: str
     flags: Collection[str]
     """Those that there are, by dotted path."""
     given: dict[Path, _Given] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
     told: set[Path] = field(default_factory=set)
     """Keys whose value is no good, or missing; and sections that can't be made."""
     unread: bool = False
     """Whether there is a file that can't be read."""
 
     def problem(self, where: str, what: str) -> None:
-        self.problems.append(Problem(where, what))
+        self.problems.append(ConfigProblem(where, what))
 
     def read_file(self, file: File) -> None:
         self.unread = True
@@ -247,7 +247,7 @@ class _Sources:
                 near = [key.flag for key in known.values()]
                 self.problem(flag, f"unknown flag{_suggestion(flag, near, '--')}")
 
-    def value(self, key: Key) -> Any:
+    def value(self, key: SettingKey) -> Any:
         """The converted value of a key that was given, or MISSING after a problem."""
         given = self.given[key.path]
         convert = values.from_text if given.is_text else values.from_toml
@@ -259,7 +259,7 @@ class _Sources:
             self.told.add(key.path)
             return MISSING
 
-    def missing(self, key: Key) -> None:
+    def missing(self, key: SettingKey) -> None:
         """Nobody gave what must be given."""
         self.told.add(key.path)
         if self.unread:
@@ -268,14 +268,14 @@ class _Sources:
         hint = f"set it in the file{',' if flag else ' or'} by {key.variable(self.prefix)}{flag}"
         self.problem(key.dotted, f"is missing; {hint}")
 
-    def judge(self, at: Path, found: Iterable[Problem]) -> None:
+    def judge(self, at: Path, found: Iterable[ConfigProblem]) -> None:
         """What the section there finds wrong with its values."""
         for problem in () if self.unread else found:
             path = (*at, *problem.where.split(".")) if problem.where else at
             if path not in self.told and not (path and any(_in(each, path) for each in self.told)):
                 self.problems.append(self._placed(path, problem))
 
-    def _placed(self, path: Path, problem: Problem) -> Problem:
+    def _placed(self, path: Path, problem: ConfigProblem) -> ConfigProblem:
         """With the place where it was given, if it was: of a section, where it begins."""
         dotted = ".".join(path) or "configuration"
         inside = (given for key, given in self.given.items() if path and _in(key, path))
@@ -315,7 +315,7 @@ def _made(cls: type, made: dict[str, Any], at: Path, sources: _Sources) -> Any:
         config = cls(**made)
     except (ValueError, Misconfigured) as error:
         name = at[-1] if at else ""
-        sources.judge(at, [Problem("", str(error).removeprefix(f"{name}: "))])
+        sources.judge(at, [ConfigProblem("", str(error).removeprefix(f"{name}: "))])
         sources.told.add(at)
         config = _draft(cls, made)
     if hasattr(config, "faults"):

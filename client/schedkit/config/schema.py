@@ -20,7 +20,7 @@ from schedkit.config.values import SHAPES, without_none
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class SettingKey:
     """One setting: where it stands, its type (without None), and whether it may be shown."""
 
     path: Path
@@ -66,7 +66,7 @@ def fields_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
             yield each, kinds[each.name]
 
 
-def keys_of(cls: type, at: Path = ()) -> Iterator[Key]:
+def keys_of(cls: type, at: Path = ()) -> Iterator[SettingKey]:
     """All keys of a configuration, sections descended into.
 
     Raises:
@@ -81,4 +81,4 @@ def keys_of(cls: type, at: Path = ()) -> Iterator[Key]:
         bare = without_none(kind)
         if get_origin(bare) is not Literal and bare not in SHAPES:
             raise TypeError(f"{'.'.join(path)}: no setting can have the type {kind}")
-        yield Key(path, bare, bool(each.metadata.get("secret")))
+        yield SettingKey(path, bare, bool(each.metadata.get("secret")))

@@ -25,7 +25,7 @@ TAKEN: Final = frozenset({"log_level", "log_format"})
 _REFUSED: Final = "nothing is reloaded, and what was in force stays"
 
 
-class Settings(Protocol):
+class ReloadableSettings(Protocol):
     """Those of a daemon."""
 
     @property
@@ -35,7 +35,7 @@ class Settings(Protocol):
     def log_format(self) -> logs.Format: ...
 
 
-C = TypeVar("C", bound=Settings)
+C = TypeVar("C", bound=ReloadableSettings)
 
 
 class Reload(Generic[C]):

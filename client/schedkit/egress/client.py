@@ -43,7 +43,7 @@ class CallFailed(Exception):
         """The error of connecting, if that is what failed."""
 
 
-class Client:
+class EgressClient:
     """Sends the requests of a daemon. Close it at the end."""
 
     def __init__(self, egress: Egress, file: str) -> None:

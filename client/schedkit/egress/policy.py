@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from schedkit.config import Problem, secret
+from schedkit.config import ConfigProblem, secret
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ _METADATA_NAMES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AllowEntry:
     """One entry of a list: a network, or a host name with or without its subdomains."""
 
     network: Network | None
@@ -94,7 +94,7 @@ class Entry:
 class Destinations:
     """A list of networks and hosts."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[AllowEntry, ...] = ()
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Destinations:
@@ -153,16 +153,16 @@ class Egress:
     no_proxy: tuple[str, ...] = ()
     """Networks and hosts that are called directly."""
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         """What is wrong, by key."""
         for key, texts in (("allow", self.allow), ("no_proxy", self.no_proxy)):
             for text in texts:
                 if why := _fault(text):
-                    yield Problem(key, why)
+                    yield ConfigProblem(key, why)
         try:
             _proxy(self.proxy, Destinations())
         except ValueError as error:
-            yield Problem("proxy", str(error))
+            yield ConfigProblem("proxy", str(error))
 
     def allowed(self) -> Destinations:
         """The list of `allow`."""
@@ -280,12 +280,12 @@ def _fault(text: str) -> str:
     return ""
 
 
-def _entry(text: str) -> Entry:
+def _entry(text: str) -> AllowEntry:
     host, port = _split(text.strip())
     try:
         network = ipaddress.ip_network(host, strict=False)
     except ValueError:
-        return Entry(None, _host(text, host), port)
+        return AllowEntry(None, _host(text, host), port)
     if "/" in host and ipaddress.ip_address(host.partition("/")[0]) != network.network_address:
         raise ValueError(f"{text!r} has bits behind its prefix: write {str(network)!r}")
     if isinstance(network, ipaddress.IPv6Network) and (
@@ -295,7 +295,7 @@ def _entry(text: str) -> Entry:
     for refused, why in _NEVER:
         if network.version == refused.version and network.subnet_of(refused):  # type: ignore[arg-type]
             raise ValueError(f"{text!r} is {why}: it can't be allowed")
-    return Entry(network, "", port)
+    return AllowEntry(network, "", port)
 
 
 def _split(text: str) -> tuple[str, int | None]:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from schedkit.config import Problem, Untimely
+from schedkit.config import ConfigProblem, Untimely
 from schedkit.net.certificates import Certificate, first_of, names_told, unfit
 from schedkit.net.channel import TLS
 from schedkit.net.handshake import in_words
@@ -41,7 +41,7 @@ class Bearer:
     """Whether others connect to it, too."""
 
 
-def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[Problem]:
+def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[ConfigProblem]:
     """Why this daemon can't be known, or reached, by these files; none: it can."""
     assert tls.cert is not None
     assert tls.key is not None
@@ -54,22 +54,24 @@ def problems(tls: TLS, bearer: Bearer, now: datetime) -> list[Problem]:
     return told
 
 
-def unusable(section: str, ca: Path | None, cert: Path | None, key: Path | None) -> list[Problem]:
+def unusable(
+    section: str, ca: Path | None, cert: Path | None, key: Path | None
+) -> list[ConfigProblem]:
     """Which of these files of a section, as far as they are given, can't be read, or aren't what
     they are given for.
     """
     told = [
-        Problem(f"{section}.{name}", why)
+        ConfigProblem(f"{section}.{name}", why)
         for name, file in (("ca", ca), ("cert", cert), ("key", key))
         if file is not None and (why := _unusable(name, file))
     ]
     bad = {problem.where for problem in told} & {f"{section}.cert", f"{section}.key"}
     if not bad and cert and key and (why := unfit(cert, key)):
-        told.append(Problem(f"{section}.key", f"{why}; give the two that were made together"))
+        told.append(ConfigProblem(f"{section}.key", f"{why}; give the two that were made together"))
     return told
 
 
-def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[Problem]:
+def untimely(where: str, file: Path, now: datetime, fresh: str) -> Iterator[ConfigProblem]:
     """Whether the certificate in this file isn't good now. `fresh`: how to have another one."""
     found = first_of(file.read_bytes())
     if found.not_after <= now:
@@ -121,14 +123,14 @@ def _certificate(content: bytes) -> Certificate | None:
         return None
 
 
-def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[Problem]:
+def _judged(file: Path, bearer: Bearer, now: datetime) -> Iterator[ConfigProblem]:
     """What the certificate itself says."""
     found = first_of(file.read_bytes())
     yield from untimely("tls.cert", file, now, f"issue a fresh one: {bearer.issue}")
     if not bearer.is_named(found.uris):
         likes = bearer.uri.removesuffix(bearer.name)
         another = any(uri.startswith(likes) for uri in found.uris)
-        yield Problem(
+        yield ConfigProblem(
             "tls.cert",
             f"{file} names {names_told(found.uris)}, and this {bearer.kind} is {bearer.name!r}:"
             f" its certificate has the URI {bearer.uri} and names nobody else;"
@@ -140,7 +142,7 @@ def _minute(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M} UTC"
 
 
-def _refused(tls: TLS, bearer: Bearer, now: datetime) -> Problem | None:
+def _refused(tls: TLS, bearer: Bearer, now: datetime) -> ConfigProblem | None:
     """What its own authorities have against the certificate."""
     server = _context(tls, ssl.PROTOCOL_TLS_SERVER, verifies=True)
     client = _context(tls, ssl.PROTOCOL_TLS_CLIENT, verifies=bearer.serves)
@@ -174,10 +176,10 @@ def _context(tls: TLS, protocol: int, *, verifies: bool) -> ssl.SSLContext:
 
 def _against(
     error: ssl.SSLError, tls: TLS, bearer: Bearer, purpose: str, now: datetime
-) -> Problem | None:
+) -> ConfigProblem | None:
     why = in_words(error)
     if not isinstance(error, ssl.SSLCertVerificationError):
-        return Problem("tls.cert", f"no TLS stands by {tls.cert}: {why}")
+        return ConfigProblem("tls.cert", f"no TLS stands by {tls.cert}: {why}")
     assert tls.cert is not None
     found = first_of(tls.cert.read_bytes())
     if error.verify_code in (_NOT_YET, _ENDED):
@@ -186,8 +188,8 @@ def _against(
         return Untimely("tls.ca", f"an authority of {tls.cert} is out of its time: {why}")
     if error.verify_code == _PURPOSE:
         what = f"{tls.cert} isn't one by which a {bearer.kind} may {purpose} (its key usage)"
-        return Problem("tls.cert", f"{what}; issue it: {bearer.issue}")
-    return Problem(
+        return ConfigProblem("tls.cert", f"{what}; issue it: {bearer.issue}")
+    return ConfigProblem(
         "tls.cert",
         f"{tls.cert} isn't signed by an authority of {tls.ca}: {why}; give the `ca` of who issued"
         " it, or put what stands between the two below the certificate, in its file",

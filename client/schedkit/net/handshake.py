@@ -41,24 +41,24 @@ NONE_OF_OURS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class TlsFailure:
     """What keeps TLS from standing, and what to do."""
 
     what: str
     remedy: str = FILES
 
 
-def why_not(endpoint: str, tls: TLS) -> Why | None:
+def why_not(endpoint: str, tls: TLS) -> TlsFailure | None:
     """What keeps TLS with `host:port` from standing; None: nothing of TLS. Blocks for seconds."""
     try:
         if ours := out_of_time(tls):
-            return Why(ours)
+            return TlsFailure(ours)
         context = ssl.create_default_context(cafile=tls.ca)
         context.set_alpn_protocols(["h2"])
         if tls.cert is not None:
             context.load_cert_chain(tls.cert, tls.key)
     except (Misconfigured, ValueError, OSError) as error:
-        return Why(str(error))
+        return TlsFailure(str(error))
     host, port = split_address(endpoint)
     try:
         plain = socket.create_connection((host, port), WITHIN)
@@ -116,7 +116,9 @@ def _untimely(cert: bytes) -> str:
     return ""
 
 
-def _tried(context: ssl.SSLContext, plain: socket.socket, host: str, *, ours: bool) -> Why | None:
+def _tried(
+    context: ssl.SSLContext, plain: socket.socket, host: str, *, ours: bool
+) -> TlsFailure | None:
     """`ours`: whether we have a certificate."""
     try:
         with context.wrap_socket(plain, server_hostname=host) as secure:
@@ -127,16 +129,16 @@ def _tried(context: ssl.SSLContext, plain: socket.socket, host: str, *, ours: bo
     except TimeoutError:
         return None
     except ssl.SSLCertVerificationError as error:
-        return Why(f"the member's certificate isn't one for us: {in_words(error)}")
+        return TlsFailure(f"the member's certificate isn't one for us: {in_words(error)}")
     except ssl.SSLError as error:
         if error.reason in NO_TLS:
-            return Why("it talks in the clear, and we talk TLS", IN_THE_CLEAR)
+            return TlsFailure("it talks in the clear, and we talk TLS", IN_THE_CLEAR)
         if not ours and "CERTIFICATE" in (error.reason or ""):
-            return Why(_ASKED, NONE_OF_OURS)
-        return Why(f"the member refuses ours: {in_words(error)}")
+            return TlsFailure(_ASKED, NONE_OF_OURS)
+        return TlsFailure(f"the member refuses ours: {in_words(error)}")
     except OSError:
-        return Why("the member ended the handshake")
+        return TlsFailure("the member ended the handshake")
     ended = "the member ended the connection after the handshake"
     if not ours:
-        return Why(f"{ended}: {_ASKED}", NONE_OF_OURS)
-    return Why(f"{ended}: our certificate isn't one for it")
+        return TlsFailure(f"{ended}: {_ASKED}", NONE_OF_OURS)
+    return TlsFailure(f"{ended}: our certificate isn't one for it")

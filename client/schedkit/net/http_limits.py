@@ -73,7 +73,7 @@ def protocol_of(
     `many`: whether a host stands for many others, as a proxy does, and may have more than one.
     """
     doors = _Doors(most, most_of_one_host, many)
-    return type("BoundedPatience", (Patience,), {"doors": doors})
+    return type("BoundedPatience", (HttpLimits,), {"doors": doors})
 
 
 class _Doors:
@@ -111,7 +111,7 @@ class OneLength(h11.Connection):
         return event
 
 
-class Patience(H11Protocol):
+class HttpLimits(H11Protocol):
     """One connection, through the `doors` that its class has (`protocol_of`)."""
 
     doors: ClassVar[_Doors]

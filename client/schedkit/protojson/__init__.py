@@ -14,7 +14,13 @@ Invariants
 
 from schedkit.protojson.problems import FormErrors, Path, Problem
 from schedkit.protojson.read import from_json, named_fields
-from schedkit.protojson.scalars import Plain, duration_text, enum_word, instant_text, rate_text
+from schedkit.protojson.scalars import (
+    PlainScalar,
+    duration_text,
+    enum_word,
+    instant_text,
+    rate_text,
+)
 from schedkit.protojson.write import UNKNOWN, fields_to_json, payload_value, to_json
 from schedkit.text import json_text as standard
 
@@ -22,7 +28,7 @@ __all__ = [
     "UNKNOWN",
     "FormErrors",
     "Path",
-    "Plain",
+    "PlainScalar",
     "Problem",
     "duration_text",
     "enum_word",

@@ -44,7 +44,7 @@ class FormErrors(ScheddError, ValueError):
         self.problems = tuple(problems)
 
 
-class Unreadable(ValueError):
+class InvalidText(ValueError):
     """One value that can't be read, told to the person who wrote it; its path is added above."""
 
 

@@ -17,10 +17,10 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from schedkit.protojson.problems import FormErrors, Path, Problem, Unreadable, did_you_mean
+from schedkit.protojson.problems import FormErrors, InvalidText, Path, Problem, did_you_mean
 from schedkit.protojson.scalars import (
     READERS,
-    Plain,
+    PlainScalar,
     read_bytes,
     read_duration,
     read_enum,
@@ -272,11 +272,11 @@ def read_payload(value: Any, strings: bool) -> str | bytes:
         check_depth(value)
         return text
     except TooDeep as deep:
-        raise Unreadable(str(deep)) from None
+        raise InvalidText(str(deep)) from None
     except RecursionError:
-        raise Unreadable(str(TooDeep())) from None
+        raise InvalidText(str(TooDeep())) from None
     except (TypeError, ValueError) as error:
-        raise Unreadable(f"is no JSON: {error}") from None
+        raise InvalidText(f"is no JSON: {error}") from None
 
 
 def _typed(value: Any) -> Any:
@@ -285,7 +285,7 @@ def _typed(value: Any) -> Any:
         return {str(key): _typed(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_typed(one) for one in value]
-    if not isinstance(value, Plain):
+    if not isinstance(value, PlainScalar):
         return value
     if value in ("", "~"):
         return None

@@ -18,7 +18,7 @@ from google.protobuf.descriptor import EnumDescriptor, EnumValueDescriptor, Fiel
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from schedkit.protojson.problems import Unreadable, did_you_mean
+from schedkit.protojson.problems import InvalidText, did_you_mean
 from schedkit.text import duration, rate
 from schedproto.v1.pool_service_pb2 import Rate
 
@@ -37,7 +37,7 @@ _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,19}")
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
-class Plain(str):
+class PlainScalar(str):
     """A scalar as written without quotes, in a language (YAML) where that matters.
 
     Inside a payload, which has no model, a plain number, `true`, `false` or `null` is just that.
@@ -99,7 +99,7 @@ def read_instant(value: Any) -> Timestamp:
         at = value
     else:
         if not isinstance(value, str) or not _INSTANT.fullmatch(value):
-            raise Unreadable(
+            raise InvalidText(
                 f"{shown(value)} is no instant; write RFC 3339 with the offset, "
                 "such as 2026-01-31T09:00:00Z"
             )
@@ -107,14 +107,14 @@ def read_instant(value: Any) -> Timestamp:
             at = datetime.fromisoformat(value.upper())
         except ValueError as error:
             problem = "its offset is a day or more" if "offset" in str(error) else error
-            raise Unreadable(f"{shown(value)} is no instant: {problem}") from None
+            raise InvalidText(f"{shown(value)} is no instant: {problem}") from None
     if at.tzinfo is None:
-        raise Unreadable(f"{shown(value)} has no time zone")
+        raise InvalidText(f"{shown(value)} has no time zone")
     stamp = Timestamp()
     try:
         stamp.FromDatetime(at.astimezone(UTC))
     except (ValueError, OverflowError) as error:
-        raise Unreadable(f"{shown(value)} is no instant: {error}") from None
+        raise InvalidText(f"{shown(value)} is no instant: {error}") from None
     return stamp
 
 
@@ -125,7 +125,7 @@ def read_duration(value: Any) -> Duration:
         return _bounded(length, value, value)
     if not isinstance(value, str):
         wanted = "write it as text with a unit, such as 90s, 10m or 1h30m"
-        raise Unreadable(f"{shown(value)} is no duration; {wanted}")
+        raise InvalidText(f"{shown(value)} is no duration; {wanted}")
     match = _SECONDS.fullmatch(value.strip())
     if match and int(match[2]) <= LONGEST:
         sign, whole, part = match.groups()
@@ -139,10 +139,10 @@ def read_duration(value: Any) -> Duration:
 def read_rate(value: Any) -> Rate:
     """`100/s`, `100/m`, `3/30s`: a whole number in a time."""
     if not isinstance(value, str):
-        raise Unreadable(f"{shown(value)} is no rate; write it as text, such as 100/s or 100/m")
+        raise InvalidText(f"{shown(value)} is no rate; write it as text, such as 100/s or 100/m")
     count, per = rate.parse(value)
     if count.denominator != 1:
-        raise Unreadable(f"{shown(value)}: must be a whole number in a time; 2.5/s is 5/2s")
+        raise InvalidText(f"{shown(value)}: must be a whole number in a time; 2.5/s is 5/2s")
     return Rate(
         count=read_integer(int(count), False, 1, MOST), per=_bounded(Duration(), per, value)
     )
@@ -151,7 +151,7 @@ def read_rate(value: Any) -> Rate:
 def _bounded(length: Duration, span: timedelta, value: Any) -> Duration:
     """The wire holds ten thousand years and no more."""
     if abs(span.total_seconds()) > LONGEST:
-        raise Unreadable(f"duration {shown(value)} is too long")
+        raise InvalidText(f"duration {shown(value)} is too long")
     length.FromTimedelta(span)
     return length
 
@@ -166,8 +166,8 @@ def read_enum(enum: EnumDescriptor, value: Any) -> int:
                 return known[candidate]
         hint = did_you_mean(value, [name.lower() for name in known])
         choice = ", ".join(name.lower() for name in known)
-        raise Unreadable(f"{shown(value)} is none of {choice}" + (f"; {hint}" if hint else ""))
-    raise Unreadable(f"{shown(value)} is none of {', '.join(name.lower() for name in known)}")
+        raise InvalidText(f"{shown(value)} is none of {choice}" + (f"; {hint}" if hint else ""))
+    raise InvalidText(f"{shown(value)} is none of {', '.join(name.lower() for name in known)}")
 
 
 def read_bytes(value: Any) -> bytes:
@@ -179,17 +179,17 @@ def read_bytes(value: Any) -> bytes:
             return base64.b64decode(value, validate=True)
         except binascii.Error:
             pass
-    raise Unreadable(f"{shown(value)} is no base64")
+    raise InvalidText(f"{shown(value)} is no base64")
 
 
 def read_string(value: Any) -> str:
     """Text, and nothing that merely could be written as one."""
     if not isinstance(value, str):
-        raise Unreadable(f"must be a text, not {shown(value)}; put it into quotes")
+        raise InvalidText(f"must be a text, not {shown(value)}; put it into quotes")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Unreadable("holds half of a surrogate pair, which is no text") from None
+        raise InvalidText("holds half of a surrogate pair, which is no text") from None
     return str(value)
 
 
@@ -199,7 +199,7 @@ def read_bool(value: Any, strings: bool) -> bool:
         return value
     if strings and value in ("true", "false"):
         return bool(value == "true")
-    raise Unreadable(f"must be true or false, not {shown(value)}")
+    raise InvalidText(f"must be true or false, not {shown(value)}")
 
 
 def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
@@ -211,9 +211,9 @@ def read_integer(value: Any, strings: bool, low: int, high: int) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Unreadable(f"must be a whole number, not {shown(value)}")
+        raise InvalidText(f"must be a whole number, not {shown(value)}")
     if not low <= value <= high:
-        raise Unreadable(f"must be from {low} to {high}, not {value}")
+        raise InvalidText(f"must be from {low} to {high}, not {value}")
     return value
 
 
@@ -222,7 +222,7 @@ def read_float(value: Any, strings: bool) -> float:
     if strings and isinstance(value, str) and _NUMBER.fullmatch(value):
         value = float(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise Unreadable(f"must be a number, not {shown(value)}")
+        raise InvalidText(f"must be a number, not {shown(value)}")
     return float(value)
 
 

@@ -20,7 +20,7 @@ from schedd.api.errors import NotFound, PermissionDenied
 from schedd.api.field_bounds import id_of
 from schedd.api.services import Services
 from schedd.core.ids import BackfillId, RedriveId, RunId
-from schedd.core.jobs.rights import EVERY, Identity, Kind, Role
+from schedd.core.jobs.rights import EVERY, Identity, IdentityKind, Role
 
 ASK: Final = "ask somebody who is admin for a token that may: `schedctl auth token create`"
 
@@ -28,7 +28,7 @@ ASK: Final = "ask somebody who is admin for a token that may: `schedctl auth tok
 def admitted(who: Identity, method: str) -> None:
     """Raise PermissionDenied where somebody may never call this. `method`: its full name."""
     rule = _rule(who, method)
-    if Kind.ANYBODY in (rule.kind, who.kind):
+    if IdentityKind.ANYBODY in (rule.kind, who.kind):
         return
     if rule.role is not None and not who.may_somewhere(rule.role):
         where = "all namespaces" if rule.where is None else "the namespace that it is about"
@@ -60,7 +60,7 @@ def _rule(who: Identity, method: str) -> Rule:
     rule = POLICY.get(method)
     if rule is None:
         raise _denied(f"{_short(method)} is open to nobody", "NO_POLICY", "")
-    if Kind.ANYBODY not in (rule.kind, who.kind) and rule.kind is not who.kind:
+    if IdentityKind.ANYBODY not in (rule.kind, who.kind) and rule.kind is not who.kind:
         what = f"{_short(method)} is for the certificate of a {rule.kind.value}"
         raise _denied(f"{what}, and this is {who.actor}", "WRONG_KIND", "")
     return rule

@@ -22,7 +22,7 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from schedd.api.services import DEFAULT_NAMESPACE
-from schedd.core.jobs.rights import EVERY, Kind, Role
+from schedd.core.jobs.rights import EVERY, IdentityKind, Role
 
 
 class What(Enum):
@@ -80,12 +80,12 @@ class Rule:
     role: Role | None
     where: In | Of | None = None
     """None: in all namespaces."""
-    kind: Kind = Kind.USER
+    kind: IdentityKind = IdentityKind.USER
     lately: bool = False
     """It tells of PostgreSQL while that says nothing: to who was known lately, then."""
 
 
-OPEN: Final = Rule(None, kind=Kind.ANYBODY)
+OPEN: Final = Rule(None, kind=IdentityKind.ANYBODY)
 """Served without a question, before anybody is known."""
 KNOWN: Final = Rule(None)
 """To whoever is known, whatever they may."""
@@ -103,7 +103,7 @@ _OPERATE_RUN: Final = Rule(Role.OPERATOR, _RUN)
 _VIEW_ALL: Final = Rule(Role.VIEWER)
 _OPERATE_ALL: Final = Rule(Role.OPERATOR)
 _ADMIN_ALL: Final = Rule(Role.ADMIN)
-_MEMBER: Final = Rule(None, kind=Kind.MEMBER)
+_MEMBER: Final = Rule(None, kind=IdentityKind.MEMBER)
 
 _JOBS: Final = {
     "CreateJob": Rule(Role.ADMIN, In("job.namespace")),
@@ -191,7 +191,7 @@ _SERVICES: Final[Mapping[str, Mapping[str, Rule]]] = {
     "schedd.v1.CalendarService": _CALENDARS,
     "schedd.v1.PoolService": _POOLS,
     "schedd.v1.AuthService": _AUTH,
-    "schedd.v1.WorkerService": {"Attach": Rule(None, kind=Kind.WORKER)},
+    "schedd.v1.WorkerService": {"Attach": Rule(None, kind=IdentityKind.WORKER)},
     "schedd.v1.PeerService": dict.fromkeys(
         ("Nudge", "Relay", "Examine", "Refusals", "Changes", "Workers"), _MEMBER
     ),

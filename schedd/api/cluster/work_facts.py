@@ -18,7 +18,7 @@ from schedd.core.jobs import labels
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
-from schedd.core.runs.records import StoredDefinition, Wait
+from schedd.core.runs.records import StoredDefinition, WaitingRuns
 from schedd.runtime import job_codec
 from schedkit.errors import Unavailable
 
@@ -90,7 +90,7 @@ async def _takers(services: Services) -> tuple[list[Incarnation], list[Incarnati
 
 
 def stuck(
-    waits: Sequence[Wait],
+    waits: Sequence[WaitingRuns],
     stored: Mapping[JobId, StoredDefinition],
     takers: Collection[Incarnation],
     losses: Losses,
@@ -117,7 +117,7 @@ def stuck(
     return [*found.values()]
 
 
-def _need(definition: Definition, wait: Wait) -> str:
+def _need(definition: Definition, wait: WaitingRuns) -> str:
     if wait.target is not None:
         return f"runs for worker {wait.target}"
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"

@@ -15,7 +15,7 @@ from schedd.api.errors import Aborted, Violation, refuse, wrong
 from schedd.api.jobs import stored_jobs
 from schedd.api.services import compact
 from schedd.core.ids import RunId
-from schedd.core.runs.redrive import Choice, Group
+from schedd.core.runs.redrive import LetterFilter, RedriveGroup
 from schedd.runtime import job_codec
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -27,16 +27,16 @@ def choice_of(
     job: str,
     fingerprint: str,
     run_ids: tuple[RunId, ...] = (),
-    group: Group | None = None,
+    group: RedriveGroup | None = None,
     until: datetime | None = None,
     at_most: int | None = None,
-) -> Choice:
+) -> LetterFilter:
     """What is asked for, in the namespace that is meant."""
     space = stored_jobs.namespace_of(namespace)
-    return Choice(space, job, fingerprint, run_ids, group, until, at_most)
+    return LetterFilter(space, job, fingerprint, run_ids, group, until, at_most)
 
 
-def chosen_by(request: Choosing, run_ids: tuple[RunId, ...] = ()) -> Choice:
+def chosen_by(request: Choosing, run_ids: tuple[RunId, ...] = ()) -> LetterFilter:
     """What a call that changes letters is about. Raises InvalidArgument for half a group."""
     return choice_of(
         request.namespace,
@@ -57,10 +57,10 @@ def _until(stamp: Timestamp) -> datetime:
     return at if at.microsecond % 1000 else at.replace(microsecond=at.microsecond + 999)
 
 
-def _group_of(group: wire.ChosenGroup) -> Group:
+def _group_of(group: wire.ChosenGroup) -> RedriveGroup:
     remedy = "give the group as ListDeadLetterGroups tells of it; nothing was done"
     refuse([*_missing(group)], "INVALID_FIELD", remedy)
-    return Group(group.job, group.fingerprint, group.submitted)
+    return RedriveGroup(group.job, group.fingerprint, group.submitted)
 
 
 def _missing(group: wire.ChosenGroup) -> Iterator[Violation]:
@@ -85,7 +85,7 @@ def check_chosen(request: Choosing) -> None:
         raise wrong("all", "goes with neither job nor fingerprint")
 
 
-def more_than_told(choice: Choice) -> Aborted:
+def more_than_told(choice: LetterFilter) -> Aborted:
     """More are chosen than somebody was told of."""
     return Aborted(
         f"more dead letters are chosen by now than {choice.at_most:,}",
@@ -94,7 +94,7 @@ def more_than_told(choice: Choice) -> Aborted:
     )
 
 
-def told(choice: Choice) -> dict[str, object]:
+def told(choice: LetterFilter) -> dict[str, object]:
     """What was chosen, as the audit has it."""
     said: dict[str, object] = {
         "job": choice.job,

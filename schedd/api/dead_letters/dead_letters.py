@@ -23,8 +23,8 @@ from schedd.api.jobs import stored_jobs
 from schedd.api.runs.runs import run_id_of
 from schedd.api.services import Caller, Services
 from schedd.core.ids import RedriveId, RunId
-from schedd.core.runs.records import Conflict
-from schedd.core.runs.redrive import Choice
+from schedd.core.runs.records import StoreConflict
+from schedd.core.runs.redrive import LetterFilter
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -115,17 +115,17 @@ async def discard_dead_letters(
     done = await services.dead_letters.discard(
         choice, caller.actor, request.note, entry, partial(counted, what, "discarded")
     )
-    if isinstance(done, Conflict):
+    if isinstance(done, StoreConflict):
         raise more_than_told(choice)
     if not done:
         await check_job(services, choice)
     return wire.DiscardDeadLettersResponse(discarded=len(done))
 
 
-async def check_job(services: Services, choice: Choice) -> None:
+async def check_job(services: Services, choice: LetterFilter) -> None:
     """Raise NotFound where the job that is named neither is there nor has left a letter."""
     if not choice.job or await services.store.get_job(choice.namespace, choice.job) is not None:
         return
-    of_job = Choice(choice.namespace, choice.job)
+    of_job = LetterFilter(choice.namespace, choice.job)
     if not await services.dead_letters.listed(of_job, None, None, 1, settled=True):
         raise stored_jobs.unknown(choice.job)

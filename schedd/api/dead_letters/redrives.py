@@ -25,8 +25,15 @@ from schedd.api.jobs import stored_jobs
 from schedd.api.services import Caller, Services, compact
 from schedd.core.cluster.partition import shard_of
 from schedd.core.ids import JobId, RedriveId
-from schedd.core.runs.records import Conflict
-from schedd.core.runs.redrive import LEAST_RATE, MOST_RATE, USUAL_RATE, Choice, RedriveRecord, Wish
+from schedd.core.runs.records import StoreConflict
+from schedd.core.runs.redrive import (
+    LEAST_RATE,
+    MOST_RATE,
+    USUAL_RATE,
+    LetterFilter,
+    RedriveRecord,
+    RedriveRequest,
+)
 from schedproto.v1 import run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
@@ -48,7 +55,9 @@ async def redrive_dead_letters(
             await check_job(services, choice)
         return wire.RedriveDeadLettersResponse(total=planned)
     redrive_id = RedriveId(uuid4())
-    wish = Wish(redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor)
+    wish = RedriveRequest(
+        redrive_id, shard_of(JobId(redrive_id)), choice, rate, payload, caller.actor
+    )
     what = told(choice) | {"rate": rate, "payload": payload is not None, "note": request.note}
     entry = caller.audit("redrive", f"redrive/{redrive_id}", request.request_id)
     made = await services.dead_letters.create(
@@ -59,9 +68,9 @@ async def redrive_dead_letters(
         entry,
         partial(counted, what, "total"),
     )
-    if isinstance(made, Conflict) and made.what == "letters":
+    if isinstance(made, StoreConflict) and made.what == "letters":
         raise more_than_told(choice)
-    if isinstance(made, Conflict):
+    if isinstance(made, StoreConflict):
         raise stored_jobs.taken(made, name="redrive", key=request.idempotency_key)
     if made is None:
         await check_job(services, choice)
@@ -137,7 +146,7 @@ async def _switched(
     return _answer(request.redrive_id, done)
 
 
-def _of(choice: Choice) -> str:
+def _of(choice: LetterFilter) -> str:
     """In words, after what is chosen."""
     one = choice.group or choice
     whose = "submitted runs" if choice.group and choice.group.submitted else "job"

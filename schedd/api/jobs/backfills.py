@@ -29,9 +29,15 @@ from schedd.core.jobs.definition import Definition, Priority
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from schedd.core.runs.reasons import told
-from schedd.core.runs.records import Conflict
+from schedd.core.runs.records import StoreConflict
 from schedd.core.schedule.cron import ScheduleError
-from schedd.core.timers.backfill import MOST_INSTANTS, MOST_PARALLEL, TOGETHER, Rerun, Wish
+from schedd.core.timers.backfill import (
+    MOST_INSTANTS,
+    MOST_PARALLEL,
+    TOGETHER,
+    BackfillRequest,
+    Rerun,
+)
 from schedd.core.timers.backfill_records import BackfillRecord
 from schedd.runtime import job_codec
 from schedproto.v1 import job_service_pb2
@@ -52,7 +58,7 @@ async def backfill_job(
     definition = stored_jobs.definition(stored)
     first, last = _range(request, now)
     _check_parallel(request, definition)
-    wish = Wish(
+    wish = BackfillRequest(
         BackfillId(uuid4()),
         first,
         last,
@@ -78,7 +84,7 @@ async def backfill_job(
         stored_jobs.idempotency(stored.namespace, request.idempotency_key, "BackfillJob", request),
         caller.changed("backfill", object_, {}, what, request.request_id),
     )
-    if isinstance(made, Conflict):
+    if isinstance(made, StoreConflict):
         if made.what == "key":
             raise stored_jobs.taken(made, name=stored.name, key=request.idempotency_key)
         raise stored_jobs.edited_meanwhile(stored.name)

@@ -14,12 +14,12 @@ from schedd.api.definitions import chains, exclusions, notifications, validation
 from schedd.api.jobs import stored_jobs, worker_warnings
 from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId
-from schedd.core.runs.records import ChainRefused, Conflict, Create, JobRecord
+from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2, job_pb2
 from schedproto.v1 import job_service_pb2 as wire
 
-Answer: TypeAlias = JobRecord | Conflict | ChainRefused | Unavailable
+Answer: TypeAlias = JobRecord | StoreConflict | ChainRefused | Unavailable
 
 NAMES: Final = frozenset({"job_id", "namespace", "name", "generation", "etag", "warnings"})
 """What an answer has of a job that holds too many of them."""
@@ -105,7 +105,7 @@ async def _judged(
     )
     if request.validate_only:
         if await services.store.get_job(namespace, job.name):
-            raise stored_jobs.taken(Conflict("name"), name=job.name, key="")
+            raise stored_jobs.taken(StoreConflict("name"), name=job.name, key="")
         return await worker_warnings.answer(services, record)
     audit = caller.audit("create", f"job/{namespace}/{job.name}", request.request_id)
     return Create(
@@ -122,10 +122,10 @@ def _made(request: wire.CreateJobRequest, stored: Answer) -> JobRecord:
         raise stored
     if isinstance(stored, ChainRefused):
         raise chains.refusal(stored, job.name)
-    if isinstance(stored, Conflict) and stored.what == "calendar":
+    if isinstance(stored, StoreConflict) and stored.what == "calendar":
         raise exclusions.changed_meanwhile(job.name)
-    if isinstance(stored, Conflict) and stored.what == "pool":
+    if isinstance(stored, StoreConflict) and stored.what == "pool":
         raise pools.missing(job.pool)
-    if isinstance(stored, Conflict):
+    if isinstance(stored, StoreConflict):
         raise stored_jobs.taken(stored, name=job.name, key=request.idempotency_key)
     return stored

@@ -41,7 +41,7 @@ _FAR: Final = timedelta(days=800)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExplainRequest:
     """The question with all that was read for it, but the row."""
 
     services: Services
@@ -76,7 +76,7 @@ async def explain_instant(
             f"the job's schedule can't be read: {error}", reason="INVALID_JOB", remedy="mend it"
         ) from error
     is_instant = await compute(caller, partial(schedule.whole.contains, at))
-    asked = Asked(services, caller, record, schedule, at, services.clock.now(), is_instant)
+    asked = ExplainRequest(services, caller, record, schedule, at, services.clock.now(), is_instant)
     row = await services.store.accounted(record.definition.job_id, at)
     told, made = await backfilled(services, record.definition.job_id, at)
     runs = [views.run_message(one) for one in made]
@@ -90,7 +90,7 @@ async def explain_instant(
     )
 
 
-def _speaks_of(asked: Asked, row: RunRecord) -> bool:
+def _speaks_of(asked: ExplainRequest, row: RunRecord) -> bool:
     """A row of one instant does; one of many also holds moments that never were instants."""
     if row.run.key.scheduled_at == asked.at or asked.is_instant:
         return True
@@ -100,7 +100,7 @@ def _speaks_of(asked: Asked, row: RunRecord) -> bool:
 # -- What a row says --
 
 
-async def _ran(_: Asked, row: RunRecord) -> str:
+async def _ran(_: ExplainRequest, row: RunRecord) -> str:
     run, late = row.run, row.lateness
     if row.first_started_at is None or late is None:
         why = ENDS.get(row.reason or "", "")
@@ -117,13 +117,13 @@ async def _ran(_: Asked, row: RunRecord) -> str:
     return told + (f" ({row.reason})." if row.reason else ".")
 
 
-async def _runs(asked: Asked, row: RunRecord) -> str:
+async def _runs(asked: ExplainRequest, row: RunRecord) -> str:
     if row.first_started_at is not None:
         return await _ran(asked, row)
     return f"It was handed out to {row.run.worker}, which hasn't told of its start yet."
 
 
-async def _waits(asked: Asked, row: RunRecord) -> str:
+async def _waits(asked: ExplainRequest, row: RunRecord) -> str:
     run = row.run
     if row.first_started_at is not None:
         return f"It ran and will be tried again: {run.state} after attempt {run.attempt}."
@@ -136,7 +136,7 @@ async def _waits(asked: Asked, row: RunRecord) -> str:
     return f"{told} Caught up with, {waits_late(asked.services, definition)}."
 
 
-async def _skipped(asked: Asked, row: RunRecord) -> str:
+async def _skipped(asked: ExplainRequest, row: RunRecord) -> str:
     if row.reason == Reason.PAUSED and not row.excluded_by:  # of a version that didn't write it
         return f"It was skipped: {await _who_paused(asked)}."
     if row.reason in {Reason.PAUSED, Reason.CALENDAR} and row.excluded_by:
@@ -144,7 +144,7 @@ async def _skipped(asked: Asked, row: RunRecord) -> str:
     return _never_ran("skipped", row)
 
 
-async def _missed(asked: Asked, row: RunRecord) -> str:
+async def _missed(asked: ExplainRequest, row: RunRecord) -> str:
     told = _never_ran("missed", row)
     if row.reason == Reason.WINDOW:
         window = stored_jobs.definition(asked.record.definition).catch_up.window
@@ -154,7 +154,7 @@ async def _missed(asked: Asked, row: RunRecord) -> str:
     return told
 
 
-async def _coalesced(asked: Asked, row: RunRecord) -> str:
+async def _coalesced(asked: ExplainRequest, row: RunRecord) -> str:
     until = row.scheduled_until or row.run.key.scheduled_at
     into = await asked.services.store.taken_by(asked.record.definition.job_id, until)
     if into is None:
@@ -173,7 +173,7 @@ def _never_ran(what: str, row: RunRecord) -> str:
     return f"It was {what} ({row.reason}): {why}{by}."
 
 
-_STORIES: Final[dict[State, Callable[[Asked, RunRecord], Awaitable[str]]]] = {
+_STORIES: Final[dict[State, Callable[[ExplainRequest, RunRecord], Awaitable[str]]]] = {
     State.PENDING: _waits,
     State.RETRYING: _waits,
     State.RUNNING: _runs,
@@ -184,7 +184,7 @@ _STORIES: Final[dict[State, Callable[[Asked, RunRecord], Awaitable[str]]]] = {
 """By the row's state; every other one has run, or never will."""
 
 
-async def _who_paused(asked: Asked) -> str:
+async def _who_paused(asked: ExplainRequest) -> str:
     """Who paused the job, or the cluster, when, and with what note; from what was written down."""
     stored, since = asked.record.definition, asked.record.paused_at
     once = stored_jobs.definition(stored).delivery is Delivery.AT_MOST_ONCE
@@ -209,7 +209,7 @@ def _pause(by: str, since: datetime | None, note: str) -> str:
 # -- What is said where there is no row --
 
 
-async def _without_row(asked: Asked) -> str:
+async def _without_row(asked: ExplainRequest) -> str:
     record, at = asked.record, asked.at
     job = f"Read from the row of job {record.definition.job_id}."
     if at < record.created_at:
@@ -252,7 +252,7 @@ async def _without_row(asked: Asked) -> str:
     )
 
 
-def _not_kept(asked: Asked) -> str:
+def _not_kept(asked: ExplainRequest) -> str:
     own = asked.record.definition.retention
     kept = asked.services.retention.runs if own is None else own
     if asked.now - asked.at < kept:
@@ -260,7 +260,7 @@ def _not_kept(asked: Asked) -> str:
     return f" What is that old isn't kept: runs are deleted {render(kept)} after their end."
 
 
-def _no_instant(asked: Asked) -> str:
+def _no_instant(asked: ExplainRequest) -> str:
     bounds, at = asked.schedule.bounds, asked.at
     told = f"{_told(at)} is not an instant of this schedule"
     if bounds.start is not None and at < bounds.start:
@@ -277,7 +277,7 @@ def _no_instant(asked: Asked) -> str:
     return told
 
 
-def _excluded(asked: Asked, excluded_by: str) -> str:
+def _excluded(asked: ExplainRequest, excluded_by: str) -> str:
     """Of an excluded instant that is still to come, or that its timer stands at or before."""
     record = asked.record
     if asked.at > asked.now:
@@ -290,7 +290,7 @@ def _excluded(asked: Asked, excluded_by: str) -> str:
     return f"{told} It is accounted for {_told(record.due_at)}, with the others of its day."
 
 
-def _counted_out(asked: Asked) -> str:
+def _counted_out(asked: ExplainRequest) -> str:
     """Of an instant to come: that the schedule will have made its `max_runs` by then."""
     record = asked.record
     most = stored_jobs.definition(record.definition).max_runs
@@ -305,7 +305,7 @@ def _counted_out(asked: Asked) -> str:
     )
 
 
-async def _made_before_pause(asked: Asked, row: RunRecord) -> str | None:
+async def _made_before_pause(asked: ExplainRequest, row: RunRecord) -> str | None:
     """Of an instant of the pause that lasts, whose run was made ahead of both."""
     record, present = asked.record, await asked.services.pauses.present()
     if not asked.is_instant or row.trigger is not Trigger.SCHEDULE:
@@ -318,7 +318,7 @@ async def _made_before_pause(asked: Asked, row: RunRecord) -> str | None:
     return None
 
 
-async def _unaccounted(asked: Asked) -> str:
+async def _unaccounted(asked: ExplainRequest) -> str:
     """Its timer still stands at, or before, this instant."""
     record = asked.record
     present = await asked.services.pauses.present()

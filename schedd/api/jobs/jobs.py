@@ -16,7 +16,7 @@ from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains, exclusions, notifications, validation
 from schedd.api.field_bounds import MOST_COMING
 from schedd.api.jobs import job_filter, quiesce, stored_jobs, timer_edit, worker_warnings
-from schedd.api.jobs.missed_on_edit import LeftOut
+from schedd.api.jobs.missed_on_edit import MissedOnEdit
 from schedd.api.jobs.update_masks import masked
 from schedd.api.services import Caller, Services, compact
 from schedd.api.unbuilt import refuse_unbuilt
@@ -28,9 +28,9 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import NewRun
 from schedd.core.runs.records import (
     ChainRefused,
-    Conflict,
     JobRecord,
     PinnedCalendar,
+    StoreConflict,
     StoredDefinition,
 )
 from schedd.core.schedule.compiled_schedule import Occurrence
@@ -141,7 +141,7 @@ async def update_job(
     missed = (
         None
         if timer.reset is None
-        else LeftOut(
+        else MissedOnEdit(
             partial(
                 timer_edit.never_fired,
                 now=now,
@@ -213,15 +213,17 @@ async def _edited_spec(
     return spec, calendars
 
 
-def _written(result: JobRecord | Conflict | ChainRefused | None, name: str, pool: str) -> JobRecord:
+def _written(
+    result: JobRecord | StoreConflict | ChainRefused | None, name: str, pool: str
+) -> JobRecord:
     """The job as it is after an edit that wasn't refused."""
     if isinstance(result, ChainRefused):
         raise chains.refusal(result, name)
-    if isinstance(result, Conflict) and result.what == "calendar":
+    if isinstance(result, StoreConflict) and result.what == "calendar":
         raise exclusions.changed_meanwhile(name)
-    if isinstance(result, Conflict) and result.what == "pool":
+    if isinstance(result, StoreConflict) and result.what == "pool":
         raise pools.missing(pool)
-    if isinstance(result, Conflict):
+    if isinstance(result, StoreConflict):
         raise stored_jobs.edited_meanwhile(name)
     if result is None:
         raise stored_jobs.unknown(name)
@@ -240,12 +242,12 @@ async def delete_job(
     if request.note:
         audit = replace(audit, after=compact({"note": request.note}))
     async with quiesce.kept(services, stored.name):
-        missed = LeftOut(partial(_never_fired, caller.actor), services.emit)
+        missed = MissedOnEdit(partial(_never_fired, caller.actor), services.emit)
         seen = stored.generation if request.etag else None
         deleted = await services.store.delete_job(
             stored.job_id, audit, missed, audit_diff.definition, seen
         )
-        if isinstance(deleted, Conflict):
+        if isinstance(deleted, StoreConflict):
             raise stored_jobs.edited_meanwhile(stored.name)
         if isinstance(deleted, ChainRefused):
             raise chains.refusal(deleted, stored.name)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Generic, ParamSpec
 
 from schedd.api.budgeted_calls import too_expensive
-from schedd.core.events import Emit, Missed
+from schedd.core.events import Emit, RunsMissed
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import NewRun
 from schedd.core.schedule.work_budget import OF_CALL, TooMuchWork, limited
@@ -18,7 +18,7 @@ from schedd.core.schedule.work_budget import OF_CALL, TooMuchWork, limited
 P = ParamSpec("P")
 
 
-class LeftOut(Generic[P]):
+class MissedOnEdit(Generic[P]):
     """Stands in for the function that says which row accounts for it."""
 
     def __init__(self, row_of: Callable[P, NewRun | None], emit: Emit) -> None:
@@ -39,4 +39,4 @@ class LeftOut(Generic[P]):
         """It is: tell how many instants are MISSED by it."""
         row = self._row
         if row is not None and row.state is State.MISSED and row.reason is not None:
-            self._emit(Missed(row.reason, row.count))
+            self._emit(RunsMissed(row.reason, row.count))

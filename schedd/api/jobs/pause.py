@@ -12,7 +12,7 @@ from schedd.api.errors import InvalidArgument, Violation
 from schedd.api.jobs import quiesce, stored_jobs, timer_edit
 from schedd.api.services import Caller, Services, compact
 from schedd.api.unbuilt import refuse_unbuilt
-from schedd.core.runs.records import Conflict, JobRecord
+from schedd.core.runs.records import JobRecord, StoreConflict
 from schedd.runtime import job_codec
 from schedproto.v1 import job_pb2, job_service_pb2
 
@@ -48,7 +48,7 @@ async def pause_job(
             stored.generation if request.etag else None,
             _stood,
         )
-        if isinstance(paused, Conflict):
+        if isinstance(paused, StoreConflict):
             raise stored_jobs.edited_meanwhile(stored.name)
         if paused is None:
             raise stored_jobs.unknown(request.job)
@@ -77,7 +77,7 @@ async def resume_job(
             stored.generation,
             _stood,
         )
-        if not isinstance(resumed, Conflict):
+        if not isinstance(resumed, StoreConflict):
             break  # else it was edited meanwhile, and the timer was reckoned from what it was
     else:
         raise stored_jobs.edited_meanwhile(request.job)

@@ -25,10 +25,10 @@ from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import AuditEntry
 from schedd.core.runs.records import (
-    Conflict,
     Idempotency,
     JobRecord,
     PinnedCalendar,
+    StoreConflict,
     StoredDefinition,
 )
 from schedd.core.schedule.compiled_schedule import CompiledSchedule
@@ -175,7 +175,7 @@ def edited_meanwhile(name: str) -> Aborted:
     )
 
 
-def taken(conflict: Conflict, *, name: str, key: str) -> AlreadyExists:
+def taken(conflict: StoreConflict, *, name: str, key: str) -> AlreadyExists:
     """The refusal for a name or an idempotency key that stands for something else."""
     if conflict.what == "key":
         return AlreadyExists(

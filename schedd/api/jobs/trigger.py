@@ -12,7 +12,7 @@ from schedd.api.unbuilt import refuse_unbuilt
 from schedd.core.ids import RunId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import NewRun, RunKey, Trigger
-from schedd.core.runs.records import Conflict
+from schedd.core.runs.records import StoreConflict
 from schedd.runtime import job_codec
 from schedproto.v1 import job_service_pb2, run_pb2
 
@@ -39,9 +39,9 @@ async def trigger_job(
         replace(audit, run_id=run.key.run_id),
         job_codec.overlap_of(request.overlap),
     )
-    if isinstance(inserted, Conflict) and inserted.what == "pool":
+    if isinstance(inserted, StoreConflict) and inserted.what == "pool":
         raise pools.deleted(f"pool {definition.pool.partition('/')[2]}")
-    if isinstance(inserted, Conflict):
+    if isinstance(inserted, StoreConflict):
         raise stored_jobs.taken(inserted, name=request.job, key=request.idempotency_key)
     if inserted is None:
         raise stored_jobs.unknown(request.job)

@@ -16,7 +16,7 @@ from schedd.api.runs import broadcasts, runs
 from schedd.api.services import Caller, Services
 from schedd.core.ids import redriven_run_id
 from schedd.core.runs.lifecycle import LIVE, State
-from schedd.core.runs.records import Conflict
+from schedd.core.runs.records import StoreConflict
 from schedd.core.runs.redrive import again, line_of
 from schedd.core.runs.run_records import RunRecord
 from schedd.runtime.job_codec import stored_definition
@@ -47,18 +47,18 @@ async def retry_run(
         caller.changed("retry", f"run/{run_id}", runs.stood(found), told, request.request_id),
         run_id=run_id,
     )
-    made: RunRecord | Conflict | None = None
+    made: RunRecord | StoreConflict | None = None
     for _ in range(TRIES):
         stored = await services.store.definition(found.run.job_id)
         if stored is None or stored.deleted:
             raise _deleted(found)
         line = line_of(stored_definition(stored))
         made = await services.dead_letters.once_more(run_id, payload, line, caller.actor, entry)
-        if not isinstance(made, Conflict) or made.what != "etag":
+        if not isinstance(made, StoreConflict) or made.what != "etag":
             break
     if made is None:
         raise _deleted(found)
-    if isinstance(made, Conflict):
+    if isinstance(made, StoreConflict):
         raise _refused(found, made)
     services.nudges.runs_made([made.run])
     return views.run_message(made)
@@ -87,7 +87,7 @@ def _deleted(found: RunRecord) -> FailedPrecondition:
     )
 
 
-def _refused(found: RunRecord, why: Conflict) -> CallError:
+def _refused(found: RunRecord, why: StoreConflict) -> CallError:
     if why.what == "line":
         return _crowded(found)
     if why.what == "pool":

@@ -41,7 +41,7 @@ L = TypeVar("L")
 M = TypeVar("M", bound=Message)
 
 
-class Looks:
+class ObjectSnapshots:
     """Those at what is watched, shared by who watches the same."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from schedd.api.errors import TooMany
+from schedd.api.errors import LimitReached
 
 MOST_OF_ONE_HOST: Final = 256
 MOST: Final = 2_048
@@ -32,7 +32,7 @@ class Places:
         """
         host = peer.rpartition(":")[0] or peer
         if self._taken[host] >= self._most_of_one or self._taken.total() >= self._most:
-            raise TooMany(
+            raise LimitReached(
                 f"this host has {self._taken[host]:,} streams open here, all hosts"
                 f" {self._taken.total():,}: at most {self._most_of_one:,} and {self._most:,}",
                 reason="TOO_MANY_STREAMS",

@@ -17,14 +17,14 @@ from schedd.api.services import Caller, Services
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun, NewRun, RunKey
-from schedd.core.runs.records import Conflict, Submit
+from schedd.core.runs.records import StoreConflict, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.runtime import job_codec
 from schedkit.errors import Unavailable
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
-Answer: TypeAlias = RunRecord | Conflict | Unavailable | None
+Answer: TypeAlias = RunRecord | StoreConflict | Unavailable | None
 
 
 async def submit_run(
@@ -105,9 +105,9 @@ def _made(request: wire.SubmitRunRequest, stored: Answer) -> RunRecord:
     """The run that there is now. Raises what stands against it."""
     if isinstance(stored, Unavailable):
         raise stored
-    if isinstance(stored, Conflict) and stored.what == "pool":
+    if isinstance(stored, StoreConflict) and stored.what == "pool":
         raise pools.missing(request.spec.pool)
-    if isinstance(stored, Conflict):
+    if isinstance(stored, StoreConflict):
         raise taken(stored, name=request.name, key=request.idempotency_key)
     if stored is None:
         raise FailedPrecondition(

@@ -21,12 +21,12 @@ from schedd.core.dispatch.placement import able, asked_of_worker
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.overlap import BUFFERS
-from schedd.core.runs.records import StoredDefinition, Wait
+from schedd.core.runs.records import StoredDefinition, WaitingRuns
 from schedd.runtime import job_codec
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class WaitSummary:
     """`in_vain`: at least so many runs that no worker that takes work can do, of these `jobs`, and
     of others `elsewhere`. `since`: from when the first of all others has waited.
     """
@@ -37,16 +37,16 @@ class Waits:
     elsewhere: bool = False
     since: datetime | None = None
 
-    def told_in(self, namespace: str) -> Waits:
+    def told_in(self, namespace: str) -> WaitSummary:
         """As whoever may look into this namespace alone is told: without others' names."""
         here = tuple(job for job in self.jobs if job[0] == namespace)
         return replace(self, jobs=here, elsewhere=len(here) < len(self.jobs))
 
 
-NO_WAITS: Final = Waits()
+NO_WAITS: Final = WaitSummary()
 
 
-async def waits(services: Services) -> Waits:
+async def waits(services: Services) -> WaitSummary:
     """What waits now. Raises Unavailable."""
     found = await services.store.waits()
     if not found:
@@ -62,12 +62,12 @@ async def waits(services: Services) -> Waits:
 
 
 def judged(
-    found: Sequence[Wait], stored: Iterable[StoredDefinition], takers: Sequence[Incarnation]
-) -> Waits:
+    found: Sequence[WaitingRuns], stored: Iterable[StoredDefinition], takers: Sequence[Incarnation]
+) -> WaitSummary:
     """Which of these nobody of the `takers` can do. Pure."""
     known = {one.job_id: one for one in stored}
     read = {job: job_codec.stored_definition(one) for job, one in known.items()}
-    vain, since = list[Wait](), list[datetime]()
+    vain, since = list[WaitingRuns](), list[datetime]()
     for wait in found:
         if (definition := read.get(wait.job_id)) is None:
             continue  # forgotten meanwhile
@@ -76,10 +76,12 @@ def judged(
         elif definition.overlap not in BUFFERS:
             since.append(wait.since)
     names = dict.fromkeys(_name(known[wait.job_id]) for wait in vain)
-    return Waits(sum(wait.runs for wait in vain), tuple(names), since=min(since, default=None))
+    return WaitSummary(
+        sum(wait.runs for wait in vain), tuple(names), since=min(since, default=None)
+    )
 
 
-def doable(wait: Wait, definition: Definition, takers: Sequence[Incarnation]) -> bool:
+def doable(wait: WaitingRuns, definition: Definition, takers: Sequence[Incarnation]) -> bool:
     """Whether one of the takers can do it. Pure."""
     need = replace(asked_of_worker(definition), worker=wait.target)
     return any(able(worker, need) for worker in takers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedd.core.cluster.database_stats import LOOK_EVERY, Watch
+from schedd.core.cluster.database_stats import LOOK_EVERY, StatsWatch
 from schedd.core.events import DatabaseSeen, Emit
 from schedd.ports import SurveyStore
 from schedkit.tasks import Loop
@@ -10,7 +10,7 @@ from schedkit.tasks import Loop
 
 def vitals(store: SurveyStore, emit: Emit) -> Loop:
     """The loop of one term that looks, and tells what it saw."""
-    watch = Watch()
+    watch = StatsWatch()
 
     async def look() -> None:
         emit(DatabaseSeen(watch.saw(await store.look())))

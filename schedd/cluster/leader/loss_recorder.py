@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Final
 
 from schedd.cluster.worker_leases import WorkerLeases
-from schedd.core.cluster.cluster_events import ClusterEvent, Kind
+from schedd.core.cluster.cluster_events import ClusterEvent, EventKind
 from schedd.core.events import ClusterWatched, Emit
 from schedd.core.ids import IncarnationId
 from schedd.ports import MembershipStore, WorkerStore
@@ -28,7 +28,7 @@ MOST_AT_ONCE: Final = 1_000
 """Incarnations in one transaction: older versions may have left very many."""
 WATCH_EVERY: Final = 15.0
 """Seconds between two readings for metrics."""
-BAD: Final = frozenset({Kind.MEMBER_LOST, Kind.WORKER_LOST, Kind.WORKER_RESTARTED})
+BAD: Final = frozenset({EventKind.MEMBER_LOST, EventKind.WORKER_LOST, EventKind.WORKER_RESTARTED})
 
 
 class LossRecorder:
@@ -50,7 +50,7 @@ class LossRecorder:
         rows = await self._workers.registered()
         standing = await self._leases.standing([one.id for one in rows])
         for part in _parts(standing.gone):
-            await self._workers.lose(part, Kind.WORKER_LOST)
+            await self._workers.lose(part, EventKind.WORKER_LOST)
         unseen = {one.id for one in rows if not one.seen} & standing.live & self._live
         for part in _parts(unseen):
             await self._workers.note_seen(part)
@@ -79,7 +79,7 @@ def _parts(ids: Collection[IncarnationId]) -> Iterator[list[IncarnationId]]:
 
 def _log(event: ClusterEvent) -> None:
     kind, _, name = event.object.partition("/")
-    extra: dict[str, object] = {} if event.kind == Kind.LEADER_CHANGED else {kind: name}
+    extra: dict[str, object] = {} if event.kind == EventKind.LEADER_CHANGED else {kind: name}
     extra |= {"reason": event.reason} if event.reason else {}
     extra |= {"detail": event.detail} if event.detail else {}
     level = logging.WARNING if event.kind in BAD else logging.INFO

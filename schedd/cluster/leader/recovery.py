@@ -28,8 +28,8 @@ from datetime import UTC, datetime
 
 from schedd.cluster.leader.term import Leadership, TermOver
 from schedd.core.cluster.coordination import Get, Put
-from schedd.core.cluster.data_loss_check import EVERY, KEY, Gap, Mark, decode, encode, gap
-from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.data_loss_check import EVERY, KEY, DataLoss, Mark, decode, encode, gap
+from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.ids import JobId, Term
 from schedd.core.jobs.definition import Delivery
 from schedd.core.runs.lifecycle import Reason
@@ -105,7 +105,7 @@ class Recovery:
         [entry] = read.read
         try:
             return None if entry is None else decode(entry.value)
-        except Unreadable as error:
+        except InvalidValue as error:
             log.warning("the mark in etcd can't be read, so nothing is compared with it: %s", error)
             return None
 
@@ -124,7 +124,7 @@ class Recovery:
         if not await self._store.tell(leadership.term, entry):
             raise TermOver("the term was raised by another leader")
 
-    async def _go_on(self, term: Term, lost: Gap) -> None:
+    async def _go_on(self, term: Term, lost: DataLoss) -> None:
         what = f"the database lost {_told(lost)}: calls acknowledged in them are un-acknowledged"
         log.warning("%s, and runs of them may run again", what)
         entry = AuditEntry(
@@ -144,7 +144,7 @@ class Recovery:
 
 
 async def recover(
-    store: RecoveryStore, term: Term | None, until: datetime | None, lost: Gap | None = None
+    store: RecoveryStore, term: Term | None, until: datetime | None, lost: DataLoss | None = None
 ) -> Pause:
     """Hold a database that went back until a person resumes it. `until`: when the lost one may have
     gone on; None: until now. `lost`: what is known of it.
@@ -227,7 +227,7 @@ def _note(began: datetime, until: datetime, present: Pause | None) -> str:
     )
 
 
-def _told(lost: Gap) -> str:
+def _told(lost: DataLoss) -> str:
     if lost.seconds is None:
         return f"what it had until {_iso(lost.until)}, since a time that isn't known"
     place = ", and it is another server's" if lost.moved else ""

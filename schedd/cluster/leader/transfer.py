@@ -38,7 +38,7 @@ PATIENCE: Final = 1.0
 Until = Callable[[Callable[[ClusterView], bool]], Awaitable[ClusterView]]
 
 
-class Succession:
+class LeadershipTransfers:
     """The port `schedd.ports.Succession` of one member. `lease`: its own, while it has one."""
 
     def __init__(

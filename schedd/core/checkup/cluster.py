@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from schedd.core.checkup.facts import Facts
-from schedd.core.checkup.finding import Check, Finding
+from schedd.core.checkup.finding import CheckSubject, Finding
 from schedd.core.cluster.etcd_values import named
 from schedd.core.cluster.shard_assignment import assign
 from schedd.core.ids import SHARDS
@@ -24,7 +24,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
     if facts.rows:
         yield _owned(facts)
         yield _balanced(facts)
-    check = Check(AREA, "keys")
+    check = CheckSubject(AREA, "keys")
     if facts.view.unreadable:
         yield check.warn(
             f"unreadable: {named(facts.view.unreadable)}",
@@ -36,7 +36,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
 
 
 def _alone(facts: Facts) -> Finding:
-    check = Check(AREA, "database")
+    check = CheckSubject(AREA, "database")
     if not facts.foreign:
         return check.ok("no member of another etcd prefix uses it")
     return check.bad(
@@ -49,7 +49,7 @@ def _alone(facts: Facts) -> Finding:
 def _old(facts: Facts) -> Finding:
     leader = facts.view.member(facts.view.leader)
     last = f"; last seen: {leader.name} leads in term {facts.view.term}" if leader else ""
-    return Check(AREA, "view").bad(
+    return CheckSubject(AREA, "view").bad(
         f"leader, shards, balance and keys aren't known{last}",
         "the lease of the member that was asked isn't trusted: it sees the cluster as it was",
         "see to its way to etcd, or ask another member (--endpoints)",
@@ -57,7 +57,7 @@ def _old(facts: Facts) -> Finding:
 
 
 def _leader(facts: Facts) -> Finding:
-    check = Check(AREA, "leader")
+    check = CheckSubject(AREA, "leader")
     leader = facts.view.member(facts.view.leader)
     if leader is None:
         return check.bad(
@@ -69,7 +69,7 @@ def _leader(facts: Facts) -> Finding:
 
 
 def _owned(facts: Facts) -> Finding:
-    check = Check(AREA, "shards")
+    check = CheckSubject(AREA, "shards")
     live = {member.tenure for member in facts.view.members}
     orphans = [row.id for row in facts.rows if row.owner not in live]
     if orphans:
@@ -82,7 +82,7 @@ def _owned(facts: Facts) -> Finding:
 
 
 def _balanced(facts: Facts) -> Finding:
-    check = Check(AREA, "balance")
+    check = CheckSubject(AREA, "balance")
     wanted = assign(facts.view.members)
     moving = [row.id for row in facts.rows if row.owner != wanted.get(row.id)]
     if moving:
@@ -95,7 +95,7 @@ def _balanced(facts: Facts) -> Finding:
 
 
 def _paused(facts: Facts) -> Finding:
-    check = Check(AREA, "pause")
+    check = CheckSubject(AREA, "pause")
     if facts.pause is None:
         return check.ok("it isn't paused")
     if facts.pause.recovering:

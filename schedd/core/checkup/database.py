@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from schedd.core.checkup.facts import DatabaseFacts, Facts
-from schedd.core.checkup.finding import Check, Finding
+from schedd.core.checkup.finding import CheckSubject, Finding
 
 AREA: Final = "postgres"
 MIB: Final = 1024 * 1024
@@ -19,7 +19,7 @@ WRAPAROUND: Final = 1_000_000_000
 def examine(facts: Facts) -> Iterator[Finding]:
     """All of it, or that it doesn't answer."""
     found = facts.database
-    answers = Check(AREA, "answers")
+    answers = CheckSubject(AREA, "answers")
     if isinstance(found, str):
         yield answers.bad(
             found,
@@ -47,7 +47,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
 
 
 def _version(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "version")
+    check = CheckSubject(AREA, "version")
     told = f"{found.version // 10000}.{found.version % 10000}"
     if found.version < OLDEST:
         return check.bad(told, "statements here need 14 or newer", "upgrade PostgreSQL")
@@ -55,7 +55,7 @@ def _version(found: DatabaseFacts) -> Finding:
 
 
 def _schema(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "schema")
+    check = CheckSubject(AREA, "schema")
     if found.schema == found.wanted_schema:
         return check.ok(f"revision {found.schema}")
     told = f"revision {found.schema}, this member wants {found.wanted_schema}"
@@ -73,7 +73,7 @@ def _schema(found: DatabaseFacts) -> Finding:
 
 
 def _encoding(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "encoding")
+    check = CheckSubject(AREA, "encoding")
     encoding = found.settings.get("server_encoding", ENCODING)
     if encoding == ENCODING:
         return check.ok(encoding)
@@ -85,7 +85,7 @@ def _encoding(found: DatabaseFacts) -> Finding:
 
 
 def _search_path(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "search path")
+    check = CheckSubject(AREA, "search path")
     path = found.settings.get("search_path", "")
     if len(found.schemas) > 1:
         return check.bad(
@@ -103,7 +103,7 @@ def _search_path(found: DatabaseFacts) -> Finding:
 
 
 def _role(found: DatabaseFacts, facts: Facts) -> Finding:
-    check = Check(AREA, "timeline")
+    check = CheckSubject(AREA, "timeline")
     if found.in_recovery:
         return check.bad(
             "this member is connected to a standby",
@@ -127,7 +127,7 @@ def _role(found: DatabaseFacts, facts: Facts) -> Finding:
 
 
 def _privileges(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "privileges")
+    check = CheckSubject(AREA, "privileges")
     if not found.lacks:
         return check.ok("the role can use all tables, and make partitions of them")
     why, _, statements = found.lacks.partition("\n")
@@ -139,7 +139,7 @@ def _privileges(found: DatabaseFacts) -> Finding:
 
 
 def _sessions(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "sessions")
+    check = CheckSubject(AREA, "sessions")
     if found.ends_sessions:
         return check.ok("the role can end its own sessions")
     return check.warn(
@@ -150,7 +150,7 @@ def _sessions(found: DatabaseFacts) -> Finding:
 
 
 def _timeouts(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "timeouts")
+    check = CheckSubject(AREA, "timeouts")
     unset = [name for name in TIMEOUTS if found.settings.get(name, "0") in {"0", ""}]
     if not unset:
         return check.ok(", ".join(f"{name} {found.settings[name]}" for name in TIMEOUTS))
@@ -162,7 +162,7 @@ def _timeouts(found: DatabaseFacts) -> Finding:
 
 
 def _durable(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "durability")
+    check = CheckSubject(AREA, "durability")
     off = [name for name in DURABLE if found.settings.get(name) == "off"]
     if off:
         return check.bad(
@@ -174,7 +174,7 @@ def _durable(found: DatabaseFacts) -> Finding:
 
 
 def _connections(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "connections")
+    check = CheckSubject(AREA, "connections")
     most = int(found.settings.get("max_connections", "100"))
     told = f"{found.connections} of {most}"
     if found.connections > 0.8 * most:
@@ -187,7 +187,7 @@ def _connections(found: DatabaseFacts) -> Finding:
 
 
 def _replicas(found: DatabaseFacts) -> Iterator[Finding]:
-    check = Check(AREA, "replication")
+    check = CheckSubject(AREA, "replication")
     if not found.replicas:
         yield check.ok("no standby is attached")
     elif all(one.sync == "async" for one in found.replicas):
@@ -200,13 +200,13 @@ def _replicas(found: DatabaseFacts) -> Iterator[Finding]:
         yield check.ok(f"{len(found.replicas)} standbys, synchronous")
     for one in found.replicas:
         if one.lag > 64 * MIB or one.state != "streaming":
-            yield Check(AREA, "replication", one.name).warn(
+            yield CheckSubject(AREA, "replication", one.name).warn(
                 f"{one.state}, {one.lag / MIB:.0f} MiB behind",
                 "it is of little use in a fail-over",
                 "see to its disk and network",
             )
     if found.idle_slots:
-        yield Check(AREA, "replication slots").warn(
+        yield CheckSubject(AREA, "replication slots").warn(
             f"nobody reads {', '.join(found.idle_slots)}",
             "each keeps WAL, and old rows, for ever: the disk fills",
             "SELECT pg_drop_replication_slot(…), if its reader won't come back",
@@ -214,7 +214,7 @@ def _replicas(found: DatabaseFacts) -> Iterator[Finding]:
 
 
 def _oldest(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "oldest transaction")
+    check = CheckSubject(AREA, "oldest transaction")
     told = f"{found.oldest_transaction:.0f} s, {found.held_back} transactions back"
     if found.oldest_transaction > 300 or found.held_back > 1_000_000:
         return check.warn(
@@ -226,7 +226,7 @@ def _oldest(found: DatabaseFacts) -> Finding:
 
 
 def _wal(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "WAL")
+    check = CheckSubject(AREA, "WAL")
     if found.wal is None:
         return check.ok("the daemons' role may not see it (pg_monitor may)")
     told = f"{found.wal / MIB:.0f} MiB"
@@ -236,7 +236,7 @@ def _wal(found: DatabaseFacts) -> Finding:
 
 
 def _bloat(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "dead rows")
+    check = CheckSubject(AREA, "dead rows")
     full = [one for one in found.tables if one.dead > max(10_000, one.live)]
     if full:
         told = ", ".join(f"{one.name}: {one.dead} beside {one.live}" for one in full)
@@ -249,7 +249,7 @@ def _bloat(found: DatabaseFacts) -> Finding:
 
 
 def _age(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "transaction ids")
+    check = CheckSubject(AREA, "transaction ids")
     if found.age > WRAPAROUND:
         return check.bad(
             f"{found.age:,} since the oldest row was frozen",
@@ -260,7 +260,7 @@ def _age(found: DatabaseFacts) -> Finding:
 
 
 def _days(found: DatabaseFacts) -> Finding:
-    check = Check(AREA, "partitions")
+    check = CheckSubject(AREA, "partitions")
     if found.missing_days:
         return check.warn(
             "today or tomorrow has no partition of its own",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from schedd.core.checkup.facts import EtcdEndpoint, Facts
-from schedd.core.checkup.finding import Check, Finding
+from schedd.core.checkup.finding import CheckSubject, Finding
 
 AREA: Final = "etcd"
 MIB: Final = 1024 * 1024
@@ -28,7 +28,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
     if not there:
         return
     yield _versions(there)
-    check = Check(AREA, "revisions")
+    check = CheckSubject(AREA, "revisions")
     if facts.etcd.went_back is None:
         yield check.ok("revisions have only grown")
     else:
@@ -40,7 +40,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
 
 
 def _answers(one: EtcdEndpoint, *, alone: bool) -> Finding:
-    check = Check(AREA, "answers", one.endpoint)
+    check = CheckSubject(AREA, "answers", one.endpoint)
     if one.away and alone:
         return check.bad(
             one.away,
@@ -64,7 +64,7 @@ def _answers(one: EtcdEndpoint, *, alone: bool) -> Finding:
 
 
 def _alarms(one: EtcdEndpoint) -> Finding:
-    check = Check(AREA, "alarms", one.endpoint)
+    check = CheckSubject(AREA, "alarms", one.endpoint)
     if not one.problems:
         return check.ok("none")
     told = ", ".join(one.problems)
@@ -76,7 +76,7 @@ def _alarms(one: EtcdEndpoint) -> Finding:
 
 
 def _size(one: EtcdEndpoint) -> Finding:
-    check = Check(AREA, "size", one.endpoint)
+    check = CheckSubject(AREA, "size", one.endpoint)
     told = f"{one.size / MIB:.1f} MiB, {one.in_use / MIB:.1f} in use"
     if one.size > 0.75 * QUOTA:
         return check.warn(
@@ -90,7 +90,7 @@ def _size(one: EtcdEndpoint) -> Finding:
 
 
 def _versions(there: list[EtcdEndpoint]) -> Finding:
-    check = Check(AREA, "versions")
+    check = CheckSubject(AREA, "versions")
     versions = sorted({one.version for one in there})
     told = ", ".join(versions)
     if any(CORRUPTING.match(version) for version in versions):

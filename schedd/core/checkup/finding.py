@@ -27,7 +27,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckSubject:
     """One check in an area, about a subject (a member, an endpoint, a table) or about all."""
 
     area: str

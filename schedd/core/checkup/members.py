@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from schedd.core.checkup.facts import Facts, FailedDependency, MemberFacts
-from schedd.core.checkup.finding import Check, Finding
+from schedd.core.checkup.finding import CheckSubject, Finding
 
 AREA: Final = "members"
 WALL: Final = timedelta(seconds=1)
@@ -40,7 +40,7 @@ ZONES: Final = (
 
 
 def _answers(one: MemberFacts) -> Finding:
-    check = Check(AREA, "answers", one.view.name)
+    check = CheckSubject(AREA, "answers", one.view.name)
     if one.away:
         return check.warn(
             one.away,
@@ -62,7 +62,7 @@ def _answers(one: MemberFacts) -> Finding:
 
 def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator[Finding]:
     for failed in failures:
-        yield Check(AREA, failed.dependency, member).bad(
+        yield CheckSubject(AREA, failed.dependency, member).bad(
             f"{failed.cause}, since {failed.since:%Y-%m-%dT%H:%M:%SZ}",
             "the member isn't ready: it can't fire, dispatch or accept results until then",
             failed.remedy,
@@ -70,7 +70,7 @@ def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator
 
 
 def _wall(one: MemberFacts) -> Finding:
-    check = Check("clocks", "wall clock", one.view.name)
+    check = CheckSubject("clocks", "wall clock", one.view.name)
     told = _signed(one.wall_offset)
     if abs(one.wall_offset) > WALL:
         return check.warn(
@@ -82,7 +82,7 @@ def _wall(one: MemberFacts) -> Finding:
 
 
 def _cluster_time(one: MemberFacts) -> Finding:
-    check = Check("clocks", "cluster time", one.view.name)
+    check = CheckSubject("clocks", "cluster time", one.view.name)
     told = _signed(one.cluster_offset)
     if abs(one.cluster_offset) > CLUSTER:
         return check.bad(
@@ -96,7 +96,7 @@ def _cluster_time(one: MemberFacts) -> Finding:
 def _certificate(one: MemberFacts, facts: Facts) -> Iterator[Finding]:
     if one.certificate_until is None:
         return
-    check = Check("tls", "certificate", one.view.name)
+    check = CheckSubject("tls", "certificate", one.view.name)
     left = one.certificate_until - facts.now
     told = f"ends {one.certificate_until:%Y-%m-%d}"
     if left < timedelta(0):
@@ -110,10 +110,10 @@ def _certificate(one: MemberFacts, facts: Facts) -> Iterator[Finding]:
 def _names(facts: Facts) -> Iterator[Finding]:
     """Of members and workers: does each have its name for itself."""
     if not facts.twins:
-        yield Check(AREA, "names").ok("nobody was turned away for a name that another has")
+        yield CheckSubject(AREA, "names").ok("nobody was turned away for a name that another has")
     for line in facts.twins:
         at = f" at {line.at:%Y-%m-%dT%H:%M:%SZ}" if line.at else ""
-        yield Check(AREA, "names", line.object.rpartition("/")[2]).warn(
+        yield CheckSubject(AREA, "names", line.object.rpartition("/")[2]).warn(
             f"a second {line.object.partition('/')[0]} of this name ({line.source}) was turned"
             f" away{at}",
             "it serves nothing as long as the first is there, and takes its name when that ends",
@@ -122,7 +122,7 @@ def _names(facts: Facts) -> Iterator[Finding]:
 
 
 def _takeover(facts: Facts) -> Finding:
-    check = Check(AREA, "takeover")
+    check = CheckSubject(AREA, "takeover")
     able = [one for one in facts.view.members if one.weight > 0 and not one.draining]
     if len(able) > 1:
         return check.ok(f"{len(able)} members can own shards")
@@ -136,13 +136,13 @@ def _takeover(facts: Facts) -> Finding:
 def _alike(check: str, values: dict[str, str], why: str, remedy: str) -> Finding:
     found = sorted(set(values.values()))
     if len(found) <= 1:
-        return Check(AREA, check).ok(found[0] if found else "nobody is there")
+        return CheckSubject(AREA, check).ok(found[0] if found else "nobody is there")
     told = ", ".join(f"{name}: {value}" for name, value in sorted(values.items()))
-    return Check(AREA, check).warn(told, why, remedy)
+    return CheckSubject(AREA, check).warn(told, why, remedy)
 
 
 def _attached(facts: Facts) -> Finding:
-    check = Check(AREA, "workers attached")
+    check = CheckSubject(AREA, "workers attached")
     without = [one.name for one in facts.view.members if not one.attached]
     if without and len(without) < len(facts.view.members):
         return check.warn(

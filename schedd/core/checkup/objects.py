@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from schedd.core.checkup.facts import Facts
-from schedd.core.checkup.finding import Check, Finding
+from schedd.core.checkup.finding import CheckSubject, Finding
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
     """Whether whole logs and large results can be read, and removed."""
-    check = Check("results", "store")
+    check = CheckSubject("results", "store")
     if facts.results_away:
         yield check.warn(
             facts.results_away,

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from schedd.core.checkup.facts import Facts, FailingJob, GrowingQueue, StuckJob, WorkFacts
-from schedd.core.checkup.finding import Check, Finding
+from schedd.core.checkup.finding import CheckSubject, Finding
 
 AREA: Final = "work"
 OLD: Final = timedelta(minutes=5)
@@ -20,7 +20,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
     """Losses, stuck jobs, the oldest ready run, failing jobs, growing queues."""
     found = facts.work
     if isinstance(found, str):
-        yield Check(AREA, "work").warn(
+        yield CheckSubject(AREA, "work").warn(
             found,
             "lost members and workers, stuck jobs and failing jobs aren't known",
             "see the findings about PostgreSQL",
@@ -37,10 +37,10 @@ def examine(facts: Facts) -> Iterator[Finding]:
 def _members(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
     lost, live = found.losses.members, len(facts.view.members)
     if not lost:
-        yield Check(AREA, "lost members").ok(f"none in the last {_span(found.kept)}")
+        yield CheckSubject(AREA, "lost members").ok(f"none in the last {_span(found.kept)}")
     for one in lost:
         at = f" at {one.grpc}" if one.grpc else ""
-        yield Check(AREA, "lost members", one.name).bad(
+        yield CheckSubject(AREA, "lost members", one.name).bad(
             f"lost at {_at(one.lost_at)}; {live} of {live + len(lost)} members are live",
             "the remaining members own its shards; each further loss leaves less capacity",
             f"see the log of schedd{at} and start it again; a member that was removed for good"
@@ -51,17 +51,17 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
 def _workers(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
     lost, live = found.losses.workers, len(facts.view.workers)
     if not lost:
-        yield Check(AREA, "lost workers").ok(f"none in the last {_span(found.kept)}")
+        yield CheckSubject(AREA, "lost workers").ok(f"none in the last {_span(found.kept)}")
     for one in lost[:NAMED]:
         at = _at(one.lost_at) if one.lost_at is not None else "an unknown time"
-        yield Check(AREA, "lost workers", one.worker).bad(
+        yield CheckSubject(AREA, "lost workers", one.worker).bad(
             f"lost at {at} on host {one.host}, with {one.slots} slots; {live} workers are live",
             "its runs were started again on other workers, or failed if delivery is at_most_once",
             f"see the log of workerd on {one.host} and start it again; if it was removed for good:"
             f" `schedctl worker drain {one.worker}`",
         )
     if (more := len(lost) - NAMED) > 0:
-        yield Check(AREA, "lost workers").bad(
+        yield CheckSubject(AREA, "lost workers").bad(
             f"{more} more are lost",
             "their runs were started again on other workers",
             "`schedctl worker list` shows all of them",
@@ -71,19 +71,21 @@ def _workers(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
 def _stuck(stuck: Sequence[StuckJob]) -> Iterator[Finding]:
     check = "jobs without a worker"
     if not stuck:
-        yield Check(AREA, check).ok("for every waiting run there is a worker that can run it")
+        yield CheckSubject(AREA, check).ok(
+            "for every waiting run there is a worker that can run it"
+        )
     for one in stuck[:NAMED]:
         runs = "1 run waits" if one.runs == 1 else f"{one.runs} runs or more wait"
         could = f"; {', '.join(one.could)} could, but it is lost" if one.could else ""
         if one.draining:
             could = f"; {', '.join(one.draining)} could, but it is draining"
-        yield Check(AREA, check, one.name).bad(
+        yield CheckSubject(AREA, check, one.name).bad(
             f"{runs} since {_at(one.since)}; no live worker takes {one.need}{could}",
             "these runs never start",
             _remedy(one),
         )
     if len(stuck) > NAMED:
-        yield Check(AREA, check).bad(
+        yield CheckSubject(AREA, check).bad(
             f"{len(stuck) - NAMED} more jobs wait for a worker",
             "their runs never start",
             "see `schedctl run list --state PENDING` and `schedctl run why RUN`",
@@ -99,7 +101,7 @@ def _remedy(one: StuckJob) -> str:
 
 
 def _oldest(facts: Facts, oldest: datetime | None) -> Finding:
-    check = Check(AREA, "oldest ready run")
+    check = CheckSubject(AREA, "oldest ready run")
     if oldest is None:
         return check.ok("no run has waited for more than 10 s")
     age = facts.now - oldest
@@ -115,16 +117,16 @@ def _oldest(facts: Facts, oldest: datetime | None) -> Finding:
 def _failing(failing: Sequence[FailingJob]) -> Iterator[Finding]:
     check = "failing jobs"
     if not failing:
-        yield Check(AREA, check).ok("no job failed 3 times or more in a row")
+        yield CheckSubject(AREA, check).ok("no job failed 3 times or more in a row")
     for one in failing[:NAMED]:
-        yield Check(AREA, check, one.name).warn(
+        yield CheckSubject(AREA, check, one.name).warn(
             f"the last {one.times}{' or more' if one.more else ''} runs failed",
             "its work isn't done",
             f"`schedctl run logs {one.name.rpartition('/')[2]}`, then fix the job;"
             " `schedctl dlq list` has the failed runs",
         )
     if len(failing) > NAMED:
-        yield Check(AREA, check).warn(
+        yield CheckSubject(AREA, check).warn(
             f"{len(failing) - NAMED} more jobs fail again and again",
             "their work isn't done",
             "`schedctl dlq list` has the failed runs",
@@ -134,9 +136,9 @@ def _failing(failing: Sequence[FailingJob]) -> Iterator[Finding]:
 def _growing(growing: Sequence[GrowingQueue]) -> Iterator[Finding]:
     check = "growing queues"
     if not growing:
-        yield Check(AREA, check).ok("no job has 100 waiting runs or more")
+        yield CheckSubject(AREA, check).ok("no job has 100 waiting runs or more")
     for one in growing[:NAMED]:
-        yield Check(AREA, check, one.name).warn(
+        yield CheckSubject(AREA, check, one.name).warn(
             f"{one.runs:,} runs wait; in the last 10 minutes {one.made:,} were created and"
             f" {one.ended:,} ended",
             "runs are created faster than they end, so each of them starts later",

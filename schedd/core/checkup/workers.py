@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from schedd.core.checkup.facts import Facts, WorkerFacts
-from schedd.core.checkup.finding import Check, Finding
+from schedd.core.checkup.finding import CheckSubject, Finding
 
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024
@@ -17,7 +17,7 @@ MAKE_ROOM: Final = (
 
 def examine(facts: Facts) -> Iterator[Finding]:
     """Whether there are any, and each."""
-    check = Check(AREA, "attached")
+    check = CheckSubject(AREA, "attached")
     if facts.workers:
         yield check.ok(f"{len(facts.workers)} here, {len(facts.view.workers)} live by etcd")
     elif facts.view.workers:
@@ -30,7 +30,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
         yield check.bad("there is none", "nothing can run", "start a workerd")
     heard = (*facts.workers, *facts.elsewhere)
     old = {one.name: one.version for one in heard if one.version != facts.version}
-    versions = Check(AREA, "versions")
+    versions = CheckSubject(AREA, "versions")
     if old:
         yield versions.warn(
             ", ".join(f"{name}: {version}" for name, version in sorted(old.items())),
@@ -45,7 +45,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
     if facts.unheard:
         named = sorted(facts.unheard)
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-        yield Check(AREA, "heard").warn(
+        yield CheckSubject(AREA, "heard").warn(
             f"no member that can say so hears {', '.join(named[:NAMED])}{more}",
             "what runs there isn't known; when the lease of one ends its runs are done again"
             " elsewhere",
@@ -56,10 +56,10 @@ def examine(facts: Facts) -> Iterator[Finding]:
 def _blocked(workers: Sequence[WorkerFacts]) -> Iterator[Finding]:
     check = "handlers"
     if workers and not any(one.blocked for one in workers):
-        yield Check(AREA, check).ok("none blocks an event loop")
+        yield CheckSubject(AREA, check).ok("none blocks an event loop")
     for one in workers:
         for block in one.blocked:
-            yield Check(AREA, check, one.name).warn(
+            yield CheckSubject(AREA, check, one.name).warn(
                 f"handler {block.handler!r} of run {block.run} has blocked an event loop for"
                 f" {block.seconds:.0f} s, at {block.place}",
                 "coroutines that began on this loop wait; a cancel reaches the handler only once it"
@@ -70,7 +70,7 @@ def _blocked(workers: Sequence[WorkerFacts]) -> Iterator[Finding]:
 
 
 def _disk(one: WorkerFacts) -> Finding:
-    check = Check(AREA, "spool", one.name)
+    check = CheckSubject(AREA, "spool", one.name)
     told = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.1f} MiB free"
     if one.refuses:
         return check.bad(

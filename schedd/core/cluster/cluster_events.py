@@ -23,7 +23,7 @@ MOST_LOST: Final = 500
 """Lost members, and lost workers, that are listed at most: the newest losses."""
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """What changed; also the action in the audit log."""
 
     LEADER_CHANGED = "leader-changed"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
     WORKER_RESTARTED = "worker-restarted"
 
 
-class Why(StrEnum):
+class LossReason(StrEnum):
     """Reason of a loss."""
 
     LEASE_EXPIRED = "LEASE_EXPIRED"
@@ -43,8 +43,8 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterEvent:
-    """One event. `kind`: a `Kind`, or the text that a newer version wrote. `detail`: the rest of
-    its sentence, such as the former leader.
+    """One event. `kind`: an `EventKind`, or the text that a newer version wrote. `detail`: the rest
+    of its sentence, such as the former leader.
     """
 
     kind: str
@@ -62,12 +62,12 @@ class ClusterEvent:
 
 
 _TEXT: Final[dict[str, str]] = {
-    Kind.LEADER_CHANGED: "leader changed",
-    Kind.MEMBER_LOST: "member {} lost",
-    Kind.MEMBER_RETURNED: "member {} returned",
-    Kind.WORKER_LOST: "worker {} lost",
-    Kind.WORKER_RETURNED: "worker {} returned",
-    Kind.WORKER_RESTARTED: "worker {} restarted without a goodbye",
+    EventKind.LEADER_CHANGED: "leader changed",
+    EventKind.MEMBER_LOST: "member {} lost",
+    EventKind.MEMBER_RETURNED: "member {} returned",
+    EventKind.WORKER_LOST: "worker {} lost",
+    EventKind.WORKER_RETURNED: "worker {} returned",
+    EventKind.WORKER_RESTARTED: "worker {} restarted without a goodbye",
 }
 
 
@@ -117,7 +117,7 @@ NO_LOSSES: Final = Losses()
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredWorker:
     """An incarnation that isn't recorded as lost. `seen`: a member of this version saw its key in
     etcd. The end of any other incarnation isn't reported as a loss.
     """

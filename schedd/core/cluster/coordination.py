@@ -34,7 +34,7 @@ NO_LEASE: Final = LeaseId(0)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CoordinationEntry:
     """One key as it stands.
 
     `create_revision` names this life of the key (it changes when the key is deleted and made
@@ -55,21 +55,21 @@ class Listing:
 
     revision: Revision
     cluster_id: int
-    entries: tuple[Entry, ...]
+    entries: tuple[CoordinationEntry, ...]
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[CoordinationEntry]:
         return iter(self.entries)
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CoordinationEntry | None:
         """The entry of this key, None if there is none."""
         at = bisect_left(self.entries, key, key=_key_of)
         found = self.entries[at] if at < len(self.entries) else None
         return found if found is not None and found.key == key else None
 
-    def under(self, prefix: str) -> tuple[Entry, ...]:
+    def under(self, prefix: str) -> tuple[CoordinationEntry, ...]:
         """The entries whose key starts with `prefix`, in order."""
         return tuple(entry for entry in self.entries if entry.key.startswith(prefix))
 
@@ -90,7 +90,7 @@ class Followed:
     deleted: Mapping[str, Revision]
 
 
-def _key_of(entry: Entry) -> str:
+def _key_of(entry: CoordinationEntry) -> str:
     return entry.key
 
 
@@ -170,7 +170,7 @@ class Compare:
         return cls(key, Field.MOD_REVISION, Relation.EQUAL, revision)
 
     @classmethod
-    def unchanged(cls, entry: Entry) -> Compare:
+    def unchanged(cls, entry: CoordinationEntry) -> Compare:
         """Nobody has written the key since this entry was read."""
         return cls.modified_at(entry.key, entry.mod_revision)
 
@@ -189,12 +189,12 @@ class Compare:
         """The key hangs on this lease (with `NO_LEASE`: on none, or it doesn't exist)."""
         return cls(key, Field.LEASE, Relation.EQUAL, lease)
 
-    def holds(self, entry: Entry | None) -> bool:
+    def holds(self, entry: CoordinationEntry | None) -> bool:
         """Whether the condition holds for the key's present entry (None: the key is absent)."""
         actual = self._actual(entry)
         return actual is not None and _RELATIONS[self.relation](actual, self.operand)
 
-    def _actual(self, entry: Entry | None) -> int | bytes | None:
+    def _actual(self, entry: CoordinationEntry | None) -> int | bytes | None:
         if entry is None:
             return None if self.field is Field.VALUE else 0
         actual: int | bytes = getattr(entry, self.field.value)
@@ -252,5 +252,5 @@ class TxnResult:
     succeeded: bool
     revision: Revision
     cluster_id: int
-    read: tuple[Entry | None, ...] = ()
+    read: tuple[CoordinationEntry | None, ...] = ()
     deleted: int = 0

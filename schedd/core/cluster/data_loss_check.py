@@ -69,7 +69,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class DataLoss:
     """What a database lost: from its own newest mark to the newest that is remembered.
 
     `since` None: it has no mark. `tolerated`: the cluster goes on by itself.
@@ -93,7 +93,7 @@ class Gap:
         return self.until + doubt(ttl)
 
 
-def gap(remembered: Mark | None, found: Mark) -> Gap | None:
+def gap(remembered: Mark | None, found: Mark) -> DataLoss | None:
     """What `found` lost of what is `remembered`; None: nothing, or nothing to compare with."""
     if remembered is None or remembered.at is None:
         return None
@@ -101,12 +101,12 @@ def gap(remembered: Mark | None, found: Mark) -> Gap | None:
     if found.at is None:
         # A new database, where nobody ever led, lost nothing; a restored one from before marks did.
         fresh = remembered.database != found.database
-        return None if fresh else Gap(None, remembered.at, moved=moved)
+        return None if fresh else DataLoss(None, remembered.at, moved=moved)
     lost = remembered.at - found.at
     if lost <= timedelta(0):
         return None
     tolerated = lost <= TOLERATED and not moved and remembered.database == found.database
-    return Gap(found.at, remembered.at, tolerated, moved)
+    return DataLoss(found.at, remembered.at, tolerated, moved)
 
 
 def encode(mark: Mark) -> bytes:

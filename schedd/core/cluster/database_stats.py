@@ -39,7 +39,7 @@ class DatabaseVitals:
     dead_letters: int
 
 
-class Watch:
+class StatsWatch:
     """What follows from look after look."""
 
     def __init__(self) -> None:

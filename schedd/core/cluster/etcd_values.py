@@ -21,7 +21,7 @@ _NAMED: Final = 20
 """Keys that a list names."""
 
 
-class Unreadable(ValueError):
+class InvalidValue(ValueError):
     """The value of a key isn't valid."""
 
 
@@ -44,7 +44,7 @@ def read(key: str, value: bytes, what: str, decode: Callable[[bytes], T]) -> T:
         ValueError,
     ) as error:
         why = str(error).encode(errors="replace").decode()[:200]
-        raise Unreadable(
+        raise InvalidValue(
             f"{shown(key)}: not a valid {what}: {type(error).__name__}: {why}"
         ) from None
 

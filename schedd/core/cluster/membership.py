@@ -26,8 +26,14 @@ from typing import Final, TypeVar
 from uuid import UUID
 
 from schedd.core.cluster import etcd_values, prefix_owner
-from schedd.core.cluster.coordination import NO_LEASE, NOTHING_DELETED, Entry, Listing, Revision
-from schedd.core.cluster.etcd_values import Unreadable, flag, number, parsed, shown, text, uuid
+from schedd.core.cluster.coordination import (
+    NO_LEASE,
+    NOTHING_DELETED,
+    CoordinationEntry,
+    Listing,
+    Revision,
+)
+from schedd.core.cluster.etcd_values import InvalidValue, flag, number, parsed, shown, text, uuid
 from schedd.core.cluster.prefix_owner import CLUSTER, PrefixOwner
 from schedd.core.cluster.shard_map import MOST_TERM, NO_MAP, NO_TIMELINE, ShardMap, decode, newer
 from schedd.core.ids import IncarnationId, ShardId, TenureId, Term, Timeline
@@ -135,7 +141,7 @@ def encode_member(member: MemberView) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def decode_member(entry: Entry) -> MemberView:
+def decode_member(entry: CoordinationEntry) -> MemberView:
     """The member that registered under this key; fields it doesn't know are left alone.
 
     Raises:
@@ -168,7 +174,7 @@ def encode_leader(tenure: TenureId) -> bytes:
     return str(tenure).encode()
 
 
-def decode_leader(entry: Entry) -> TenureId:
+def decode_leader(entry: CoordinationEntry) -> TenureId:
     """The tenure that holds the election key.
 
     Raises:
@@ -185,7 +191,7 @@ def encode_heir(heir: Heir) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def decode_heir(entry: Entry) -> Heir:
+def decode_heir(entry: CoordinationEntry) -> Heir:
     """The wish that the key holds.
 
     Raises:
@@ -199,7 +205,7 @@ def _heir(value: bytes) -> Heir:
     return Heir(TenureId(uuid(found["tenure"])), Term(number(found["term"], 0, MOST_TERM)))
 
 
-def members_of(entries: Iterable[Entry]) -> tuple[MemberView, ...]:
+def members_of(entries: Iterable[CoordinationEntry]) -> tuple[MemberView, ...]:
     """The members registered under these keys, by name; unreadable ones are left out."""
     return tuple(_Reader().all(decode_member, entries))
 
@@ -232,13 +238,13 @@ def view_of(
     )
 
 
-def _leader(entry: Entry) -> TenureId:
+def _leader(entry: CoordinationEntry) -> TenureId:
     if entry.lease == NO_LEASE:
-        raise Unreadable(f"{entry.key}: it has no lease, so no member wrote it")
+        raise InvalidValue(f"{entry.key}: it has no lease, so no member wrote it")
     return decode_leader(entry)
 
 
-def _decode_map(entry: Entry) -> ShardMap:
+def _decode_map(entry: CoordinationEntry) -> ShardMap:
     return decode(entry.value)
 
 
@@ -251,10 +257,10 @@ def incarnation_of(key: str) -> IncarnationId:
     try:
         return IncarnationId(UUID(key.rpartition("/")[2]))
     except ValueError as error:
-        raise Unreadable(f"{shown(key)}: not the key of a worker: {error!r}") from error
+        raise InvalidValue(f"{shown(key)}: not the key of a worker: {error!r}") from error
 
 
-def _incarnation(entry: Entry) -> IncarnationId:
+def _incarnation(entry: CoordinationEntry) -> IncarnationId:
     return incarnation_of(entry.key)
 
 
@@ -262,7 +268,7 @@ def _departed(deleted: Mapping[str, Revision]) -> dict[IncarnationId, Revision]:
     departed = {}
     for key, revision in deleted.items():
         if key.startswith(WORKERS):
-            with suppress(Unreadable):  # it was told of while it stood there
+            with suppress(InvalidValue):  # it was told of while it stood there
                 departed[incarnation_of(key)] = revision
     return departed
 
@@ -273,15 +279,19 @@ class _Reader:
     def __init__(self) -> None:
         self.unreadable: list[str] = []
 
-    def one(self, decoder: Callable[[Entry], T], entry: Entry | None) -> T | None:
+    def one(
+        self, decoder: Callable[[CoordinationEntry], T], entry: CoordinationEntry | None
+    ) -> T | None:
         if entry is None:
             return None
         try:
             return decoder(entry)
-        except Unreadable:
+        except InvalidValue:
             self.unreadable.append(entry.key)
             return None
 
-    def all(self, decoder: Callable[[Entry], T], entries: Iterable[Entry]) -> list[T]:
+    def all(
+        self, decoder: Callable[[CoordinationEntry], T], entries: Iterable[CoordinationEntry]
+    ) -> list[T]:
         read = (self.one(decoder, entry) for entry in entries)
         return [value for value in read if value is not None]

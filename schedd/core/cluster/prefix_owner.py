@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.cluster import etcd_values
-from schedd.core.cluster.coordination import Entry
+from schedd.core.cluster.coordination import CoordinationEntry
 from schedd.core.cluster.etcd_values import parsed, text, uuid
 from schedkit.records import dataclass
 
@@ -39,7 +39,7 @@ def encode(owner: PrefixOwner) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def decode(entry: Entry) -> PrefixOwner:
+def decode(entry: CoordinationEntry) -> PrefixOwner:
     """Return the owner that the key names; unknown fields are ignored.
 
     Raises:

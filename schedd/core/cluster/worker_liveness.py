@@ -30,7 +30,7 @@ from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LivenessLook:
     """One linearizable list of the workers' keys. Instants: seconds of CLOCK_BOOTTIME."""
 
     live: frozenset[IncarnationId]
@@ -49,7 +49,7 @@ class Departures:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WorkerLiveness:
     """Who has a key, and who of those named is gone. Who is named and in neither is missing."""
 
     live: frozenset[IncarnationId]
@@ -77,7 +77,9 @@ class Absence:
         """Nobody is asked about any more."""
         self._since.clear()
 
-    def judge(self, named: Collection[IncarnationId], look: Look, watched: Departures) -> Standing:
+    def judge(
+        self, named: Collection[IncarnationId], look: LivenessLook, watched: Departures
+    ) -> WorkerLiveness:
         """What another list says about those named."""
         if look.answered - self._looked_at > self._ttl / 3:
             self._since.clear()  # they may have been there in between
@@ -90,9 +92,9 @@ class Absence:
             for one in absent
             if self._deleted(one, look, watched) or look.sent >= self._since[one] + self._ttl
         )
-        return Standing(look.live, gone)
+        return WorkerLiveness(look.live, gone)
 
-    def _remember(self, look: Look, watched: Departures) -> None:
+    def _remember(self, look: LivenessLook, watched: Departures) -> None:
         """A list may have a key back before the watch tells of it."""
         for one in look.live:
             of = look.cluster_id, one
@@ -100,7 +102,7 @@ class Absence:
         asked = look.live | watched.departed.keys() | self._since.keys()
         self._stood = {of: at for of, at in self._stood.items() if of[1] in asked}
 
-    def _deleted(self, one: IncarnationId, look: Look, watched: Departures) -> bool:
+    def _deleted(self, one: IncarnationId, look: LivenessLook, watched: Departures) -> bool:
         at = watched.departed.get(one)
         return (
             at is not None

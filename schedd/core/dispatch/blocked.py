@@ -18,7 +18,7 @@ from schedd.core.runs.model import LiveRun
 _SLACK = 100
 
 
-class HeldRuns:
+class BlockedRuns:
     """Those of all jobs; a job of which none waits takes no room."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from schedd.core.runs.model import LiveRun
 D = TypeVar("D")
 
 
-class Running(Mapping[RunId, LiveRun]):
+class DispatchedRuns(Mapping[RunId, LiveRun]):
     """By their ids; each as it was last handed out, or read."""
 
     def __init__(self) -> None:

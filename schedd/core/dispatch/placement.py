@@ -79,7 +79,7 @@ class Unable:
 
 
 @dataclass(slots=True)
-class Offer:
+class SlotOffer:
     """Slots that a worker has granted to this member and that are still unused."""
 
     incarnation: Incarnation
@@ -108,7 +108,7 @@ Skill: TypeAlias = tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlacementCriteria:
     """What runs look at in a worker, beyond what it runs and how many slots it has."""
 
     labels: frozenset[str] = frozenset()
@@ -117,10 +117,10 @@ class Asked:
     """Workers that some are for alone."""
 
 
-NOTHING: Final = Asked()
+NOTHING: Final = PlacementCriteria()
 
 
-def asked_by(needs: Iterable[Need]) -> Asked:
+def asked_by(needs: Iterable[Need]) -> PlacementCriteria:
     """What runs of these needs look at."""
     labels: set[str] = set()
     names: set[str] = set()
@@ -128,10 +128,10 @@ def asked_by(needs: Iterable[Need]) -> Asked:
         labels.update(match.key for match in need.require)
         if need.worker is not None:
             names.add(need.worker)
-    return Asked(frozenset(labels), frozenset(names))
+    return PlacementCriteria(frozenset(labels), frozenset(names))
 
 
-def skill_of(worker: Incarnation, asked: Asked) -> Skill:
+def skill_of(worker: Incarnation, asked: PlacementCriteria) -> Skill:
     """All that `able` looks at: workers that have it alike can do the same of the runs that ask for
     no more than this.
     """

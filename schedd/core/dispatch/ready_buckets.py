@@ -36,7 +36,7 @@ _SLACK = 1_000
 
 
 @dataclass(slots=True)
-class Line:
+class ReadyBucket:
     """Runs of one need and priority: by age in a heap, whose entries are stale unless in `runs`."""
 
     need: Need | None

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.priority_order import CLASS_STEP
 from schedd.core.dispatch.ready_bucket_ids import PACED, needs_of
-from schedd.core.dispatch.ready_buckets import MOST, Line
+from schedd.core.dispatch.ready_buckets import MOST, ReadyBucket
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import LiveRun
@@ -57,7 +57,7 @@ def _knows_none(_: JobId) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class QueueHead:
     """What waits in one priority of runs that take equally many slots. All of it is of the same
     runs: a worker asks whether the oldest would fit.
     """
@@ -77,8 +77,8 @@ class ReadyQueue:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._lines: dict[_Of, Line] = {}
-        self._where: dict[RunId, Line] = {}
+        self._lines: dict[_Of, ReadyBucket] = {}
+        self._where: dict[RunId, ReadyBucket] = {}
         self._needs: dict[int, Need | None] = {}
         """What runs need whose jobs' numbers are these; None: members don't agree on that."""
         self._scanning = False
@@ -295,7 +295,7 @@ class ReadyQueue:
 
     def heads(
         self, fits: Fits = _any, room: Room | None = None, pools: Rooms | None = None
-    ) -> list[Head]:
+    ) -> list[QueueHead]:
         """What waits and fits, a head for each priority and width, HIGH first and then the widest.
         A run whose need isn't known yet counts for one slot. What is late has heads of its own, in
         the place that it has here: as if it had waited less. They ask for what there is room for,
@@ -320,7 +320,7 @@ class ReadyQueue:
                 since, slots = found.get(line.of, (oldest.since, 0))
                 found[line.of] = (min(oldest.since, since), slots + runs * line.width)
         return [
-            Head(
+            QueueHead(
                 Priority(priority),
                 since if on_time else since + CLASS_STEP,
                 slots,
@@ -370,13 +370,13 @@ class ReadyQueue:
         need = self._needs.get(needs_of(run.line))
         return need, paced if need is None else bool(run.line & PACED)
 
-    def _line(self, of: _Of) -> Line:
+    def _line(self, of: _Of) -> ReadyBucket:
         line = self._lines.get(of)
         if line is None:
-            line = self._lines[of] = Line(*of, most=self._most)
+            line = self._lines[of] = ReadyBucket(*of, most=self._most)
         return line
 
-    def _drop_if_over(self, line: Line) -> None:
+    def _drop_if_over(self, line: ReadyBucket) -> None:
         if not line.runs and not line.leaves_some:
             self._lines.pop((line.need, line.priority, line.late, line.paced), None)
 

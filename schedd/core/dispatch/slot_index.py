@@ -22,10 +22,10 @@ from typing import Final, TypeAlias
 
 from schedd.core.dispatch.placement import (
     NOTHING,
-    Asked,
     Need,
-    Offer,
+    PlacementCriteria,
     Skill,
+    SlotOffer,
     able,
     refused,
     skill_of,
@@ -49,16 +49,16 @@ class _Kind:
 
     like: Incarnation
     """Any of them."""
-    order: list[tuple[int, int, Offer]] = field(default_factory=list)
+    order: list[tuple[int, int, SlotOffer]] = field(default_factory=list)
     """By slots and then by id, the fewest first."""
 
-    def put(self, offer: Offer) -> None:
+    def put(self, offer: SlotOffer) -> None:
         insort(self.order, (offer.slots, offer.id.int, offer))
 
-    def drop(self, offer: Offer) -> None:
+    def drop(self, offer: SlotOffer) -> None:
         del self.order[bisect_left(self.order, (offer.slots, offer.id.int))]
 
-    def fitting(self, slots: int, rank: float, *, fewest: bool = False) -> Iterator[Offer]:
+    def fitting(self, slots: int, rank: float, *, fewest: bool = False) -> Iterator[SlotOffer]:
         """Those that would take such a run, the ones with the most slots first, or the fewest."""
         first, last = bisect_left(self.order, (slots,)), len(self.order)
         for at in range(first, last) if fewest else range(last - 1, first - 1, -1):
@@ -70,9 +70,9 @@ class _Kind:
 class Offers:
     """What may be used now, each worker's at most once."""
 
-    def __init__(self, offers: Iterable[Offer] = ()) -> None:
+    def __init__(self, offers: Iterable[SlotOffer] = ()) -> None:
         self._asked = NOTHING
-        self._offers: dict[IncarnationId, Offer] = {}
+        self._offers: dict[IncarnationId, SlotOffer] = {}
         self._skills: dict[IncarnationId, Skill] = {}
         self._kinds: dict[Skill, _Kind] = {}
         self._able: dict[_Wanted, list[tuple[int, _Kind]]] = {}
@@ -82,7 +82,7 @@ class Offers:
         for offer in offers:
             self.put(offer)
 
-    def __iter__(self) -> Iterator[Offer]:
+    def __iter__(self) -> Iterator[SlotOffer]:
         return iter(self._offers.values())
 
     def __len__(self) -> int:
@@ -90,7 +90,7 @@ class Offers:
 
     # -- what is offered --
 
-    def put(self, offer: Offer) -> None:
+    def put(self, offer: SlotOffer) -> None:
         """This is what its worker offers now, in place of what it did."""
         before = self._offers.get(offer.id)
         if before is None or before.incarnation is not offer.incarnation or offer.slots <= 0:
@@ -134,7 +134,7 @@ class Offers:
         if (offer := self._offers.get(incarnation)) is not None:
             self._lower(offer, min(offer.slots, slots), min(offer.last, last))
 
-    def _lower(self, offer: Offer, slots: int, last: float) -> None:
+    def _lower(self, offer: SlotOffer, slots: int, last: float) -> None:
         if slots <= 0:
             self.drop(offer.id)
         elif slots != offer.slots:
@@ -158,7 +158,7 @@ class Offers:
         kinds = self._which(need)
         return any(next(kind.fitting(need.slots, rank), None) is not None for _, kind in kinds)
 
-    def choose(self, definition: Definition, need: Need, rank: float) -> Offer | None:
+    def choose(self, definition: Definition, need: Need, rank: float) -> SlotOffer | None:
         """The one for a run of this job, by the rules of `placement`; ties go by the incarnation's
         id.
         """
@@ -178,7 +178,7 @@ class Offers:
                     return _best(definition, found)
         return None
 
-    def _of_one(self, need: Need, rank: float) -> Iterator[Offer]:
+    def _of_one(self, need: Need, rank: float) -> Iterator[SlotOffer]:
         for incarnation in self._named.get(need.worker or "", ()):
             offer = self._offers[incarnation]
             if offer.slots >= need.slots and rank <= offer.last and able(offer.incarnation, need):
@@ -203,7 +203,7 @@ class Offers:
             self._able[wanted] = found
         return found
 
-    def _enter(self, offer: Offer) -> None:
+    def _enter(self, offer: SlotOffer) -> None:
         skill = skill_of(offer.incarnation, self._asked)
         self._skills[offer.id] = skill
         kind = self._kinds.get(skill)
@@ -223,7 +223,7 @@ class Offers:
     def _tell_apart(self, labels: set[str]) -> None:
         """Some run looks at these labels."""
         if not labels <= self._asked.labels:
-            self._asked = Asked(self._asked.labels | labels)
+            self._asked = PlacementCriteria(self._asked.labels | labels)
             self._kinds.clear()
             self._able.clear()
             for offer in self:
@@ -232,7 +232,7 @@ class Offers:
 
 def _first(
     kind: _Kind, definition: Definition, slots: int, rank: float, *, again: bool
-) -> list[Offer]:
+) -> list[SlotOffer]:
     """Of those of a kind that fit the one that goes first, or all where that is to be weighed.
     `again`: among those, too, that have refused a run of the job.
     """
@@ -246,7 +246,7 @@ def _first(
     return [] if first is None else [first]
 
 
-def _best(definition: Definition, fit: Iterable[Offer]) -> Offer | None:
+def _best(definition: Definition, fit: Iterable[SlotOffer]) -> SlotOffer | None:
     match definition.placement:
         case Placement.PACK:
             return min(fit, key=lambda offer: (offer.slots, offer.id.int), default=None)

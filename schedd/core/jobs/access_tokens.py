@@ -21,7 +21,7 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.ids import AccessTokenId
-from schedd.core.jobs.rights import Identity, Kind, Role
+from schedd.core.jobs.rights import Identity, IdentityKind, Role
 from schedkit.records import dataclass
 
 LIFETIME: Final = timedelta(days=30)
@@ -60,7 +60,7 @@ class AccessToken:
     def identity(self) -> Identity:
         """Whom it names."""
         roles = dict.fromkeys(self.namespaces, self.role)
-        return Identity(Kind.USER, self.name, roles, self.expires_at, self.id)
+        return Identity(IdentityKind.USER, self.name, roles, self.expires_at, self.id)
 
     @property
     def revoked(self) -> bool:

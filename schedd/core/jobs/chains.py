@@ -69,7 +69,7 @@ class Cycle:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ParentEnded:
     """A parent's run that has ended in a cycle."""
 
     job: str
@@ -84,10 +84,10 @@ class Join:
     child: JobId
     shard: ShardId
     cycle: Cycle
-    arrived: Mapping[JobId, Ended]
+    arrived: Mapping[JobId, ParentEnded]
     first_at: datetime
     """When the first of them arrived."""
-    told: Mapping[JobId, Ended] = field(default_factory=dict)
+    told: Mapping[JobId, ParentEnded] = field(default_factory=dict)
     """Those by which it was skipped before."""
 
 
@@ -112,7 +112,7 @@ class Wanted:
         return self.join.shard
 
 
-class Step(StrEnum):
+class JoinStep(StrEnum):
     """What becomes of a join."""
 
     RUN = "RUN"
@@ -124,14 +124,14 @@ class Step(StrEnum):
 class Judged:
     """The step, and why it is no run, in words."""
 
-    step: Step
+    step: JoinStep
     why: str = ""
 
 
 def judge(
     when: When,
     parents: Mapping[JobId, str],
-    arrived: Mapping[JobId, Ended],
+    arrived: Mapping[JobId, ParentEnded],
     coming: Collection[JobId],
     waited: timedelta,
 ) -> Judged:
@@ -141,19 +141,19 @@ def judge(
     missing = [job for job in parents if job not in arrived]
     awaited = [job for job in missing if job in coming]
     if awaited and waited < LONGEST_WAIT:
-        return Judged(Step.WAIT, f"for {_named(parents[job] for job in awaited)}")
+        return Judged(JoinStep.WAIT, f"for {_named(parents[job] for job in awaited)}")
     if awaited:
         names = _named(parents[job] for job in awaited)
-        return Judged(Step.SKIP, f"waited {LONGEST_WAIT.days} days for {names}")
+        return Judged(JoinStep.SKIP, f"waited {LONGEST_WAIT.days} days for {names}")
     if missing:
         names = _named(parents[job] for job in missing)
-        return Judged(Step.SKIP, f"{names} had no run in this cycle")
+        return Judged(JoinStep.SKIP, f"{names} had no run in this cycle")
     ends = [arrived[job] for job in parents]
     if when is When.SUCCESS and (odd := [one for one in ends if one.state is not State.SUCCEEDED]):
-        return Judged(Step.SKIP, f"{_told(odd)}, and after.when is success")
+        return Judged(JoinStep.SKIP, f"{_told(odd)}, and after.when is success")
     if when is When.FAILURE and not any(one.state is State.FAILED for one in ends):
-        return Judged(Step.SKIP, f"{_told(ends)}, and after.when is failure")
-    return Judged(Step.RUN)
+        return Judged(JoinStep.SKIP, f"{_told(ends)}, and after.when is failure")
+    return Judged(JoinStep.RUN)
 
 
 def look_after(waited: timedelta) -> timedelta:
@@ -168,7 +168,7 @@ def path_told(path: Sequence[str]) -> str:
     return " → ".join(path)
 
 
-def _told(ends: Sequence[Ended]) -> str:
+def _told(ends: Sequence[ParentEnded]) -> str:
     told = [f"run {one.run_id} of {one.job} is {one.state}" for one in ends[:_MOST_NAMED]]
     return ", ".join(told) + _more(len(ends))
 

@@ -12,10 +12,10 @@ from schedd.core.ids import JobId
 from schedd.core.jobs.chains import After
 from schedd.core.jobs.labels import Match
 from schedd.core.jobs.notifications import Notices
-from schedd.core.runs.failures import Kind
+from schedd.core.runs.failures import FailureKind
 from schedd.core.runs.pools import NO_POOL, PoolKey
 from schedd.core.schedule.calendars import NOTHING, Exclude
-from schedd.core.schedule.compiled_schedule import Bounds, OnDemand, Schedule
+from schedd.core.schedule.compiled_schedule import OnDemand, Schedule, ScheduleBounds
 from schedkit.records import dataclass
 
 
@@ -72,9 +72,9 @@ class RetryPolicy:
     factor: float = 2.0
     maximum: timedelta = timedelta(minutes=10)
     jitter: float = 0.1
-    retry_on: tuple[Kind, ...] = ()
+    retry_on: tuple[FailureKind, ...] = ()
     """If any: only what fails so is tried again."""
-    fail_on: tuple[Kind, ...] = ()
+    fail_on: tuple[FailureKind, ...] = ()
     """What fails so never is."""
 
 
@@ -95,7 +95,7 @@ class Definition:
     namespace: str
     name: str
     schedule: Schedule = field(default_factory=OnDemand)
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: ScheduleBounds = field(default_factory=ScheduleBounds)
     exclude: Exclude = NOTHING
     catch_up: CatchUp = CatchUp()
     max_runs: int = 0

@@ -37,7 +37,7 @@ LONGEST_WAIT: Final = timedelta(minutes=15)
 _DOUBLINGS: Final = 10
 
 
-class Kind(StrEnum):
+class NotificationKind(StrEnum):
     """What is told of; the words that receivers see."""
 
     FAILURE = "run.failed"
@@ -46,7 +46,7 @@ class Kind(StrEnum):
     LATE = "run.late"
 
 
-class Way(StrEnum):
+class NotificationChannel(StrEnum):
     """How somebody is told."""
 
     WEBHOOK = "WEBHOOK"
@@ -66,9 +66,13 @@ class Notice:
     after: timedelta = LATE_AFTER
 
     @property
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[NotificationChannel, ...]:
         """Those that it names."""
-        said = ((Way.WEBHOOK, self.webhook), (Way.COMMAND, self.command), (Way.EMAIL, self.email))
+        said = (
+            (NotificationChannel.WEBHOOK, self.webhook),
+            (NotificationChannel.COMMAND, self.command),
+            (NotificationChannel.EMAIL, self.email),
+        )
         return tuple(way for way, given in said if given)
 
 
@@ -81,16 +85,16 @@ class Notices:
     dead_letter: Notice | None = None
     late: Notice | None = None
 
-    def of(self, kind: Kind) -> Notice | None:
+    def of(self, kind: NotificationKind) -> Notice | None:
         """Whom it wants told of this; None: nobody."""
         match kind:
-            case Kind.FAILURE:
+            case NotificationKind.FAILURE:
                 return self.failure
-            case Kind.RECOVERY:
+            case NotificationKind.RECOVERY:
                 return self.recovery
-            case Kind.DEAD_LETTER:
+            case NotificationKind.DEAD_LETTER:
                 return self.dead_letter
-            case Kind.LATE:
+            case NotificationKind.LATE:
                 return self.late
 
     def is_late(self, due_at: datetime, now: datetime) -> bool:
@@ -121,16 +125,16 @@ class Memory:
     """In a row."""
     told: bool = False
     """One of them was told, or waits for a silence's end to be."""
-    latest: Mapping[Kind, datetime] = field(default_factory=dict)
+    latest: Mapping[NotificationKind, datetime] = field(default_factory=dict)
     """Of each kind, when the last one was told, or is to be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DueNotification:
     """One thing that is to be told."""
 
     of: Happened
-    kind: Kind
+    kind: NotificationKind
     ready_at: datetime
     held_back: int = 0
     """How many a silence held back, this one among them."""
@@ -142,32 +146,41 @@ class Told:
 
 def follow(
     memory: Memory, happened: Iterable[Happened], now: datetime
-) -> tuple[Memory, list[Told]]:
+) -> tuple[Memory, list[DueNotification]]:
     """What follows from what happened to the runs of one job, in that order."""
-    told: list[Told] = []
+    told: list[DueNotification] = []
     for one in happened:
-        kinds: list[Kind] = []
+        kinds: list[NotificationKind] = []
         if one.state is None:
-            kinds = [Kind.LATE]
+            kinds = [NotificationKind.LATE]
         elif one.state is State.FAILED:
             memory = replace(memory, failures=memory.failures + 1)
-            kinds = [Kind.FAILURE, *([Kind.DEAD_LETTER] if one.dead else [])]
+            kinds = [
+                NotificationKind.FAILURE,
+                *([NotificationKind.DEAD_LETTER] if one.dead else []),
+            ]
         elif one.state is State.SUCCEEDED:
-            kinds = [Kind.RECOVERY] if memory.told else []
+            kinds = [NotificationKind.RECOVERY] if memory.told else []
             memory = replace(memory, failures=0, told=False)
         for kind in kinds:
             memory = _tell(memory, one, kind, now, told)
     return memory, told
 
 
-def _tell(memory: Memory, one: Happened, kind: Kind, now: datetime, told: list[Told]) -> Memory:
+def _tell(
+    memory: Memory,
+    one: Happened,
+    kind: NotificationKind,
+    now: datetime,
+    told: list[DueNotification],
+) -> Memory:
     """Add to `told` what is to be told of this, if anything is."""
     notice = one.notices.of(kind)
-    trouble = kind in (Kind.FAILURE, Kind.DEAD_LETTER)
+    trouble = kind in (NotificationKind.FAILURE, NotificationKind.DEAD_LETTER)
     if notice is None or (trouble and memory.failures < notice.threshold):
         return memory
     last = memory.latest.get(kind)
-    new = Told(one, kind, now, failures=memory.failures)
+    new = DueNotification(one, kind, now, failures=memory.failures)
     if last is not None and notice.silence and now < last + notice.silence:
         joins = last > now  # what waits does so for a silence that may have been longer then
         ready_at = min(last, now + notice.silence) if joins else last + notice.silence
@@ -188,11 +201,11 @@ class Redirected:
     nothing is said: who delivers drops them.
     """
 
-    left: tuple[tuple[Kind, Way], ...] = ()
+    left: tuple[tuple[NotificationKind, NotificationChannel], ...] = ()
     """Ways that aren't gone any more."""
-    joined: tuple[tuple[Kind, Way], ...] = ()
+    joined: tuple[tuple[NotificationKind, NotificationChannel], ...] = ()
     """Ways that what waited for those goes by instead."""
-    silences: tuple[tuple[Kind, timedelta], ...] = ()
+    silences: tuple[tuple[NotificationKind, timedelta], ...] = ()
     """That are shorter, by how much: what waits for their ends waits so much less."""
 
     def __bool__(self) -> bool:
@@ -204,10 +217,10 @@ NOT_REDIRECTED: Final = Redirected()
 
 def redirected(old: Notices | None, new: Notices | None) -> Redirected:
     """What follows from an edit."""
-    left: list[tuple[Kind, Way]] = []
-    joined: list[tuple[Kind, Way]] = []
-    silences: list[tuple[Kind, timedelta]] = []
-    for kind in Kind:
+    left: list[tuple[NotificationKind, NotificationChannel]] = []
+    joined: list[tuple[NotificationKind, NotificationChannel]] = []
+    silences: list[tuple[NotificationKind, timedelta]] = []
+    for kind in NotificationKind:
         before, now = ((one or Notices()).of(kind) for one in (old, new))
         if before is None or now is None:
             continue
@@ -219,17 +232,17 @@ def redirected(old: Notices | None, new: Notices | None) -> Redirected:
 
 
 @dataclass(frozen=True, slots=True)
-class Waits:
+class PendingNotification:
     """A row of the outbox that may be delivered now."""
 
     notification_id: UUID
-    way: Way
+    way: NotificationChannel
     job_id: JobId
     shard: ShardId
-    kind: Kind
+    kind: NotificationKind
     generation: int = 0
     """Of the definition that says whom to tell: it is tried if that is the newest; 0: whatever."""
-    instead: tuple[Way, ...] = ()
+    instead: tuple[NotificationChannel, ...] = ()
     """Ways by which it goes, for that definition doesn't name its own: who wrote it knew an older
     one.
     """
@@ -250,10 +263,10 @@ class Notification:
 
     notification_id: UUID
     """The same at each try: a receiver knows repeats by it."""
-    way: Way
+    way: NotificationChannel
     job_id: JobId
     shard: ShardId
-    kind: Kind
+    kind: NotificationKind
     namespace: str
     job: str
     run_id: RunId
@@ -278,7 +291,7 @@ class Notification:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class DeliveryOutcome:
     """What became of one try."""
 
     notification: Notification
@@ -293,22 +306,22 @@ class Settled:
         return self.notification.shard
 
 
-def settled(one: Notification, error: str, now: datetime) -> Settled:
+def settled(one: Notification, error: str, now: datetime) -> DeliveryOutcome:
     """What becomes of it after a try that gave this error, or none."""
     over = now - one.ready_at >= GIVEN_UP_AFTER
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(one.tries - 1, _DOUBLINGS))
-    return Settled(one, error, wait if error and not over else None)
+    return DeliveryOutcome(one, error, wait if error and not over else None)
 
 
-def target(notice: Notice, way: Way) -> str:
+def target(notice: Notice, way: NotificationChannel) -> str:
     """Whose slowness it shares: a webhook's origin, a program, the mail server."""
     match way:
-        case Way.WEBHOOK:
+        case NotificationChannel.WEBHOOK:
             url = urlsplit(notice.webhook)
             return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
-        case Way.COMMAND:
+        case NotificationChannel.COMMAND:
             return notice.command[0]
-        case Way.EMAIL:
+        case NotificationChannel.EMAIL:
             return "mail"
 
 

@@ -47,7 +47,7 @@ class Role(IntEnum):
         return self.name.lower()
 
 
-class Kind(Enum):
+class IdentityKind(Enum):
     """What somebody is."""
 
     USER = "user"
@@ -61,7 +61,7 @@ class Kind(Enum):
 class Identity:
     """Somebody, as they were authenticated. `until`: when that ends, if it does."""
 
-    kind: Kind
+    kind: IdentityKind
     name: str
     roles: Mapping[str, Role] = field(default_factory=dict)
     until: datetime | None = None
@@ -73,7 +73,7 @@ class Identity:
     @property
     def actor(self) -> str:
         """As the audit names them."""
-        return self.name if self.kind is Kind.ANYBODY else f"{self.kind.value}/{self.name}"
+        return self.name if self.kind is IdentityKind.ANYBODY else f"{self.kind.value}/{self.name}"
 
     def may(self, role: Role, namespace: str) -> bool:
         """Whether they have the role in this namespace."""
@@ -89,10 +89,10 @@ class Identity:
         return self.until is not None and self.until <= now
 
 
-ANONYMOUS: Final = Identity(Kind.ANYBODY, "anonymous", {EVERY: Role.ADMIN})
+ANONYMOUS: Final = Identity(IdentityKind.ANYBODY, "anonymous", {EVERY: Role.ADMIN})
 """Whoever comes where nobody is asked: on loopback, or in the clear as the operator asked for."""
 
-PAGE: Final = Identity(Kind.ANYBODY, "page", {EVERY: Role.VIEWER})
+PAGE: Final = Identity(IdentityKind.ANYBODY, "page", {EVERY: Role.VIEWER})
 """The member itself, reading what all may see that may see the page."""
 
 
@@ -101,14 +101,14 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def uri_of(kind: Kind, name: str) -> str:
+def uri_of(kind: IdentityKind, name: str) -> str:
     """How a certificate names a member or a worker."""
     return f"{SCHEME}{kind.value}/{name}"
 
 
 def uris_of_worker(name: str, namespaces: Iterable[str] = ()) -> list[str]:
     """How a certificate names a worker for these namespaces; none: for all."""
-    uri = uri_of(Kind.WORKER, name)
+    uri = uri_of(IdentityKind.WORKER, name)
     return [f"{uri}/{namespace}" for namespace in namespaces] or [uri]
 
 
@@ -127,7 +127,7 @@ def identity_of(uris: Iterable[str]) -> Identity | None:
         return None
     match parts:
         case [[("member" | "worker") as kind, name]] if is_name(name):
-            return Identity(Kind(kind), name)
+            return Identity(IdentityKind(kind), name)
         case [["worker", name, _], *_] if is_name(name):
             return _worker(name, [each[2:] for each in parts])
         case [["user", name, *_], *_] if is_name(name):
@@ -138,7 +138,7 @@ def identity_of(uris: Iterable[str]) -> Identity | None:
 def _worker(name: str, granted: Iterable[list[str]]) -> Identity | None:
     if any(len(each) != 1 or not NAMESPACE.fullmatch(each[0]) for each in granted):
         return None
-    return Identity(Kind.WORKER, name, works_for=frozenset(each[0] for each in granted))
+    return Identity(IdentityKind.WORKER, name, works_for=frozenset(each[0] for each in granted))
 
 
 def _user(name: str, granted: Iterable[list[str]]) -> Identity | None:
@@ -150,7 +150,7 @@ def _user(name: str, granted: Iterable[list[str]]) -> Identity | None:
             return None
         role, namespace = _ROLES[each[0]], each[1]
         roles[namespace] = max(role, roles.get(namespace, role))
-    return Identity(Kind.USER, name, roles)
+    return Identity(IdentityKind.USER, name, roles)
 
 
 _ROLES: Final = {role.word: role for role in Role}

@@ -34,7 +34,7 @@ NAMED_AT_MOST: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class BroadcastChild:
     """How a child ended."""
 
     worker: str
@@ -65,7 +65,7 @@ class Closing:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ClosedBroadcasts:
     """What was done with broadcasts: those that ended, and children of those that are cancelled."""
 
     ended: list[LiveRun]
@@ -95,7 +95,7 @@ def waits_for_worker(definition: Definition) -> timedelta:
     return definition.start_deadline or WORKER_AWAY
 
 
-def end_of(children: Sequence[Child], cancelled: Reason | None, *, deleted: bool) -> End:
+def end_of(children: Sequence[BroadcastChild], cancelled: Reason | None, *, deleted: bool) -> End:
     """How a broadcast ends whose children have. `cancelled`: it is, for this; `deleted`: its job
     is.
     """
@@ -110,7 +110,7 @@ def end_of(children: Sequence[Child], cancelled: Reason | None, *, deleted: bool
     return End(State.FAILED, Reason.CHILDREN_FAILED, told)
 
 
-def _told(failed: Sequence[Child], of: int) -> str:
+def _told(failed: Sequence[BroadcastChild], of: int) -> str:
     """Such as "2 of 5 didn't succeed: w1 (EXIT_CODE), w2 (MISSED)"."""
     if not failed:
         return ""

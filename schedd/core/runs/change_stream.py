@@ -105,7 +105,7 @@ class News(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissedChanges:
     """What changed since a cursor, as far as rows were looked through."""
 
     cursor: Cursor

@@ -22,7 +22,7 @@ from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Expiry:
     """A run that waits and whose time is over: how it ends, unless it goes on meanwhile."""
 
     key: RunKey

@@ -73,7 +73,7 @@ class WrongKind(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class AttemptFailure:
     """How an attempt failed, as its worker tells it."""
 
     reason: Reason | None
@@ -83,7 +83,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FailureKind:
     """One kind: of a `reason`, with a code in `codes` (first, last), or of a Python `class_name`.
     What is None isn't asked for.
     """
@@ -92,7 +92,7 @@ class Kind:
     codes: tuple[int, int] | None = None
     class_name: str | None = None
 
-    def covers(self, failure: Failure) -> bool:
+    def covers(self, failure: AttemptFailure) -> bool:
         """Whether it is of this kind."""
         if self.class_name is not None:
             raised = failure.reason is Reason.EXCEPTION
@@ -106,26 +106,26 @@ class Kind:
         return coded and failure.code is not None and first <= failure.code <= last
 
 
-def kind(text: str) -> Kind:
+def kind(text: str) -> FailureKind:
     """Read one word. Raises WrongKind."""
     if numbers := _NUMBERS.fullmatch(text):
         first, last = int(numbers[1]), int(numbers[2] or numbers[1])
         if first > last:
             raise WrongKind(f"{text!r} ends before it begins", f"for example {last}-{first}")
-        return Kind(codes=(first, last))
+        return FailureKind(codes=(first, last))
     if statuses := _STATUSES.fullmatch(text):
         first = int(statuses[1]) * 100
-        return Kind(Reason.HTTP_STATUS, (first, first + 99))
+        return FailureKind(Reason.HTTP_STATUS, (first, first + 99))
     word = text.upper().replace("-", "_")
     if word in KINDS:
-        return Kind(Reason(word))
+        return FailureKind(Reason(word))
     if is_grpc_status(text):
         status = GRPC_STATUSES[text.replace("-", "_")]
-        return Kind(Reason.GRPC_STATUS, (status, status))
+        return FailureKind(Reason.GRPC_STATUS, (status, status))
     if number := signal.Signals.__members__.get(text):
-        return Kind(codes=(_BY_SIGNAL + number, _BY_SIGNAL + number))
+        return FailureKind(codes=(_BY_SIGNAL + number, _BY_SIGNAL + number))
     if _CLASS.fullmatch(text) and not text.startswith("SIG"):
-        return Kind(class_name=text)
+        return FailureKind(class_name=text)
     raise WrongKind(f"{text[:60]!r} is no kind of failure", _hint(text))
 
 
@@ -144,7 +144,9 @@ def _hint(text: str) -> str:
     )
 
 
-def tries_again(retry_on: Sequence[Kind], fail_on: Sequence[Kind], failure: Failure) -> bool:
+def tries_again(
+    retry_on: Sequence[FailureKind], fail_on: Sequence[FailureKind], failure: AttemptFailure
+) -> bool:
     """Whether a failure of this kind is followed by another attempt at all."""
     if failure.reason is Reason.DONT_RETRY or any(one.covers(failure) for one in fail_on):
         return False

@@ -40,7 +40,7 @@ def pool_key(namespace: str, name: str) -> PoolKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class StartRate:
     """So many starts in any time of this length."""
 
     count: int
@@ -54,7 +54,7 @@ class PoolRecord:
     namespace: str
     name: str
     limit: int | None
-    rate: Rate | None
+    rate: StartRate | None
     version: int
     paused: bool
     pause_note: str
@@ -85,7 +85,7 @@ class PoolUser:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PoolUsage:
     """How full a pool is. `recent`: starts that count for the rate; `until_free`: when the oldest
     of those that fill the rate counts no more, from now.
     """
@@ -123,7 +123,7 @@ class Rooms:
     left: dict[PoolKey, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, standings: Mapping[PoolKey, Standing]) -> "Rooms":
+    def of(cls, standings: Mapping[PoolKey, PoolUsage]) -> "Rooms":
         """As they stand."""
         return cls({pool: standing.room for pool, standing in standings.items()})
 

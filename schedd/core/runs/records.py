@@ -1,7 +1,7 @@
 """Records: what the ports hand to and fro, as people and loops see what is stored.
 
-Plain values without behaviour. A refusal that a store gives is one of them (`Conflict`), for it is
-a normal answer. Those of runs are in `run_records`, those of backfills in `backfill_records`.
+Plain values without behaviour. A refusal that a store gives is one of them (`StoreConflict`), for
+it is a normal answer. Those of runs are in `run_records`, those of backfills in `backfill_records`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from schedd.core.ids import (
 )
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import Assigned, AuditEntry, Incarnation, LiveRun, NewRun, RunKey
-from schedd.core.runs.redrive import Settled
+from schedd.core.runs.redrive import LetterOutcome
 from schedd.core.runs.run_records import RunRecord
 from schedkit.records import dataclass
 
@@ -91,7 +91,7 @@ class StoredDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class Fired:
+class FireOutcome:
     """What a batch of firings did."""
 
     runs: list[LiveRun]
@@ -170,7 +170,7 @@ class Idempotency:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class StoreConflict:
     """A refusal: the name is taken, the key was used for another body, the etag is old, a calendar
     has a newer version, the pool isn't there, it was done with another payload, there are more
     letters than was said.
@@ -310,7 +310,7 @@ class DeadLetterRecord:
     run: RunRecord
     fingerprint: str
     died_at: datetime
-    settled: Settled | None = None
+    settled: LetterOutcome | None = None
     """What became of it; None: it waits."""
     settled_at: datetime | None = None
     settled_by: str = ""
@@ -355,7 +355,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitingRuns:
     """Runs of a job, for one worker (`target`) or for any, that wait and might start."""
 
     job_id: JobId

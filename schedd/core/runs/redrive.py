@@ -34,7 +34,7 @@ _BURST: Final = timedelta(seconds=1)
 """What wasn't used of the rate is kept for so long."""
 
 
-class Settled(StrEnum):
+class LetterOutcome(StrEnum):
     """What became of a dead letter."""
 
     REDRIVEN = "REDRIVEN"
@@ -42,7 +42,7 @@ class Settled(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RedriveGroup:
     """Of the letters that wait, those of one kind of error of one job, or of what was `submitted`
     under one name. `job` is exactly that, be it empty.
     """
@@ -53,14 +53,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LetterFilter:
     """Which of the letters that wait; what isn't said chooses all. `job`: id or name."""
 
     namespace: str
     job: str = ""
     fingerprint: str = ""
     run_ids: tuple[RunId, ...] = ()
-    group: Group | None = None
+    group: RedriveGroup | None = None
     """That alone."""
     until: datetime | None = None
     """Of these the ones that died at or before it."""
@@ -73,12 +73,12 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RedriveRequest:
     """A redrive as it is asked for. `rate`: runs a second; `payload` instead of each run's own."""
 
     redrive_id: RedriveId
     shard: ShardId
-    choice: Choice
+    choice: LetterFilter
     rate: float
     payload: bytes | None
     by: str
@@ -123,7 +123,7 @@ class OpenRedrive:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RedriveLine:
     """How runs that do others again stand beside the others of their job.
 
     Of a job that does one at a time one is made when nothing of it is there: it is skipped for
@@ -147,16 +147,16 @@ def again(state: State, reason: str | None) -> bool:
     return state in {State.FAILED, State.CANCELLED}
 
 
-def line_of(definition: Definition) -> Line:
+def line_of(definition: Definition) -> RedriveLine:
     """How the runs that do a job's dead ones again stand beside its others."""
     policy = definition.overlap
     if policy is Overlap.ALLOW:
-        return Line(definition.generation, None, None)
+        return RedriveLine(definition.generation, None, None)
     if policy is Overlap.BUFFER_ALL:
-        return Line(definition.generation, None, MOST_IN_LINE)
+        return RedriveLine(definition.generation, None, MOST_IN_LINE)
     if policy in REPLACES:
-        return Line(definition.generation, None, 1)
-    return Line(definition.generation, Overlap.BUFFER_ALL, 1)
+        return RedriveLine(definition.generation, None, 1)
+    return RedriveLine(definition.generation, Overlap.BUFFER_ALL, 1)
 
 
 def allowance(

@@ -19,7 +19,7 @@ from enum import StrEnum
 from schedd.core.ids import RunId
 from schedd.core.jobs.definition import Definition, Delivery, RetryPolicy
 from schedd.core.runs.deadlines import ends_by
-from schedd.core.runs.failures import Failure, tries_again
+from schedd.core.runs.failures import AttemptFailure, tries_again
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
 from schedkit.records import dataclass
@@ -38,7 +38,7 @@ LONGEST_ASKED = timedelta(days=1)
 """What an attempt's `Retry-After` may ask for: it comes from strangers."""
 
 
-class Outcome(StrEnum):
+class ReportedOutcome(StrEnum):
     """How a worker says an attempt ended."""
 
     SUCCEEDED = "SUCCEEDED"
@@ -80,8 +80,8 @@ def _grown(policy: RetryPolicy, steps: int) -> float:
 
 
 def after_attempt(
-    outcome: Outcome,
-    failure: Failure,
+    outcome: ReportedOutcome,
+    failure: AttemptFailure,
     run: LiveRun,
     definition: Definition,
     now: datetime,
@@ -95,11 +95,11 @@ def after_attempt(
     `began`: False when its worker says that nothing of it ever ran. `finished_at`: when it ended,
     as its worker says.
     """
-    if outcome is Outcome.SUCCEEDED:
+    if outcome is ReportedOutcome.SUCCEEDED:
         return Sequel(State.SUCCEEDED, None)
-    if run.cancelling or outcome is Outcome.CANCELLED:
+    if run.cancelling or outcome is ReportedOutcome.CANCELLED:
         return Sequel(State.CANCELLED, Reason.BY_USER)
-    if outcome is Outcome.RETURNED:
+    if outcome is ReportedOutcome.RETURNED:
         return _after_return(run, definition, now, began=began)
     until = ends_by(run, definition)
     if until is not None and now >= until:

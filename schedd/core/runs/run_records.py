@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from schedd.core.ids import BackfillId, RunId, TenureId, Token
-from schedd.core.jobs.chains import Ended
+from schedd.core.jobs.chains import ParentEnded
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, Trigger
@@ -45,7 +45,7 @@ class RunRecord:
     """Whose tenure that was."""
     redrive_of: RunId | None = None
     """The dead run that it does again."""
-    parents: tuple[Ended, ...] = ()
+    parents: tuple[ParentEnded, ...] = ()
     """Of a chain's run: those that it was judged by."""
     armed: bool = False
     """It was handed out before it is due, and isn't due yet."""

@@ -96,7 +96,7 @@ Schedule: TypeAlias = CronSchedule | EverySchedule | AtSchedule | OnDemand
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ScheduleBounds:
     """From when to when nominal instants count (both inclusive), and how far jitter may delay."""
 
     start: datetime | None = None
@@ -104,7 +104,7 @@ class Bounds:
     jitter: timedelta = _ZERO
 
 
-_UNBOUNDED: Final = Bounds()
+_UNBOUNDED: Final = ScheduleBounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class CompiledSchedule:
     """A schedule ready for questions about time. Made by `compile`."""
 
     instants: Instants
-    bounds: Bounds
+    bounds: ScheduleBounds
     job_id: UUID
     exclusion: Exclusion | None = None
     excluding: "CompiledSchedule | None" = None
@@ -279,7 +279,7 @@ def compile(  # noqa: A001 - called as schedule.compile, as one calls re.compile
     schedule: Schedule,
     seed: str,
     job_id: UUID,
-    bounds: Bounds = _UNBOUNDED,
+    bounds: ScheduleBounds = _UNBOUNDED,
     exclude: Exclude = NOTHING,
 ) -> CompiledSchedule:
     """Make a schedule ready for questions, and judge it on the way.
@@ -347,7 +347,7 @@ def _anchored(interval: timedelta, phase: timedelta, anchor: datetime, zone: str
     return DailyInstants(interval // _DAY, local, zone)
 
 
-def _checked(bounds: Bounds) -> Bounds:
+def _checked(bounds: ScheduleBounds) -> ScheduleBounds:
     start = None if bounds.start is None else _utc("start", bounds.start)
     end = None if bounds.end is None else _utc("end", bounds.end)
     if start is not None and end is not None and end < start:
@@ -355,7 +355,7 @@ def _checked(bounds: Bounds) -> Bounds:
     if bounds.jitter < _ZERO:
         length = f"{bounds.jitter.total_seconds():g}s"
         raise ScheduleError("jitter", f"{length} is negative", "for example 30s")
-    return Bounds(start, end, bounds.jitter)
+    return ScheduleBounds(start, end, bounds.jitter)
 
 
 def _utc(name: str, instant: datetime) -> datetime:

@@ -64,7 +64,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BackfillSelection:
     """What a backfill runs, oldest first, and what it leaves out."""
 
     instants: tuple[datetime, ...]
@@ -72,7 +72,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ExistingRuns:
     """What there is of a job's instants: read in one go, under the lock of its row."""
 
     ran: Sequence[Ran]
@@ -83,7 +83,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BackfillRequest:
     """A backfill that somebody asks for, with all instants of its range. `overlap` None: as the
     job says.
     """
@@ -99,7 +99,7 @@ class Wish:
     by: str
 
 
-def plan(instants: Iterable[datetime], standing: Standing, rerun: Rerun) -> Plan:
+def plan(instants: Iterable[datetime], standing: ExistingRuns, rerun: Rerun) -> BackfillSelection:
     """Choose among the instants of a range, which are in their order."""
     rows: dict[datetime, list[Ran]] = defaultdict(list)
     for row in standing.ran:
@@ -112,11 +112,11 @@ def plan(instants: Iterable[datetime], standing: Standing, rerun: Rerun) -> Plan
             chosen.append(at)
         else:
             left_out.append(why)
-    return Plan(tuple(chosen), tuple(left_out))
+    return BackfillSelection(tuple(chosen), tuple(left_out))
 
 
 def _kept_from(
-    at: datetime, rows: Sequence[Ran], standing: Standing, rerun: Rerun
+    at: datetime, rows: Sequence[Ran], standing: ExistingRuns, rerun: Rerun
 ) -> LeftOut | None:
     for row in rows:
         if row.state in LIVE:

@@ -7,7 +7,7 @@ from datetime import datetime
 from schedd.core.ids import BackfillId, JobId, ShardId
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import LIVE, State
-from schedd.core.timers.backfill import Plan
+from schedd.core.timers.backfill import BackfillSelection
 from schedkit.records import dataclass
 
 
@@ -51,7 +51,7 @@ class Backfilled:
     """A backfill that is stored, with what it runs and what it leaves out."""
 
     record: BackfillRecord
-    plan: Plan
+    plan: BackfillSelection
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
 from schedd.core.timers import fire_plan
-from schedd.core.timers.fire_plan import NOT_EARLY, Plan
+from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan
 from schedkit.records import dataclass
 
 
@@ -114,7 +114,7 @@ def plan(
     limit: int = fire_plan.FIRES,
     looked: datetime | None = None,
     ahead: timedelta = NOT_EARLY,
-) -> Plan:
+) -> FirePlan:
     """One step of a timer that stands at (`nominal`, `due`), looked at `now`. `limit`: of runs.
     `looked`: at the first step of this catching up. `ahead`: what falls due within it fires too.
     """
@@ -136,7 +136,7 @@ def plan(
         fold, following = fire_plan.settle(
             compiled, head, border, State.SKIPPED, Reason.PAUSED, pause.told
         )
-        return Plan((fold,) if fold else (), (), following)
+        return FirePlan((fold,) if fold else (), (), following)
     return by_policy()
 
 

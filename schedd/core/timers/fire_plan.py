@@ -8,7 +8,7 @@
 
 Invariants
 - Each instant from the timer's nominal up to the last one that is due is accounted for exactly
-  once: by a fire or within one fold. `Plan.next` is the first one that is not.
+  once: by a fire or within one fold. `FirePlan.next` is the first one that is not.
 - Nothing fires before it is due (less `ahead`).
 - The work is bounded whatever the outage: long spans are counted, not walked, and where they must
   be walked a plan ends early; its `next` is then due already, and the owner plans again.
@@ -42,7 +42,7 @@ _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Fire:
+class PlannedRun:
     """An instant that becomes a run now. `late`: by catch-up, not on time."""
 
     nominal: datetime
@@ -70,14 +70,14 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FirePlan:
     """One step of a timer: folds and fires, oldest first, and the value the timer advances to.
 
     `next` is None when the schedule has ended. Nothing to do: no folds, no fires, `next` unchanged.
     """
 
     folds: tuple[Fold, ...]
-    fires: tuple[Fire, ...]
+    fires: tuple[PlannedRun, ...]
     next: Occurrence | None
 
 
@@ -93,7 +93,7 @@ def plan(
     limit: int = FIRES,
     until: datetime | None = None,
     looked: datetime | None = None,
-) -> Plan:
+) -> FirePlan:
     """Decide what becomes of a timer that stands at (`nominal`, `due`), looked at `now`.
 
     `nominal` is the first unaccounted instant and is taken as it is, even if the schedule as it
@@ -141,9 +141,9 @@ class _Planner:
     until: datetime
     limit: int
 
-    def run(self, head: Occurrence) -> Plan:
+    def run(self, head: Occurrence) -> FirePlan:
         if head.due > self.until:
-            return Plan((), (), head)
+            return FirePlan((), (), head)
         if head.due >= self.late_before:
             return self._on_time((), (), head)
         last = newest_due(self.compiled, head, self.late_before - _TICK)
@@ -152,7 +152,7 @@ class _Planner:
             return self._after_fold((), fold, last)
         return self._windowed(head, last)
 
-    def _windowed(self, head: Occurrence, last: datetime) -> Plan:
+    def _windowed(self, head: Occurrence, last: datetime) -> FirePlan:
         """Late instants from `head` to `last` under LATEST or ALL."""
         folds: tuple[Fold, ...] = ()
         if head.nominal < self.opens:
@@ -167,18 +167,18 @@ class _Planner:
             return self._all(folds, head, last)
         return self._latest(folds, head, last)
 
-    def _all(self, folds: tuple[Fold, ...], head: Occurrence, last: datetime) -> Plan:
+    def _all(self, folds: tuple[Fold, ...], head: Occurrence, last: datetime) -> FirePlan:
         late = self.compiled.instants_between(head.nominal, last, self.limit - 1)
-        fires = tuple(Fire(one.nominal, one.due, late=True) for one in (head, *late))
+        fires = tuple(PlannedRun(one.nominal, one.due, late=True) for one in (head, *late))
         following = self.compiled.next_after(fires[-1].nominal)
         if fires[-1].nominal != last or following is None:
-            return Plan(folds, fires, following)
+            return FirePlan(folds, fires, following)
         return self._on_time(folds, fires, following)
 
-    def _latest(self, folds: tuple[Fold, ...], head: Occurrence, last: datetime) -> Plan:
+    def _latest(self, folds: tuple[Fold, ...], head: Occurrence, last: datetime) -> FirePlan:
         """The newest instant takes the older ones in: one that is on time, else the last late."""
         following = self.compiled.next_after(last)
-        fires: tuple[Fire, ...] = ()
+        fires: tuple[PlannedRun, ...] = ()
         older: datetime | None = last
         if following is not None and following.due <= min(self.now, self.until):
             into = following.nominal
@@ -186,31 +186,33 @@ class _Planner:
             into = last
             older = self.compiled.newest(head.nominal - _TICK, last - _TICK)
             due = head.due if last == head.nominal else self.compiled.due(last)
-            fires = (Fire(last, due, late=True),)
+            fires = (PlannedRun(last, due, late=True),)
         if older is not None:
             fold = _fold(self.compiled, head, older, State.COALESCED, None, into)
             folds = (*folds, fold)
             if fold.last != older:
-                return Plan(folds, (), self.compiled.next_after(fold.last))
+                return FirePlan(folds, (), self.compiled.next_after(fold.last))
         if following is None:
-            return Plan(folds, fires, None)
+            return FirePlan(folds, fires, None)
         return self._on_time(folds, fires, following)
 
-    def _after_fold(self, folds: tuple[Fold, ...], fold: Fold, meant: datetime) -> Plan:
+    def _after_fold(self, folds: tuple[Fold, ...], fold: Fold, meant: datetime) -> FirePlan:
         """Go on behind a fold of late instants; stop there if it ended before what was meant."""
         following = self.compiled.next_after(fold.last)
         if fold.last != meant or following is None:
-            return Plan((*folds, fold), (), following)
+            return FirePlan((*folds, fold), (), following)
         return self._on_time((*folds, fold), (), following)
 
-    def _on_time(self, folds: tuple[Fold, ...], fires: tuple[Fire, ...], head: Occurrence) -> Plan:
+    def _on_time(
+        self, folds: tuple[Fold, ...], fires: tuple[PlannedRun, ...], head: Occurrence
+    ) -> FirePlan:
         """Fire what is due from `head` on, as far as the limit goes."""
         found = list(fires)
         current: Occurrence | None = head
         while current is not None and current.due <= self.until and len(found) < self.limit:
-            found.append(Fire(current.nominal, current.due))
+            found.append(PlannedRun(current.nominal, current.due))
             current = self.compiled.next_after(current.nominal)
-        return Plan(folds, tuple(found), current)
+        return FirePlan(folds, tuple(found), current)
 
 
 def newest_due(compiled: CompiledSchedule, head: Occurrence, until: datetime) -> datetime:

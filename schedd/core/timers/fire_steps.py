@@ -23,11 +23,11 @@ from typing import Final
 
 from schedd.core.jobs.definition import CatchUp
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.schedule.calendars import Group, groups
+from schedd.core.schedule.calendars import TimeGroup, groups
 from schedd.core.schedule.compiled_schedule import CompiledSchedule, Occurrence
 from schedd.core.timers import cluster_pauses, fire_plan
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pauses
-from schedd.core.timers.fire_plan import NOT_EARLY, Fold, Plan
+from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan, Fold
 from schedkit.records import replace
 
 MOST_BORDERS: Final = 1000
@@ -47,7 +47,7 @@ def plan(
     limit: int = fire_plan.FIRES,
     looked: datetime | None = None,
     ahead: timedelta = NOT_EARLY,
-) -> Plan:
+) -> FirePlan:
     """One step of a timer that stands at (`nominal`, `due`), looked at `now`. Fires at most `limit`
     runs. `looked`: at the first step of this catching up; None: it is this one. `ahead`: what falls
     due within it fires too, unless the schedule excludes instants: a new version of its calendar
@@ -55,7 +55,7 @@ def plan(
     """
     head = Occurrence(nominal, due)
 
-    def of_runs(first: Occurrence) -> Plan:
+    def of_runs(first: Occurrence) -> FirePlan:
         return cluster_pauses.plan(
             compiled,
             policy,
@@ -72,15 +72,17 @@ def plan(
     if compiled.exclusion is None:
         return of_runs(head)
     if due > now:
-        return Plan((), (), head)
+        return FirePlan((), (), head)
     first = compiled.next_after(nominal) if compiled.excludes(nominal) else head
-    inner = Plan((), (), first)
+    inner = FirePlan((), (), first)
     if first is not None and first.due <= now:
         inner = of_runs(first)
     return _woven(compiled, head, inner, now)
 
 
-def _woven(compiled: CompiledSchedule, head: Occurrence, inner: Plan, now: datetime) -> Plan:
+def _woven(
+    compiled: CompiledSchedule, head: Occurrence, inner: FirePlan, now: datetime
+) -> FirePlan:
     """The plan with the excluded instants that are due between, before and behind what it has."""
     assert compiled.exclusion is not None, "there is something to weave in"
     until = fire_plan.newest_due(compiled.whole, head, now)
@@ -88,7 +90,7 @@ def _woven(compiled: CompiledSchedule, head: Occurrence, inner: Plan, now: datet
         stop = inner.next.nominal - _TICK
         until = compiled.whole.newest(head.nominal - _TICK, stop) or stop
     if until < head.nominal:
-        return Plan((), (), inner.next)
+        return FirePlan((), (), inner.next)
     every = compiled.whole.instants
     found = groups(every, compiled.exclusion, head.nominal, until, MOST_BORDERS)
     folds: list[Fold] = []
@@ -102,10 +104,10 @@ def _woven(compiled: CompiledSchedule, head: Occurrence, inner: Plan, now: datet
     if following is not None and inner.next is not None:
         same = following.nominal == inner.next.nominal
         following = inner.next if same else following
-    return Plan(tuple(folds), fires, following)
+    return FirePlan(tuple(folds), fires, following)
 
 
-def _skipped(compiled: CompiledSchedule, group: Group) -> Iterator[Fold]:
+def _skipped(compiled: CompiledSchedule, group: TimeGroup) -> Iterator[Fold]:
     yield Fold(
         State.SKIPPED,
         Reason.CALENDAR,
@@ -117,7 +119,7 @@ def _skipped(compiled: CompiledSchedule, group: Group) -> Iterator[Fold]:
     )
 
 
-def _cut(compiled: CompiledSchedule, inner: Plan, group: Group) -> Iterator[Fold]:
+def _cut(compiled: CompiledSchedule, inner: FirePlan, group: TimeGroup) -> Iterator[Fold]:
     """The parts of the plan's folds that lie in a group of instants that run."""
     for fold in inner.folds:
         first, last = max(fold.first, group.first), min(fold.last, group.last)

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.priority_order import rank
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import NO_TOKEN, RunId, ShardId, scheduled_run_id
 from schedd.core.jobs.definition import Definition, Delivery, Overlap, Placement, Priority
 from schedd.core.runs.deadlines import START_WITHIN
@@ -49,7 +49,7 @@ BEYOND: Final = timedelta(seconds=2.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class Lookahead:
     """How long before it is due a run is made, and handed to its worker."""
 
     fire: timedelta = NOT_EARLY
@@ -65,7 +65,7 @@ class Ahead:
         return max(GUARD, self.fire + BEYOND)
 
 
-NEVER: Final = Ahead()
+NEVER: Final = Lookahead()
 AT_MOST_ONCE: Final = Delivery.AT_MOST_ONCE
 
 
@@ -197,7 +197,7 @@ class EarlyRuns:
         """Those of what waits here."""
         return [*self._lines]
 
-    def heads(self, fits: Callable[[Need], bool]) -> list[Head]:
+    def heads(self, fits: Callable[[Need], bool]) -> list[QueueHead]:
         """What waits here and fits, one head a width: behind all that is ready."""
         found: dict[int, tuple[datetime, int]] = {}
         for need, line in self._lines.items():
@@ -208,7 +208,7 @@ class EarlyRuns:
             slots += len(line.runs) * need.slots
             found[need.slots] = min(since, place.ready_at), slots
         return [
-            Head(Priority.LOW, since, slots, width)
+            QueueHead(Priority.LOW, since, slots, width)
             for width, (since, slots) in sorted(found.items(), reverse=True)
         ]
 

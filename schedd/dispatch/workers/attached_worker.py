@@ -16,19 +16,21 @@ from math import inf
 from typing import Final, Protocol
 
 from schedd.core.dispatch.placement import Unable
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import JobId, Token
 from schedd.core.runs.model import Assigned, Incarnation, RunKey
 from schedd.core.runs.records import WorkerView
 from schedd.dispatch.workers.remote_workers import Heard
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
 MOST_UNABLE: Final = 1_000
 """Jobs of a worker that are remembered so."""
 
 
-def is_news(heads: Sequence[Head], told: Sequence[Head], slots: int, near: timedelta) -> bool:
+def is_news(
+    heads: Sequence[QueueHead], told: Sequence[QueueHead], slots: int, near: timedelta
+) -> bool:
     """Whether a worker of so many slots would deal otherwise by these than by what it was told.
     `near`: by so much a head's age may be off.
     """
@@ -40,13 +42,13 @@ def is_news(heads: Sequence[Head], told: Sequence[Head], slots: int, near: timed
     )
 
 
-class Line(Protocol):
+class AttachedStream(Protocol):
     """One worker's stream, downwards. Nothing here waits; frames are coalesced behind it."""
 
-    def assign(self, assigned: Assigned, known: Known) -> None: ...
+    def assign(self, assigned: Assigned, known: CachedDefinition) -> None: ...
     def revoke(self, key: RunKey, token: Token) -> None: ...
     def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None: ...
-    def demand(self, heads: Sequence[Head]) -> None: ...
+    def demand(self, heads: Sequence[QueueHead]) -> None: ...
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None: ...
     def reach(self, serial: int, slots: int) -> None: ...
     def drain(self, *, on: bool) -> None: ...
@@ -58,7 +60,7 @@ class Attached:
     """A worker whose stream is open. All slots but `granted` are counted since it began."""
 
     incarnation: Incarnation
-    line: Line
+    line: AttachedStream
     granted: int = 0
     last: float = inf
     """The greatest rank of a run that the granted slots are for."""
@@ -86,7 +88,7 @@ class Attached:
     """Its last heartbeat."""
     unable: dict[JobId, Unable] = field(default_factory=dict)
     """Jobs that it has refused for want of something."""
-    demanded: tuple[Head, ...] = ()
+    demanded: tuple[QueueHead, ...] = ()
     lost: bool = False
     """Its incarnation was written off."""
     spoke_at: float = 0.0
@@ -143,7 +145,7 @@ class Attached:
             self.line.drain(on=on)
         self.drained = on
 
-    def tell_demand(self, heads: Sequence[Head], near: timedelta = timedelta()) -> None:
+    def tell_demand(self, heads: Sequence[QueueHead], near: timedelta = timedelta()) -> None:
         """What waits here for it, if that is news."""
         if is_news(heads, self.demanded, self.incarnation.slots, near):
             self.demanded = tuple(heads)

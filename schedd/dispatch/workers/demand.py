@@ -14,8 +14,8 @@ from dataclasses import field
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from schedd.core.dispatch.placement import NOTHING, Asked, Skill, skill_of
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.placement import NOTHING, PlacementCriteria, Skill, skill_of
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.runs.model import Incarnation
 from schedd.dispatch.workers.attached_worker import Attached, is_news
 from schedkit.records import dataclass
@@ -25,7 +25,7 @@ AGES_A_SECOND: Final = 2_000
 comes as goes. Of ten workers each knows it to 5 ms, of a thousand to half a second.
 """
 
-Demand: TypeAlias = Callable[[Incarnation], Sequence[Head]]
+Demand: TypeAlias = Callable[[Incarnation], Sequence[QueueHead]]
 """What waits at this member that a worker can do."""
 
 
@@ -36,7 +36,7 @@ class _Alike:
     members: dict[Attached, None] = field(default_factory=dict)
     new: dict[Attached, None] = field(default_factory=dict)
     """Those that have come since, and may have been told something else."""
-    told: tuple[Head, ...] = ()
+    told: tuple[QueueHead, ...] = ()
     """All the others, last."""
 
 
@@ -64,7 +64,7 @@ class Audience:
         if not group.members:
             del self._groups[skill]
 
-    def tell(self, demand: Demand, asked: Asked) -> None:
+    def tell(self, demand: Demand, asked: PlacementCriteria) -> None:
         """Tell each what waits for it, if that is news. `asked`: all that `demand` looks at."""
         self._tell_apart(asked)
         near = timedelta(seconds=len(self._group_of) / AGES_A_SECOND)
@@ -78,7 +78,7 @@ class Audience:
                 attached.tell_demand(heads, near)
             group.new = {}
 
-    def _tell_apart(self, asked: Asked) -> None:
+    def _tell_apart(self, asked: PlacementCriteria) -> None:
         """Labels that were asked for once are looked at ever after; a name only where some run is
         for it alone.
         """
@@ -87,7 +87,7 @@ class Audience:
             asked.names == known.names or (asked.names and asked.names < known.names)
         ):
             return
-        self._asked = Asked(known.labels | asked.labels, asked.names)
+        self._asked = PlacementCriteria(known.labels | asked.labels, asked.names)
         members = [*self._group_of]
         self._groups.clear()
         for attached in members:

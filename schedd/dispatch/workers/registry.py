@@ -8,8 +8,8 @@ and how many slots' worth of assignments it has received on the stream; what was
 
 A worker may lower a grant at any time. It is told how far what is on its way goes, and keeps slots
 for that; what it refuses all the same costs nothing. The streams themselves
-(`rpc/workers/attach.py`) stand behind `Line`. Nothing is offered of a worker that was silent for a
-while, or that is lost: what went to it would be lost with it, again and again.
+(`rpc/workers/attach.py`) are behind `AttachedStream`. Nothing is offered of a worker that was
+silent for a while, or that is lost: what went to it would be lost with it, again and again.
 
 Revoking: `ok` of pause, edit and delete waits here until nothing can start any more (PROTOCOL 3).
 What concerns a worker that isn't attached here goes over one hop (`elsewhere`).
@@ -23,21 +23,21 @@ from math import inf
 from typing import Final
 
 from schedd.core.dispatch.packed_runs import Holdings
-from schedd.core.dispatch.placement import NOTHING, Asked, Unable
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.placement import NOTHING, PlacementCriteria, Unable
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.dispatch.slot_index import Offers
 from schedd.core.events import Emit, WorkerCame, WorkerWent
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun
 from schedd.core.runs.records import SILENT_AFTER, WorkerView, unheard
 from schedd.dispatch.revocations import At, Question, Revocations, ask_elsewhere
-from schedd.dispatch.start_confirmation import Hearing
-from schedd.dispatch.workers.attached_worker import Attached, Line
+from schedd.dispatch.start_confirmation import StartConfirmation
+from schedd.dispatch.workers.attached_worker import Attached, AttachedStream
 from schedd.dispatch.workers.demand import Audience, Demand
 from schedd.dispatch.workers.remote_workers import Elsewhere, Heard, Nowhere
-from schedd.dispatch.workers.slot_index import Choice, Offering
+from schedd.dispatch.workers.slot_index import Offering, SlotReservation
 from schedd.ports import ClusterClock
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.clock import boottime
 
 REVOKE_MARGIN: Final = 0.5
@@ -46,12 +46,12 @@ much a worker's may be behind.
 """
 
 
-def no_demand(_: Incarnation) -> Sequence[Head]:
+def no_demand(_: Incarnation) -> Sequence[QueueHead]:
     """Nothing waits here."""
     return ()
 
 
-class Workers:
+class WorkerRegistry:
     """Every worker attached to this member. Lives as long as the daemon, not the tenure."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Workers:
         self._some = False
         self._demand: Demand = no_demand
         self._audience = Audience()
-        self._hearing = Hearing()
+        self._hearing = StartConfirmation()
 
     def on_attachment(self, told: Callable[[bool], None]) -> None:
         """Have `told(some)` called when that changes: whether any worker is attached, and heard."""
@@ -95,7 +95,7 @@ class Workers:
     def attach(
         self,
         incarnation: Incarnation,
-        line: Line,
+        line: AttachedStream,
         *,
         draining: bool = False,
         running: int = 0,
@@ -214,9 +214,9 @@ class Workers:
         """What of the last `offers` may still be used."""
         return self._offering.still()
 
-    def choosing(self) -> Choice:
+    def choosing(self) -> SlotReservation:
         """Around a choice among offers, and all that it leads to up to the push."""
-        return Choice(self._offering)
+        return SlotReservation(self._offering)
 
     def slots(self) -> int:
         """All that the workers here have, free or not."""
@@ -250,7 +250,7 @@ class Workers:
         """Those attached here that take nothing more."""
         return {one.incarnation.id for one in self._attached.values() if not one.stays}
 
-    def push(self, assigned: Assigned, known: Known) -> bool:
+    def push(self, assigned: Assigned, known: CachedDefinition) -> bool:
         """Hand a run to its worker; False: its stream is gone, see `elsewhere`, or has come again
         and may not have it.
         """
@@ -263,7 +263,7 @@ class Workers:
         attached.line.assign(assigned, known)
         return True
 
-    def demand(self, demand: Demand, asked: Asked = NOTHING) -> None:
+    def demand(self, demand: Demand, asked: PlacementCriteria = NOTHING) -> None:
         """Tell each worker what waits here for it, if that is news. What it can't do it isn't
         told: slots granted for that would be idle, and missing elsewhere. `asked`: all that what
         waits looks at.

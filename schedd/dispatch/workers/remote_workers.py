@@ -19,7 +19,7 @@ from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun
 from schedd.core.runs.records import WorkerView
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
 
@@ -44,7 +44,7 @@ class Heard:
 class Elsewhere(Protocol):
     """The streams of the other members."""
 
-    async def assign(self, handed: Sequence[tuple[Assigned, Known]]) -> list[Assigned]:
+    async def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> list[Assigned]:
         """Pass these on; gives those whose workers are surely attached nowhere."""
         ...
 
@@ -70,7 +70,7 @@ class Elsewhere(Protocol):
 class Nowhere:
     """There are no other members."""
 
-    async def assign(self, handed: Sequence[tuple[Assigned, Known]]) -> list[Assigned]:
+    async def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> list[Assigned]:
         """All of them."""
         return [assigned for assigned, _ in handed]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from schedd.core.dispatch.placement import Offer
+from schedd.core.dispatch.placement import SlotOffer
 from schedd.core.dispatch.slot_index import Offers
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.records import SILENT_AFTER
@@ -85,7 +85,7 @@ class Offering:
             if attached is None or not slots:
                 self._offers.drop(incarnation)
             else:
-                offer = Offer(attached.incarnation, slots, attached.last, attached.unable)
+                offer = SlotOffer(attached.incarnation, slots, attached.last, attached.unable)
                 self._offers.put(offer)
         self._changed.clear()
         return self._offers
@@ -115,7 +115,7 @@ class Offering:
             self._changed.add(incarnation)
 
 
-class Choice:
+class SlotReservation:
     """What is under way at the same time, from the choice to the push; a with-block around both."""
 
     def __init__(self, offering: Offering) -> None:
@@ -133,7 +133,7 @@ class Choice:
     ) -> None:
         self.settle()
 
-    def take(self, offer: Offer, slots: int) -> None:
+    def take(self, offer: SlotOffer, slots: int) -> None:
         """So many slots of an offer of this moment."""
         self._under_way[self._offering.take(offer.id, slots)] += slots
 

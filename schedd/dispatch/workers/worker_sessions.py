@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from schedd.cluster.worker_leases import WorkerLeases
-from schedd.core.cluster.cluster_events import Kind
+from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.ids import IncarnationId, Token
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditEntry, Incarnation, RunKey
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import ResultStore, UserStore, WorkerStore
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
@@ -67,7 +67,7 @@ class _Ending:
     until: float
 
 
-class Answer(Protocol):
+class HeartbeatAnswer(Protocol):
     """How a heartbeat is answered."""
 
     def __call__(self, *, refreshed: bool, lost: bool) -> None: ...
@@ -78,7 +78,7 @@ class Greeting:
 
     def __init__(
         self,
-        workers: Workers,
+        workers: WorkerRegistry,
         leases: WorkerLeases,
         store: WorkerStore,
         results: ResultStore,
@@ -95,7 +95,7 @@ class Greeting:
         """Spool directories that were turned away, each with the incarnation that was there, and
         when they asked last.
         """
-        self._heard: list[tuple[Incarnation, Answer]] = []
+        self._heard: list[tuple[Incarnation, HeartbeatAnswer]] = []
         self._names: dict[IncarnationId, str] = {}
         """Whose incarnations those are of which results came that ran before."""
         self._refreshes = Loop("worker leases", self._refresh, interval=5.0)
@@ -152,7 +152,9 @@ class Greeting:
                 del self._names[next(iter(self._names))]
         return self._names[incarnation] == worker
 
-    def heard(self, incarnation: Incarnation, since_refresh: float, answer: Answer) -> None:
+    def heard(
+        self, incarnation: Incarnation, since_refresh: float, answer: HeartbeatAnswer
+    ) -> None:
         """A heartbeat came; `answer` is called once it is known whether etcd was refreshed."""
         if incarnation.id in self._lost:
             answer(refreshed=False, lost=True)
@@ -260,9 +262,9 @@ class Greeting:
 
     async def _end(self, ending: _Ending) -> None:
         for one in ending.earlier:
-            await self._write_off(one, Kind.WORKER_RESTARTED)
+            await self._write_off(one, EventKind.WORKER_RESTARTED)
 
-    async def _write_off(self, incarnation: Incarnation, kind: Kind | None) -> None:
+    async def _write_off(self, incarnation: Incarnation, kind: EventKind | None) -> None:
         """Lost first, then without a key: in between nobody makes the key anew."""
         await self._store.lose([incarnation.id], kind)
         await self._leases.end(incarnation.worker, incarnation.id)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schedd.config.servers import Smtp
-from schedd.core.jobs.notifications import Notice, Notification, Way
+from schedd.core.jobs.notifications import Notice, Notification, NotificationChannel
 from schedd.notify.senders import command
 from schedd.notify.senders.mail import Mail
 from schedkit.egress.policy import Egress
@@ -59,11 +59,11 @@ class Senders:
 
     async def _send(self, notification: Notification, notice: Notice) -> str:
         match notification.way:
-            case Way.WEBHOOK:
+            case NotificationChannel.WEBHOOK:
                 return await (await self._webhook()).send(notification, notice.webhook)
-            case Way.COMMAND:
+            case NotificationChannel.COMMAND:
                 return await command.run(notification, notice.command, self._commands)
-            case Way.EMAIL:
+            case NotificationChannel.EMAIL:
                 return await self._mail.send(notification, notice.email)
 
     async def _webhook(self) -> Webhook:

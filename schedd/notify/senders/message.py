@@ -6,13 +6,13 @@ import json
 from datetime import UTC, datetime
 from typing import Final
 
-from schedd.core.jobs.notifications import Kind, Notification
+from schedd.core.jobs.notifications import Notification, NotificationKind
 
 WORDS: Final = {
-    Kind.FAILURE: "failed",
-    Kind.RECOVERY: "succeeds again",
-    Kind.DEAD_LETTER: "left a dead letter",
-    Kind.LATE: "is late",
+    NotificationKind.FAILURE: "failed",
+    NotificationKind.RECOVERY: "succeeds again",
+    NotificationKind.DEAD_LETTER: "left a dead letter",
+    NotificationKind.LATE: "is late",
 }
 
 

@@ -15,7 +15,7 @@ from yarl import URL
 from schedd.core.jobs.notifications import Notification
 from schedd.notify.senders.message import body
 from schedkit.clock import utcnow
-from schedkit.egress.client import CallFailed, Client
+from schedkit.egress.client import CallFailed, EgressClient
 from schedkit.egress.policy import Egress
 from schedkit.egress.secrets import keys
 from schedkit.egress.signing import signature
@@ -27,7 +27,7 @@ class Webhook:
 
     def __init__(self, signing_key: Path | None, egress: Egress) -> None:
         self._key = signing_key
-        self._client = Client(egress, "schedd.toml")
+        self._client = EgressClient(egress, "schedd.toml")
 
     async def send(self, one: Notification, address: str) -> str:
         """Empty: the receiver took it."""

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from schedd.core.ids import Hint, JobId, RunId
 from schedd.rpc.peers.peers import Peers
-from schedd.watch.change_bus import Ears
+from schedd.watch.change_bus import ChangeBus
 from schedkit.errors import Unavailable
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
@@ -59,7 +59,7 @@ class Watched(Protocol):
     def deaf(self) -> None: ...
 
 
-class Hearing:
+class PeerStreams:
     """Streams from the other members."""
 
     def __init__(self, peers: Peers, feed: Watched) -> None:
@@ -137,7 +137,9 @@ async def _heard(
             yield answer
 
 
-async def told(ears: Ears, request: wire.ChangesRequest) -> AsyncIterator[wire.ChangesResponse]:
+async def told(
+    ears: ChangeBus, request: wire.ChangesRequest
+) -> AsyncIterator[wire.ChangesResponse]:
     """What changes here, for a member that listens. The first answer is empty: it stands; and one
     that comes after BEAT without a change.
     """

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import grpc
 
-from schedd.api.errors import TooMany
+from schedd.api.errors import LimitReached
 from schedd.api.runs.stream_limits import Places
 from schedd.core.ids import IncarnationId
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.rpc.auth_interceptor import Gate
 from schedd.rpc.peers import peer_changes
 from schedd.rpc.peers.wake_ups import Nudged, take_nudge
@@ -20,7 +20,7 @@ from schedd.rpc.status import abort, abort_with
 from schedd.rpc.workers import frames, worker_views
 from schedd.rpc.workers.job_refusals import told
 from schedd.rpc.workers.relay import pass_on
-from schedd.watch.change_bus import Ears
+from schedd.watch.change_bus import ChangeBus
 from schedkit.bounds import FRAME
 from schedproto.v1 import peer_service_pb2 as wire
 
@@ -34,9 +34,9 @@ class PeerService:
     def __init__(
         self,
         here: Nudged,
-        workers: Workers,
+        workers: WorkerRegistry,
         stands: Callable[[], wire.ExamineResponse],
-        ears: Ears,
+        ears: ChangeBus,
     ) -> None:
         self._ears = ears
         self._places = Places(MOST_LISTENING, MOST_LISTENING)
@@ -106,5 +106,5 @@ class PeerService:
             with self._places.taken(context.peer()):
                 async for answer in peer_changes.told(self._ears, request):
                     yield answer
-        except TooMany as refused:
+        except LimitReached as refused:
             await abort_with(context, refused)

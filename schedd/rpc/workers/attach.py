@@ -29,21 +29,27 @@ from typing import Final
 import grpc
 
 from schedd.core.ids import IncarnationId
-from schedd.core.jobs.rights import Kind
+from schedd.core.jobs.rights import IdentityKind
 from schedd.core.runs.model import Incarnation
 from schedd.dispatch.workers.attached_worker import Attached
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.dispatch.workers.worker_sessions import ANOTHER, Greeting, Turned
 from schedd.ports import Cluster, ClusterClock
-from schedd.results.collect import Collect, Refusal
-from schedd.results.log_followers import Tails
-from schedd.results.progress import Advances
+from schedd.results.collect import AssignmentRefusal, Collect
+from schedd.results.log_followers import MemberLogTails
+from schedd.results.progress import MemberProgress
 from schedd.rpc.auth_interceptor import Gate, caller
-from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, Unread, put, reader, refuse_unread
+from schedd.rpc.request_decoding import (
+    MOST_PARTS_OF_FRAME,
+    UndecodedRequest,
+    put,
+    reader,
+    refuse_unread,
+)
 from schedd.rpc.status import abort
 from schedd.rpc.workers import frames
-from schedd.rpc.workers.outbox import Outbox
+from schedd.rpc.workers.outbox import WorkerOutbox
 from schedkit import failpoints
 from schedkit.bounds import FRAME
 from schedkit.errors import Unavailable
@@ -66,7 +72,7 @@ Stream = grpc.aio.ServicerContext[wire.WorkerFrame, wire.MemberFrame]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ClusterTerms:
     """What a welcome tells of the cluster."""
 
     member: str
@@ -96,14 +102,14 @@ class WorkerService:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: ClusterTerms,
         greeting: Greeting,
-        workers: Workers,
+        workers: WorkerRegistry,
         collect: Collect,
         cluster: Cluster,
         clock: ClusterClock,
-        tails: Tails,
-        advances: Advances,
+        tails: MemberLogTails,
+        advances: MemberProgress,
         audit: WorkerAudit,
     ) -> None:
         self._audit = audit
@@ -115,7 +121,7 @@ class WorkerService:
         self._collect = collect
         self._cluster = cluster
         self._clock = clock
-        self._outboxes: set[Outbox] = set()
+        self._outboxes: set[WorkerOutbox] = set()
 
     def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
         """Put it on this server."""
@@ -130,7 +136,7 @@ class WorkerService:
         """One worker's stream, from hello to its end."""
         hello = await self._hello(context)
         await _check_name(context, hello.worker)
-        outbox = Outbox()
+        outbox = WorkerOutbox()
         try:
             incarnation = replace(frames.incarnation_of(hello), namespaces=caller().works_for)
             spooled = [frames.key_of(key) for key in hello.spooled]
@@ -171,7 +177,7 @@ class WorkerService:
                 first = await context.read()
         except TimeoutError:
             await abort(context, "DEADLINE_EXCEEDED", "no hello came", reason="NO_HELLO")
-        if isinstance(first, Unread):
+        if isinstance(first, UndecodedRequest):
             await refuse_unread(context, first)
         if not isinstance(first, wire.WorkerFrame) or not first.HasField("hello"):
             await abort(
@@ -179,7 +185,7 @@ class WorkerService:
             )
         return first.hello
 
-    async def _talk(self, context: Stream, attached: Attached, outbox: Outbox) -> None:
+    async def _talk(self, context: Stream, attached: Attached, outbox: WorkerOutbox) -> None:
         """Read and write until the worker closes its side, or the stream breaks in one direction: a
         worker that is heard and told nothing would be lost, and not know it.
         """
@@ -211,15 +217,15 @@ class WorkerService:
         until = caller().until
         return None if until is None else max(0.0, (until - self._clock.now()).total_seconds())
 
-    async def _read(self, context: Stream, attached: Attached, outbox: Outbox) -> None:
+    async def _read(self, context: Stream, attached: Attached, outbox: WorkerOutbox) -> None:
         """Until the end of the stream, or a goodbye."""
-        while isinstance(frame := await context.read(), wire.WorkerFrame | Unread):
-            if isinstance(frame, Unread):
+        while isinstance(frame := await context.read(), wire.WorkerFrame | UndecodedRequest):
+            if isinstance(frame, UndecodedRequest):
                 raise frames.BadFrame(frame.why)
             if await self._take(frame, attached, outbox):
                 return
 
-    async def _write(self, context: Stream, outbox: Outbox) -> None:
+    async def _write(self, context: Stream, outbox: WorkerOutbox) -> None:
         while True:
             frame = await outbox.next()
             if frame.acknowledgements:
@@ -228,7 +234,9 @@ class WorkerService:
             if frame.assignments:
                 await AFTER_PUSH()
 
-    async def _take(self, frame: wire.WorkerFrame, attached: Attached, outbox: Outbox) -> bool:
+    async def _take(
+        self, frame: wire.WorkerFrame, attached: Attached, outbox: WorkerOutbox
+    ) -> bool:
         """Take in one frame; True when it says goodbye."""
         who = attached.incarnation
         async for result in in_turns(frame.results):
@@ -296,13 +304,13 @@ class WorkerService:
             return
         self._workers.revoke_answered(key.run_id, token)
         if answer.outcome == wire.RevokeAnswer.OUTCOME_REVOKED:
-            self._collect.refused(Refusal(key, token, who.worker, who.id, "REVOKED"))
+            self._collect.refused(AssignmentRefusal(key, token, who.worker, who.id, "REVOKED"))
 
     async def _may_report(self, who: Incarnation, sender: IncarnationId) -> bool:
         """Whether a result counts as its own: of this incarnation, or an earlier one of the same
         worker. False: that can't be looked up now, so it is to come again. Raises NotTheirs.
         """
-        if sender == who.id or caller().kind is not Kind.WORKER:
+        if sender == who.id or caller().kind is not IdentityKind.WORKER:
             return True
         try:
             own = await self._greeting.is_of(who.worker, sender)
@@ -312,7 +320,7 @@ class WorkerService:
             raise NotTheirs(f"worker/{who.worker} brought a result of another worker")
         return True
 
-    def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: Outbox) -> None:
+    def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: WorkerOutbox) -> None:
         holding, who = frames.holdings(beat), attached.incarnation.id
         self._advances.held(who, holding)
         self._advances.blocking(who, beat.blocking)
@@ -338,7 +346,7 @@ class WorkerService:
             lambda *, refreshed, lost: self._answer(beat.sequence, outbox, refreshed, lost),
         )
 
-    def _answer(self, sequence: int, outbox: Outbox, refreshed: bool, lost: bool) -> None:
+    def _answer(self, sequence: int, outbox: WorkerOutbox, refreshed: bool, lost: bool) -> None:
         answer = wire.HeartbeatAnswer(
             sequence=sequence,
             refreshed=refreshed,
@@ -375,7 +383,7 @@ class WorkerService:
 async def _check_name(context: Stream, worker: str) -> None:
     """A worker is who its certificate says, and no other."""
     who = caller()
-    if who.kind is Kind.WORKER and who.name != worker:
+    if who.kind is IdentityKind.WORKER and who.name != worker:
         log.warning("%s came as worker %s, by %s", who.actor, worker, context.peer())
         await abort(
             context,

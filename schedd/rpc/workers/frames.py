@@ -18,16 +18,16 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core.dispatch import priority_order
 from schedd.core.dispatch.packed_runs import Holdings, pack_key, pack_start
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.runs.deadlines import START_WITHIN, time_left
 from schedd.core.runs.lifecycle import Reason
 from schedd.core.runs.model import Assigned, Incarnation, RunKey
-from schedd.core.runs.retry import Outcome
+from schedd.core.runs.retry import ReportedOutcome
 from schedd.core.timers.pre_dispatch import armed_until
-from schedd.results.collect import Refusal
+from schedd.results.collect import AssignmentRefusal
 from schedd.results.reports import Reported
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.bounds import FRAME, problem
 from schedkit.bounds.common import TIME
 from schedkit.bounds.frames import MOST_HELD
@@ -148,7 +148,7 @@ def incarnation_of(hello: worker_service_pb2.Hello) -> Incarnation:
     )
 
 
-def assignment(assigned: Assigned, known: Known) -> worker_service_pb2.Assignment:
+def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb2.Assignment:
     """What a worker is given."""
     run, definition = assigned.run, known.definition
     if run.start_by is None or run.incarnation is None:
@@ -251,8 +251,8 @@ def reported(result: worker_service_pb2.Result, worker: str) -> Reported:
 
 
 @cache
-def _outcome(said: worker_service_pb2.Result.Outcome.ValueType) -> Outcome:
-    return Outcome(worker_service_pb2.Result.Outcome.Name(said).removeprefix("OUTCOME_"))
+def _outcome(said: worker_service_pb2.Result.Outcome.ValueType) -> ReportedOutcome:
+    return ReportedOutcome(worker_service_pb2.Result.Outcome.Name(said).removeprefix("OUTCOME_"))
 
 
 @cache
@@ -319,7 +319,9 @@ def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, b
     return bytes(waiting), bytes(running), bytes(spooled)
 
 
-def refusal(message: worker_service_pb2.Refusal, worker: str, sender: IncarnationId) -> Refusal:
+def refusal(
+    message: worker_service_pb2.Refusal, worker: str, sender: IncarnationId
+) -> AssignmentRefusal:
     """An assignment that wasn't taken. Raises BadFrame."""
     check(message, "refusals")
     key, token = key_of(message.key)
@@ -328,10 +330,10 @@ def refusal(message: worker_service_pb2.Refusal, worker: str, sender: Incarnatio
     except ValueError:
         why = "UNSPECIFIED"  # a newer worker's reason; the run comes back all the same
     greatest, detail = Token(message.greatest_token_seen), message.detail[:MOST_NOTE]
-    return Refusal(key, token, worker, sender, why, greatest, detail)
+    return AssignmentRefusal(key, token, worker, sender, why, greatest, detail)
 
 
-def demand(heads: Sequence[Head]) -> worker_service_pb2.Demand:
+def demand(heads: Sequence[QueueHead]) -> worker_service_pb2.Demand:
     """What waits here."""
     return worker_service_pb2.Demand(
         heads=[

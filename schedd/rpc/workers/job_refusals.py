@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from schedd.core.ids import IncarnationId, JobId, ShardId
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import Cluster
 from schedd.rpc.peers.peers import Peers
 from schedkit.errors import Unavailable
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class AskedRefusals:
     """`Refusals` over the peers."""
 
-    def __init__(self, cluster: Cluster, workers: Workers, peers: Peers) -> None:
+    def __init__(self, cluster: Cluster, workers: WorkerRegistry, peers: Peers) -> None:
         self._cluster = cluster
         self._workers = workers
         self._peers = peers
@@ -43,7 +43,7 @@ class AskedRefusals:
         return here
 
 
-def told(workers: Workers, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
+def told(workers: WorkerRegistry, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
     """What this member was told."""
     job = JobId(UUID(request.job_id))
     said = workers.refusals(job, request.generation)

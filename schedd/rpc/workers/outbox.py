@@ -14,11 +14,11 @@ from typing import Final, TypeAlias, TypeVar
 
 from google.protobuf.message import Message
 
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import Token
 from schedd.core.runs.model import Assigned, RunKey
 from schedd.rpc.workers import frames
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import worker_service_pb2 as wire
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ def one_frame(waiting: deque[wire.Assignment]) -> list[wire.Assignment]:
     return taken
 
 
-class Outbox:
+class WorkerOutbox:
     """What waits to go down one stream; `Line` for the loops."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Outbox:
             self._waiting.set()
         return frame
 
-    def assign(self, assigned: Assigned, known: Known) -> None:
+    def assign(self, assigned: Assigned, known: CachedDefinition) -> None:
         """Hand a run out."""
         self._assignments.append(frames.assignment(assigned, known))
         self._waiting.set()
@@ -101,7 +101,7 @@ class Outbox:
         self._cancel(wire.Cancel(key=frames.key_message(key, token), kill=kill))
         self._waiting.set()
 
-    def demand(self, heads: Sequence[Head]) -> None:
+    def demand(self, heads: Sequence[QueueHead]) -> None:
         """Tell what waits."""
         self.put(wire.MemberFrame(demand=frames.demand(heads)))
 

@@ -24,12 +24,12 @@ from typing import Final, NoReturn, TypeVar
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey
 from schedd.core.runs.records import WorkerView
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.remote_workers import Heard
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.workers import frames, worker_views
-from schedd.rpc.workers.outbox import MOST_IN_FRAME, Outbox, one_frame
-from schedd.runtime.definition_texts import Known
+from schedd.rpc.workers.outbox import MOST_IN_FRAME, WorkerOutbox, one_frame
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.errors import Unavailable
 from schedkit.tasks import Waker
 from schedproto.v1 import peer_service_pb2 as wire
@@ -52,9 +52,9 @@ class Relay:
         self._cancels: dict[tuple[RunKey, Token], tuple[LiveRun, bool]] = {}
         self._waker = Waker()
 
-    async def assign(self, handed: Sequence[tuple[Assigned, Known]]) -> list[Assigned]:
+    async def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> list[Assigned]:
         """Pass these on; gives those whose workers are surely attached nowhere."""
-        by_worker: dict[IncarnationId, list[tuple[Assigned, Known]]] = {}
+        by_worker: dict[IncarnationId, list[tuple[Assigned, CachedDefinition]]] = {}
         for each in handed:
             if (incarnation := each[0].run.incarnation) is not None:
                 by_worker.setdefault(incarnation, []).append(each)
@@ -126,7 +126,7 @@ class Relay:
                     group.create_task(asking, name=f"cancels for {incarnation}")
 
     async def _hand_on(
-        self, incarnation: IncarnationId, theirs: Sequence[tuple[Assigned, Known]]
+        self, incarnation: IncarnationId, theirs: Sequence[tuple[Assigned, CachedDefinition]]
     ) -> list[Assigned]:
         """Those of a frame whose worker is surely attached nowhere."""
         waiting = deque(frames.assignment(assigned, known) for assigned, known in theirs)
@@ -175,7 +175,7 @@ class Relay:
 
 
 async def pass_on(
-    workers: Workers, incarnation: IncarnationId, frame: down.MemberFrame
+    workers: WorkerRegistry, incarnation: IncarnationId, frame: down.MemberFrame
 ) -> wire.RelayResponse:
     """Pass a frame on to a worker attached here, and wait for its answers to the revokes in it.
 
@@ -186,7 +186,7 @@ async def pass_on(
         for item in getattr(frame, name):
             frames.check(item, f"frame.{name}")
     attached = workers.attached(incarnation)
-    if attached is None or not isinstance(attached.line, Outbox):
+    if attached is None or not isinstance(attached.line, WorkerOutbox):
         return wire.RelayResponse(absent=True)
     if not all(attached.incarnation.may_work_for(each.namespace) for each in frame.assignments):
         return wire.RelayResponse(absent=True)

@@ -17,7 +17,7 @@ from uuid import UUID
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.records import WorkerView
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.rpc.peers.peers import Peers
 from schedkit.errors import Unavailable
 from schedproto.v1 import peer_service_pb2 as wire
@@ -48,7 +48,7 @@ async def asked(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerView]:
     return [_view(one, newest[one.id.bytes]) for one in away if one.id.bytes in newest]
 
 
-def told(workers: Workers, request: wire.WorkersRequest) -> wire.WorkersResponse:
+def told(workers: WorkerRegistry, request: wire.WorkersRequest) -> wire.WorkersResponse:
     """Those of these that are attached to this member."""
     ids = {IncarnationId(UUID(bytes=one)) for one in request.incarnations}
     heard = [_heard(view) for view in workers.workers() if view.incarnation.id in ids]

@@ -13,7 +13,13 @@ from datetime import timedelta
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.cluster_events import MOST_LOST, ClusterEvent, Kind, Losses, LostMember
+from schedd.core.cluster.cluster_events import (
+    MOST_LOST,
+    ClusterEvent,
+    EventKind,
+    Losses,
+    LostMember,
+)
 from schedd.core.runs.change_stream import Cursor
 from schedd.core.runs.model import AuditEntry
 from schedd.store import audit
@@ -111,7 +117,7 @@ def after(connection: Connection, id_: int) -> list[ClusterEvent]:
 def before_term(connection: Connection) -> int:
     """Return the id before that of the newest change of leader; 0 if there is none."""
     newest = connection.exec_driver_sql(
-        "SELECT max(id) FROM cluster_events WHERE kind = %s", (Kind.LEADER_CHANGED.value,)
+        "SELECT max(id) FROM cluster_events WHERE kind = %s", (EventKind.LEADER_CHANGED.value,)
     ).scalar()
     return 0 if newest is None else int(newest) - 1
 

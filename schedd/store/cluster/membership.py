@@ -19,7 +19,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.cluster_events import LEADER, ClusterEvent, Kind, Why
+from schedd.core.cluster.cluster_events import LEADER, ClusterEvent, EventKind, LossReason
 from schedd.core.ids import Epoch, ShardId, TenureId, Term, Timeline
 from schedd.core.runs.model import Claim, ShardRow, Tenure
 from schedd.store.cluster import cluster_events
@@ -101,7 +101,7 @@ def open_tenure(connection: Connection, tenure: Tenure) -> None:
     before = connection.exec_driver_sql(BEFORE, (name, tenure.id)).first()
     if before is not None and before.unplanned:
         member, since = f"member/{name}", f"lost since {_instant(before.fenced_at)}"
-        event = ClusterEvent(Kind.MEMBER_RETURNED, member, member, detail=since)
+        event = ClusterEvent(EventKind.MEMBER_RETURNED, member, member, detail=since)
         cluster_events.record(connection, [event])
 
 
@@ -134,7 +134,11 @@ def fenced(connection: Connection, tenures: Sequence[TenureId]) -> frozenset[Ten
 
 
 def fence(
-    connection: Connection, tenures: Sequence[TenureId], *, lost: Why | None = None, why: str = ""
+    connection: Connection,
+    tenures: Sequence[TenureId],
+    *,
+    lost: LossReason | None = None,
+    why: str = "",
 ) -> None:
     """Fence these, ids ascending; one that is fenced keeps its first instant. `lost`: they are
     losses of members, for this reason; None: a goodbye. `why`: in words.
@@ -153,12 +157,12 @@ def fence(
     leader = connection.exec_driver_sql(
         "SELECT t.member FROM term JOIN tenures t ON t.id = term.leader"
     ).scalar()
-    by_leader = lost is Why.LEASE_EXPIRED and leader
+    by_leader = lost is LossReason.LEASE_EXPIRED and leader
     cluster_events.record(
         connection,
         [
             ClusterEvent(
-                Kind.MEMBER_LOST,
+                EventKind.MEMBER_LOST,
                 f"member/{member}",
                 f"member/{leader if by_leader else member}",
                 lost.value,
@@ -193,7 +197,7 @@ def raise_term(connection: Connection, seen: Term, leader: TenureId, above: int 
     name = connection.exec_driver_sql(NAME_OF, (leader,)).scalar() or str(leader)
     old = connection.exec_driver_sql(NAME_OF, (before,)).scalar() if before else None
     detail = f"{name} leads, term {raised}" + (f"; before: {old}" if old else "")
-    event = ClusterEvent(Kind.LEADER_CHANGED, LEADER, f"member/{name}", detail=detail)
+    event = ClusterEvent(EventKind.LEADER_CHANGED, LEADER, f"member/{name}", detail=detail)
     cluster_events.record(connection, [event])
     return Term(raised)
 

@@ -8,7 +8,7 @@ from datetime import UTC
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.cluster_events import ClusterEvent, Kind, Registered, Why
+from schedd.core.cluster.cluster_events import ClusterEvent, EventKind, LossReason, RegisteredWorker
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.store.cluster import cluster_events
@@ -179,16 +179,16 @@ def newest_of(connection: Connection, workers: Collection[str]) -> list[Incarnat
     return decoded("incarnations", rows, incarnation)
 
 
-def lose(connection: Connection, lost: Collection[IncarnationId], kind: Kind | None) -> None:
+def lose(connection: Connection, lost: Collection[IncarnationId], kind: EventKind | None) -> None:
     """Record these as lost; the first record stays. `kind`: WORKER_LOST, or WORKER_RESTARTED where
     a newer incarnation of its spool directory ends it. None: a goodbye. An incarnation that never
     had a key in etcd ends without an event.
     """
-    unplanned = kind is Kind.WORKER_LOST
+    unplanned = kind is EventKind.WORKER_LOST
     rows = connection.exec_driver_sql(LOSE, {"ids": arrays.ids(lost), "unplanned": unplanned}).all()
     if kind is None:
         return
-    reason = Why.LEASE_EXPIRED.value if unplanned else ""
+    reason = LossReason.LEASE_EXPIRED.value if unplanned else ""
     cluster_events.record(
         connection,
         [
@@ -199,9 +199,9 @@ def lose(connection: Connection, lost: Collection[IncarnationId], kind: Kind | N
     )
 
 
-def registered(connection: Connection) -> list[Registered]:
+def registered(connection: Connection) -> list[RegisteredWorker]:
     """Return the incarnations that aren't recorded as lost."""
-    return [Registered(*row) for row in connection.exec_driver_sql(REGISTERED)]
+    return [RegisteredWorker(*row) for row in connection.exec_driver_sql(REGISTERED)]
 
 
 def note_seen(connection: Connection, seen: Collection[IncarnationId]) -> None:
@@ -214,7 +214,7 @@ def note_seen(connection: Connection, seen: Collection[IncarnationId]) -> None:
         connection,
         [
             ClusterEvent(
-                Kind.WORKER_RETURNED,
+                EventKind.WORKER_RETURNED,
                 f"worker/{worker}",
                 f"worker/{worker}",
                 detail=f"lost since {lost_at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",

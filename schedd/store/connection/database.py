@@ -39,9 +39,9 @@ from schedd.core.events import Called, Emit, Service, unheard
 from schedd.core.ids import Timeline
 from schedd.store.connection import type_adapters
 from schedd.store.connection.database_identity import admit
-from schedd.store.connection.errors import DRIVER_ERRORS, Remedy, Unsent, judge
+from schedd.store.connection.errors import DRIVER_ERRORS, RetryRule, Unsent, judge
 from schedd.store.connection.primary_selection import Servers
-from schedd.store.connection.statement_timeout import Call, Patience
+from schedd.store.connection.statement_timeout import StatementTimeout, TimedTransaction
 from schedd.store.statements.operations import PRESENT
 from schedkit.clock import boottime
 from schedkit.errors import Fault, Misconfigured, Rejected, Unavailable
@@ -74,7 +74,7 @@ CONNECTION = {
 """A peer that went silent is noticed within 5 s (RELIABILITY, Timings)."""
 
 
-class Refused(Exception):
+class RolledBack(Exception):
     """Raised by a body: roll back, and give this value as the call's answer."""
 
     def __init__(self, answer: object) -> None:
@@ -153,7 +153,7 @@ class Database:
         event.listen(self._engine, "handle_error", _mark_unsent)
         event.listen(self._engine, "checkin", self._close_if_old)
         self.lineage = Lineage()
-        self._patience = Patience(self._engine, patience)
+        self._patience = StatementTimeout(self._engine, patience)
         dialect = self._engine.dialect
         self._servers = Servers(lambda params: dialect.connect(**params), self._patience.over)
         self.answered_at = boottime()
@@ -253,14 +253,14 @@ class Database:
             try:
                 return self._once(body)
             except _Failed as failed:
-                left -= 2 if failed.remedy is Remedy.ONCE_MORE else 1
-                if failed.remedy is Remedy.NONE or left <= 0:
+                left -= 2 if failed.remedy is RetryRule.ONCE_MORE else 1
+                if failed.remedy is RetryRule.NONE or left <= 0:
                     raise failed.error from failed.__cause__
                 self._pause.wait(random.uniform(0.005, 0.05) * (TRIES - left))
 
     def _once(self, body: Body[T]) -> T:
         committing = False
-        call: Call | None = None
+        call: TimedTransaction | None = None
         try:
             with (
                 self._engine.connect() as connection,
@@ -270,22 +270,22 @@ class Database:
                 with connection.begin() as transaction:
                     try:
                         answer = body(connection)
-                    except Refused as refused:
+                    except RolledBack as refused:
                         transaction.rollback()
                         return cast("T", refused.answer)
                     committing = True
                     _commit(connection, transaction)
                     return answer
         except StartOver as moved:
-            raise _Failed(Unavailable(f"PostgreSQL: {moved}"), Remedy.AT_ONCE) from moved
+            raise _Failed(Unavailable(f"PostgreSQL: {moved}"), RetryRule.AT_ONCE) from moved
         except DRIVER_ERRORS as error:
             meant, remedy = judge(error, committing=committing)
             if isinstance(meant, Rejected):
                 self.on_rejected(meant)
             cut = call is not None and call.cut
-            raise _Failed(meant, Remedy.NONE if cut else remedy) from error
+            raise _Failed(meant, RetryRule.NONE if cut else remedy) from error
 
-    def _watched(self, connection: Connection) -> AbstractContextManager[Call]:
+    def _watched(self, connection: Connection) -> AbstractContextManager[TimedTransaction]:
         raw = connection.connection.dbapi_connection
         return self._patience.over(raw, connection.info[TIMELINE])
 
@@ -335,7 +335,7 @@ def _mark_unsent(context: ExceptionContext) -> None:
 class _Failed(Exception):
     """One try failed; carries what that means."""
 
-    def __init__(self, error: Exception, remedy: Remedy) -> None:
+    def __init__(self, error: Exception, remedy: RetryRule) -> None:
         super().__init__(str(error))
         self.error = error
         self.remedy = remedy

@@ -63,7 +63,7 @@ class Unsent(Exception):
         self.orig = error
 
 
-class Remedy(enum.Enum):
+class RetryRule(enum.Enum):
     """What may still be done about a failure inside the call."""
 
     NONE = "report to the caller"
@@ -144,7 +144,7 @@ _FULL_REMEDY: Final = (
 )
 
 
-def judge(error: BaseException, *, committing: bool) -> tuple[Exception, Remedy]:
+def judge(error: BaseException, *, committing: bool) -> tuple[Exception, RetryRule]:
     """What to raise for this failure, and whether the transaction may be tried again.
 
     `committing`: COMMIT had been sent, so the transaction may have taken effect.
@@ -152,29 +152,29 @@ def judge(error: BaseException, *, committing: bool) -> tuple[Exception, Remedy]
     if isinstance(error, psycopg2.Error):  # raised outside of SQLAlchemy's statements
         error = DBAPIError("", {}, error)
     if not isinstance(error, DBAPIError):
-        return _judge_library(error), Remedy.NONE
+        return _judge_library(error), RetryRule.NONE
     code, words = sqlstate(error), _first_line(error)
     text = f"PostgreSQL: {words}"
     if code in _CONFLICTS:
-        return Unavailable(text), Remedy.AT_ONCE
+        return Unavailable(text), RetryRule.AT_ONCE
     if not code and not error.connection_invalidated and _by_the_driver(error.orig):
-        return BrokenData(text), Remedy.NONE
+        return BrokenData(text), RetryRule.NONE
     rejected = _rejected(code, words, error)
     lost = error.connection_invalidated or not code or code.startswith(_LOST) or code in _WAITED
     if committing and (lost or code == "40003"):
-        return OutcomeUnknown(f"{text} (COMMIT was sent: it may have taken effect)"), Remedy.NONE
+        return OutcomeUnknown(f"{text} (COMMIT was sent: it may have taken effect)"), RetryRule.NONE
     if rejected is not None:
-        return rejected, Remedy.NONE
+        return rejected, RetryRule.NONE
     if code in _BUGS:
-        return Fault(text), Remedy.NONE
+        return Fault(text), RetryRule.NONE
     if code in _WAITED:
         kind = TookTooLong if code == _TOO_LONG else Unavailable
-        return kind(text, reason="timed_out", remedy=_WAITED_REMEDY), Remedy.ONCE_MORE
+        return kind(text, reason="timed_out", remedy=_WAITED_REMEDY), RetryRule.ONCE_MORE
     if lost:
-        return _lost(words), Remedy.AT_ONCE
+        return _lost(words), RetryRule.AT_ONCE
     if code.startswith(_BROKEN):
-        return BrokenData(text), Remedy.NONE
-    return Unavailable(f"{text} (SQLSTATE {code})"), Remedy.NONE
+        return BrokenData(text), RetryRule.NONE
+    return Unavailable(f"{text} (SQLSTATE {code})"), RetryRule.NONE
 
 
 def _lost(words: str) -> DatabaseUnavailable:

@@ -31,7 +31,7 @@ from schedd.core.ids import Timeline
 from schedkit.clock import boottime
 
 
-class Call:
+class TimedTransaction:
     """One transaction at work, on a server of this timeline. `cut`: its line was cut, so the server
     isn't to be asked again.
     """
@@ -51,12 +51,12 @@ class Call:
             _cut(self.raw)
 
 
-class Patience:
+class StatementTimeout:
     """Watches the calls over one engine; `seconds` each has, and may be set at any time."""
 
     def __init__(self, engine: Engine, seconds: float) -> None:
         self.seconds = seconds
-        self._calls: set[Call] = set()
+        self._calls: set[TimedTransaction] = set()
         self._lock = threading.RLock()  # a connection may be closed by the collector, anywhere
         self._ended = threading.Event()
         event.listen(engine, "close", self._closing)
@@ -64,9 +64,9 @@ class Patience:
         self._thread.start()
 
     @contextmanager
-    def over(self, raw: Any, timeline: Timeline = NO_TIMELINE) -> Iterator[Call]:
+    def over(self, raw: Any, timeline: Timeline = NO_TIMELINE) -> Iterator[TimedTransaction]:
         """Around the work on a connection of the driver's."""
-        call = Call(raw, timeline)
+        call = TimedTransaction(raw, timeline)
         with self._lock:
             self._calls.add(call)
         try:

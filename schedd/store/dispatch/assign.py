@@ -205,7 +205,7 @@ WHERE r.scheduled_at >= %(first)s AND r.scheduled_at < %(last)s
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AssignOutcome:
     """What became of the drafts."""
 
     assigned: list[tuple[LiveRun, bool]] = field(default_factory=list)
@@ -220,7 +220,7 @@ class Outcome:
     """Broadcasts, and their children."""
 
 
-NOTHING = Outcome()
+NOTHING = AssignOutcome()
 
 
 def assign(
@@ -228,10 +228,10 @@ def assign(
     tenure: TenureId,
     drafts: Sequence[Draft],
     next_token: Callable[[ShardId], Token],
-) -> Outcome:
+) -> AssignOutcome:
     """Hand out what may be handed out, in the order of the drafts; a run stands there once."""
     drafts, full = pool_places.admitted(connection, drafts)
-    outcome = Outcome(full=[draft.key for draft in full])
+    outcome = AssignOutcome(full=[draft.key for draft in full])
     if not drafts:
         return outcome
     tokens = [next_token(draft.shard) for draft in drafts]

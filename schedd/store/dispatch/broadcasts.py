@@ -22,7 +22,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import IncarnationId, RunId, ShardId, TenureId, child_run_id
 from schedd.core.jobs.notifications import Happened
-from schedd.core.runs.broadcast import Child, Closed, Closing, End, end_of
+from schedd.core.runs.broadcast import BroadcastChild, ClosedBroadcasts, Closing, End, end_of
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import Incarnation, LiveRun, RunKey
 from schedd.core.runs.retry import fingerprint
@@ -222,7 +222,7 @@ def over(connection: Connection, keys: Sequence[RunKey]) -> list[RunKey]:
 
 def close(
     connection: Connection, closings: Sequence[Closing], shards: Collection[ShardId]
-) -> Closed:
+) -> ClosedBroadcasts:
     """End those whose last child has ended; cancel the children of those that are cancelled. Under
     the locks of their shards.
     """
@@ -235,7 +235,7 @@ def close(
     ends = _ends(connection.exec_driver_sql(ENDED, mine).all())
     closing = [one for one in closings if one.key.run_id in ends]
     ended = _close(connection, closing, ends) if closing else []
-    return Closed(
+    return ClosedBroadcasts(
         ended,
         [(run.key, run.job_id, why) for run, why in told if run.state is not State.RUNNING],
         [run for run, _ in told if run.state is State.RUNNING],
@@ -244,10 +244,10 @@ def close(
 
 def _ends(rows: Iterable[Sequence[Any]]) -> dict[RunId, End]:
     """How those end of which no child is left."""
-    children: dict[RunId, list[Child]] = defaultdict(list)
+    children: dict[RunId, list[BroadcastChild]] = defaultdict(list)
     parents: dict[RunId, tuple[Reason | None, bool]] = {}
     for run_id, cancelling, reason, deleted, target, state, why in rows:
-        children[run_id].append(Child(target, State(state), why))
+        children[run_id].append(BroadcastChild(target, State(state), why))
         cancelled = Reason(reason or Reason.BY_USER) if cancelling else None
         parents[run_id] = (cancelled, deleted)
     return {

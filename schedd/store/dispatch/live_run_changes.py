@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection
 
-from schedd.core.cluster.cluster_events import Kind
+from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.ids import JobId, ShardId
 from schedd.core.jobs.notifications import Happened
 from schedd.core.runs.lifecycle import State
@@ -210,5 +210,5 @@ def rescue(
     # Only those: of the others the caller thinks that they may be given work again.
     keys_moved = set(moved)
     gone = {loss.incarnation for loss in losses if loss.key in keys_moved}
-    workers.lose(connection, gone, Kind.WORKER_LOST)
+    workers.lose(connection, gone, EventKind.WORKER_LOST)
     return moved

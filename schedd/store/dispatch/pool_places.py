@@ -20,7 +20,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from schedd.core.runs.model import Draft, LiveRun
-from schedd.core.runs.pools import MOST_PER, PoolKey, Rooms, Standing
+from schedd.core.runs.pools import MOST_PER, PoolKey, PoolUsage, Rooms
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.statements import arrays
 
@@ -123,7 +123,7 @@ FROM unnest(%(runs)s::uuid[], %(tokens)s::bigint[], %(scheduled)s::timestamptz[]
 """
 
 
-def standings(connection: Connection, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+def standings(connection: Connection, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
     """How full these are now; those that aren't there are left out. Outside of the lock of their
     shards: a hint.
     """
@@ -191,5 +191,5 @@ def _standing(
     running: int,
     recent: int,
     until_free: timedelta | None,
-) -> Standing:
-    return Standing(limit, rate, paused, running, recent, until_free)
+) -> PoolUsage:
+    return PoolUsage(limit, rate, paused, running, recent, until_free)

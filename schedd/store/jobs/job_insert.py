@@ -16,9 +16,9 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from schedd.core.runs.records import ChainRefused, Conflict, Create, JobRecord
+from schedd.core.runs.records import ChainRefused, Create, JobRecord, StoreConflict
 from schedd.store import audit
-from schedd.store.connection.database import Refused
+from schedd.store.connection.database import RolledBack
 from schedd.store.jobs import jobs
 from schedd.store.jobs.requested_jobs import wished_columns
 from schedd.store.statements import arrays
@@ -60,7 +60,7 @@ SELECT place, key IS NULL OR job_id IN (SELECT made FROM taken) FROM b JOIN stor
 """
 
 
-def create(connection: Connection, create: Create) -> JobRecord | Conflict | ChainRefused:
+def create(connection: Connection, create: Create) -> JobRecord | StoreConflict | ChainRefused:
     """One by itself."""
     return jobs.create_job(connection, create.record, create.key, create.entry)
 
@@ -70,7 +70,7 @@ def create_all(connection: Connection, creates: Sequence[Create]) -> dict[int, J
     chosen = _first_of_each(creates)
     rows = connection.exec_driver_sql(CREATE, _columns(creates, chosen)).all()
     if not all(keyed for _, keyed in rows):
-        raise Refused({})
+        raise RolledBack({})
     stored = {place: creates[place].record for place, _ in sorted(rows)}
     audit.write_all(connection, [creates[place].entry for place in stored])
     return stored

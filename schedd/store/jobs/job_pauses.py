@@ -15,7 +15,7 @@ from sqlalchemy import Connection, func
 from schedd.core.ids import JobId, TenureId
 from schedd.core.runs import reasons
 from schedd.core.runs.model import AuditEntry, NewRun
-from schedd.core.runs.records import Conflict, JobRecord, TimerEdit
+from schedd.core.runs.records import JobRecord, StoreConflict, TimerEdit
 from schedd.store import audit
 from schedd.store.dispatch.waiting_runs import skip_paused
 from schedd.store.jobs.job_rows import account, change, lock_job, set_timer, stored
@@ -34,16 +34,16 @@ def pause_job(
     until: datetime | None = None,
     seen_generation: int | None = None,
     noted: Callable[[JobRecord], str] | None = None,
-) -> JobRecord | Conflict | None:
+) -> JobRecord | StoreConflict | None:
     """Nothing fires from the commit on; waiting runs wait. Pausing again changes the note, if one
-    is given, and the end, and nothing where both are the same. A `Conflict` if the generation isn't
-    the one seen. `noted`: what the audit has of how it stands.
+    is given, and the end, and nothing where both are the same. A `StoreConflict` if the generation
+    isn't the one seen. `noted`: what the audit has of how it stands.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
         return None
     if seen_generation not in (None, generation):
-        return Conflict("etag", job_id)
+        return StoreConflict("etag", job_id)
     was = stored(connection, job_id)
     said = clean(note) or was.pause_note
     if was.definition.paused and (was.pause_note, was.paused_until) == (said, until):
@@ -75,17 +75,17 @@ def resume_job(
     *,
     tenure: TenureId | None = None,
     noted: Callable[[JobRecord], str] | None = None,
-) -> JobRecord | Conflict | None:
-    """Let it fire again from `timer` on; what fell due in the pause is accounted for. A `Conflict`
-    if the generation isn't the one that `timer` was reckoned from. `until`: the pause ended then.
-    `tenure`: whose owner does it; None: a person's call. `noted`: what the audit has of how it
-    stood.
+) -> JobRecord | StoreConflict | None:
+    """Let it fire again from `timer` on; what fell due in the pause is accounted for. A
+    `StoreConflict` if the generation isn't the one that `timer` was reckoned from. `until`: the
+    pause ended then. `tenure`: whose owner does it; None: a person's call. `noted`: what the audit
+    has of how it stood.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
         return None
     if seen_generation not in (None, generation):
-        return Conflict("etag", job_id)
+        return StoreConflict("etag", job_id)
     was = stored(connection, job_id)
     by = reasons.pause(was.paused_by, was.paused_at, was.pause_note)
     skip_paused(connection, job_id, by, tenure, until)

@@ -44,15 +44,15 @@ from schedd.core.runs import reasons
 from schedd.core.runs.model import AuditEntry, NewRun
 from schedd.core.runs.records import (
     ChainRefused,
-    Conflict,
     Deletion,
     Idempotency,
     JobRecord,
+    StoreConflict,
     StoredDefinition,
     TimerEdit,
 )
 from schedd.store import audit
-from schedd.store.connection.database import Refused, StartOver
+from schedd.store.connection.database import RolledBack, StartOver
 from schedd.store.dispatch.waiting_runs import cancel_waiting
 from schedd.store.jobs import calendars, chains, pools
 from schedd.store.jobs.job_rows import (
@@ -86,7 +86,7 @@ def create_job(
     record: JobRecord,
     wanted: Idempotency | None,
     entry: AuditEntry,
-) -> JobRecord | Conflict | ChainRefused:
+) -> JobRecord | StoreConflict | ChainRefused:
     """Store job and timer; with a key used before, the job of then."""
     new = record.definition
     if new.after:
@@ -206,7 +206,7 @@ def update_job(
     entry: AuditEntry,
     missed: Callable[[JobRecord], NewRun | None] | None = None,
     told: Redirected = NOT_REDIRECTED,
-) -> JobRecord | Conflict | ChainRefused | None:
+) -> JobRecord | StoreConflict | ChainRefused | None:
     """Write a new generation, if the present one is the one seen. `missed` says of the job as it
     stood what accounts for what was due by the old schedule and never fired; `told`, what becomes
     of what waits to be told of it.
@@ -218,7 +218,7 @@ def update_job(
     if generation is None:
         return None
     if generation != seen_generation:
-        return Conflict("etag", job_id)
+        return StoreConflict("etag", job_id)
     if there != _elsewhere(connection, definition):
         raise StartOver(f"the pool of job {job_id} was changed meanwhile")
     unfired = None if missed is None else missed(stored(connection, job_id))
@@ -232,7 +232,7 @@ def update_job(
             retention=definition.retention,
         )
     except IntegrityError as error:
-        raise Refused(Conflict("name")) from error
+        raise RolledBack(StoreConflict("name")) from error
     for shard in there:
         move(connection, job_id, shard)
     outbox_reroute.edited(connection, job_id, told)
@@ -260,17 +260,17 @@ def delete_job(
     missed: Callable[[JobRecord, datetime], NewRun | None] | None = None,
     noted: Callable[[JobRecord], str] | None = None,
     seen_generation: int | None = None,
-) -> Deletion | Conflict | ChainRefused | None:
+) -> Deletion | StoreConflict | ChainRefused | None:
     """Delete it: waiting runs are cancelled, running ones finish. None: it wasn't there. `missed`
     says of the job as it stood at that moment what accounts for what was due and never fired,
-    `noted` what the audit has of it. While others run after it, it stays, and a `Conflict` if the
-    generation isn't the one seen.
+    `noted` what the audit has of it. While others run after it, it stays, and a `StoreConflict` if
+    the generation isn't the one seen.
     """
     generation = lock_job(connection, job_id)
     if generation is None:
         return None
     if seen_generation not in (None, generation):
-        return Conflict("etag", job_id)
+        return StoreConflict("etag", job_id)
     if named := chains.children(connection, job_id):
         return ChainRefused("child", ", ".join(named[:10]))
     now = connection.execute(select(func.clock_timestamp())).scalar_one()
@@ -298,9 +298,9 @@ def _pin(connection: Connection, definition: StoredDefinition) -> None:
     if not pinned:
         calendars.forget(connection, definition.job_id)
     elif not calendars.pin(connection, definition.job_id, namespace, pinned):
-        raise Refused(Conflict("calendar", definition.job_id))
+        raise RolledBack(StoreConflict("calendar", definition.job_id))
     if definition.pool and not pools.hold(connection, namespace, definition.pool):
-        raise Refused(Conflict("pool", definition.job_id))
+        raise RolledBack(StoreConflict("pool", definition.job_id))
 
 
 def _link(connection: Connection, definition: StoredDefinition) -> None:
@@ -317,7 +317,7 @@ def _link(connection: Connection, definition: StoredDefinition) -> None:
             definition.after,
         )
     if isinstance(found, ChainRefused):
-        raise Refused(found)
+        raise RolledBack(found)
     chains.link(connection, definition.job_id, found)
 
 
@@ -354,7 +354,7 @@ def insert_job(connection: Connection, record: JobRecord) -> None:
         "retention": new.retention,
     }
     if connection.execute(_INSERT_JOB, values).first() is None:
-        raise Refused(Conflict("name", _named(connection, new)))
+        raise RolledBack(StoreConflict("name", _named(connection, new)))
     timer = {
         "job_id": new.job_id,
         "shard": record.shard,

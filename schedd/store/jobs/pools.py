@@ -21,8 +21,16 @@ from sqlalchemy.dialects.postgresql import insert
 from schedd.core.cluster.partition import shard_of_pool
 from schedd.core.ids import JobId
 from schedd.core.runs.model import AuditEntry
-from schedd.core.runs.pools import PoolKey, PoolRecord, PoolUse, PoolUser, Rate, Standing, pool_key
-from schedd.core.runs.records import Conflict
+from schedd.core.runs.pools import (
+    PoolKey,
+    PoolRecord,
+    PoolUsage,
+    PoolUse,
+    PoolUser,
+    StartRate,
+    pool_key,
+)
+from schedd.core.runs.records import StoreConflict
 from schedd.store import audit
 from schedd.store.connection.database import Database
 from schedd.store.dispatch import pool_places
@@ -58,17 +66,17 @@ def set_pool(
     namespace: str,
     name: str,
     limit: int | None,
-    rate: Rate | None,
+    rate: StartRate | None,
     seen_version: int,
     actor: str,
     entry: AuditEntry,
-) -> PoolRecord | Conflict:
+) -> PoolRecord | StoreConflict:
     """Make it, or write what it allows. `seen_version`: refused if it is another; 0: whatever."""
     shard = shard_of_pool(namespace, name)
     connection.exec_driver_sql(LOCK_SHARD, (shard,))
     before = _found(connection, namespace, name)
     if seen_version and (before is None or before.version != seen_version):
-        return Conflict("etag")
+        return StoreConflict("etag")
     if before is not None and (before.limit, before.rate) == (limit, rate):
         return before
     said = {
@@ -229,7 +237,7 @@ def _record(row: Row[Any]) -> PoolRecord:
         row.namespace,
         row.name,
         row.run_limit,
-        None if row.rate_count is None or per is None else Rate(row.rate_count, per),
+        None if row.rate_count is None or per is None else StartRate(row.rate_count, per),
         row.version,
         row.paused,
         row.pause_note,
@@ -251,11 +259,11 @@ class PostgresPoolStore:
         namespace: str,
         name: str,
         limit: int | None,
-        rate: Rate | None,
+        rate: StartRate | None,
         seen_version: int,
         actor: str,
         audit: AuditEntry,
-    ) -> PoolRecord | Conflict:
+    ) -> PoolRecord | StoreConflict:
         """Make it, or write what it allows."""
         wish = (namespace, name, limit, rate, seen_version, actor, audit)
         return await self.database.call(lambda c: set_pool(c, *wish))
@@ -278,7 +286,7 @@ class PostgresPoolStore:
         """Whether there is such a pool."""
         return await self.database.call(lambda c: _found(c, namespace, name) is not None)
 
-    async def standings(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+    async def standings(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
         """How full these are."""
         return await self.database.call(lambda c: pool_places.standings(c, pools))
 

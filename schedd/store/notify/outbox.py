@@ -21,7 +21,14 @@ from uuid import uuid4
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId
-from schedd.core.jobs.notifications import Happened, Kind, Memory, Told, Way, follow
+from schedd.core.jobs.notifications import (
+    DueNotification,
+    Happened,
+    Memory,
+    NotificationChannel,
+    NotificationKind,
+    follow,
+)
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import RunKey
 from schedd.store.schema.tables import notices
@@ -29,10 +36,10 @@ from schedd.store.statements import arrays
 from schedd.store.statements.keys import key_arguments, lock_runs
 
 COLUMNS = {
-    Kind.FAILURE: "failure_at",
-    Kind.DEAD_LETTER: "dead_letter_at",
-    Kind.RECOVERY: "recovery_at",
-    Kind.LATE: "late_at",
+    NotificationKind.FAILURE: "failure_at",
+    NotificationKind.DEAD_LETTER: "dead_letter_at",
+    NotificationKind.RECOVERY: "recovery_at",
+    NotificationKind.LATE: "late_at",
 }
 _ALL = ", ".join(f"n.{column}" for column in COLUMNS.values())
 
@@ -115,7 +122,7 @@ def tell(connection: Connection, happened: Iterable[Happened]) -> None:
         return
     now = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
     kept: dict[JobId, Memory] = {}
-    told: list[Told] = []
+    told: list[DueNotification] = []
     for job, memory in memories.items():
         kept[job], more = follow(memory, jobs[job], now)
         told += more
@@ -186,7 +193,7 @@ def _keep(connection: Connection, memories: Mapping[JobId, Memory]) -> None:
     )
 
 
-def _write(connection: Connection, told: Sequence[Told], now: datetime) -> None:
+def _write(connection: Connection, told: Sequence[DueNotification], now: datetime) -> None:
     joining = [one for one in told if one.joins]
     joined: set[tuple[JobId, str]] = set()
     if joining:
@@ -219,12 +226,12 @@ def _write(connection: Connection, told: Sequence[Told], now: datetime) -> None:
         )
 
 
-def _ways(one: Told) -> tuple[Way, ...]:
+def _ways(one: DueNotification) -> tuple[NotificationChannel, ...]:
     notice = one.of.notices.of(one.kind)
     return () if notice is None else notice.ways
 
 
-def _columns(told: Sequence[Told]) -> dict[str, object]:
+def _columns(told: Sequence[DueNotification]) -> dict[str, object]:
     return {
         "jobs": arrays.ids(one.of.job_id for one in told),
         "kinds": arrays.texts(one.kind.value for one in told),

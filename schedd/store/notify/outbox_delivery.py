@@ -24,12 +24,12 @@ from sqlalchemy import Connection
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
     GIVEN_UP_AFTER,
-    Kind,
+    DeliveryOutcome,
     Notification,
+    NotificationChannel,
+    NotificationKind,
     Overdue,
-    Settled,
-    Waits,
-    Way,
+    PendingNotification,
 )
 from schedd.core.runs.model import AuditEntry
 from schedd.store import audit
@@ -132,8 +132,8 @@ def waiting(
     connection: Connection,
     tenure: TenureId,
     shards: Collection[ShardId],
-    busy: Collection[tuple[JobId, Way]],
-) -> list[Waits]:
+    busy: Collection[tuple[JobId, NotificationChannel]],
+) -> list[PendingNotification]:
     """Those of these shards that may be tried now, but for the `busy` ones, longest waiting first.
     A hint.
     """
@@ -146,9 +146,11 @@ def waiting(
     return decoded("notifications", connection.exec_driver_sql(WAITING, arguments), _waits)
 
 
-def _waits(row: Sequence[Any]) -> Waits:
+def _waits(row: Sequence[Any]) -> PendingNotification:
     identity, way, job, shard, kind = row
-    return Waits(identity, Way(way), JobId(job), ShardId(shard), Kind(kind))
+    return PendingNotification(
+        identity, NotificationChannel(way), JobId(job), ShardId(shard), NotificationKind(kind)
+    )
 
 
 def counted(connection: Connection, shards: Collection[ShardId]) -> int:
@@ -158,7 +160,10 @@ def counted(connection: Connection, shards: Collection[ShardId]) -> int:
 
 
 def claim(
-    connection: Connection, tenure: TenureId, wanted: Sequence[Waits], shards: Collection[ShardId]
+    connection: Connection,
+    tenure: TenureId,
+    wanted: Sequence[PendingNotification],
+    shards: Collection[ShardId],
 ) -> list[Notification]:
     """Those of these that are still free, each to be tried once now. Whom to tell is known from a
     definition: where that isn't the newest any more, it isn't tried. Those that go by other ways
@@ -177,10 +182,10 @@ def claim(
     return [
         Notification(
             identity,
-            Way(way),
+            NotificationChannel(way),
             JobId(job),
             ShardId(shard),
-            Kind(kind),
+            NotificationKind(kind),
             namespace,
             name,
             RunId(run),
@@ -192,7 +197,7 @@ def claim(
     ]
 
 
-def settle(connection: Connection, settled: Sequence[Settled]) -> list[Settled]:
+def settle(connection: Connection, settled: Sequence[DeliveryOutcome]) -> list[DeliveryOutcome]:
     """Write down what became of these tries; gives them."""
     again = [one for one in settled if one.wait is not None]
     over = [one for one in settled if one.wait is None]
@@ -223,17 +228,19 @@ def overdue(connection: Connection, shards: Collection[ShardId]) -> list[Overdue
     return [Overdue(ShardId(row[0])) for row in connection.exec_driver_sql(OVERDUE, arguments)]
 
 
-def expire(connection: Connection, shards: Collection[ShardId]) -> list[tuple[Way, int]]:
+def expire(
+    connection: Connection, shards: Collection[ShardId]
+) -> list[tuple[NotificationChannel, int]]:
     """End some of those. How many by each way; told in a line of the audit for each job."""
     arguments = {
         "shards": arrays.numbers(shards),
         "after": GIVEN_UP_AFTER,
         "limit": MOST_EXPIRED,
     }
-    ended: Counter[Way] = Counter()
+    ended: Counter[NotificationChannel] = Counter()
     entries: list[AuditEntry] = []
     for namespace, name, kind, way, count, since in connection.exec_driver_sql(EXPIRE, arguments):
-        ended[Way(way)] += count
+        ended[NotificationChannel(way)] += count
         entries.append(_expired(namespace, name, f"{count} of {kind} by {way.lower()}", since))
     audit.write_all(connection, entries)
     return list(ended.items())
@@ -251,7 +258,7 @@ def _expired(namespace: str, name: str, what: str, since: datetime) -> AuditEntr
     )
 
 
-def _keys(settled: Sequence[Settled]) -> dict[str, object]:
+def _keys(settled: Sequence[DeliveryOutcome]) -> dict[str, object]:
     return {
         "ids": arrays.ids(one.notification.notification_id for one in settled),
         "ways": arrays.texts(one.notification.way.value for one in settled),
@@ -259,7 +266,7 @@ def _keys(settled: Sequence[Settled]) -> dict[str, object]:
     }
 
 
-def _given_up(one: Settled) -> AuditEntry:
+def _given_up(one: DeliveryOutcome) -> AuditEntry:
     told = one.notification
     return AuditEntry(
         actor="schedd",

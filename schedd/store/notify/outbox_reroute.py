@@ -19,7 +19,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, ShardId
-from schedd.core.jobs.notifications import Redirected, Waits
+from schedd.core.jobs.notifications import PendingNotification, Redirected
 from schedd.store.notify.outbox import COLUMNS
 from schedd.store.statements import arrays
 
@@ -99,7 +99,9 @@ def edited(connection: Connection, job_id: JobId, what: Redirected) -> None:
         connection.exec_driver_sql(sooner, job | {"less": less.total_seconds()})
 
 
-def instead(connection: Connection, wanted: Sequence[Waits], shards: Collection[ShardId]) -> None:
+def instead(
+    connection: Connection, wanted: Sequence[PendingNotification], shards: Collection[ShardId]
+) -> None:
     """Have these go by the ways that they say, if that is still their jobs' newest definition's
     word. Under the locks of their shards.
     """

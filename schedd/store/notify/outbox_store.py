@@ -7,7 +7,14 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
-from schedd.core.jobs.notifications import Happened, Notification, Overdue, Settled, Waits, Way
+from schedd.core.jobs.notifications import (
+    DeliveryOutcome,
+    Happened,
+    Notification,
+    NotificationChannel,
+    Overdue,
+    PendingNotification,
+)
 from schedd.core.runs.model import Claim
 from schedd.store.cluster.fenced_transaction import fenced_rows, shards_of
 from schedd.store.connection.database import Database
@@ -27,8 +34,11 @@ class PostgresNotificationStore:
     database: Database
 
     async def waiting(
-        self, tenure: TenureId, shards: Sequence[ShardId], busy: Collection[tuple[JobId, Way]]
-    ) -> list[Waits]:
+        self,
+        tenure: TenureId,
+        shards: Sequence[ShardId],
+        busy: Collection[tuple[JobId, NotificationChannel]],
+    ) -> list[PendingNotification]:
         """Those that may be tried now, longest waiting first. A hint."""
         return await self.database.call(lambda c: outbox_delivery.waiting(c, tenure, shards, busy))
 
@@ -36,17 +46,21 @@ class PostgresNotificationStore:
         """How many aren't delivered."""
         return await self.database.call(lambda c: outbox_delivery.counted(c, shards))
 
-    async def claim(self, claim: Claim, wanted: Sequence[Waits]) -> list[Notification]:
+    async def claim(
+        self, claim: Claim, wanted: Sequence[PendingNotification]
+    ) -> list[Notification]:
         """Those that are still free, each to be tried once now."""
 
-        def body(connection: Connection, mine: Sequence[Waits]) -> list[Notification]:
+        def body(connection: Connection, mine: Sequence[PendingNotification]) -> list[Notification]:
             return outbox_delivery.claim(connection, claim.tenure, mine, shards_of(mine))
 
         claimed = await fenced_rows(self.database, claim, wanted, body)
         await AFTER_CLAIM()
         return claimed
 
-    async def settle(self, claim: Claim, settled: Sequence[Settled]) -> list[Settled]:
+    async def settle(
+        self, claim: Claim, settled: Sequence[DeliveryOutcome]
+    ) -> list[DeliveryOutcome]:
         """Write down what became of tries; gives those that were written."""
         return await fenced_rows(self.database, claim, settled, outbox_delivery.settle)
 
@@ -54,10 +68,14 @@ class PostgresNotificationStore:
         """Those of these in which some waited too long without a try. A hint."""
         return await self.database.call(lambda c: outbox_delivery.overdue(c, shards))
 
-    async def expire(self, claim: Claim, wanted: Sequence[Overdue]) -> list[tuple[Way, int]]:
+    async def expire(
+        self, claim: Claim, wanted: Sequence[Overdue]
+    ) -> list[tuple[NotificationChannel, int]]:
         """End some of those; how many, by their ways."""
 
-        def body(connection: Connection, mine: Sequence[Overdue]) -> list[tuple[Way, int]]:
+        def body(
+            connection: Connection, mine: Sequence[Overdue]
+        ) -> list[tuple[NotificationChannel, int]]:
             return outbox_delivery.expire(connection, shards_of(mine))
 
         return await fenced_rows(self.database, claim, wanted, body)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import ShardId, TenureId
 from schedd.core.jobs.notifications import Happened
-from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.deadlines import Expiry
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import RunKey
 from schedd.store.notify import outbox
@@ -56,7 +56,7 @@ SELECT scheduled_at, run_id FROM ended
 def end_waiting(
     connection: Connection,
     tenure: TenureId,
-    ends: Sequence[Ending],
+    ends: Sequence[Expiry],
     shards: Collection[ShardId],
 ) -> list[RunKey]:
     """End those that still wait and may end so; gives them."""
@@ -84,7 +84,7 @@ def end_waiting(
     return [end.key for end in done]
 
 
-def _happened(connection: Connection, done: Sequence[Ending]) -> Iterable[Happened]:
+def _happened(connection: Connection, done: Sequence[Expiry]) -> Iterable[Happened]:
     """What is to be told of these: what failed; what was missed never started in time."""
     missed = [end.key for end in done if end.notices and end.state is State.MISSED]
     late = outbox.first_time_late(connection, missed)

@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, chained_run_id
-from schedd.core.jobs.chains import Cycle, Ended, Join, Wanted
+from schedd.core.jobs.chains import Cycle, Join, ParentEnded, Wanted
 from schedd.core.runs.lifecycle import State
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.statements import arrays
@@ -95,7 +95,7 @@ def of_job(connection: Connection, job_id: JobId, at: datetime) -> list[Join]:
 def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]]) -> list[Join]:
     if not found:
         return []
-    arrived: dict[int, dict[JobId, Ended]] = {}
+    arrived: dict[int, dict[JobId, ParentEnded]] = {}
     first: dict[int, datetime] = {}
     columns = keys([(child, cycle) for child, _, cycle in found])
     rows = connection.exec_driver_sql(ARRIVED, columns)
@@ -110,9 +110,9 @@ def _read(connection: Connection, found: Sequence[tuple[JobId, ShardId, Cycle]])
     ]
 
 
-def _arrived(row: Sequence[Any]) -> tuple[int, JobId, Ended, datetime]:
+def _arrived(row: Sequence[Any]) -> tuple[int, JobId, ParentEnded, datetime]:
     n, parent, name, run_id, state, at = row
-    return n, JobId(parent), Ended(name, RunId(run_id), State(state)), at
+    return n, JobId(parent), ParentEnded(name, RunId(run_id), State(state)), at
 
 
 def _run_of(row: Sequence[Any]) -> object:
@@ -121,7 +121,7 @@ def _run_of(row: Sequence[Any]) -> object:
 
 def _skipped_by(
     connection: Connection, joins: Sequence[tuple[JobId, Cycle]]
-) -> dict[RunId, dict[JobId, Ended]]:
+) -> dict[RunId, dict[JobId, ParentEnded]]:
     """Of runs that were skipped in these: by what."""
     rows = connection.exec_driver_sql(
         SKIPPED,
@@ -137,10 +137,12 @@ def _first_run(child: JobId, cycle: Cycle) -> RunId:
     return chained_run_id(child, cycle.scheduled_at, cycle.root)
 
 
-def told_in(rows: Any) -> dict[JobId, Ended]:
+def told_in(rows: Any) -> dict[JobId, ParentEnded]:
     """What a run's row says of those that it came after."""
     return {
-        JobId(UUID(one["id"])): Ended(one["job"], RunId(UUID(one["run"])), State(one["state"]))
+        JobId(UUID(one["id"])): ParentEnded(
+            one["job"], RunId(UUID(one["run"])), State(one["state"])
+        )
         for one in rows or ()
     }
 

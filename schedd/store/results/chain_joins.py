@@ -24,7 +24,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from schedd.core.ids import JobId, RunId, ShardId, TenureId, chained_run_id, redriven_run_id
-from schedd.core.jobs.chains import OF_SCHEDULES, Ended, Join, Judged, Step, Wanted, judge
+from schedd.core.jobs.chains import OF_SCHEDULES, Join, JoinStep, Judged, ParentEnded, Wanted, judge
 from schedd.core.jobs.chains import look_after as looked_after
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun
@@ -164,7 +164,7 @@ class _New:
     state: State
     reason: str | None
     why: str
-    parents: Mapping[JobId, Ended]
+    parents: Mapping[JobId, ParentEnded]
     redrive_of: RunId | None = None
 
 
@@ -280,7 +280,7 @@ def _judged(one: Wanted, n: int, seen: _Seen) -> timedelta | list[tuple[_New, bo
     """Rows, each with whether it is inserted, or how long to wait."""
     joined = one.join
     first, again = _ids(one)
-    arrived: dict[JobId, Ended] = dict(joined.arrived)
+    arrived: dict[JobId, ParentEnded] = dict(joined.arrived)
     parents = seen.parents[joined.child]
     before = seen.made.get(first)
     if before is not None:
@@ -296,22 +296,22 @@ def _judged(one: Wanted, n: int, seen: _Seen) -> timedelta | list[tuple[_New, bo
         seen.coming.get(n, ()) if before is None else (),
         waited,
     )
-    if judged.step is Step.WAIT:
+    if judged.step is JoinStep.WAIT:
         return looked_after(waited)
-    if judged.step is Step.RUN and n in seen.doubtful:
-        judged = Judged(Step.SKIP, MAY_HAVE_RUN)
+    if judged.step is JoinStep.RUN and n in seen.doubtful:
+        judged = Judged(JoinStep.SKIP, MAY_HAVE_RUN)
     if before is None:
         return [(_first(one, first, judged, arrived, seen), True)]
-    if judged.step is Step.RUN:
+    if judged.step is JoinStep.RUN:
         redo = _New(one, again, State.PENDING, None, "", arrived, redrive_of=first)
         return [(redo, True)]
     return [(_New(one, first, State.SKIPPED, None, judged.why, arrived), False)]
 
 
 def _first(
-    one: Wanted, run_id: RunId, judged: Judged, arrived: Mapping[JobId, Ended], seen: _Seen
+    one: Wanted, run_id: RunId, judged: Judged, arrived: Mapping[JobId, ParentEnded], seen: _Seen
 ) -> _New:
-    if judged.step is Step.SKIP:
+    if judged.step is JoinStep.SKIP:
         return _New(one, run_id, State.SKIPPED, None, judged.why, arrived)
     if seen.paused[one.join.child]:
         why = "its job was paused when all its parents had ended"
@@ -360,7 +360,7 @@ def _ids(one: Wanted) -> tuple[RunId, RunId]:
     return first, redriven_run_id(first)
 
 
-def _told(parents: Mapping[JobId, Ended]) -> str:
+def _told(parents: Mapping[JobId, ParentEnded]) -> str:
     return json.dumps(
         [
             {"id": str(job), "job": one.job, "run": str(one.run_id), "state": one.state.value}

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from schedd.core.ids import RedriveId, RunId
 from schedd.core.runs.model import AuditEntry
-from schedd.core.runs.records import Conflict, DeadLetterGroup, DeadLetterRecord, Idempotency
-from schedd.core.runs.redrive import Choice, Line, RedriveRecord, Wish
+from schedd.core.runs.records import DeadLetterGroup, DeadLetterRecord, Idempotency, StoreConflict
+from schedd.core.runs.redrive import LetterFilter, RedriveLine, RedriveRecord, RedriveRequest
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.connection.database import Database
 from schedd.store.results import dead_letters, redrive_feed, redrives
@@ -25,7 +25,7 @@ class PostgresDeadLetterStore:
 
     async def listed(
         self,
-        choice: Choice,
+        choice: LetterFilter,
         redrive: RedriveId | None,
         after: tuple[datetime, RunId] | None,
         limit: int,
@@ -41,13 +41,18 @@ class PostgresDeadLetterStore:
         """That of this run, settled or not."""
         return await self.database.call(lambda c: dead_letters.get(c, run_id))
 
-    async def groups(self, choice: Choice, most: int) -> tuple[list[DeadLetterGroup], int]:
+    async def groups(self, choice: LetterFilter, most: int) -> tuple[list[DeadLetterGroup], int]:
         """Those that wait, by job and kind of error."""
         return await self.database.call(lambda c: dead_letters.groups(c, choice, most))
 
     async def discard(
-        self, choice: Choice, by: str, note: str, audit: AuditEntry, noted: Callable[[int], str]
-    ) -> list[RunId] | Conflict:
+        self,
+        choice: LetterFilter,
+        by: str,
+        note: str,
+        audit: AuditEntry,
+        noted: Callable[[int], str],
+    ) -> list[RunId] | StoreConflict:
         """Settle those that wait."""
         return await self.database.call(
             lambda c: dead_letters.discard(c, choice, by, note, audit, noted)
@@ -57,26 +62,26 @@ class PostgresDeadLetterStore:
         self,
         run_id: RunId,
         payload: bytes | None,
-        line: Line,
+        line: RedriveLine,
         by: str,
         audit: AuditEntry,
-    ) -> RunRecord | Conflict | None:
+    ) -> RunRecord | StoreConflict | None:
         """Do one run again."""
         return await self.database.call(
             lambda c: redrive_feed.once_more(c, run_id, payload, line, by, audit)
         )
 
-    async def planned(self, choice: Choice) -> int:
+    async def planned(self, choice: LetterFilter) -> int:
         """How many letters a redrive would choose now."""
         return await self.database.call(lambda c: redrives.planned(c, choice))
 
     async def create(
         self,
-        wish: Wish,
+        wish: RedriveRequest,
         idempotency: Idempotency | None,
         audit: AuditEntry,
         noted: Callable[[int], str],
-    ) -> RedriveRecord | Conflict | None:
+    ) -> RedriveRecord | StoreConflict | None:
         """Store it with the letters that are chosen now."""
         return await self.database.call(
             lambda c: redrives.create(c, wish, idempotency, audit, noted)

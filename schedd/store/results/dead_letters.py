@@ -27,11 +27,11 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from schedd.core.ids import RedriveId, RunId
 from schedd.core.runs.model import AuditEntry
-from schedd.core.runs.records import Conflict, DeadLetterGroup, DeadLetterRecord
-from schedd.core.runs.redrive import Choice, Settled
+from schedd.core.runs.records import DeadLetterGroup, DeadLetterRecord, StoreConflict
+from schedd.core.runs.redrive import LetterFilter, LetterOutcome
 from schedd.store import audit
 from schedd.store.cluster.fence import BY_INDEX
-from schedd.store.connection.database import Refused
+from schedd.store.connection.database import RolledBack
 from schedd.store.runs.run_records import newest_first, of_job, record, record_name, records
 from schedd.store.schema.tables import dead_letters, jobs, redrives, runs
 from schedd.store.statements.arrays import clean
@@ -44,7 +44,7 @@ MOST_AT_ONCE = 50_000
 
 def listed(
     connection: Connection,
-    choice: Choice,
+    choice: LetterFilter,
     redrive: RedriveId | None,
     after: tuple[datetime, RunId] | None,
     limit: int,
@@ -74,7 +74,9 @@ def get(connection: Connection, run_id: RunId) -> DeadLetterRecord | None:
     return None if row is None else _letter(row)
 
 
-def groups(connection: Connection, choice: Choice, most: int) -> tuple[list[DeadLetterGroup], int]:
+def groups(
+    connection: Connection, choice: LetterFilter, most: int
+) -> tuple[list[DeadLetterGroup], int]:
     """Those that wait, by job and kind of error, the greatest first, and how many there are in all.
     By keys: they are few among the jobs.
     """
@@ -113,7 +115,7 @@ def groups(connection: Connection, choice: Choice, most: int) -> tuple[list[Dead
 
 def discard(
     connection: Connection,
-    choice: Choice,
+    choice: LetterFilter,
     by: str,
     note: str,
     entry: AuditEntry,
@@ -128,7 +130,7 @@ def discard(
         dead_letters.update()
         .where(dead_letters.c.run_id.in_(locked(choice)))
         .values(
-            settled=Settled.DISCARDED.value,
+            settled=LetterOutcome.DISCARDED.value,
             settled_at=func.clock_timestamp(),
             settled_by=clean(by),
             note=clean(note),
@@ -137,13 +139,13 @@ def discard(
     )
     found = [RunId(one) for one in changed.scalars()]
     if choice.is_more(len(found)):
-        raise Refused(Conflict("letters"))
+        raise RolledBack(StoreConflict("letters"))
     if found:
         audit.write_all(connection, [replace(entry, after=noted(len(found)))])
     return found
 
 
-def chosen(choice: Choice) -> ColumnElement[bool]:
+def chosen(choice: LetterFilter) -> ColumnElement[bool]:
     """Whether a letter beside its job is among these."""
     conditions = [jobs.c.namespace == clean(choice.namespace)]
     if choice.job:
@@ -163,7 +165,7 @@ def chosen(choice: Choice) -> ColumnElement[bool]:
     return and_(*conditions)
 
 
-def free(choice: Choice) -> ColumnElement[bool]:
+def free(choice: LetterFilter) -> ColumnElement[bool]:
     """Whether a letter is among these, waits, and no redrive is about to do it again."""
     there = select(dead_letters.c.run_id.label("it")).select_from(
         dead_letters.join(jobs, jobs.c.job_id == dead_letters.c.job_id)
@@ -186,7 +188,7 @@ def _under_way() -> Select[Any]:
     return select(redrives.c.redrive_id).where(redrives.c.open)
 
 
-def oldest(choice: Choice) -> Select[Any]:
+def oldest(choice: LetterFilter) -> Select[Any]:
     """Those that are `free`, in one order: so many that a statement does it."""
     return (
         select(dead_letters.c.run_id)
@@ -196,7 +198,7 @@ def oldest(choice: Choice) -> Select[Any]:
     )
 
 
-def locked(choice: Choice) -> Select[Any]:
+def locked(choice: LetterFilter) -> Select[Any]:
     """The `oldest`, locked."""
     return oldest(choice).with_for_update()
 
@@ -209,7 +211,7 @@ def _of_job(namespace: str, job: str) -> ColumnElement[bool]:
         return dead_letters.c.job_id.in_(select(jobs.c.job_id).where(named))
 
 
-def _greatest(choice: Choice, most: int) -> Subquery:
+def _greatest(choice: LetterFilter, most: int) -> Subquery:
     """A row a group, with the run of its newest letter."""
     newest = (dead_letters.c.died_at.desc(), dead_letters.c.run_id)
     return (
@@ -252,7 +254,7 @@ def _letter(row: Row[Any]) -> DeadLetterRecord:
         record(row),
         row.fingerprint,
         row.died_at,
-        row.settled and Settled(row.settled),
+        row.settled and LetterOutcome(row.settled),
         row.settled_at,
         row.settled_by,
         row.became and RunId(row.became),

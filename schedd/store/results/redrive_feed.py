@@ -26,8 +26,14 @@ from schedd.core.ids import JobId, RunId, ShardId, TenureId, redriven_run_id
 from schedd.core.jobs.chains import OF_SCHEDULES
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.model import AuditEntry, LiveRun, NewRun, RunKey, Trigger
-from schedd.core.runs.records import Conflict
-from schedd.core.runs.redrive import MOST_IN_LINE, Line, OpenRedrive, Settled, allowance
+from schedd.core.runs.records import StoreConflict
+from schedd.core.runs.redrive import (
+    MOST_IN_LINE,
+    LetterOutcome,
+    OpenRedrive,
+    RedriveLine,
+    allowance,
+)
 from schedd.core.runs.run_records import RunRecord
 from schedd.store import audit
 from schedd.store.jobs import pools
@@ -147,7 +153,7 @@ def feed(
     connection: Connection,
     tenure: TenureId,
     wanted: Sequence[OpenRedrive],
-    lines: Mapping[JobId, Line],
+    lines: Mapping[JobId, RedriveLine],
 ) -> list[LiveRun]:
     """Make the next runs of these, as many as their rates allow. Under the locks of their shards.
 
@@ -167,7 +173,7 @@ def _fed(
     tenure: TenureId,
     one: OpenRedrive,
     row: Row[Any],
-    lines: Mapping[JobId, Line],
+    lines: Mapping[JobId, RedriveLine],
 ) -> list[LiveRun]:
     redrive, rate, fed_until, payload, now = tuple(row)
     most, _ = allowance(rate, fed_until, now, AT_ONCE)
@@ -200,7 +206,7 @@ def _fed(
 
 
 def _places(
-    connection: Connection, jobs: Collection[JobId], lines: Mapping[JobId, Line]
+    connection: Connection, jobs: Collection[JobId], lines: Mapping[JobId, RedriveLine]
 ) -> dict[JobId, tuple[ShardId, int, int]]:
     """Of jobs that are there: shard, generation, and how many more runs may be made now: as many as
     may wait in line, none where the definition can't be read, or is another by now, nor while its
@@ -231,7 +237,7 @@ def _pooled(connection: Connection, jobs: Collection[JobId]) -> list[tuple[JobId
     return [(JobId(job), there) for job, there in found]
 
 
-def _room(line: Line | None, generation: int, waiting: int) -> int:
+def _room(line: RedriveLine | None, generation: int, waiting: int) -> int:
     if line is None or line.generation != generation:
         return 0
     return AT_ONCE if line.most is None else line.most - waiting
@@ -270,12 +276,13 @@ def once_more(
     connection: Connection,
     run_id: RunId,
     payload: bytes | None,
-    line: Line,
+    line: RedriveLine,
     by: str,
     entry: AuditEntry,
-) -> RunRecord | Conflict | None:
-    """Do one run again; the run that does. None: its job is deleted. A `Conflict`: its definition
-    is another than that of the line by now, its pool is deleted, or too many wait in line.
+) -> RunRecord | StoreConflict | None:
+    """Do one run again; the run that does. None: its job is deleted. A `StoreConflict`: its
+    definition is another than that of the line by now, its pool is deleted, or too many wait in
+    line.
 
     The run must have ended so that it may be (`core.redrive.again`): ended runs never change.
     """
@@ -296,9 +303,9 @@ def once_more(
         select(dead_letters.c.run_id).where(dead_letters.c.run_id == run_id).with_for_update()
     )
     shard = _place(connection, JobId(dead.job_id), made, line)
-    if isinstance(shard, Conflict) and shard.what == "pool":  # asked for twice, it is there
+    if isinstance(shard, StoreConflict) and shard.what == "pool":  # asked for twice, it is there
         return _stored(connection, made) or shard
-    if shard is None or isinstance(shard, Conflict):
+    if shard is None or isinstance(shard, StoreConflict):
         return shard
     new = NewRun(
         RunKey(dead.scheduled_at, made),
@@ -324,7 +331,7 @@ def once_more(
     if stored is not None and not inserted and payload is not None:
         its = select(runs.c.payload).where(runs.c.run_id == made)
         if connection.execute(its).scalar_one() != payload:
-            return Conflict("payload")
+            return StoreConflict("payload")
     return stored
 
 
@@ -334,8 +341,8 @@ def _stored(connection: Connection, run_id: RunId) -> RunRecord | None:
 
 
 def _place(
-    connection: Connection, job: JobId, made: RunId, line: Line
-) -> ShardId | Conflict | None:
+    connection: Connection, job: JobId, made: RunId, line: RedriveLine
+) -> ShardId | StoreConflict | None:
     """Where the job's runs live, whose definition stays until the end of the transaction."""
     timer = connection.execute(
         select(timers.c.shard, timers.c.generation)
@@ -345,14 +352,14 @@ def _place(
     if timer is None:
         return None
     if timer.generation != line.generation:
-        return Conflict("etag", job)
+        return StoreConflict("etag", job)
     if not pools.hold_of(connection, job):
-        return Conflict("pool", job)
+        return StoreConflict("pool", job)
     waiting = select(live.c.run_id).where(live.c.shard == timer.shard, live.c.job_id == job)
     crowded = connection.execute(waiting.limit(MOST_WAITING)).all()
     full = line.most is not None and len(crowded) == MOST_WAITING
     if full and made not in {row.run_id for row in crowded}:
-        return Conflict("line", job)
+        return StoreConflict("line", job)
     return ShardId(timer.shard)
 
 
@@ -361,7 +368,7 @@ def _settle(connection: Connection, run_id: RunId, by: str, made: RunId) -> None
         dead_letters.update()
         .where(dead_letters.c.run_id == run_id, dead_letters.c.settled.is_(None))
         .values(
-            settled=Settled.REDRIVEN.value,
+            settled=LetterOutcome.REDRIVEN.value,
             settled_at=func.clock_timestamp(),
             settled_by=clean(by),
             became=made,

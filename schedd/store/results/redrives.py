@@ -19,11 +19,11 @@ from sqlalchemy import Connection, Row, Select, case, func, select, tuple_
 from schedd.core.ids import RedriveId, ShardId
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditEntry
-from schedd.core.runs.records import Conflict, Idempotency
-from schedd.core.runs.redrive import Choice, RedriveRecord, Wish
+from schedd.core.runs.records import Idempotency, StoreConflict
+from schedd.core.runs.redrive import LetterFilter, RedriveRecord, RedriveRequest
 from schedd.store import audit
 from schedd.store.cluster.fence import BY_INDEX
-from schedd.store.connection.database import Refused
+from schedd.store.connection.database import RolledBack
 from schedd.store.results.dead_letters import alone, locked, oldest
 from schedd.store.schema.tables import dead_letters, redrives
 from schedd.store.statements import idempotency
@@ -46,7 +46,7 @@ SELECT count(*) FROM dead_letters l WHERE l.redrive = %(redrive)s AND l.settled 
 """
 
 
-def planned(connection: Connection, choice: Choice) -> int:
+def planned(connection: Connection, choice: LetterFilter) -> int:
     """How many letters it would choose now."""
     query = select(func.count()).select_from(oldest(choice).order_by(None).subquery())
     return int(connection.execute(query).scalar_one())
@@ -54,7 +54,7 @@ def planned(connection: Connection, choice: Choice) -> int:
 
 def create(
     connection: Connection,
-    wish: Wish,
+    wish: RedriveRequest,
     wanted: Idempotency | None,
     entry: AuditEntry,
     noted: Callable[[int], str],
@@ -76,9 +76,9 @@ def create(
         .values(redrive=wish.redrive_id)
     ).rowcount
     if not promised:
-        raise Refused(None)  # the key isn't used up either
+        raise RolledBack(None)  # the key isn't used up either
     if wish.choice.is_more(promised):
-        raise Refused(Conflict("letters"))
+        raise RolledBack(StoreConflict("letters"))
     connection.execute(
         redrives.insert().values(
             redrive_id=wish.redrive_id,

@@ -31,7 +31,7 @@ WHERE NOT EXISTS (SELECT FROM timers t WHERE t.job_id = b.job_id)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LockedRun:
     """A run's row as its lock found it, as far as a verdict needs."""
 
     state: State
@@ -51,7 +51,7 @@ class Standing:
 
 
 def settle(
-    connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, Standing]
+    connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, LockedRun]
 ) -> list[Report]:
     """The reports with the states that their runs go to. Called under the locks of these rows."""
     again = [report for report in reports if report.state in (State.PENDING, State.RETRYING)]
@@ -60,7 +60,7 @@ def settle(
     return [_settled(report, standing[report.key], deleted, doubtful) for report in reports]
 
 
-def _settled(report: Report, row: Standing, deleted: set[object], doubtful: set[RunKey]) -> Report:
+def _settled(report: Report, row: LockedRun, deleted: set[object], doubtful: set[RunKey]) -> Report:
     if row.cancelling:
         return _cancelled(report, _reason_of(row.reason))
     if row.job_id in deleted and report.state in (State.PENDING, State.RETRYING):
@@ -90,7 +90,7 @@ def _cancelled(report: Report, reason: Reason) -> Report:
     )
 
 
-def _ended(report: Report, row: Standing) -> Report:
+def _ended(report: Report, row: LockedRun) -> Report:
     """It would wait again, and may not: as its attempt failed, or else as if that was lost."""
     reason = report.reason if report.counts else Reason.WORKER_LOST
     return replace(
@@ -105,7 +105,7 @@ def _ended(report: Report, row: Standing) -> Report:
 
 
 def _deleted(
-    connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, Standing]
+    connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, LockedRun]
 ) -> set[object]:
     """Jobs, of those whose runs would wait again, that are no more. Read under the runs' locks."""
     jobs = [standing[report.key].job_id for report in again]
@@ -115,7 +115,7 @@ def _deleted(
 
 
 def _doubtful(
-    connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, Standing]
+    connection: Connection, again: Sequence[Report], standing: Mapping[RunKey, LockedRun]
 ) -> set[RunKey]:
     """What runs at most once, of those that would wait again, and may have been begun again in a
     database that was lost. Read under the runs' locks.

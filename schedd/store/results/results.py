@@ -29,7 +29,7 @@ from schedd.store.audit import write_once
 from schedd.store.cluster.fence import BY_INDEX
 from schedd.store.notify import outbox
 from schedd.store.results import failure_counts as standing_of_jobs
-from schedd.store.results.result_transition import Standing, settle
+from schedd.store.results.result_transition import LockedRun, settle
 from schedd.store.statements import arrays
 from schedd.store.statements.keys import PLACE, SPOT, found_in, key_arguments, table_of
 from schedkit.records import replace
@@ -121,7 +121,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
     rows = connection.exec_driver_sql(LOCK, keys).all()
     table = table_of(keys, {row.place for row in rows})
     standing = {
-        reports[n - 1].key: Standing(State(state), token, incarnation, _bytes(digest), *others)
+        reports[n - 1].key: LockedRun(State(state), token, incarnation, _bytes(digest), *others)
         for n, state, token, incarnation, digest, *others, _, _ in rows
     }
     verdicts: list[Verdict | None] = [None] * len(reports)
@@ -158,7 +158,7 @@ def accept(connection: Connection, reports: Sequence[Report]) -> list[Verdict]:
 
 
 def _assigned(
-    connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, Standing]
+    connection: Connection, reports: Sequence[Report], standing: Mapping[RunKey, LockedRun]
 ) -> set[tuple[RunKey, Token]]:
     """Of these those under tokens that were assigned to some worker: real fencing rejections."""
     arguments = {
@@ -179,7 +179,7 @@ def results_of(connection: Connection, runs: Collection[RunId]) -> dict[RunId, b
     return {RunId(run_id): bytes(payload) for run_id, payload in rows}
 
 
-def _runs_under(row: Standing, report: Report) -> bool:
+def _runs_under(row: LockedRun, report: Report) -> bool:
     return (
         row.state is State.RUNNING
         and row.token == report.token
@@ -187,7 +187,7 @@ def _runs_under(row: Standing, report: Report) -> bool:
     )
 
 
-def _stored_in(row: Standing, report: Report) -> bool:
+def _stored_in(row: LockedRun, report: Report) -> bool:
     return (row.token, row.digest, row.incarnation) == (
         report.token,
         report.digest,
@@ -207,7 +207,7 @@ def _again(report: Report, first: Report) -> Verdict:
 def _write(
     connection: Connection,
     reports: Sequence[Report],
-    standing: dict[RunKey, Standing],
+    standing: dict[RunKey, LockedRun],
     table: str,
 ) -> dict[RunKey, Verdict]:
     """A verdict of each that was written. `table`: where all of them are."""
@@ -264,7 +264,7 @@ def statement(table: str) -> str:
 def _happened(
     connection: Connection,
     noticed: Sequence[Report],
-    standing: Mapping[RunKey, Standing],
+    standing: Mapping[RunKey, LockedRun],
 ) -> Iterable[Happened]:
     """What is to be told of: runs that ended, and those that started late, for the first time."""
     late = outbox.first_time_late(connection, [one.key for one in noticed if one.late])

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 
 from schedd.core.ids import JobId, RunId
-from schedd.core.runs.change_stream import Change, Cursor, Missed, Scope
+from schedd.core.runs.change_stream import Change, Cursor, MissedChanges, Scope
 from schedd.core.runs.lifecycle import LIVE
 from schedd.store.cluster import cluster_events
 from schedd.store.cluster.fence import BY_INDEX
@@ -149,7 +149,7 @@ class PostgresChangeStore:
         """The present moment."""
         return await self.database.call(moment)
 
-    async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> Missed:
+    async def since(self, cursor: Cursor, of: Sequence[JobId] | None) -> MissedChanges:
         """What changed since, of these jobs or of all."""
         return await self.database.call(lambda c: since(c, cursor, of, self.most))
 
@@ -162,12 +162,14 @@ class PostgresChangeStore:
         return await self.database.call(lambda c: read(c, run_ids))
 
 
-def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, most: int) -> Missed:
+def since(
+    connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, most: int
+) -> MissedChanges:
     """Look through the newest `most` rows of these jobs, or of all, and those that live."""
     present, following = _now(connection)
     span = _span(cursor, present, following)
     if span is None:
-        return Missed(present, unknown=True)
+        return MissedChanges(present, unknown=True)
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     found = connection.exec_driver_sql(
         OF_ALL if of is None else OF_JOBS,
@@ -180,7 +182,7 @@ def since(connection: Connection, cursor: Cursor, of: Sequence[JobId] | None, mo
     ).all()
     before = next((at for _, at, what in found if what == "ends"), None)
     older = [RunId(run) for run, at, _ in found if run and before and at < before]
-    return Missed(
+    return MissedChanges(
         present,
         tuple(dict.fromkeys(RunId(run) for run, _, what in found if what == "changed")),
         frozenset(older if len(older) < MOST_OLDER else ()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from schedd.core.ids import SHARDS
-from schedd.core.runs.records import Counts, Wait
+from schedd.core.runs.records import Counts, WaitingRuns
 from schedd.store.cluster.fence import BY_INDEX
 
 EXACT = 20_000
@@ -49,11 +49,11 @@ GROUP BY r.job_id, r.target ORDER BY 4 LIMIT %(most)s
 MOST_WAITS = 50
 
 
-def waits(connection: Connection) -> list[Wait]:
+def waits(connection: Connection) -> list[WaitingRuns]:
     """What has waited longest, by job, among so many live runs of each shard."""
     connection.exec_driver_sql(f"SELECT {BY_INDEX}")
     asked = {"shards": SHARDS, "each": OF_EACH_SHARD, "most": MOST_WAITS}
-    return [Wait(*row) for row in connection.exec_driver_sql(WAITS, asked)]
+    return [WaitingRuns(*row) for row in connection.exec_driver_sql(WAITS, asked)]
 
 
 def counts(connection: Connection) -> Counts:

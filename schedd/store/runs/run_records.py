@@ -20,7 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from schedd.core.ids import BackfillId, JobId, RunId, TenureId, Token
-from schedd.core.jobs.chains import Ended
+from schedd.core.jobs.chains import ParentEnded
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import LiveRun, RunKey, Trigger
@@ -155,9 +155,9 @@ def _reason(row: Row[Any]) -> str | None:
     return None if row.reason is None else Reason(row.reason).value
 
 
-def _parents(rows: Any) -> tuple[Ended, ...]:
+def _parents(rows: Any) -> tuple[ParentEnded, ...]:
     return tuple(
-        Ended(one["job"], RunId(UUID(one["run"])), State(one["state"])) for one in rows or ()
+        ParentEnded(one["job"], RunId(UUID(one["run"])), State(one["state"])) for one in rows or ()
     )
 
 

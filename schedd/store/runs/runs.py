@@ -16,10 +16,10 @@ from schedd.core.ids import JobId, RunId, Token
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import AuditEntry, NewRun, Trigger
-from schedd.core.runs.records import Conflict, Idempotency, JobRecord
+from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict
 from schedd.core.runs.run_records import AttemptRecord, RunRecord
 from schedd.store import audit
-from schedd.store.connection.database import Refused
+from schedd.store.connection.database import RolledBack
 from schedd.store.jobs import pools
 from schedd.store.jobs.jobs import insert_job
 from schedd.store.runs.run_records import record, record_name, records
@@ -61,7 +61,7 @@ def submit_run(
     insert_job(connection, record)
     new = record.definition
     if new.pool and not pools.hold(connection, new.namespace, new.pool):
-        raise Refused(Conflict("pool", new.job_id))
+        raise RolledBack(StoreConflict("pool", new.job_id))
     insert_run_row(
         connection, new.job_id, record.shard, new.generation, run, Trigger.SUBMIT, priority
     )
@@ -81,7 +81,7 @@ def insert_run(
     overlap: Overlap | None = None,
 ) -> RunRecord | None:
     """Insert a run of a job that isn't deleted; with a key used before, the run of then. A
-    `Conflict`: it is submitted work, and its pool is deleted.
+    `StoreConflict`: it is submitted work, and its pool is deleted.
     """
     earlier = idempotency.claim(connection, wanted, run.key.run_id)
     if earlier is not None:
@@ -95,7 +95,7 @@ def insert_run(
     if timer is None:
         return None
     if timer.pool and not pools.hold(connection, timer.namespace, timer.pool):
-        raise Refused(Conflict("pool", job_id))
+        raise RolledBack(StoreConflict("pool", job_id))
     insert_run_row(
         connection, job_id, timer.shard, timer.generation, run, trigger, priority, payload, overlap
     )

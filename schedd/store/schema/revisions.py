@@ -38,7 +38,7 @@ TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_ti
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SchemaState:
     """The schema of a database.
 
     `revision`: None if it has none yet. `compatible_from`: the oldest revision whose code works on
@@ -68,13 +68,13 @@ def head() -> str:
     return max(known())
 
 
-def look(connection: Connection) -> Found:
+def look(connection: Connection) -> SchemaState:
     """What schema this database has."""
     has = connection.exec_driver_sql(HAS).scalar_one()
     revision = connection.exec_driver_sql(REVISION).scalar() if has else None
     says = connection.exec_driver_sql(SAYS).scalar_one()
     promised = connection.exec_driver_sql(PROMISED).scalar() if says else None
-    return Found(revision, promised)
+    return SchemaState(revision, promised)
 
 
 def check_schema(connection: Connection) -> None:
@@ -107,7 +107,7 @@ def check_timeouts(connection: Connection) -> list[str]:
     return unset
 
 
-def admitted(found: Found) -> bool:
+def admitted(found: SchemaState) -> bool:
     """Whether there is a newer schema that admits this schedd. Raises `SchemaMismatch` if there is
     one that doesn't.
     """

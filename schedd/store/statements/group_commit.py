@@ -29,7 +29,7 @@ AT_ONCE: Final = 4
 """Of those that came together and are asked for alone."""
 
 
-class Together(Generic[Wish, Answer]):
+class GroupCommit(Generic[Wish, Answer]):
     """Writes for many.
 
     `write`: the transaction for several; the answers by their places, without those of wishes that

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from schedd.core.ids import JobId
-from schedd.core.runs.records import Conflict, Idempotency
-from schedd.store.connection.database import Refused
+from schedd.core.runs.records import Idempotency, StoreConflict
+from schedd.store.connection.database import RolledBack
 from schedd.store.schema.tables import idempotency_keys as keys
 from schedd.store.statements.arrays import clean
 
@@ -35,7 +35,7 @@ _TAKE = _FRESH.on_conflict_do_update(
 def claim(connection: Connection, wanted: Idempotency | None, makes: UUID) -> UUID | None:
     """Take the key for what the call is about to make; the id made earlier, if it was taken.
 
-    Ends the transaction with a `Conflict` when the key stands for another body.
+    Ends the transaction with a `StoreConflict` when the key stands for another body.
     """
     if wanted is None:
         return None
@@ -51,7 +51,7 @@ def claim(connection: Connection, wanted: Idempotency | None, makes: UUID) -> UU
         select(keys.c.digest, keys.c.made).where(*(keys.c[name] == key[name] for name in key))
     ).one()
     if bytes(digest) != wanted.digest:
-        raise Refused(Conflict("key", JobId(made)))
+        raise RolledBack(StoreConflict("key", JobId(made)))
     earlier: UUID = made
     return earlier
 

@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 
 from schedd.core.ids import BackfillId, JobId
 from schedd.core.runs.model import AuditEntry, LiveRun
-from schedd.core.runs.records import Conflict, Idempotency
+from schedd.core.runs.records import Idempotency, StoreConflict
 from schedd.core.runs.run_records import RunRecord
-from schedd.core.timers.backfill import Plan, Wish
+from schedd.core.timers.backfill import BackfillRequest, BackfillSelection
 from schedd.core.timers.backfill_records import Backfilled, BackfillRecord
 from schedd.store.connection.database import Database
 from schedd.store.statements.operations import operations
@@ -26,7 +26,7 @@ class PostgresBackfillStore:
 
     database: Database
 
-    async def plan(self, job_id: JobId, wish: Wish) -> Plan:
+    async def plan(self, job_id: JobId, wish: BackfillRequest) -> BackfillSelection:
         """What it would run now."""
         return await self.database.call(lambda c: backfills.planned(c, job_id, wish))
 
@@ -34,10 +34,10 @@ class PostgresBackfillStore:
         self,
         job_id: JobId,
         seen_generation: int,
-        wish: Wish,
+        wish: BackfillRequest,
         idempotency: Idempotency | None,
         audit: AuditEntry,
-    ) -> Backfilled | Conflict | None:
+    ) -> Backfilled | StoreConflict | None:
         """Store it; None: the job is deleted."""
         return await self.database.call(
             lambda c: backfills.create(c, job_id, seen_generation, wish, idempotency, audit)

@@ -21,8 +21,8 @@ from schedd.core.ids import BackfillId, JobId, RunId, ShardId
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditEntry, LiveRun
-from schedd.core.runs.records import Conflict, Idempotency
-from schedd.core.timers.backfill import Plan, Ran, Standing, Wish, plan
+from schedd.core.runs.records import Idempotency, StoreConflict
+from schedd.core.timers.backfill import BackfillRequest, BackfillSelection, ExistingRuns, Ran, plan
 from schedd.core.timers.backfill_records import Backfilled, BackfillRecord
 from schedd.store import audit
 from schedd.store.schema.tables import backfills, jobs, runs, timers
@@ -74,7 +74,7 @@ SELECT * FROM changed
 """
 
 
-def planned(connection: Connection, job_id: JobId, wish: Wish) -> Plan:
+def planned(connection: Connection, job_id: JobId, wish: BackfillRequest) -> BackfillSelection:
     """What it would run now; nothing is locked or stored."""
     return plan(wish.instants, _standing(connection, job_id, wish), wish.rerun)
 
@@ -83,13 +83,14 @@ def create(
     connection: Connection,
     job_id: JobId,
     seen_generation: int,
-    wish: Wish,
+    wish: BackfillRequest,
     wanted: Idempotency | None,
     entry: AuditEntry,
-) -> Backfilled | Conflict | None:
+) -> Backfilled | StoreConflict | None:
     """Store it, with the instants that are chosen now; with a key used before, the one of then.
 
-    None: the job is deleted. A `Conflict`: it isn't at the generation that the instants are of.
+    None: the job is deleted. A `StoreConflict`: it isn't at the generation that the instants are
+    of.
     """
     earlier = idempotency.claim(connection, wanted, wish.backfill_id)
     if earlier is not None:
@@ -103,7 +104,7 @@ def create(
     if generation is None or connection.execute(timer).first() is None:
         return None
     if generation != seen_generation:
-        return Conflict("etag", job_id)
+        return StoreConflict("etag", job_id)
     chosen = planned(connection, job_id, wish)
     connection.execute(
         backfills.insert().values(
@@ -193,7 +194,7 @@ def promised(connection: Connection, job_id: JobId, at: datetime) -> BackfillId 
     return None if row is None else BackfillId(row.backfill_id)
 
 
-def _standing(connection: Connection, job_id: JobId, wish: Wish) -> Standing:
+def _standing(connection: Connection, job_id: JobId, wish: BackfillRequest) -> ExistingRuns:
     arguments = {
         "job": job_id,
         "instants": arrays.instants(wish.instants),
@@ -204,7 +205,7 @@ def _standing(connection: Connection, job_id: JobId, wish: Wish) -> Standing:
         select(timers.c.due_at, timers.c.nominal, timers.c.paused).where(timers.c.job_id == job_id)
     ).first()
     ran = connection.exec_driver_sql(RAN, arguments).all()
-    return Standing(
+    return ExistingRuns(
         [Ran(at, RunId(run_id), State(state), handed) for at, run_id, state, handed in ran],
         set(connection.exec_driver_sql(PROMISED, arguments).scalars()),
         # What falls due in a pause of the job never fires: it may be asked for meanwhile.
@@ -219,7 +220,7 @@ def _stored(connection: Connection, backfill_id: BackfillId, left_out: Any) -> B
     instants = connection.execute(
         select(backfills.c.instants).where(backfills.c.backfill_id == backfill_id)
     ).scalar_one()
-    return Backfilled(record, Plan(tuple(instants), tuple(left_out)))
+    return Backfilled(record, BackfillSelection(tuple(instants), tuple(left_out)))
 
 
 def _records() -> Select[Any]:

@@ -26,30 +26,30 @@ from prometheus_client import CollectorRegistry
 from schedd.telemetry.metrics.calls import Calls
 from schedd.telemetry.metrics.cluster import ClusterGauges as ClusterGauges
 from schedd.telemetry.metrics.database_stats import Vitals
-from schedd.telemetry.metrics.losses import Losses
-from schedd.telemetry.metrics.pools import Pools
-from schedd.telemetry.metrics.process import Process
+from schedd.telemetry.metrics.losses import LossMetrics
+from schedd.telemetry.metrics.pools import PoolMetrics
+from schedd.telemetry.metrics.process import ProcessMetrics
 from schedd.telemetry.metrics.readiness import ReadinessGauges as ReadinessGauges
 from schedd.telemetry.metrics.ready_queue import Queue
 from schedd.telemetry.metrics.registry import Maker
-from schedd.telemetry.metrics.retention import Keeping
-from schedd.telemetry.metrics.runs import Runs
-from schedd.telemetry.metrics.workers import Workers
+from schedd.telemetry.metrics.retention import RetentionMetrics
+from schedd.telemetry.metrics.runs import RunMetrics
+from schedd.telemetry.metrics.workers import WorkerMetricSet
 
 
-class Metrics:
+class MemberMetrics:
     """What events are counted in."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = Maker(registry)
-        self.runs = Runs(make)
+        self.runs = RunMetrics(make)
         self.queue = Queue(make)
-        self.workers = Workers(make)
-        self.keeping = Keeping(make)
+        self.workers = WorkerMetricSet(make)
+        self.keeping = RetentionMetrics(make)
         self.calls = Calls(make)
         self.vitals = Vitals()
-        self.losses = Losses()
-        self.pools = Pools()
-        self.process = Process(make)
+        self.losses = LossMetrics()
+        self.pools = PoolMetrics()
+        self.process = ProcessMetrics(make)
         for collector in (self.vitals, self.losses, self.pools, self.process):
             registry.register(collector)

@@ -15,7 +15,7 @@ FRESH: Final = 60.0
 """Seconds after which no value is exported: another member leads, or the reading fails."""
 
 
-class Losses(Collector):
+class LossMetrics(Collector):
     """The last reading."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ Of = Callable[[PoolSurvey], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PoolGauge:
     """One gauge of a pool: of one, and how it is told of several in one."""
 
     name: str
@@ -32,20 +32,20 @@ class Column:
 
 
 COLUMNS: Final = (
-    Column(
+    PoolGauge(
         "schedd_pool_slots",
         "Slots of the workers that can do every job of this pool that was looked at.",
         lambda pool: pool.slots,
         min,
     ),
-    Column("schedd_pool_limit", "Runs at once that it allows.", lambda pool: pool.limit),
-    Column("schedd_pool_running", "Runs of it that run.", lambda pool: pool.running),
-    Column("schedd_pool_waiting", "Runs of it that wait here.", lambda pool: pool.waiting),
-    Column("schedd_pool_paused", "1 while it is paused.", lambda pool: pool.paused, max),
+    PoolGauge("schedd_pool_limit", "Runs at once that it allows.", lambda pool: pool.limit),
+    PoolGauge("schedd_pool_running", "Runs of it that run.", lambda pool: pool.running),
+    PoolGauge("schedd_pool_waiting", "Runs of it that wait here.", lambda pool: pool.waiting),
+    PoolGauge("schedd_pool_paused", "1 while it is paused.", lambda pool: pool.paused, max),
 )
 
 
-class Pools(Collector):
+class PoolMetrics(Collector):
     """The last survey."""
 
     def __init__(self) -> None:

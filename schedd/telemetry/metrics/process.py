@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from schedd.runtime.loop_monitor import Pulse
+from schedd.runtime.loop_monitor import LoopMonitor
 from schedd.telemetry.metrics.registry import Maker
 from schedkit.lease_margin import Slack
 from schedkit.set_aside import counts
 
 
-class Process(Collector):
+class ProcessMetrics(Collector):
     """Its pulse, and the slack of its lease: asked at each scrape."""
 
     def __init__(self, make: Maker) -> None:
-        self.pulse, self.slack = Pulse(), Slack()
+        self.pulse, self.slack = LoopMonitor(), Slack()
         make.gauge(
             "schedd_event_loop_longest_block_seconds",
             "The longest that the event loop stood still in the last minute or two.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedd.telemetry.metrics.registry import Maker
 
 
-class Keeping:
+class RetentionMetrics:
     """Notifications, retention, the result store."""
 
     def __init__(self, make: Maker) -> None:

@@ -17,7 +17,7 @@ MISSED_FOR: Final = (
 """Why instants are missed: each is there from the beginning on, at 0."""
 
 
-class Runs:
+class RunMetrics:
     """From due to ended."""
 
     def __init__(self, make: Maker) -> None:

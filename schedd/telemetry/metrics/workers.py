@@ -6,7 +6,7 @@ from schedd.core.ids import IncarnationId
 from schedd.telemetry.metrics.registry import Maker
 
 
-class Workers:
+class WorkerMetricSet:
     """Who is attached; what they refuse, what never started, what was lost with them."""
 
     def __init__(self, make: Maker) -> None:

@@ -3,7 +3,7 @@
     POST /jobs/etl/trigger ─▶ 303, cookie ─▶ GET /runs/…: "etl was triggered", and the cookie goes
 
 A browser shows one answer of a drawing of a page, the last: where two of its forms were sent, one
-soon after the other, that one tells what both did (`Lately`).
+soon after the other, that one tells what both did (`RecentFlashes`).
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ LONGEST_STAMP: Final = 64
 """Characters; those of ours are half of it."""
 
 
-class Told(NamedTuple):
+class Flash(NamedTuple):
     """What was done, and the stamp of the drawing that asked for it; empty if it had none."""
 
     words: str
     of: str
 
 
-class Lately:
+class RecentFlashes:
     """What the newest drawings of pages did, each for who has it before them."""
 
     def __init__(self) -> None:
         self._done: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
 
-    def told(self, actor: str, fields: Mapping[str, str], words: str) -> Told:
+    def told(self, actor: str, fields: Mapping[str, str], words: str) -> Flash:
         """What is told of this, which a form with these fields did."""
         stamp = fields.get(ONCE, "")
         if not stamp or len(stamp) > LONGEST_STAMP:
-            return Told(words, "")
+            return Flash(words, "")
         done = self._done.setdefault((actor, stamp), [])
         if words not in done:  # the same sent twice
             done.append(words)
@@ -54,10 +54,10 @@ class Lately:
         self._done.move_to_end((actor, stamp))
         if len(self._done) > MOST_DRAWINGS:
             self._done.popitem(last=False)
-        return Told(" ".join(done), stamp)
+        return Flash(" ".join(done), stamp)
 
 
-def send(response: Response, told: Told, *, secure: bool) -> None:
+def send(response: Response, told: Flash, *, secure: bool) -> None:
     """Have the browser bring it to the next page."""
     response.set_cookie(
         COOKIE,
@@ -69,17 +69,17 @@ def send(response: Response, told: Told, *, secure: bool) -> None:
     )
 
 
-def written(told: Told) -> str:
+def written(told: Flash) -> str:
     """What the cookie holds. Pure."""
     return quote(json.dumps(told))
 
 
-def read(cookie: str) -> Told | None:
+def read(cookie: str) -> Flash | None:
     """What was sent; None where it isn't ours. Pure."""
     try:
         match json.loads(unquote(cookie)):
             case [str(words), str(of)] if words:
-                return Told(words, of)
+                return Flash(words, of)
     except (ValueError, RecursionError):
         pass
     return None

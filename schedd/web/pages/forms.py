@@ -15,10 +15,10 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from schedd.api.errors import InvalidArgument, Violation, cut
-from schedd.web.pages.page import NAMESPACE, Asked, Do, Done
+from schedd.web.pages.page import NAMESPACE, Do, Done, PageRequest
 from schedd.web.rest import problems
 from schedd.web.rest.bodies import MOST_BYTES, content_of
-from schedd.web.rest.problems import Refusal
+from schedd.web.rest.problems import RequestProblem
 from schedd.web.templating import ONCE
 
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
@@ -49,7 +49,7 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
         if twice := [name for name, count in times.items() if count > 1]:
             raise ValueError(f"{cut(', '.join(twice))} is given twice")
     except ValueError as error:
-        raise Refusal(
+        raise RequestProblem(
             problems.problem(
                 "INVALID_ARGUMENT",
                 f"the form can't be read: {error}",
@@ -71,7 +71,7 @@ def taking(*names: str) -> Callable[[Do], Do]:
 
     def of(do: Do) -> Do:
         @wraps(do)
-        async def checked(asked: Asked) -> Done:
+        async def checked(asked: PageRequest) -> Done:
             _check(asked.fields, names)
             return await do(asked)
 

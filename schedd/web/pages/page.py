@@ -60,7 +60,7 @@ EVERY: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """An address of a page, or a form sent from one, and in whose name the calls are made.
 
     `variables` are those of the path, `query` what stands behind the `?`, `fields` the form's. All
@@ -147,12 +147,12 @@ class Asked:
 class AtOnce:
     """Readings that don't wait for each other: each a task, whose result is there in the end."""
 
-    def __init__(self, asked: Asked, group: asyncio.TaskGroup) -> None:
+    def __init__(self, asked: PageRequest, group: asyncio.TaskGroup) -> None:
         self._asked = asked
         self._group = group
 
     def call(self, name: str, request: Message, answer: type[Told]) -> asyncio.Task[Told]:
-        """As `Asked.call`."""
+        """As `PageRequest.call`."""
         return self.read(name, self._asked.call(name, request, answer))
 
     def read(self, name: str, reading: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
@@ -182,10 +182,10 @@ class Done:
     to: str
 
 
-Read: TypeAlias = Callable[[Asked], Awaitable[Shown]]
-Without: TypeAlias = Callable[[Asked, object], Shown]
-Beside: TypeAlias = Callable[[Asked, object], Awaitable[object]]
-Do: TypeAlias = Callable[[Asked], Awaitable[Done]]
+Read: TypeAlias = Callable[[PageRequest], Awaitable[Shown]]
+Without: TypeAlias = Callable[[PageRequest, object], Shown]
+Beside: TypeAlias = Callable[[PageRequest, object], Awaitable[object]]
+Do: TypeAlias = Callable[[PageRequest], Awaitable[Done]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ class Page:
     tells_troubles: bool = False
     by_turns: bool = True
 
-    def turned(self, asked: Asked) -> Asked:
+    def turned(self, asked: PageRequest) -> PageRequest:
         """The address, to be read with a turn or without one."""
         return asked if self.by_turns else replace(asked, turns=None)
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.web import formatting
-from schedd.web.formatting import LOOKS, Look
+from schedd.web.formatting import LOOKS, StateStyle
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 
 
@@ -18,7 +18,7 @@ class RunLine:
 
     run_id: str
     job: str
-    look: Look
+    look: StateStyle
     reason: str
     at: datetime
     lateness: timedelta | None
@@ -71,7 +71,7 @@ def job_line(job: job_pb2.Job) -> JobLine:
     )
 
 
-def look_of(state: int) -> Look:
+def look_of(state: int) -> StateStyle:
     """How a state of the wire looks."""
     name = common_pb2.RunState.Name(common_pb2.RunState.ValueType(state))
     return LOOKS[name.removeprefix("RUN_STATE_")]

@@ -31,21 +31,21 @@ from schedd.web.http_auth import IDENTITY, caller_of, check_page
 from schedd.web.links import local, referred
 from schedd.web.login_page import REASON
 from schedd.web.pages import flash as telling
-from schedd.web.pages.flash import Lately, Told
+from schedd.web.pages.flash import Flash, RecentFlashes
 from schedd.web.pages.forms import RETURN, fields_of
-from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Asked, Page
+from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Page, PageRequest
 from schedd.web.pages.recent_cache import Recent
-from schedd.web.pages.snapshots import Body, Looks, refused, shown
+from schedd.web.pages.snapshots import Body, PageSnapshots, refused, shown
 from schedd.web.rest import problems
 from schedd.web.rest.field_names import in_words, rename
-from schedd.web.rest.problems import Refusal
+from schedd.web.rest.problems import RequestProblem
 from schedd.web.streams import BEAT, BEAT_EVERY, Event, EventStream
 from schedd.web.templating import compiled, render, stamped
 from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-BACK: Final = Told("You are logged in. Nothing was done yet: send it again.", "")
+BACK: Final = Flash("You are logged in. Nothing was done yet: send it again.", "")
 LONGEST_REASON: Final = 200
 """Characters, as the dialogs have it: it goes into a cookie."""
 TABS: Final = (
@@ -68,10 +68,10 @@ class Site:
         self._services = services
         self._closing = closing
         self._pages = pages
-        self._looks = Looks()
+        self._looks = PageSnapshots()
         self._turns = asyncio.Semaphore(AT_A_TIME)
         self._recent = Recent()
-        self._lately = Lately()
+        self._lately = RecentFlashes()
         self._tabs = [tab for tab in TABS if any(page.tab == tab[0] for page in pages)]
 
     def routes(self) -> list[BaseRoute]:
@@ -98,7 +98,7 @@ class Site:
             return filled
         told = BACK
         if reason := typed.get(REASON, "")[:LONGEST_REASON]:
-            told = Told(f"{BACK.words} The reason that you typed: {reason}", "")
+            told = Flash(f"{BACK.words} The reason that you typed: {reason}", "")
         response = RedirectResponse(address, 303)
         telling.send(response, told, secure=request.url.scheme == "https")
         return response
@@ -146,7 +146,7 @@ class Site:
         return made + [self._form(action) for action in page.actions]
 
     async def _while_known(
-        self, asked: Asked, events: AsyncGenerator[Event, None]
+        self, asked: PageRequest, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
         """These, until who reads them was logged out, or has a certificate that has ended: the page
         asks again then, and is told so.
@@ -202,7 +202,7 @@ class Site:
         except ClientDisconnect:
             log.info("a caller left in the middle of its form")
             return Response(status_code=400)
-        except Refusal as refusal:
+        except RequestProblem as refusal:
             return self._problem(refusal.body, back, asked)
         except (CallError, Unavailable) as error:
             if action.again is not None:
@@ -213,7 +213,9 @@ class Site:
         telling.send(response, told, secure=request.url.scheme == "https")
         return response
 
-    async def _again(self, page: Page, asked: Asked, error: CallError | Unavailable) -> Response:
+    async def _again(
+        self, page: Page, asked: PageRequest, error: CallError | Unavailable
+    ) -> Response:
         """The page of a form as it was filled in, beside what was wrong with it."""
         typed = {name: asked.fields[name] for name in page.asks if name in asked.fields}
         filled = replace(asked, query={**asked.query, **typed})
@@ -231,18 +233,20 @@ class Site:
         own = cluster.view().member(cluster.tenure)
         return own.name if own else ""
 
-    def _asked(self, request: Request, fields: Mapping[str, str] = NOTHING) -> Asked:
+    def _asked(self, request: Request, fields: Mapping[str, str] = NOTHING) -> PageRequest:
         query = {name: value for name, value in request.query_params.items() if value}
         who = caller_of(request)
         shared = self._turns, self._recent
-        return Asked(self._services, who, request.path_params, query, fields, *shared)
+        return PageRequest(self._services, who, request.path_params, query, fields, *shared)
 
-    def _problem(self, problem: Mapping[str, Any], back: str, asked: Asked) -> Response:
+    def _problem(self, problem: Mapping[str, Any], back: str, asked: PageRequest) -> Response:
         html = render("problem_body.html", seen=problem)
         body = Body(html, "", problem["title"], status=problem["status"])
         return self._framed("frame.html", body, "", asked, back=back)
 
-    def _framed(self, frame: str, body: Body, tab: str, asked: Asked, **values: Any) -> Response:
+    def _framed(
+        self, frame: str, body: Body, tab: str, asked: PageRequest, **values: Any
+    ) -> Response:
         """A whole page around a body."""
         html = render(
             frame,

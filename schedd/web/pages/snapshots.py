@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from schedd.api.errors import CallError, OutOfTouch
-from schedd.web.pages.page import EVERY, Asked, Page, Shown
+from schedd.web.pages.page import EVERY, Page, PageRequest, Shown
 from schedd.web.rest import problems
 from schedd.web.streams import Event
 from schedd.web.templating import render
@@ -54,10 +54,10 @@ class Body:
     over: bool = False
 
 
-class Look:
+class PageSnapshot:
     """Looks at one address for all who watch it."""
 
-    def __init__(self, page: Page, asked: Asked) -> None:
+    def __init__(self, page: Page, asked: PageRequest) -> None:
         self._page = page
         self._asked = asked
         self._every = EVERY if page.every is None else page.every
@@ -182,13 +182,13 @@ class Look:
         return _beneath("away.html", self._known, self._asked)
 
 
-class Looks:
+class PageSnapshots:
     """The looks that somebody takes, and the latest of those that nobody does any more."""
 
     def __init__(self) -> None:
-        self._looks: dict[tuple[str, ...], Look] = {}
+        self._looks: dict[tuple[str, ...], PageSnapshot] = {}
 
-    def of(self, page: Page, asked: Asked) -> Look:
+    def of(self, page: Page, asked: PageRequest) -> PageSnapshot:
         """The one look of this address, for this caller: what they may is part of who they are."""
         who = asked.caller.who
         key = (
@@ -197,7 +197,7 @@ class Looks:
             *(f"{name}={value}" for name, value in sorted(asked.variables.items())),
             *(f"?{name}={value}" for name, value in sorted(asked.query.items())),
         )
-        look = self._looks.pop(key, None) or Look(page, asked)
+        look = self._looks.pop(key, None) or PageSnapshot(page, asked)
         look.asked()
         self._looks[key] = look
         self._forget()
@@ -211,7 +211,7 @@ class Looks:
                 del self._looks[key]
 
 
-def shown(page: Page, asked: Asked, told: Shown) -> Body:
+def shown(page: Page, asked: PageRequest, told: Shown) -> Body:
     """The body that shows what was read."""
     html = render(
         f"{page.template}_body.html",
@@ -230,7 +230,7 @@ def refused(error: CallError | Unavailable) -> Body:
     return _body(html, told["title"], status=told["status"])
 
 
-def _beneath(template: str, body: Body, asked: Asked) -> Body:
+def _beneath(template: str, body: Body, asked: PageRequest) -> Body:
     """The same, below what must be known of it."""
     html = render(template, link=asked.link) + body.html
     return replace(body, html=html, digest=_digest(html))

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from schedd.api.errors import Violation, cut
 from schedd.runtime.budgeted_work import converted
 from schedd.web.rest import problems
-from schedd.web.rest.problems import Refusal
+from schedd.web.rest.problems import RequestProblem
 from schedkit.protojson import standard
 
 MOST_BYTES: Final = 4 * 1024 * 1024
@@ -52,7 +52,7 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
         raise wrong("this call takes no body")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
-        raise Refusal(
+        raise RequestProblem(
             problems.problem(
                 "UNSUPPORTED_MEDIA_TYPE",
                 f"content-type is {kind or 'missing'}",
@@ -69,7 +69,7 @@ def _check_coding(told: Iterable[str]) -> None:
     """Raise Refusal for a body that says it is compressed: it would be read as if it weren't."""
     codings = [one.strip().lower() for one in ",".join(told).split(",")]
     if any(one not in ("", "identity") for one in codings):
-        raise Refusal(
+        raise RequestProblem(
             problems.problem(
                 "UNSUPPORTED_MEDIA_TYPE",
                 f"content-encoding is {cut(', '.join(codings))}",
@@ -86,7 +86,7 @@ def _check_charset(content_type: str) -> None:
     told["content-type"] = content_type
     charset = str(told.get_param("charset", "utf-8"))
     if charset.strip().lower() not in {"utf-8", "utf8"}:
-        raise Refusal(
+        raise RequestProblem(
             problems.problem(
                 "UNSUPPORTED_MEDIA_TYPE",
                 f"content-type says charset={cut(charset)}",
@@ -124,8 +124,8 @@ async def _dropped(pieces: AsyncIterator[bytes]) -> None:
                     return
 
 
-def _too_large(most: int) -> Refusal:
-    return Refusal(
+def _too_large(most: int) -> RequestProblem:
+    return RequestProblem(
         problems.problem(
             "CONTENT_TOO_LARGE",
             f"the body has more than {most:,} bytes",
@@ -136,8 +136,8 @@ def _too_large(most: int) -> Refusal:
     )
 
 
-def _too_slow() -> Refusal:
-    return Refusal(
+def _too_slow() -> RequestProblem:
+    return RequestProblem(
         problems.problem(
             "REQUEST_TIMEOUT",
             f"the body wasn't there after {BODY_WITHIN:.0f} s",
@@ -173,9 +173,9 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def wrong(
     detail: str, *, reason: str = "INVALID_REQUEST", violations: Iterable[Violation] = ()
-) -> Refusal:
+) -> RequestProblem:
     """What a client sent that no request is made of."""
-    return Refusal(
+    return RequestProblem(
         problems.problem(
             "INVALID_ARGUMENT",
             detail,

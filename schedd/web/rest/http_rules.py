@@ -52,7 +52,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RouteMatch:
     """A request's route, with what its path says."""
 
     route: Route
@@ -66,10 +66,10 @@ class Routes:
         self.all: Final = tuple(route for method in methods for route in routes_of(method))
         _refuse_twins(self.all)
 
-    def find(self, verb: str, raw_path: str) -> Found | frozenset[str]:
+    def find(self, verb: str, raw_path: str) -> RouteMatch | frozenset[str]:
         """The route; or the verbs that this path knows, none when there is no such path."""
         matches = [
-            Found(route, variables)
+            RouteMatch(route, variables)
             for route in self.all
             if (variables := route.match(raw_path)) is not None
         ]

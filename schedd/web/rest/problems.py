@@ -97,7 +97,7 @@ def refused(body: Mapping[str, Any]) -> Response:
     return answer(body, {"www-authenticate": "Bearer"} if body["status"] == 401 else None)
 
 
-class Refusal(Exception):
+class RequestProblem(Exception):
     """A request that is refused before it becomes a call; `body` is its problem."""
 
     def __init__(self, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:

@@ -36,8 +36,8 @@ from schedd.api.errors import Violation
 from schedd.api.field_bounds import IDS, MAY_BE_EMPTY, if_empty
 from schedd.web.rest import problems
 from schedd.web.rest.bodies import wrong
-from schedd.web.rest.http_rules import WHOLE, Found
-from schedd.web.rest.problems import Refusal
+from schedd.web.rest.http_rules import WHOLE, RouteMatch
+from schedd.web.rest.problems import RequestProblem
 from schedkit.protojson import FormErrors, from_json, named_fields
 
 KEY: Final = "Idempotency-Key"
@@ -64,7 +64,7 @@ IDENTITY: Final = frozenset({"name", "namespace", "job_id", "etag"})
 """Fields of a job that say which one is meant; naming them in a body changes nothing."""
 
 
-def read(request: Request, found: Found, body: Mapping[str, Any] | None) -> Message:
+def read(request: Request, found: RouteMatch, body: Mapping[str, Any] | None) -> Message:
     """The message that this request stands for, its `body` read before.
 
     Raises:
@@ -74,7 +74,7 @@ def read(request: Request, found: Found, body: Mapping[str, Any] | None) -> Mess
         query, headers = list(request.query_params.multi_items()), _whole(request)
         return message_of(found, query, body, headers)
     except FormErrors as errors:
-        raise Refusal(problems.of_form(errors)) from errors
+        raise RequestProblem(problems.of_form(errors)) from errors
     except UnicodeError as error:
         raise wrong("the request holds half a surrogate pair: it is no text") from error
     except RecursionError as error:
@@ -110,7 +110,7 @@ def named(headers: Mapping[str, str], path: str) -> str:
 
 
 def message_of(
-    found: Found,
+    found: RouteMatch,
     query: Iterable[tuple[str, str]],
     body: Mapping[str, Any] | None,
     headers: Mapping[str, str],
@@ -128,7 +128,7 @@ def message_of(
     return message
 
 
-def _of_body(cls: type[Message], found: Found, body: Mapping[str, Any] | None) -> Message:
+def _of_body(cls: type[Message], found: RouteMatch, body: Mapping[str, Any] | None) -> Message:
     field = found.route.body
     if not field or body is None:
         return cls()
@@ -166,11 +166,11 @@ def _fields(message: Descriptor) -> Mapping[str, FieldDescriptor]:
     return {name: one for one in message.fields for name in (one.name, one.json_name)}
 
 
-def _refusal(violations: Sequence[Violation]) -> Refusal:
+def _refusal(violations: Sequence[Violation]) -> RequestProblem:
     return wrong("; ".join(f"{it.field}: {it.problem}" for it in violations), violations=violations)
 
 
-def _of_query(cls: type[Message], found: Found, query: Iterable[tuple[str, str]]) -> Message:
+def _of_query(cls: type[Message], found: RouteMatch, query: Iterable[tuple[str, str]]) -> Message:
     """The fields that parameters name, dotted where they lie deeper."""
     form: dict[str, Any] = {}
     refused: list[Violation] = []
@@ -193,7 +193,7 @@ def _of_query(cls: type[Message], found: Found, query: Iterable[tuple[str, str]]
     return from_json(form, cls, strings=True)
 
 
-def _body_of(cls: type[Message], found: Found) -> type[Message] | None:
+def _body_of(cls: type[Message], found: RouteMatch) -> type[Message] | None:
     """What the body is, where it is one field of the request."""
     field = found.route.body
     return None if field in ("", WHOLE) else type(getattr(cls(), field))
@@ -233,14 +233,14 @@ def _nest(form: dict[str, Any], path: list[str], value: Any) -> bool:
     return True
 
 
-def _of_path(cls: type[Message], found: Found) -> Message:
+def _of_path(cls: type[Message], found: RouteMatch) -> Message:
     form: dict[str, Any] = {}
     for variable, value in found.variables.items():
         _nest(form, variable.split("."), value)
     return from_json(form, cls, strings=True)
 
 
-def _of_headers(cls: type[Message], found: Found, headers: Mapping[str, str]) -> Message:
+def _of_headers(cls: type[Message], found: RouteMatch, headers: Mapping[str, str]) -> Message:
     form: dict[str, str] = {}
     for header, field in HEADERS.items():
         given = headers.get(header.lower())
@@ -267,7 +267,7 @@ def _demands(tags: str) -> bool:
     return True
 
 
-def _untaken(header: str) -> Refusal:
+def _untaken(header: str) -> RequestProblem:
     problem = "this call takes none; leave it out"
     return wrong(f"{header}: {problem}", violations=[Violation(header, problem)])
 
@@ -291,7 +291,7 @@ def _agree(message: Message, part: Message, whence: str, at: str = "") -> None:
             )
 
 
-def _set_mask(message: Message, found: Found, body: Mapping[str, Any] | None) -> None:
+def _set_mask(message: Message, found: RouteMatch, body: Mapping[str, Any] | None) -> None:
     if found.route.verb != "PATCH" or body is None or MASK not in message.DESCRIPTOR.fields_by_name:
         return
     mask, kind = getattr(message, MASK), type(getattr(message, found.route.body))

@@ -40,8 +40,8 @@ from schedd.web.rest import (
     problems,
     requests,
 )
-from schedd.web.rest.http_rules import Found, Routes
-from schedd.web.rest.problems import Refusal
+from schedd.web.rest.http_rules import RouteMatch, Routes
+from schedd.web.rest.problems import RequestProblem
 from schedd.web.streams import Event, EventStream
 from schedkit.errors import Unavailable
 from schedkit.protojson import to_json
@@ -89,7 +89,7 @@ class Rest:
         except ClientDisconnect:
             log.info("a caller left in the middle of its request")
             return
-        except Refusal as refusal:
+        except RequestProblem as refusal:
             response = problems.answer(refusal.body, refusal.headers)
         except CallError as error:
             response = problems.refused(_problem(error, request))
@@ -120,7 +120,7 @@ class Rest:
             raise
 
     async def _call(
-        self, request: Request, found: Found, body: Mapping[str, Any] | None
+        self, request: Request, found: RouteMatch, body: Mapping[str, Any] | None
     ) -> ASGIApp:
         """What the call of the table says to this request."""
         name = found.route.method.full_name
@@ -181,12 +181,12 @@ class Rest:
         key = requests.key_of(request.headers)
         return _told(await documents.submit(self._services, caller_of(request), body, key), 202)
 
-    def _find(self, request: Request, path: str) -> Found:
+    def _find(self, request: Request, path: str) -> RouteMatch:
         found = self.routes.find(request.method, path)
-        if isinstance(found, Found):
+        if isinstance(found, RouteMatch):
             return found
         if not found:
-            raise Refusal(
+            raise RequestProblem(
                 problems.problem(
                     "NOT_FOUND",
                     f"there is nothing at {request.url.path}",
@@ -227,11 +227,11 @@ def _only(request: Request, verb: str) -> None:
         raise _not_allowed(request, [verb])
 
 
-def _not_allowed(request: Request, verbs: Collection[str]) -> Refusal:
+def _not_allowed(request: Request, verbs: Collection[str]) -> RequestProblem:
     allowed = ", ".join(sorted(verbs))
     told = f"{request.url.path} knows {allowed}"
     problem = problems.problem("METHOD_NOT_ALLOWED", told, reason="METHOD_NOT_ALLOWED")
-    return Refusal(problem, {"allow": allowed})
+    return RequestProblem(problem, {"allow": allowed})
 
 
 def _without_query(request: Request) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from support.etcd import Certificates, EtcdCluster
 
@@ -45,14 +45,14 @@ def root() -> str:
 @pytest.fixture
 async def client(single: EtcdCluster, root: str) -> AsyncIterator[EtcdClient]:
     """A client of the single member."""
-    async with connect(Access(single.endpoints), deadline=DEADLINE, root=root) as client:
+    async with connect(EtcdAccess(single.endpoints), deadline=DEADLINE, root=root) as client:
         yield client
 
 
 @pytest.fixture
 async def trio_client(trio: EtcdCluster, root: str) -> AsyncIterator[EtcdClient]:
     """A client of all three members."""
-    async with connect(Access(trio.endpoints), deadline=DEADLINE, root=root) as client:
+    async with connect(EtcdAccess(trio.endpoints), deadline=DEADLINE, root=root) as client:
         yield client
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from schedd.etcd.access import Access, Tls
+from schedd.etcd.access import EtcdAccess, EtcdTls
 from schedd.etcd.client import connect
 from schedd.etcd.errors import AccessDenied
 from schedd.etcd.lease_keeper import keep_lease
@@ -40,7 +40,7 @@ def guarded() -> Iterator[EtcdCluster]:
 
 
 def access(cluster: EtcdCluster, user: str | None = "daemon", password: str | None = "secret"):
-    return Access(cluster.endpoints, user=user, password=password)
+    return EtcdAccess(cluster.endpoints, user=user, password=password)
 
 
 async def test_a_user_with_the_right_password_may_do_what_its_role_allows(guarded):
@@ -131,7 +131,7 @@ async def test_a_user_where_etcd_checks_no_rights_is_used_in_vain(single, caplog
 
 
 async def test_a_password_is_in_no_repr():
-    assert "secret" not in repr(Access(("a:1",), user="u", password="secret"))
+    assert "secret" not in repr(EtcdAccess(("a:1",), user="u", password="secret"))
 
 
 @pytest.fixture(scope="module")
@@ -142,11 +142,11 @@ def encrypted(certificates: Certificates) -> Iterator[EtcdCluster]:
 
 
 async def test_tls_with_a_client_certificate(encrypted, certificates):
-    tls = Tls(certificates.ca, certificates.cert, certificates.key)
+    tls = EtcdTls(certificates.ca, certificates.cert, certificates.key)
     endpoints = tuple(f"https://{endpoint}" for endpoint in encrypted.endpoints)
     async with (
-        connect(Access(endpoints, tls), deadline=DEADLINE) as client,
-        keep_lease(client, Access(endpoints, tls), ttl=3, deadline=DEADLINE) as keeper,
+        connect(EtcdAccess(endpoints, tls), deadline=DEADLINE) as client,
+        keep_lease(client, EtcdAccess(endpoints, tls), ttl=3, deadline=DEADLINE) as keeper,
         following(client.follow("w/")) as seen,
     ):
         first = keeper.trusted_until
@@ -158,24 +158,24 @@ async def test_tls_with_a_client_certificate(encrypted, certificates):
 
 
 async def test_tls_without_the_certificate_gets_nowhere(encrypted, certificates):
-    for tls in (Tls(certificates.ca), None):
-        async with connect(Access(encrypted.endpoints, tls), deadline=DEADLINE) as client:
+    for tls in (EtcdTls(certificates.ca), None):
+        async with connect(EtcdAccess(encrypted.endpoints, tls), deadline=DEADLINE) as client:
             with pytest.raises(Unavailable):
                 await client.get("a")
 
 
 async def test_a_server_of_another_authority_is_not_believed(encrypted, certificates, tmp_path):
     make_authority(tmp_path)
-    tls = Tls(tmp_path / "ca.pem", certificates.cert, certificates.key)
-    async with connect(Access(encrypted.endpoints, tls), deadline=DEADLINE) as client:
+    tls = EtcdTls(tmp_path / "ca.pem", certificates.cert, certificates.key)
+    async with connect(EtcdAccess(encrypted.endpoints, tls), deadline=DEADLINE) as client:
         with pytest.raises(Unavailable):
             await client.get("a")
 
 
 async def test_new_certificates_are_used_without_a_restart(encrypted, certificates, tmp_path):
     make_authority(tmp_path)
-    tls = Tls(tmp_path / "ca.pem", certificates.cert, certificates.key)
-    access = Access(encrypted.endpoints, tls)
+    tls = EtcdTls(tmp_path / "ca.pem", certificates.cert, certificates.key)
+    access = EtcdAccess(encrypted.endpoints, tls)
     async with connect(access, deadline=DEADLINE) as client:
         with pytest.raises(Unavailable):
             await client.get("a")
@@ -186,13 +186,13 @@ async def test_new_certificates_are_used_without_a_restart(encrypted, certificat
 @pytest.mark.parametrize(
     ("build", "told"),
     [
-        (lambda: Access(()), "no endpoint"),
-        (lambda: Access(("host",)), "no port"),
-        (lambda: Access(("https://a:1",)), "needs TLS"),
-        (lambda: Access(("http://a:1",), Tls()), "is plain"),
-        (lambda: Access(("ftp://a:1",)), "no endpoint; write"),
-        (lambda: Access(("a:1",), user="u"), "come together"),
-        (lambda: Tls(cert="x"), "come together"),
+        (lambda: EtcdAccess(()), "no endpoint"),
+        (lambda: EtcdAccess(("host",)), "no port"),
+        (lambda: EtcdAccess(("https://a:1",)), "needs TLS"),
+        (lambda: EtcdAccess(("http://a:1",), EtcdTls()), "is plain"),
+        (lambda: EtcdAccess(("ftp://a:1",)), "no endpoint; write"),
+        (lambda: EtcdAccess(("a:1",), user="u"), "come together"),
+        (lambda: EtcdTls(cert="x"), "come together"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_reason(build, told):
@@ -202,4 +202,4 @@ def test_what_cannot_be_is_refused_with_its_reason(build, told):
 
 def test_a_certificate_that_cant_be_read_now_is_retried():
     with pytest.raises(Rejected, match="can't read /none"):
-        Tls(ca=Path("/none")).credentials()
+        EtcdTls(ca=Path("/none")).credentials()

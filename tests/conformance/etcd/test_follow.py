@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 
 from schedd.core.cluster.coordination import Delete, DeletePrefix, Followed, Listing, Put, Revision
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from schedd.etcd.codec import Codec
-from schedd.etcd.connection import Connection
+from schedd.etcd.connection import EtcdConnection
 from schedd.etcd.follow import follow
 from schedkit.errors import Unavailable
 from support.etcd import EtcdCluster
@@ -204,9 +204,9 @@ class SlowLister:
 @asynccontextmanager
 async def connection_to(
     cluster: EtcdCluster, deadline: float = PATIENCE
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[EtcdConnection]:
     """`deadline`: seconds of silence after which a watch is given up, and listed again."""
-    connection = Connection(Access(cluster.endpoints), deadline=deadline)
+    connection = EtcdConnection(EtcdAccess(cluster.endpoints), deadline=deadline)
     try:
         yield connection
     finally:
@@ -322,7 +322,7 @@ async def _put(client: EtcdClient, key: str) -> bool:
 
 async def test_a_restore_that_sets_revisions_back_is_shown(root):
     with EtcdCluster(1) as cluster:
-        access = Access(cluster.endpoints)
+        access = EtcdAccess(cluster.endpoints)
         async with (
             connect(access, deadline=DEADLINE, root=root) as client,
             connect(access, deadline=DEADLINE, root=root) as other,

@@ -8,9 +8,9 @@ import pytest
 
 from schedd.core.cluster.coordination import (
     Compare,
+    CoordinationEntry,
     Delete,
     DeletePrefix,
-    Entry,
     Field,
     Get,
     LeaseId,
@@ -19,25 +19,25 @@ from schedd.core.cluster.coordination import (
     Revision,
 )
 from schedd.etcd.client import EtcdClient
-from schedd.etcd.errors import LeaseGone, Refused, RevisionGone
+from schedd.etcd.errors import EtcdRefused, LeaseGone, RevisionGone
 
 
 async def test_a_key_is_read_as_it_was_written(client: EtcdClient):
     revision = await client.put("a", b"\x00one\xff")
 
-    assert await client.get("a") == Entry("a", b"\x00one\xff", revision, revision, 1)
+    assert await client.get("a") == CoordinationEntry("a", b"\x00one\xff", revision, revision, 1)
     assert await client.get("b") is None
 
 
 async def test_a_second_write_keeps_the_create_revision_and_a_new_life_has_another(client):
     first = await client.put("a", b"1")
     second = await client.put("a", b"2")
-    assert await client.get("a") == Entry("a", b"2", first, second, 2)
+    assert await client.get("a") == CoordinationEntry("a", b"2", first, second, 2)
 
     assert await client.delete("a")
     assert not await client.delete("a")
     third = await client.put("a", b"3")
-    assert await client.get("a") == Entry("a", b"3", third, third, 1)
+    assert await client.get("a") == CoordinationEntry("a", b"3", third, third, 1)
 
 
 async def test_a_listing_holds_the_keys_under_its_prefix_and_no_others(client):
@@ -81,7 +81,7 @@ async def test_every_comparison_means_what_the_core_says(client):
     await client.revoke(lease)
 
 
-def _operands(entry: Entry | None, field: Field, lease: LeaseId) -> list[int | bytes]:
+def _operands(entry: CoordinationEntry | None, field: Field, lease: LeaseId) -> list[int | bytes]:
     if field is Field.VALUE:
         return [b"", b"a", b"b", b"c"]
     actual = getattr(entry, field.value) if entry else 0
@@ -97,7 +97,7 @@ async def test_a_transaction_does_one_branch_and_reads_what_it_did(client):
     )
     assert won.succeeded
     assert won.deleted == 1
-    assert won.read == (Entry("leader", b"me", won.revision, won.revision, 1), None)
+    assert won.read == (CoordinationEntry("leader", b"me", won.revision, won.revision, 1), None)
 
     lost = await client.txn(
         [Compare.absent("leader")], [Put("leader", b"you")], [Get("leader"), Get("old")]
@@ -140,7 +140,7 @@ async def test_a_write_under_a_lease_that_is_gone_is_refused_and_leaves_nothing(
 
 
 async def test_a_request_that_makes_no_sense_is_a_bug_of_the_caller(client):
-    with pytest.raises(Refused, match="duplicate key"):
+    with pytest.raises(EtcdRefused, match="duplicate key"):
         await client.txn((), [Put("a", b"1"), Put("a", b"2")])
 
 

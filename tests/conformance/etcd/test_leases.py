@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from schedd.core.cluster.coordination import NO_LEASE
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
-from schedd.etcd.lease_keeper import LeaseKeeper, keep_lease
-from schedd.etcd.lease_trust import Loss
+from schedd.etcd.lease_keeper import EtcdLeaseKeeper, keep_lease
+from schedd.etcd.lease_trust import LeaseLoss
 from schedkit.clock import boottime
 from schedkit.errors import Misconfigured
 from support.etcd import EtcdCluster
@@ -27,9 +27,9 @@ DEADLINE = TTL / 6
 @asynccontextmanager
 async def kept(
     client: EtcdClient, cluster: EtcdCluster
-) -> AsyncIterator[tuple[LeaseKeeper, asyncio.Task[Loss]]]:
+) -> AsyncIterator[tuple[EtcdLeaseKeeper, asyncio.Task[LeaseLoss]]]:
     """A kept lease with a key on it, and the task that waits for its loss."""
-    access = Access(cluster.endpoints)
+    access = EtcdAccess(cluster.endpoints)
     async with keep_lease(client, access, ttl=TTL, deadline=DEADLINE) as keeper:
         await client.put("mine", b"", keeper.lease.id)
         running = asyncio.create_task(keeper.until_lost(), name="keeper")
@@ -103,7 +103,7 @@ async def test_a_hung_loop_loses_its_lease(client, single):
         assert keeper.trusted()
         time.sleep(TTL + 2)  # noqa: ASYNC251 (a hung loop is the point)
         assert not keeper.trusted()
-        assert await running is Loss.HUNG
+        assert await running is LeaseLoss.HUNG
         await wait_until_async(lambda: _gone(client), PATIENCE, "the key to go with its lease")
 
 
@@ -119,7 +119,7 @@ async def test_trust_moves_on_with_each_keepalive(client, single):
 async def test_a_lease_that_etcd_has_ended_is_told_by_the_next_keepalive(client, single):
     async with kept(client, single) as (keeper, running):
         await client.revoke(keeper.lease.id)
-        assert await asyncio.wait_for(running, PATIENCE) is Loss.EXPIRED
+        assert await asyncio.wait_for(running, PATIENCE) is LeaseLoss.EXPIRED
         assert not keeper.trusted()
 
 
@@ -127,7 +127,7 @@ async def test_trust_ends_before_the_lease_when_etcd_stands_still(client, single
     async with kept(client, single) as (keeper, running):
         single.members[0].pause()
         try:
-            assert await asyncio.wait_for(running, PATIENCE) is Loss.UNANSWERED
+            assert await asyncio.wait_for(running, PATIENCE) is LeaseLoss.UNANSWERED
             assert 0 <= boottime() - keeper.trusted_until < TTL / 3, "the lease itself lives on"
         finally:
             single.members[0].resume()
@@ -158,14 +158,14 @@ async def test_a_keeper_whose_thread_breaks_loses_the_lease(client, single, monk
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     async with kept(client, single) as (keeper, running):
         monkeypatch.setattr(keeper._lifeline, "keepalive", broken)
-        assert await asyncio.wait_for(running, PATIENCE) is Loss.UNANSWERED
+        assert await asyncio.wait_for(running, PATIENCE) is LeaseLoss.UNANSWERED
         assert not keeper.trusted()
 
 
 async def test_the_granted_ttl_counts_where_it_exceeds_the_asked_one():
     slow = ("--heartbeat-interval", "400", "--election-timeout", "4000")
     with EtcdCluster(1, flags=slow) as cluster:
-        access, began = Access(cluster.endpoints), boottime()
+        access, began = EtcdAccess(cluster.endpoints), boottime()
         async with (
             connect(access, deadline=DEADLINE) as client,
             keep_lease(client, access, ttl=TTL, deadline=DEADLINE) as keeper,
@@ -177,5 +177,5 @@ async def test_the_granted_ttl_counts_where_it_exceeds_the_asked_one():
 
 async def test_a_deadline_that_leaves_no_second_try_is_refused(client, single):
     with pytest.raises(Misconfigured, match="can't be kept"):
-        async with keep_lease(client, Access(single.endpoints), ttl=TTL, deadline=0.6):
+        async with keep_lease(client, EtcdAccess(single.endpoints), ttl=TTL, deadline=0.6):
             pass

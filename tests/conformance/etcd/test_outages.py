@@ -9,7 +9,7 @@ import time
 import pytest
 
 from schedd.core.cluster.coordination import Compare, Put
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from schedd.etcd.lease_keeper import keep_lease
 from schedkit.errors import OutcomeUnknown, Unavailable
@@ -143,7 +143,7 @@ async def test_without_a_majority_nothing_is_answered_and_all_is_well_after(trio
 
 async def test_an_etcd_that_is_not_there_is_told_at_once():
     cluster = EtcdCluster(3)  # never started: nobody listens on its ports
-    async with connect(Access(cluster.endpoints), deadline=PATIENCE) as client:
+    async with connect(EtcdAccess(cluster.endpoints), deadline=PATIENCE) as client:
         began = time.monotonic()
         with pytest.raises(Unavailable) as read:
             await client.put("a", b"")
@@ -154,7 +154,7 @@ async def test_an_etcd_that_is_not_there_is_told_at_once():
 async def test_an_endpoint_that_accepts_and_says_nothing_is_passed_over(single, root):
     with socket.create_server(("127.0.0.1", 0)) as mute:
         endpoints = (f"127.0.0.1:{mute.getsockname()[1]}", *single.endpoints)
-        async with connect(Access(endpoints), deadline=DEADLINE, root=root) as client:
+        async with connect(EtcdAccess(endpoints), deadline=DEADLINE, root=root) as client:
             client._connection._ring.current = 0
             await client.put("a", b"1")
             assert client._connection.current == 1
@@ -173,7 +173,7 @@ async def test_status_names_the_member_that_is_away(trio, trio_client):
 
 @pytest.mark.parametrize("hurt", ["kill", "pause"])
 async def test_a_kept_lease_outlives_the_member_that_kept_it(trio, trio_client, hurt):
-    access = Access(trio.endpoints)
+    access = EtcdAccess(trio.endpoints)
     async with keep_lease(trio_client, access, ttl=3, deadline=DEADLINE) as keeper:
         running = asyncio.create_task(keeper.until_lost(), name="keeper")
         first = keeper.trusted_until

@@ -8,10 +8,10 @@ import pytest
 
 from conformance.etcd.conftest import DEADLINE
 from schedd.core.events import Called, Event, Service
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import connect
 from schedd.etcd.lease_keeper import keep_lease
-from schedd.etcd.lease_trust import Loss
+from schedd.etcd.lease_trust import LeaseLoss
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.lease_margin import Slack
@@ -27,7 +27,7 @@ def calls(told: list[Event]) -> list[Called]:
 
 async def test_each_call_is_timed_by_what_was_asked(single: EtcdCluster, root: str) -> None:
     told: list[Event] = []
-    access = Access(single.endpoints)
+    access = EtcdAccess(single.endpoints)
     async with connect(access, deadline=DEADLINE, root=root, emit=told.append) as client:
         await client.get("a")
         await client.txn([], [])
@@ -43,7 +43,7 @@ async def test_while_nobody_answers_that_is_told_with_its_time_until_somebody_do
     single: EtcdCluster, root: str
 ) -> None:
     told: list[Event] = []
-    access = Access((NOBODY,))
+    access = EtcdAccess((NOBODY,))
     async with connect(access, deadline=DEADLINE, root=root, emit=told.append) as client:
         for _ in range(2):
             with pytest.raises(Unavailable):
@@ -52,7 +52,9 @@ async def test_while_nobody_answers_that_is_told_with_its_time_until_somebody_do
         assert first.failed
         assert second.failed
         assert client.silence.seconds() >= first.took + second.took
-    async with connect(Access((NOBODY, *single.endpoints)), deadline=DEADLINE, root=root) as client:
+    async with connect(
+        EtcdAccess((NOBODY, *single.endpoints)), deadline=DEADLINE, root=root
+    ) as client:
         await client.get("a")
         assert client.silence.seconds() == 0
 
@@ -61,7 +63,7 @@ async def test_a_lease_that_is_kept_tells_of_its_keepalives_and_of_its_slack(
     single: EtcdCluster, root: str
 ) -> None:
     told: list[Event] = []
-    slack, access = Slack(), Access(single.endpoints)
+    slack, access = Slack(), EtcdAccess(single.endpoints)
     async with (
         connect(access, deadline=DEADLINE, root=root, emit=told.append) as client,
         keep_lease(client, access, ttl=3, deadline=DEADLINE, slack=slack) as keeper,
@@ -78,10 +80,10 @@ async def test_a_lease_that_is_kept_tells_of_its_keepalives_and_of_its_slack(
 async def test_keepalives_that_nobody_answers_are_a_silence_until_one_is_answered(
     single: EtcdCluster, root: str
 ) -> None:
-    nobody, access = Access((NOBODY,)), Access(single.endpoints)
+    nobody, access = EtcdAccess((NOBODY,)), EtcdAccess(single.endpoints)
     async with connect(access, deadline=DEADLINE, root=root) as client:
         async with keep_lease(client, nobody, ttl=3, deadline=DEADLINE) as keeper:
-            assert await keeper.until_lost() is Loss.UNANSWERED
+            assert await keeper.until_lost() is LeaseLoss.UNANSWERED
             assert client.silence.seconds() > DEADLINE, "though every other call was answered"
         assert client.silence.seconds() == 0, "its revocation was answered"
         async with keep_lease(client, access, ttl=3, deadline=DEADLINE):

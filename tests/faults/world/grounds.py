@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from schedctl.dev.servers.processes import Process, end, find, living_in
+from schedctl.dev.servers.processes import DevProcess, end, find, living_in
 
 HOME = Path("/run/schedd-faults")
 NETWORKS = range(1, 250)
@@ -69,7 +69,7 @@ def sweep() -> list[str]:
     swept = []
     for file in HOME.glob("*.json"):
         record = json.loads(file.read_text())
-        if not Process(record["pid"], record["born"]).alive():
+        if not DevProcess(record["pid"], record["born"]).alive():
             _clear(Grounds(file.stem, record["net"], Path(record["work"])))
             swept.append(file.stem)
     return swept
@@ -107,7 +107,7 @@ def _clear(grounds: Grounds) -> None:
     (HOME / f"{grounds.key}.json").unlink(missing_ok=True)
 
 
-def _living_below(work: Path) -> Iterator[Process]:
+def _living_below(work: Path) -> Iterator[DevProcess]:
     for folder in (work, *work.glob("*"), *work.glob("*/*")):
         if folder.is_dir():
             yield from living_in(folder)

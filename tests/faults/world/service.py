@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.world.network import Host
-from schedctl.dev.servers.http import Answer, fetch
-from schedctl.dev.servers.processes import Process, end, spawn, tail
+from schedctl.dev.servers.http import HttpAnswer, fetch
+from schedctl.dev.servers.processes import DevProcess, end, spawn, tail
 from support.wait import wait_until
 
 RESTART_AFTER = 1.0
@@ -42,12 +42,12 @@ class Service:
     health: str = "/readyz"
     wanted: bool = False
     starts: int = 0
-    _process: Process | None = None
+    _process: DevProcess | None = None
     _starting: threading.RLock = field(default_factory=threading.RLock)
     """Held by whoever starts it or takes it down: two starts at once would make twins."""
 
     @property
-    def process(self) -> Process:
+    def process(self) -> DevProcess:
         """The one that runs, or ran last."""
         if self._process is None:
             raise RuntimeError(f"{self.name} was never started")
@@ -112,7 +112,7 @@ class Service:
         """SIGCONT."""
         self.process.send(signal.SIGCONT)
 
-    def get(self, path: str, timeout: float = 2.0) -> Answer | None:
+    def get(self, path: str, timeout: float = 2.0) -> HttpAnswer | None:
         """GET from its HTTP port; None when it doesn't answer."""
         return fetch(f"http://{self.http}{path}", timeout)
 

@@ -20,11 +20,11 @@ from schedd.core.events import Event
 from schedd.core.ids import Epoch, Hint, IncarnationId, JobId, RunId, ShardId, TenureId, Term
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.runs.records import WorkerView, unheard
-from schedd.dispatch.workers.registry import Workers
-from schedd.results.log_followers import Tails
+from schedd.dispatch.workers.registry import WorkerRegistry
+from schedd.results.log_followers import MemberLogTails
 from schedd.results.objects import StoredObjects
-from schedd.results.progress import Advances
-from schedd.watch.change_bus import Ears
+from schedd.results.progress import MemberProgress
+from schedd.watch.change_bus import ChangeBus
 from schedd.watch.run_waiters import Watchers
 from schedd.watch.subscriptions import Feed
 from schedkit.clock import utcnow
@@ -189,9 +189,9 @@ async def api(dsn: str, tmp_path: Path) -> AsyncIterator[Api]:
             lines=lines,
             refusals=lines,
             changes=Watchers(),
-            feed=Feed(member.store.changes, Ears()),
-            tails=Tails(Workers(clock, lambda _event: None)),
-            advances=Advances(),
+            feed=Feed(member.store.changes, ChangeBus()),
+            tails=MemberLogTails(WorkerRegistry(clock, lambda _event: None)),
+            advances=MemberProgress(),
             cluster=cluster,
             succession=cluster,
             checkup=cluster,

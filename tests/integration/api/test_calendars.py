@@ -15,7 +15,7 @@ from schedd.api.errors import Aborted, CallError, FailedPrecondition, InvalidArg
 from schedd.api.jobs import stored_jobs
 from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers.fire_rows import firing_of
 from schedproto.v1 import calendar_service_pb2 as calendars
 from schedproto.v1 import job_pb2
@@ -94,7 +94,9 @@ class Desk:
         """What its owner does, looking at `now`."""
         record = await self.record()
         stored = record.definition
-        known = Known(stored_jobs.definition(stored), stored_jobs.compiled(stored), job_pb2.Job())
+        known = CachedDefinition(
+            stored_jobs.definition(stored), stored_jobs.compiled(stored), job_pb2.Job()
+        )
         timer = Timer(
             stored.job_id,
             record.shard,

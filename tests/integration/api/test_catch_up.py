@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.ownership import Ownership
 from schedd.cluster.worker_leases import WorkerLeases
@@ -24,14 +24,14 @@ from schedd.core.timers.catch_up_limits import LateLimits
 from schedd.dispatch.assign import Assign
 from schedd.dispatch.catch_up_limits import LateRuns
 from schedd.dispatch.dispatch import Dispatch
-from schedd.dispatch.overlap import Crowds
-from schedd.dispatch.pool_limits import Pools
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.overlap import OverlapEnforcer
+from schedd.dispatch.pool_limits import PoolLimits
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import Nudges, PauseStore
-from schedd.runtime.definition_cache import Catalogue
+from schedd.runtime.definition_cache import DefinitionCache
 from schedd.sources.broadcasts import Broadcasts
-from schedd.timers.fire import Fire
+from schedd.timers.fire import FireLoop
 from schedd.timers.timer_loader import NearFuture
 from schedproto.v1 import job_pb2
 from schedproto.v1 import job_service_pb2 as wire
@@ -65,14 +65,14 @@ class Owner:
     def __post_init__(self) -> None:
         me, clock, store = self.me, Now(), self.me.store.owner
         ownership = Ownership(me.tenure, me.timeline, lanes=2)
-        catalogue = Catalogue(store)
-        self.board = board = Board(ownership, catalogue.priority_of)
-        brake = Brake(cast("PauseStore", None), lambda _event: None)
+        catalogue = DefinitionCache(store)
+        self.board = board = RunIndex(ownership, catalogue.priority_of)
+        brake = ClusterPause(cast("PauseStore", None), lambda _event: None)
         transactor = Transactor(ownership, lambda: True, lambda _event: None)
         nudges = cast("Nudges", NobodyNudged())
-        self.workers = Workers(clock, lambda _event: None)
+        self.workers = WorkerRegistry(clock, lambda _event: None)
         self.near = NearFuture(board, catalogue, store, clock, brake)
-        crowds = Crowds(
+        crowds = OverlapEnforcer(
             *(board, catalogue, self.workers, store, transactor, clock, nudges),
             lambda _event: None,
         )
@@ -83,7 +83,7 @@ class Owner:
             self.workers,
             boot=lambda: self.seconds,
         )
-        pools = Pools(store, lambda: board.ended)
+        pools = PoolLimits(store, lambda: board.ended)
         assign = Assign(
             *(board, catalogue, self.workers, store, transactor, clock, nudges, crowds),
             *(late, pools, lambda _event: None),
@@ -96,7 +96,7 @@ class Owner:
             *(board, catalogue, self.workers, clock, brake, broadcasts, late, pools),
             *(assign, lambda _event: None),
         )
-        self.fire = Fire(
+        self.fire = FireLoop(
             *(board, self.near, catalogue, store, transactor, clock, brake),
             lambda _event: None,
             self.dispatch.placeable,

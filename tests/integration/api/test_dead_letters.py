@@ -23,7 +23,7 @@ from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.redrive import MOST_IN_LINE, Line
+from schedd.core.runs.redrive import MOST_IN_LINE, RedriveLine
 from schedkit.clock import boottime
 from schedproto.v1 import common_pb2, job_pb2, run_pb2
 from schedproto.v1 import job_service_pb2 as jobs
@@ -43,7 +43,7 @@ DONE, OPEN, STOPPED = (
 REDRIVEN = run_pb2.DeadLetter.SETTLED_REDRIVEN
 DISCARDED = run_pb2.DeadLetter.SETTLED_DISCARDED
 ALLOW = job_pb2.OVERLAP_ALLOW
-FREE, BUFFERS = Line(1, None, None), Line(1, None, MOST_IN_LINE)
+FREE, BUFFERS = RedriveLine(1, None, None), RedriveLine(1, None, MOST_IN_LINE)
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Dead:
         return found
 
     async def fed(
-        self, lines: Mapping[JobId, Line] | None = None, me: Member | None = None
+        self, lines: Mapping[JobId, RedriveLine] | None = None, me: Member | None = None
     ) -> list[LiveRun]:
         """What the owner makes in one step; by default each job allows overlap."""
         me = me or self.me
@@ -950,7 +950,7 @@ async def test_by_a_definition_that_was_edited_meanwhile_nothing_is_made(dead: D
     await dead.api("UpdateJob", edit)
     assert await dead.fed() == [], "of generation 1"
     [one] = await dead.me.store.owner.redrives([*dead.me.epochs])
-    assert len(await dead.fed({one.jobs[0]: Line(2, Overlap.BUFFER_ALL, 1)})) == 1
+    assert len(await dead.fed({one.jobs[0]: RedriveLine(2, Overlap.BUFFER_ALL, 1)})) == 1
 
 
 async def test_a_job_that_does_one_at_a_time_has_one_made_when_nothing_of_it_is_there(
@@ -961,7 +961,7 @@ async def test_a_job_that_does_one_at_a_time_has_one_made_when_nothing_of_it_is_
     await dead.many(3)
     await dead.redrive(all=True, rate=1000)
     wanted = await dead.me.store.owner.redrives([*dead.me.epochs])
-    lines = {job: Line(1, Overlap.BUFFER_ALL, 1) for one in wanted for job in one.jobs}
+    lines = {job: RedriveLine(1, Overlap.BUFFER_ALL, 1) for one in wanted for job in one.jobs}
     [first] = await dead.fed(lines)
     await asyncio.sleep(0.05)
     assert await dead.fed(lines) == []

@@ -18,7 +18,7 @@ from schedd.api.errors import InvalidArgument, NotFound
 from schedd.api.jobs import stored_jobs
 from schedd.core.runs.model import LiveRun, Timer
 from schedd.core.runs.records import JobRecord
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers.fire_rows import firing_of
 from schedproto.v1 import job_pb2, run_service_pb2
 from schedproto.v1 import job_service_pb2 as wire
@@ -54,7 +54,9 @@ class Past:
         """What its owner would do, looking at `now`."""
         record = await self.record()
         stored = record.definition
-        known = Known(stored_jobs.definition(stored), stored_jobs.compiled(stored), job_pb2.Job())
+        known = CachedDefinition(
+            stored_jobs.definition(stored), stored_jobs.compiled(stored), job_pb2.Job()
+        )
         timer = Timer(
             *(stored.job_id, record.shard, stored.generation, record.due_at, record.nominal)
         )

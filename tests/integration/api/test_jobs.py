@@ -23,7 +23,7 @@ from schedd.api.errors import (
     NotFound,
     OutcomeUnclear,
 )
-from schedd.core.events import EndedUnreported, Missed
+from schedd.core.events import EndedUnreported, RunsMissed
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.lifecycle import LIVE, Reason, State
 from schedd.core.runs.model import Loss
@@ -371,7 +371,7 @@ async def test_what_was_due_by_the_old_schedule_and_never_fired_is_accounted_for
     [(state, reason, count)] = await api.rows("j")
     assert (state, reason) == ("MISSED", "EDITED")
     assert count in (9, 10)
-    assert api.events == [Missed(Reason.EDITED, count)]
+    assert api.events == [RunsMissed(Reason.EDITED, count)]
 
 
 async def test_an_edit_that_leaves_nothing_out_counts_nothing_and_one_that_is_refused_neither(api):
@@ -400,7 +400,7 @@ async def test_what_was_due_of_a_deleted_job_and_never_fired_is_accounted_for(ap
     [(state, reason, count)] = await api.rows("j")
     assert (state, reason) == ("MISSED", "DELETED")
     assert count in (10, 11)
-    assert api.events == [Missed(Reason.DELETED, count)]
+    assert api.events == [RunsMissed(Reason.DELETED, count)]
     [(all_before, generation)] = await api.world.sql(
         "SELECT r.scheduled_until <= j.deleted_at"
         " AND r.scheduled_until > j.deleted_at - interval '1 min', r.generation"

@@ -21,7 +21,7 @@ from schedd.api.errors import (
     NotFound,
 )
 from schedd.api.services import Caller
-from schedd.core.cluster.cluster_events import Kind
+from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.events import EndedUnreported
 from schedd.core.ids import JobId
@@ -324,7 +324,7 @@ async def test_why_a_run_waits_whose_only_worker_is_lost_or_drained_and_not_ther
     ):
         await store.register(each)
     await store.note_seen([had.id])
-    await store.lose([had.id], Kind.WORKER_LOST)
+    await store.lose([had.id], EventKind.WORKER_LOST)
     api.lines.attached = [WorkerView(incarnation(), True, False, 1, running=0, lease_age=0.0)]
 
     async def why() -> wire.ExplainRunResponse.Check:

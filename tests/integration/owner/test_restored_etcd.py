@@ -20,7 +20,7 @@ from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.cluster.worker_liveness import Departures
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from schedd.store.postgres import PostgresStore
 from schedkit.clock import boottime
@@ -57,7 +57,7 @@ class Member:
 @asynccontextmanager
 async def joined(cluster: EtcdCluster, store: PostgresStore) -> AsyncIterator[Member]:
     """A member that has just started, as soon as it has read etcd once."""
-    async with connect(Access(cluster.endpoints), deadline=TTL / 6) as etcd:
+    async with connect(EtcdAccess(cluster.endpoints), deadline=TTL / 6) as etcd:
         observer = Observer(etcd)
 
         def watched() -> Departures:
@@ -105,7 +105,7 @@ async def test_deletion_watched_a_restore_that_keeps_the_cluster_id_costs_no_liv
         before = (await old.etcd.list("")).revision
 
         cluster.restore(tmp_path / "snapshot")
-        async with connect(Access(cluster.endpoints), deadline=TTL) as anybody:
+        async with connect(EtcdAccess(cluster.endpoints), deadline=TTL) as anybody:
             await grow_past(anybody, before)
         fresh = await stack.enter_async_context(joined(cluster, store))
         await wait_until_async(

@@ -14,14 +14,14 @@ import pytest
 
 from schedd.cluster.leader.loss_recorder import LossRecorder
 from schedd.cluster.worker_leases import WorkerLeases
-from schedd.core.cluster.cluster_events import Kind
+from schedd.core.cluster.cluster_events import EventKind
 from schedd.core.cluster.worker_liveness import Departures
 from schedd.core.ids import IncarnationId, TenureId
 from schedd.core.runs.model import AuditEntry, Incarnation, Tenure
 from schedd.core.runs.records import Drain
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_sessions import Greeting, Turned
-from schedd.etcd.access import Access
+from schedd.etcd.access import EtcdAccess
 from schedd.etcd.client import EtcdClient, connect
 from schedkit.clock import boottime, utcnow
 from support.etcd import EtcdCluster
@@ -40,7 +40,7 @@ class Place:
 
     etcd: EtcdClient
     world: World
-    workers: Workers
+    workers: WorkerRegistry
     leases: WorkerLeases
     greeting: Greeting
 
@@ -76,11 +76,11 @@ async def hasty(etcd: EtcdCluster, world: World) -> AsyncIterator[Place]:
 
 @asynccontextmanager
 async def a_place(etcd: EtcdCluster, world: World, ttl: float) -> AsyncIterator[Place]:
-    access = Access(etcd.endpoints)
+    access = EtcdAccess(etcd.endpoints)
     async with connect(access, deadline=PATIENCE, root=f"{uuid4()}/") as client:
         await world.member()
         store = world.store
-        workers = Workers(SetClock(), lambda _event: None)
+        workers = WorkerRegistry(SetClock(), lambda _event: None)
         leases = WorkerLeases(client, store.workers, "", ttl, lambda _incarnation: True, unwatched)
         greeting = Greeting(workers, leases, store.workers, store.results, store.users)
         yield Place(client, world, workers, leases, greeting)
@@ -202,7 +202,7 @@ async def test_a_lost_worker_whose_name_was_taken_meanwhile_hears_of_its_loss_fi
     """It ends its runs by that."""
     first = someone()
     await place.greeting.greet(first, [])
-    await place.world.store.workers.lose([first.id], Kind.WORKER_LOST)
+    await place.world.store.workers.lose([first.id], EventKind.WORKER_LOST)
     await place.leases.end("w", first.id)
     assert await place.greeting.greet(newcomer(first, spool_id="elsewhere"), []) is None
     turned = await place.greeting.greet(first, [])
@@ -213,12 +213,12 @@ async def test_a_lost_worker_whose_name_was_taken_meanwhile_hears_of_its_loss_fi
 async def test_a_worker_that_returns_is_recorded_once_its_key_exists(place: Place):
     first = someone()
     await place.greeting.greet(first, [])
-    await place.world.store.workers.lose([first.id], Kind.WORKER_LOST)
+    await place.world.store.workers.lose([first.id], EventKind.WORKER_LOST)
     second = newcomer(first)
     for _ in range(2):
         await place.greeting.greet(second, [])
     events = await place.world.store.membership.events_after(0)
-    assert [event.kind for event in events] == [Kind.WORKER_LOST, Kind.WORKER_RETURNED]
+    assert [event.kind for event in events] == [EventKind.WORKER_LOST, EventKind.WORKER_RETURNED]
 
 
 async def test_an_earlier_incarnation_lives_on_until_its_spooled_results_are_settled(place: Place):

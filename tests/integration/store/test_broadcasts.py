@@ -14,13 +14,13 @@ from schedd.core.cluster.partition import shard_of_pool
 from schedd.core.dispatch.placement import Need
 from schedd.core.ids import NO_TOKEN, ShardId, child_run_id
 from schedd.core.jobs.definition import Overlap, Priority
-from schedd.core.runs.broadcast import Closed, Closing, targets
-from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.broadcast import ClosedBroadcasts, Closing, targets
+from schedd.core.runs.deadlines import Expiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Draft, LiveRun, Loss, RunKey, Trigger
 from schedd.core.runs.pools import pool_key
 from schedd.core.runs.records import Assignments, JobRecord, Unstarted
-from schedd.core.runs.redrive import Line
+from schedd.core.runs.redrive import RedriveLine
 from schedd.core.runs.run_filter import RunFilter
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.cluster.fence import BY_INDEX
@@ -72,7 +72,7 @@ def closing(run: LiveRun, **changes: object) -> Closing:
     return replace(Closing(run.key, run.job_id, run.shard), **changes)  # type: ignore[arg-type]
 
 
-async def closed(me: Member, *runs: LiveRun) -> Closed:
+async def closed(me: Member, *runs: LiveRun) -> ClosedBroadcasts:
     return await me.store.owner.close(
         me.claim(*{run.shard for run in runs}), [closing(run) for run in runs]
     )
@@ -204,7 +204,7 @@ async def test_what_failed_is_counted_named_and_counts_once(world: World) -> Non
     await done(me, children["w3"], State.FAILED)
     claim = me.claim(run.shard)
     away = children["w2"]
-    ending = Ending(away.key, away.job_id, away.shard, State.FAILED, Reason.WORKER_LOST)
+    ending = Expiry(away.key, away.job_id, away.shard, State.FAILED, Reason.WORKER_LOST)
     assert await me.store.owner.end_waiting(claim, [ending]) == [away.key]
 
     [ended] = (await me.store.owner.close(claim, [closing(parent, pause_after=2)])).ended
@@ -339,7 +339,7 @@ async def test_done_again_it_is_for_those_where_it_didnt_succeed(world: World) -
 
 
 async def retried(me: Member, job: JobRecord, run: LiveRun) -> LiveRun:
-    line = Line(job.definition.generation, None, None)
+    line = RedriveLine(job.definition.generation, None, None)
     made = await me.store.dead_letters.once_more(run.key.run_id, None, line, "ann", ok("retry"))
     assert isinstance(made, RunRecord)
     [found] = await me.store.owner.live_runs([job.shard], [State.PENDING])

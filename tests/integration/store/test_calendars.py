@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import Connection
 
-from schedd.core.runs.records import CalendarRecord, Conflict, JobRecord, PinnedCalendar
+from schedd.core.runs.records import CalendarRecord, JobRecord, PinnedCalendar, StoreConflict
 from schedd.store.jobs import jobs
 from support.store import Member, World, job_record, ok, wait_for_waiter
 
@@ -66,7 +66,7 @@ async def test_a_job_is_pinned_to_the_newest_versions_or_not_stored_at_all(world
     for wrong in (replace(OFF, version=2), replace(OFF, name="nobody")):
         refused = pinned_to(other, wrong)
         answer = await users.create_job(refused, None, ok("create"))
-        assert answer == Conflict("calendar", refused.definition.job_id)
+        assert answer == StoreConflict("calendar", refused.definition.job_id)
         assert await users.get_job("default", refused.definition.name) is None
 
 

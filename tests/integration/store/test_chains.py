@@ -20,7 +20,7 @@ from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Trigger
 from schedd.core.runs.records import ChainRefused, Deletion, JobRecord, TimerEdit
-from schedd.core.runs.redrive import Line
+from schedd.core.runs.redrive import RedriveLine
 from schedd.core.runs.run_filter import RunFilter
 from schedd.core.runs.run_records import RunRecord
 from schedkit.errors import TookTooLong
@@ -287,7 +287,7 @@ async def test_once_a_failed_parent_was_done_again_what_was_skipped_for_it_runs(
     await joined(me, d)
     assert [one.run.state for one in await runs_of(world, d)] == [State.SKIPPED]
     again = await me.store.dead_letters.once_more(
-        dead.key.run_id, None, Line(1, Overlap.BUFFER_ALL, 1), "anna", ok("retry")
+        dead.key.run_id, None, RedriveLine(1, Overlap.BUFFER_ALL, 1), "anna", ok("retry")
     )
     assert isinstance(again, RunRecord)
     await finished(me, again.run)
@@ -386,7 +386,7 @@ async def test_what_runs_at_most_once_doesnt_run_in_a_cycle_that_had_begun_in_wh
     made = await joined(me, c, once=once)
     assert await joined(me, d, once=once) == []
     again = await me.store.dead_letters.once_more(
-        dead.key.run_id, None, Line(1, Overlap.BUFFER_ALL, 1), "anna", ok("retry")
+        dead.key.run_id, None, RedriveLine(1, Overlap.BUFFER_ALL, 1), "anna", ok("retry")
     )
     assert isinstance(again, RunRecord)
     await finished(me, again.run)

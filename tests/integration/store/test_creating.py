@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from schedd.core.ids import JobId
-from schedd.core.runs.records import Conflict, Create, Idempotency, JobRecord
+from schedd.core.runs.records import Create, Idempotency, JobRecord, StoreConflict
 from schedd.store.jobs import job_insert, jobs
 from support.store import START, World, job_record, ok
 
@@ -101,7 +101,7 @@ async def test_of_one_key_a_single_job_is_made_whoever_comes_with_it(world: Worl
 
     made = {answer.definition.job_id for answer in same}
     assert len(made) == 1
-    assert other == Conflict("key", made.pop())
+    assert other == StoreConflict("key", made.pop())
     assert isinstance(two, JobRecord)
     assert await world.sql("SELECT count(*) FROM jobs") == [(2,)]
     assert await world.sql("SELECT count(*) FROM audit") == [(2,)]
@@ -116,8 +116,8 @@ async def test_a_name_is_one_jobs_and_the_others_hear_whose(world: World) -> Non
         world, [wish("a", name="taken"), wish("b", name="new"), wish("c", name="new"), wish("d")]
     )
 
-    assert answers[0] == Conflict("name", there.definition.job_id)
-    assert answers[2] == Conflict("name", answers[1].definition.job_id)
+    assert answers[0] == StoreConflict("name", there.definition.job_id)
+    assert answers[2] == StoreConflict("name", answers[1].definition.job_id)
     assert isinstance(answers[3], JobRecord)
     assert await world.sql("SELECT key FROM idempotency_keys ORDER BY key") == [("b",), ("d",)]
 

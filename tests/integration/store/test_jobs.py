@@ -15,7 +15,7 @@ from schedd.core.jobs.definition import Priority
 from schedd.core.jobs.job_filter import JobFilter
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Trigger
-from schedd.core.runs.records import Conflict, Idempotency, JobRecord, TimerEdit, Unstarted
+from schedd.core.runs.records import Idempotency, JobRecord, StoreConflict, TimerEdit, Unstarted
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.cluster.fence import lock_shards
 from schedd.store.jobs import jobs
@@ -63,7 +63,7 @@ async def test_a_name_is_taken_once_and_nothing_of_the_second_is_stored(world: W
 
     answer = await world.store.users.create_job(second, key, ok("create"))
 
-    assert answer == Conflict("name", first.definition.job_id)
+    assert answer == StoreConflict("name", first.definition.job_id)
     assert await world.sql("SELECT count(*) FROM timers") == [(1,)]
     assert await world.sql("SELECT count(*) FROM idempotency_keys") == [(0,)]
     assert await world.sql("SELECT count(*) FROM audit") == [(1,)]
@@ -94,7 +94,7 @@ async def test_the_same_idempotency_key_and_body_give_the_same_job(world: World)
 
     assert isinstance(first, JobRecord)
     assert again == first
-    assert other == Conflict("key", first.definition.job_id)
+    assert other == StoreConflict("key", first.definition.job_id)
     assert await world.sql("SELECT count(*) FROM jobs") == [(1,)]
 
 
@@ -131,7 +131,7 @@ async def test_a_submit_by_the_same_key_gives_the_run_of_then_as_it_stands(world
     await world.member()
     key = Idempotency("default", "k", "SubmitRun", b"digest")
 
-    async def submitted(key: Idempotency) -> RunRecord | Conflict | None:
+    async def submitted(key: Idempotency) -> RunRecord | StoreConflict | None:
         record = job_record(due=None, ephemeral=True)
         return await world.store.users.submit_run(
             record, manual_run(), key, ok("submit"), Priority.LOW
@@ -142,7 +142,7 @@ async def test_a_submit_by_the_same_key_gives_the_run_of_then_as_it_stands(world
     cancelled = await world.store.users.cancel_run(first.run.key.run_id, ok("cancel"))
 
     assert await submitted(key) == cancelled
-    assert await submitted(replace(key, digest=b"other")) == Conflict(
+    assert await submitted(replace(key, digest=b"other")) == StoreConflict(
         "key", JobId(first.run.key.run_id)
     )
     assert await world.sql("SELECT count(*) FROM runs") == [(1,)]
@@ -236,7 +236,7 @@ async def test_an_edit_needs_the_generation_that_was_seen(world: World) -> None:
     assert isinstance(edited, JobRecord)
     assert (edited.definition.generation, edited.definition.spec) == (2, b"new")
     assert (edited.due_at, edited.nominal) == (later, later)
-    assert stale == Conflict("etag", job.definition.job_id)
+    assert stale == StoreConflict("etag", job.definition.job_id)
     assert (
         await me.store.users.update_job(JobId(uuid4()), 1, new, TimerEdit(), ok("update")) is None
     )
@@ -264,7 +264,7 @@ async def test_an_edit_to_a_name_that_is_taken_changes_nothing(world: World) -> 
         job.definition.job_id, 1, replace(job.definition, name="taken"), TimerEdit(), ok("update")
     )
 
-    assert answer == Conflict("name")
+    assert answer == StoreConflict("name")
     assert await me.store.users.get_job("default", "mine") == job
 
 

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from schedd.api.views import cluster_event
-from schedd.core.cluster.cluster_events import ClusterEvent, Kind, text_of
+from schedd.core.cluster.cluster_events import ClusterEvent, EventKind, text_of
 from schedd.core.ids import IncarnationId, TenureId, Term
 from schedd.core.runs.model import Incarnation, Tenure
 from schedd.store.cluster.workers import forget_lost
@@ -61,7 +61,7 @@ async def test_a_change_of_leader_is_an_event_and_a_line_of_the_audit_log(world:
     *_, event = await events(world)
 
     assert (event.kind, event.object, event.actor) == (
-        Kind.LEADER_CHANGED,
+        EventKind.LEADER_CHANGED,
         "cluster/leader",
         "member/two",
     )
@@ -84,9 +84,9 @@ async def test_a_member_that_the_leader_fences_is_lost_until_it_returns(world: W
 
     assert await names(world) == ([], [])
     assert [event.kind for event in await events(world)] == [
-        Kind.LEADER_CHANGED,
-        Kind.MEMBER_LOST,
-        Kind.MEMBER_RETURNED,
+        EventKind.LEADER_CHANGED,
+        EventKind.MEMBER_LOST,
+        EventKind.MEMBER_RETURNED,
     ]
 
 
@@ -97,7 +97,7 @@ async def test_fencing_twice_records_one_loss(world: World) -> None:
     assert await world.store.membership.fence([lost], term)
     assert await world.store.membership.fence([lost], term)
 
-    assert [event.kind for event in await events(world)].count(Kind.MEMBER_LOST) == 1
+    assert [event.kind for event in await events(world)].count(EventKind.MEMBER_LOST) == 1
 
 
 async def test_a_goodbye_is_no_loss_and_a_tenure_that_ends_for_a_reason_is_one(
@@ -157,8 +157,8 @@ async def test_a_lost_worker_is_listed_until_a_later_incarnation_has_a_key(world
     workers = world.store.workers
     one = await seen(world, incarnation(worker="w1", host="h1"))
 
-    await workers.lose([one.id], Kind.WORKER_LOST)
-    await workers.lose([one.id], Kind.WORKER_LOST)
+    await workers.lose([one.id], EventKind.WORKER_LOST)
+    await workers.lose([one.id], EventKind.WORKER_LOST)
 
     assert await names(world) == ([], ["w1"])
     later = replace(one, id=IncarnationId(uuid4()), started_at=one.started_at + MINUTE)
@@ -168,7 +168,7 @@ async def test_a_lost_worker_is_listed_until_a_later_incarnation_has_a_key(world
     await workers.note_seen([later.id])
     assert await names(world) == ([], [])
     kinds = [event.kind for event in await events(world)]
-    assert kinds == [Kind.WORKER_LOST, Kind.WORKER_RETURNED]
+    assert kinds == [EventKind.WORKER_LOST, EventKind.WORKER_RETURNED]
 
 
 async def test_a_worker_that_says_goodbye_is_not_lost(world: World) -> None:
@@ -180,9 +180,9 @@ async def test_a_worker_that_says_goodbye_is_not_lost(world: World) -> None:
     assert await events(world) == []
 
 
-@pytest.mark.parametrize("kind", [Kind.WORKER_LOST, Kind.WORKER_RESTARTED])
+@pytest.mark.parametrize("kind", [EventKind.WORKER_LOST, EventKind.WORKER_RESTARTED])
 async def test_an_incarnation_that_never_had_a_key_ends_without_an_event(
-    world: World, kind: Kind
+    world: World, kind: EventKind
 ) -> None:
     """Etcd took no writes, the worker was turned away, or an older version left the row."""
     one = await world.store.workers.register(incarnation(worker="w1"))
@@ -197,14 +197,14 @@ async def test_an_incarnation_that_never_had_a_key_ends_without_an_event(
 
 async def test_a_loss_stays_listed_while_later_incarnations_get_no_key(world: World) -> None:
     one = await seen(world, incarnation(worker="w1"))
-    await world.store.workers.lose([one.id], Kind.WORKER_LOST)
+    await world.store.workers.lose([one.id], EventKind.WORKER_LOST)
     for number in (1, 2):
         later = replace(one, id=IncarnationId(uuid4()), started_at=one.started_at + number * MINUTE)
         await world.store.workers.register(later)
-        await world.store.workers.lose([later.id], Kind.WORKER_LOST)
+        await world.store.workers.lose([later.id], EventKind.WORKER_LOST)
 
     assert await names(world) == ([], ["w1"])
-    assert [event.kind for event in await events(world)] == [Kind.WORKER_LOST]
+    assert [event.kind for event in await events(world)] == [EventKind.WORKER_LOST]
 
 
 async def test_events_of_a_kind_that_a_newer_version_wrote_are_read_as_text(world: World) -> None:
@@ -231,8 +231,11 @@ async def test_a_stream_finds_the_events_of_transactions_after_its_cursor(world:
 
     first, second = await changes.since(before, None), await changes.since(between, None)
 
-    assert [event.kind for event in first.events] == [Kind.LEADER_CHANGED, Kind.MEMBER_LOST]
-    assert [event.kind for event in second.events] == [Kind.MEMBER_LOST]
+    assert [event.kind for event in first.events] == [
+        EventKind.LEADER_CHANGED,
+        EventKind.MEMBER_LOST,
+    ]
+    assert [event.kind for event in second.events] == [EventKind.MEMBER_LOST]
 
 
 async def test_old_incarnations_are_deleted_in_parts_and_the_newest_of_each_worker_stays(

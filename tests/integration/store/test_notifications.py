@@ -13,16 +13,16 @@ from sqlalchemy import Connection, event
 
 from schedd.core.ids import ShardId
 from schedd.core.jobs.notifications import (
+    DeliveryOutcome,
     Happened,
-    Kind,
     Notice,
     Notices,
+    NotificationChannel,
+    NotificationKind,
     Overdue,
-    Settled,
-    Way,
     redirected,
 )
-from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.deadlines import Expiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Loss, Verdict
 from schedd.core.runs.records import JobRecord, TimerEdit
@@ -192,15 +192,24 @@ async def test_an_older_definitions_way_is_turned_into_those_of_the_newest(world
     [waits] = await outbox.waiting(me.tenure, [ShardId(0)], [])
     assert await outbox.claim(me.claim(0), [replace(waits, generation=1)]) == []
     assert (
-        await outbox.claim(me.claim(0), [replace(waits, generation=1, instead=(Way.EMAIL,))]) == []
+        await outbox.claim(
+            me.claim(0), [replace(waits, generation=1, instead=(NotificationChannel.EMAIL,))]
+        )
+        == []
     )
     assert await told(world) == [("run.failed", "WEBHOOK", 1, 0)]
     assert (
-        await outbox.claim(me.claim(0), [replace(waits, generation=2, instead=(Way.EMAIL,))]) == []
+        await outbox.claim(
+            me.claim(0), [replace(waits, generation=2, instead=(NotificationChannel.EMAIL,))]
+        )
+        == []
     )
     [turned] = await outbox.waiting(me.tenure, [ShardId(0)], [])
     [claimed] = await outbox.claim(me.claim(0), [replace(turned, generation=2)])
-    assert (claimed.notification_id, claimed.way) == (waits.notification_id, Way.EMAIL)
+    assert (claimed.notification_id, claimed.way) == (
+        waits.notification_id,
+        NotificationChannel.EMAIL,
+    )
 
 
 async def test_what_a_silence_holds_back_ends_with_the_silence_that_an_edit_gives(
@@ -309,7 +318,9 @@ async def test_what_waited_a_day_without_a_try_is_ended_in_bulk_with_a_line_for_
         " WHERE notification_id <> (SELECT min(notification_id::text)::uuid FROM notifications)"
     )
     assert await outbox.overdue([ShardId(0), ShardId(1)]) == [Overdue(ShardId(0))]
-    assert await outbox.expire(me.claim(0), [Overdue(ShardId(0))]) == [(Way.EMAIL, 4)]
+    assert await outbox.expire(me.claim(0), [Overdue(ShardId(0))]) == [
+        (NotificationChannel.EMAIL, 4)
+    ]
     assert len(await told(world)) == 1
     [(reason,)] = await world.sql("SELECT reason FROM audit WHERE action = 'notify'")
     assert reason.startswith("4 of run.failed by email, from ")
@@ -342,7 +353,7 @@ async def test_what_was_missed_is_late_and_what_waited_too_long_has_failed(world
         job = await world.job()
         [run] = (await me.fire(firing(job))).runs
         fingerprint = "x" if state is State.FAILED else ""
-        end = Ending(run.key, run.job_id, run.shard, state, reason, fingerprint, notices=ALL)
+        end = Expiry(run.key, run.job_id, run.shard, state, reason, fingerprint, notices=ALL)
         assert await me.store.owner.end_waiting(me.claim(0), [end]) == [run.key]
         assert {kind for kind, *_ in await told(world)} == kinds
         await world.sql("DELETE FROM notifications")
@@ -357,10 +368,10 @@ async def test_only_the_owner_claims_and_what_another_tenure_tried_is_free_at_on
     )
     outbox, shards = me.store.notifications, [ShardId(0)]
     waiting = await outbox.waiting(me.tenure, shards, [])
-    assert {one.way for one in waiting} == {Way.EMAIL, Way.WEBHOOK}
+    assert {one.way for one in waiting} == {NotificationChannel.EMAIL, NotificationChannel.WEBHOOK}
     claimed = await outbox.claim(me.claim(0), waiting)
     assert {(one.kind, one.state, one.reason, one.tries) for one in claimed} == {
-        (Kind.FAILURE, "FAILED", "EXIT_CODE", 1)
+        (NotificationKind.FAILURE, "FAILED", "EXIT_CODE", 1)
     }
     assert await outbox.waiting(me.tenure, shards, []) == []
     assert await outbox.claim(me.claim(0), waiting) == []
@@ -369,16 +380,21 @@ async def test_only_the_owner_claims_and_what_another_tenure_tried_is_free_at_on
     await me.store.membership.fence_own(me.tenure)
     await other.take(0)
     assert await outbox.claim(me.claim(0), waiting) == []
-    found = await outbox.waiting(other.tenure, shards, [(waiting[0].job_id, Way.EMAIL)])
-    assert [one.way for one in found] == [Way.WEBHOOK]
+    found = await outbox.waiting(
+        other.tenure, shards, [(waiting[0].job_id, NotificationChannel.EMAIL)]
+    )
+    assert [one.way for one in found] == [NotificationChannel.WEBHOOK]
     [taken] = await outbox.claim(other.claim(0), found)
     assert taken.tries == 2
     # Whoever lost the shard settles nothing any more.
-    old = next(one for one in claimed if one.way is Way.WEBHOOK)
-    assert await outbox.settle(me.claim(0), [Settled(old)]) == []
-    await outbox.settle(other.claim(0), [Settled(taken, "HTTP 500", timedelta(seconds=60))])
-    assert await outbox.waiting(other.tenure, shards, [(waiting[0].job_id, Way.EMAIL)]) == []
-    await outbox.settle(other.claim(0), [Settled(taken, "HTTP 500")])
+    old = next(one for one in claimed if one.way is NotificationChannel.WEBHOOK)
+    assert await outbox.settle(me.claim(0), [DeliveryOutcome(old)]) == []
+    await outbox.settle(other.claim(0), [DeliveryOutcome(taken, "HTTP 500", timedelta(seconds=60))])
+    assert (
+        await outbox.waiting(other.tenure, shards, [(waiting[0].job_id, NotificationChannel.EMAIL)])
+        == []
+    )
+    await outbox.settle(other.claim(0), [DeliveryOutcome(taken, "HTTP 500")])
     assert await world.sql("SELECT way FROM notifications") == [("EMAIL",)]
     audit = "SELECT action, object, outcome, reason FROM audit WHERE action = 'notify'"
     [(_, name, outcome, reason)] = await world.sql(audit)

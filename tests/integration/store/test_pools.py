@@ -13,8 +13,8 @@ from schedd.core.ids import ShardId
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Draft, LiveRun, Loss, Trigger
-from schedd.core.runs.pools import NO_POOL, PoolKey, PoolRecord, PoolUser, Rate, pool_key
-from schedd.core.runs.records import Conflict, JobRecord, TimerEdit, Unstarted
+from schedd.core.runs.pools import NO_POOL, PoolKey, PoolRecord, PoolUser, StartRate, pool_key
+from schedd.core.runs.records import JobRecord, StoreConflict, TimerEdit, Unstarted
 from support.store import Member, World, draft, manual_run, ok, report
 
 NAME = "reports"
@@ -24,7 +24,7 @@ PER = timedelta(minutes=1)
 
 
 async def pool(
-    me: Member, limit: int | None = None, rate: Rate | None = None, name: str = NAME
+    me: Member, limit: int | None = None, rate: StartRate | None = None, name: str = NAME
 ) -> PoolRecord:
     made = await me.store.pools.set("default", name, limit, rate, 0, "ann", ok("set"))
     assert isinstance(made, PoolRecord)
@@ -119,7 +119,7 @@ async def test_a_run_counts_where_it_was_handed_out_though_its_job_has_moved(wor
 async def test_a_rate_counts_starts_in_any_window_and_not_what_never_started(world: World) -> None:
     """P3.21: by times of handing out, a late start would make one too many in its minute."""
     me = await world.member()
-    await pool(me, rate=Rate(2, PER))
+    await pool(me, rate=StartRate(2, PER))
     job = await world.job(shard=HERE, due=None, pool=NAME)
     runs = await runs_of(me, job, 5)
     [back] = await me.assigned(*wishes(runs[:1]))
@@ -195,9 +195,9 @@ async def started(world: World, me: Member, job: JobRecord, *, ago: timedelta) -
     )
 
 
-@pytest.mark.parametrize(("rate", "stay"), [(Rate(1, timedelta(seconds=1)), 2), (None, 1)])
+@pytest.mark.parametrize(("rate", "stay"), [(StartRate(1, timedelta(seconds=1)), 2), (None, 1)])
 async def test_turns_are_forgotten_when_nothing_asks_for_them(
-    world: World, rate: Rate | None, stay: int
+    world: World, rate: StartRate | None, stay: int
 ) -> None:
     me = await world.member()
     await pool(me, limit=2, rate=rate)
@@ -214,14 +214,14 @@ async def test_a_rate_of_a_longer_time_counts_what_started_under_the_shorter_one
 ) -> None:
     """P3.21: what the rate of before had forgotten would start once more."""
     me = await world.member()
-    await pool(me, rate=Rate(2, timedelta(seconds=1)))
+    await pool(me, rate=StartRate(2, timedelta(seconds=1)))
     job = await world.job(shard=HERE, due=None, pool=NAME)
     for minutes in (50, 40, 30):
         await started(world, me, job, ago=timedelta(minutes=minutes))
-    await pool(me, rate=Rate(2, timedelta(minutes=45)))
+    await pool(me, rate=StartRate(2, timedelta(minutes=45)))
     [run] = await runs_of(me, job, 1)
     assert (await me.assign(*wishes([run]))).full == [run.key]
-    await pool(me, rate=Rate(2, timedelta(minutes=35)))
+    await pool(me, rate=StartRate(2, timedelta(minutes=35)))
     await me.assigned(*wishes([run]))
 
 
@@ -349,7 +349,7 @@ async def test_a_job_needs_a_pool_that_is_there(world: World) -> None:
         TimerEdit(),
         ok("update"),
     )
-    assert isinstance(answer, Conflict)
+    assert isinstance(answer, StoreConflict)
     assert answer.what == "pool"
     assert (
         await world.sql("SELECT generation FROM jobs WHERE job_id = %s", job.definition.job_id)

@@ -14,12 +14,12 @@ from sqlalchemy import Connection, event
 from schedd.core.ids import BackfillId, IncarnationId, JobId, RunId, ShardId
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.change_stream import Scope
-from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.deadlines import Expiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Crowd, LiveRun, Loss, RunKey
 from schedd.core.runs.records import Unstarted
-from schedd.core.runs.redrive import Choice, Line
-from schedd.core.timers.backfill import Rerun, Wish
+from schedd.core.runs.redrive import LetterFilter, RedriveLine
+from schedd.core.timers.backfill import BackfillRequest, Rerun
 from schedd.store.runs.change_stream import PostgresChangeStore
 from support.store import World, draft, firing, job_record, ok, report
 
@@ -127,7 +127,7 @@ async def test_hot_statements_never_scan_a_big_table(world: World) -> None:
     await me.store.owner.end_waiting(
         me.claim(*{run.shard for run in back}),
         [
-            Ending(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
+            Expiry(run.key, run.job_id, run.shard, State.MISSED, Reason.START_DEADLINE)
             for run in back
         ],
     )
@@ -199,7 +199,7 @@ async def test_a_redrive_of_very_many_looks_at_what_is_left_of_it_alone(world: W
     found = explain(world)
 
     [one] = await me.store.owner.redrives([*me.epochs])
-    lines = dict.fromkeys(one.jobs, Line(1, None, None))
+    lines = dict.fromkeys(one.jobs, RedriveLine(1, None, None))
     assert await me.store.owner.redrive(me.claim(0), [one], lines)
 
     all_ = [scan for plans in found.values() for plan in plans for scan in scans(plan)]
@@ -225,7 +225,7 @@ async def test_what_the_newest_dead_letters_say_is_looked_for_in_the_days_of_the
     await analyzed(world)
     found = explain(world, ("dead_letters",))
 
-    groups, waiting = await me.store.dead_letters.groups(Choice("default"), 50)
+    groups, waiting = await me.store.dead_letters.groups(LetterFilter("default"), 50)
     assert (len(groups), waiting) == (50, 11_000)
     [[plan]] = found.values()
     looks = list(scans(plan))
@@ -298,7 +298,9 @@ async def test_who_makes_runs_of_backfills_scans_no_big_table_each_tenth_of_a_se
     past = tuple(now - timedelta(minutes=n) for n in range(100, 0, -1))
     for job in jobs:
         id_ = BackfillId(uuid4())
-        wish = Wish(id_, past[0], past[-1], past, Rerun.NONE, None, 5, Priority.LOW, "tester")
+        wish = BackfillRequest(
+            id_, past[0], past[-1], past, Rerun.NONE, None, 5, Priority.LOW, "tester"
+        )
         await me.store.backfills.create(job.definition.job_id, 1, wish, None, ok("backfill"))
 
     found = explain(world)

@@ -19,9 +19,9 @@ from schedd.core.runs.broadcast import Closing
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import AuditEntry, LiveRun, Verdict
 from schedd.core.runs.records import JobRecord, Unstarted
-from schedd.core.runs.redrive import Choice
-from schedd.core.runs.redrive import Wish as RedriveWish
-from schedd.core.timers.backfill import Rerun, Wish
+from schedd.core.runs.redrive import LetterFilter
+from schedd.core.runs.redrive import RedriveRequest as RedriveWish
+from schedd.core.timers.backfill import BackfillRequest, Rerun
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.store.cluster import recovery
 from schedd.store.connection.database import url_of
@@ -330,7 +330,7 @@ async def test_recovery_ends_backfills_that_may_have_gone_on_and_none_asked_for_
     async def asked() -> BackfillId:
         id_ = BackfillId(uuid4())
         past = (START - HOUR,)
-        wish = Wish(id_, *past, *past, past, Rerun.ALL, None, 1, Priority.LOW, "ann")
+        wish = BackfillRequest(id_, *past, *past, past, Rerun.ALL, None, 1, Priority.LOW, "ann")
         await me.store.backfills.create(job, 1, wish, None, told(NO_PAUSES, NO_PAUSES))
         return id_
 
@@ -360,7 +360,7 @@ async def test_recovery_stops_redrives_that_may_have_gone_on_and_none_asked_for_
             " VALUES (%s, %s, %s, 'f')",
             *(uuid4(), START, job.definition.job_id),
         )
-        chosen = Choice("default", str(job.definition.job_id))
+        chosen = LetterFilter("default", str(job.definition.job_id))
         wish = RedriveWish(RedriveId(uuid4()), job.shard, chosen, 10.0, None, "ann")
         assert await letters.create(wish, None, told(NO_PAUSES, NO_PAUSES), str)
         return wish.redrive_id

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, Loss, RunKey, Verdict
-from schedd.core.runs.redrive import Choice
+from schedd.core.runs.redrive import LetterFilter
 from schedd.core.runs.run_filter import RunFilter
 from schedd.store.connection.errors import SchemaMismatch
 from schedd.store.results import results
@@ -276,10 +276,10 @@ async def test_a_run_that_fails_for_good_becomes_a_dead_letter(world: World) -> 
         ]
     )
 
-    of = Choice("default", "doomed")
+    of = LetterFilter("default", "doomed")
     [letter] = await me.store.dead_letters.listed(of, None, None, 10, settled=False)
     assert (letter.run.run.key, letter.fingerprint) == (run.key, "exit 1")
-    other = Choice("default", "other")
+    other = LetterFilter("default", "other")
     assert await me.store.dead_letters.listed(other, None, None, 10, settled=False) == []
     assert (await me.store.users.counts()).dead_letters == 1
 

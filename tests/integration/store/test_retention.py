@@ -18,7 +18,7 @@ from schedd.core.runs.broadcast import Closing
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, RunKey
 from schedd.core.runs.retention import Retention
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.reconcile.retention import Retaining
 from schedd.results.objects import StoredObjects
 from schedd.store.reconcile import retention
@@ -51,7 +51,7 @@ class Cluster:
         ownership = Ownership(me.tenure, me.timeline, LANES)
         ownership.gain(me.epochs)
         self.retaining = Retaining(
-            Board(ownership, lambda _job: 0),
+            RunIndex(ownership, lambda _job: 0),
             me.store.retention,
             StoredObjects(self.files),
             Transactor(ownership, lambda: True, lambda _event: None),

@@ -12,7 +12,7 @@ import pytest
 
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Priority
-from schedd.core.runs.records import Conflict, Idempotency, Submit
+from schedd.core.runs.records import Idempotency, StoreConflict, Submit
 from schedd.core.runs.run_records import RunRecord
 from schedd.store.jobs import submits
 from schedkit.errors import BrokenData
@@ -120,7 +120,7 @@ async def test_of_one_key_a_single_run_is_made_whoever_comes_with_it(world: Worl
 
     made = {answer.run.key.run_id for answer in same}
     assert len(made) == 1
-    assert other == Conflict("key", JobId(next(iter(made))))
+    assert other == StoreConflict("key", JobId(next(iter(made))))
     assert isinstance(two, RunRecord)
     assert await world.sql("SELECT count(*) FROM runs") == [(2,)]
     assert await world.sql("SELECT count(*) FROM audit") == [(2,)]
@@ -158,7 +158,7 @@ async def test_what_the_database_refuses_fails_its_own_call_alone(world: World) 
     good, broken, last = await submitted(world, [wish("a"), taken, wish("b")])
 
     assert isinstance(good, RunRecord)
-    assert isinstance(broken, BrokenData | Conflict)
+    assert isinstance(broken, BrokenData | StoreConflict)
     assert isinstance(last, RunRecord)
     assert await world.sql("SELECT count(*) FROM runs") == [(3,)]
 
@@ -171,7 +171,7 @@ async def test_a_pool_that_isnt_there_refuses_its_own_submit_alone(world: World,
     plain, refused = await submitted(world, [wish(), into])
 
     assert isinstance(plain, RunRecord)
-    assert refused == Conflict("pool", into.record.definition.job_id)
+    assert refused == StoreConflict("pool", into.record.definition.job_id)
 
 
 async def test_batches_of_two_members_with_the_same_keys_dont_wait_for_each_other_forever(

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, make_url
 
-from schedd.core.cluster.database_stats import Watch
+from schedd.core.cluster.database_stats import StatsWatch
 from schedd.core.cluster.partition import shard_of_pool
 from schedd.core.events import Called, Event, Service
 from schedd.core.runs.lifecycle import State
@@ -68,7 +68,7 @@ async def test_timers_that_should_have_fired_are_counted_since_the_first_was_due
 
 
 async def test_a_transaction_that_vacuum_waits_for_is_seen_and_ages(world: World) -> None:
-    me, watch = await world.member(), Watch()
+    me, watch = await world.member(), StatsWatch()
     async with open_transaction(me, "SELECT txid_current()"):
         first = watch.saw(await me.store.survey.look())
         later = watch.saw(await me.store.survey.look())
@@ -78,7 +78,7 @@ async def test_a_transaction_that_vacuum_waits_for_is_seen_and_ages(world: World
 async def test_a_role_that_may_see_no_others_times_learns_that_one_writes_and_its_age(
     world: World, dsn: str, server: ScratchServer
 ) -> None:
-    me, watch = await world.member(), Watch()
+    me, watch = await world.member(), StatsWatch()
     server.execute("CREATE ROLE peeper LOGIN")
     await world.sql("GRANT SELECT ON cluster, dead_letters TO peeper")
     url = make_url(dsn).set(username="peeper").render_as_string(hide_password=False)

@@ -15,7 +15,7 @@ from faults.history import (
 from support.story.rows import BASE, delete, insert, stamp, update
 from support.story.stage import Job, Stage
 from workerd.core import outcome
-from workerd.core.ids import Key
+from workerd.core.ids import AssignmentKey
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class Story(Stage):
         """A result is taken in."""
         token = row.pop("made_under", run.token)
         ended = {"state": "FAILED", "reason": "EXIT_CODE"} if code else {"state": "SUCCEEDED"}
-        sent = outcome.digest(Key(run.id, token), outcome.exited(code, ()))  # type: ignore[arg-type] # NewTypes of these
+        sent = outcome.digest(AssignmentKey(run.id, token), outcome.exited(code, ()))  # type: ignore[arg-type] # NewTypes of these
         run.row |= {
             "finished_at": stamp(at),
             "started_at": run.row["started_at"] or stamp(at - 0.02),

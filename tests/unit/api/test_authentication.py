@@ -17,11 +17,11 @@ from schedd.api.auth.authentication import MOST, Authentication
 from schedd.api.errors import InvalidArgument, OutOfTouch, Unauthenticated
 from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.access_tokens import AccessToken, text_of
-from schedd.core.jobs.rights import ANONYMOUS, Identity, Kind, Role
+from schedd.core.jobs.rights import ANONYMOUS, Identity, IdentityKind, Role
 from schedkit.errors import Unavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-CERTIFIED = Identity(Kind.WORKER, "w1", until=NOW + timedelta(days=1))
+CERTIFIED = Identity(IdentityKind.WORKER, "w1", until=NOW + timedelta(days=1))
 
 
 class Place:

@@ -11,7 +11,7 @@ import pytest
 from schedd.api import deadlines
 from schedd.api.errors import NotFound, OutOfTouch
 from schedd.api.runs import snapshots
-from schedd.api.runs.snapshots import Looks
+from schedd.api.runs.snapshots import ObjectSnapshots
 from schedkit.errors import Unavailable
 from schedproto.v1.run_pb2 import Redrive
 from support.wait import wait_until_async
@@ -38,7 +38,7 @@ class Thing:
             await self.before()
         return Redrive(made=self.made, left_out=self.looked)
 
-    def watched(self, by: Looks) -> AsyncGenerator[Redrive, None]:
+    def watched(self, by: ObjectSnapshots) -> AsyncGenerator[Redrive, None]:
         return by.changes(WHAT, self.look, lambda one: one, made, lambda one: one.made == LAST)
 
 
@@ -62,7 +62,7 @@ class Things:
             which: Redrive(redrive_id=str(which), made=made) for which, made in self.made.items()
         }
 
-    def watched(self, by: Looks, which: int) -> AsyncGenerator[Redrive, None]:
+    def watched(self, by: ObjectSnapshots, which: int) -> AsyncGenerator[Redrive, None]:
         def pick(found: dict[int, Redrive]) -> Redrive:
             if which not in found:
                 raise NotFound(f"no {which}", reason="NONE", remedy="")
@@ -91,7 +91,7 @@ class Dear:
         self.ended = now()
         return Redrive()
 
-    async def watched(self, by: Looks, *, rests: bool = True) -> None:
+    async def watched(self, by: ObjectSnapshots, *, rests: bool = True) -> None:
         """For ever: it never changes."""
         async for _ in by.changes(
             WHAT, self.look, lambda one: one, made, lambda _: False, rests=rests
@@ -102,7 +102,7 @@ class Dear:
 async def test_it_is_told_of_at_once_then_when_a_fact_of_it_changes_until_it_is_over() -> None:
     thing, found = Thing(), []
     async with asyncio.timeout(10):
-        async for one in thing.watched(Looks()):
+        async for one in thing.watched(ObjectSnapshots()):
             found.append(one.made)
             await asyncio.sleep(0.05)
             thing.made += 1
@@ -114,7 +114,7 @@ async def test_it_is_told_of_at_once_then_when_a_fact_of_it_changes_until_it_is_
 
 async def test_what_is_no_fact_of_it_isnt_told() -> None:
     thing = Thing()
-    stream = thing.watched(Looks())
+    stream = thing.watched(ObjectSnapshots())
     assert (await anext(stream)).left_out == 1
     following = asyncio.ensure_future(anext(stream))
     await wait_until_async(lambda: thing.looked > 3, 10, "some looks")
@@ -125,7 +125,7 @@ async def test_what_is_no_fact_of_it_isnt_told() -> None:
 
 
 async def test_however_many_watch_it_is_looked_at_for_all_of_them() -> None:
-    thing, shared = Thing(), Looks()
+    thing, shared = Thing(), ObjectSnapshots()
     streams = [thing.watched(shared) for _ in range(50)]
     await asyncio.gather(*(anext(one) for one in streams))
     begun = thing.looked
@@ -140,7 +140,7 @@ async def test_however_many_watch_it_is_looked_at_for_all_of_them() -> None:
 
 
 async def test_many_that_one_look_shows_are_looked_at_as_one_and_each_is_told_of_its_own() -> None:
-    things, shared = Things(1000), Looks()
+    things, shared = Things(1000), ObjectSnapshots()
     streams = [things.watched(shared, which) for which in range(200)]
     first = await asyncio.gather(*(anext(one) for one in streams))
     assert [one.redrive_id for one in first] == [str(which) for which in range(200)]
@@ -167,7 +167,7 @@ async def test_many_that_one_look_shows_are_looked_at_as_one_and_each_is_told_of
 
 
 async def test_what_costs_much_is_looked_at_seldom_however_many_watch() -> None:
-    dear, shared = Dear(0.05), Looks()
+    dear, shared = Dear(0.05), ObjectSnapshots()
     watching = [asyncio.ensure_future(dear.watched(shared)) for _ in range(3)]
     await wait_until_async(lambda: dear.ended is not None, 10, "the first look")
     begun = len(dear.rests)
@@ -185,7 +185,7 @@ async def test_it_is_looked_at_again_soon_enough(
     """Be it that nobody waits longer than MOST_REST, or that a look only waits for others."""
     monkeypatch.setattr(snapshots, "MOST_REST", most)
     dear = Dear(0.3)
-    watching = asyncio.ensure_future(dear.watched(Looks(), rests=rests))
+    watching = asyncio.ensure_future(dear.watched(ObjectSnapshots(), rests=rests))
     await wait_until_async(lambda: len(dear.rests) >= 3, 20, "some looks")
     watching.cancel()
     assert min(dear.rests) < 1.0
@@ -193,7 +193,7 @@ async def test_it_is_looked_at_again_soon_enough(
 
 async def test_who_begins_is_told_how_it_stands_since_then() -> None:
     """Not of a look of others that had begun before: it may be what has just been changed."""
-    thing, shared, go = Thing(), Looks(), asyncio.Event()
+    thing, shared, go = Thing(), ObjectSnapshots(), asyncio.Event()
 
     async def slow() -> None:
         await go.wait()
@@ -213,7 +213,7 @@ async def test_who_begins_is_told_how_it_stands_since_then() -> None:
 
 
 async def test_who_leaves_in_the_midst_of_a_look_takes_it_from_nobody() -> None:
-    thing, shared, go = Thing(), Looks(), asyncio.Event()
+    thing, shared, go = Thing(), ObjectSnapshots(), asyncio.Event()
 
     async def slow() -> None:
         await go.wait()
@@ -235,7 +235,7 @@ async def test_what_a_look_comes_to_ends_the_stream(wrong: Exception) -> None:
     async def fails() -> None:
         raise wrong
 
-    stream = thing.watched(shared := Looks())
+    stream = thing.watched(shared := ObjectSnapshots())
     await anext(stream)
     thing.before = fails
     with pytest.raises(type(wrong)):
@@ -252,7 +252,7 @@ async def test_a_database_that_is_silent_ends_it_in_the_time_of_a_read(
     async def silent() -> None:
         await asyncio.Event().wait()
 
-    stream = thing.watched(Looks())
+    stream = thing.watched(ObjectSnapshots())
     await anext(stream)
     thing.before = silent
     with pytest.raises(OutOfTouch, match="no answer within"):

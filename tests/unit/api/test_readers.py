@@ -21,13 +21,13 @@ from schedd.api.runs import stream_readers
 from schedd.api.services import Caller
 from schedd.core.ids import AccessTokenId
 from schedd.core.jobs.access_tokens import AccessToken, text_of
-from schedd.core.jobs.rights import ANONYMOUS, Identity, Kind, Role
+from schedd.core.jobs.rights import ANONYMOUS, Identity, IdentityKind, Role
 from schedkit.errors import Unavailable
 from schedproto.v1.run_service_pb2 import WatchRunsRequest
 from support.wait import PATIENCE, wait_until_async
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-CERTIFIED = Identity(Kind.USER, "bob", {"*": Role.VIEWER}, until=NOW + timedelta(days=1))
+CERTIFIED = Identity(IdentityKind.USER, "bob", {"*": Role.VIEWER}, until=NOW + timedelta(days=1))
 
 
 class Stored:

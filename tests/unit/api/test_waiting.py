@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 from uuid import UUID
 
-from schedd.api.runs.waiting_runs import Waits, judged, waits
+from schedd.api.runs.waiting_runs import WaitSummary, judged, waits
 from schedd.api.services import Services
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView
 from schedd.core.ids import JobId
 from schedd.core.runs.model import Incarnation
-from schedd.core.runs.records import Drain, StoredDefinition, Wait, WorkerView
+from schedd.core.runs.records import Drain, StoredDefinition, WaitingRuns, WorkerView
 from schedproto.v1 import common_pb2, job_pb2
 from support.store import incarnation
 
@@ -29,8 +29,8 @@ def stored(at: int, name: str, namespace: str = "default", **spec: object) -> St
     )
 
 
-def wait(at: int, runs: int = 1, since: datetime = OLD, target: str | None = None) -> Wait:
-    return Wait(JobId(UUID(int=at)), target, runs, since)
+def wait(at: int, runs: int = 1, since: datetime = OLD, target: str | None = None) -> WaitingRuns:
+    return WaitingRuns(JobId(UUID(int=at)), target, runs, since)
 
 
 PICKY = stored(1, "picky", require=[common_pb2.LabelMatch(key="disk", any_of=["ssd"])])
@@ -45,7 +45,7 @@ class World:
         self.attached = attached
         self.store = self.worker_store = self.lines = self.cluster = self
 
-    async def waits(self) -> list[Wait]:
+    async def waits(self) -> list[WaitingRuns]:
         return [wait(1)]
 
     async def definitions(self, _: object) -> dict[JobId, StoredDefinition]:
@@ -72,45 +72,47 @@ class World:
 
 
 def test_what_a_worker_can_do_waits_for_its_turn() -> None:
-    assert judged([wait(1)], [stored(1, "etl")], [W1]) == Waits(since=OLD)
+    assert judged([wait(1)], [stored(1, "etl")], [W1]) == WaitSummary(since=OLD)
 
 
 def test_what_no_worker_may_do_waits_in_vain() -> None:
     jobs = [stored(1, "etl"), stored(2, "bill", "billing")]
     found = judged([wait(1, 17), wait(2)], jobs, [W7])
-    assert found == Waits(17, (("default", "etl"),), since=OLD)
-    assert judged([wait(2)], jobs, []) == Waits(1, (("billing", "bill"),))
+    assert found == WaitSummary(17, (("default", "etl"),), since=OLD)
+    assert judged([wait(2)], jobs, []) == WaitSummary(1, (("billing", "bill"),))
 
 
 async def test_what_only_a_worker_could_do_whose_disk_is_full_waits_in_vain() -> None:
     view = WorkerView(W1, True, False, free=1, running=0, lease_age=0.0)
     full = replace(view, refuses="its spool takes nothing: No space left on device")
-    assert await waits(World(view).services()) == Waits(since=OLD)
-    assert await waits(World(full).services()) == Waits(1, (("default", "etl"),))
+    assert await waits(World(view).services()) == WaitSummary(since=OLD)
+    assert await waits(World(full).services()) == WaitSummary(1, (("default", "etl"),))
 
 
 def test_what_requires_a_label_that_no_worker_has_waits_in_vain() -> None:
-    assert judged([wait(1)], [PICKY], [W1]) == Waits(1, (("default", "picky"),))
+    assert judged([wait(1)], [PICKY], [W1]) == WaitSummary(1, (("default", "picky"),))
     fast = incarnation(worker="w2", actions=("shell",), labels={"disk": "ssd"})
     assert judged([wait(1)], [PICKY], [W1, fast]).in_vain == 0
 
 
 def test_what_is_for_a_worker_that_isn_t_there_waits_in_vain() -> None:
     found = judged([wait(1, target="w2"), wait(1, target="w1")], [stored(1, "all")], [W1])
-    assert found == Waits(1, (("default", "all"),), since=OLD)
+    assert found == WaitSummary(1, (("default", "all"),), since=OLD)
 
 
 def test_what_waits_for_a_run_of_its_own_job_isn_t_old() -> None:
     job = stored(1, "etl", overlap=job_pb2.OVERLAP_BUFFER_ALL)
-    assert judged([wait(1)], [job], [W1]) == Waits()
+    assert judged([wait(1)], [job], [W1]) == WaitSummary()
 
 
 def test_a_job_that_was_forgotten_meanwhile_is_told_of_no_more() -> None:
-    assert judged([wait(1)], [], [W1]) == Waits()
+    assert judged([wait(1)], [], [W1]) == WaitSummary()
 
 
 def test_who_sees_one_namespace_is_told_no_names_of_others() -> None:
-    found = Waits(3, (("default", "etl"), ("billing", "bill")), since=OLD)
-    assert found.told_in("billing") == Waits(3, (("billing", "bill"),), elsewhere=True, since=OLD)
-    assert found.told_in("ops") == Waits(3, (), elsewhere=True, since=OLD)
-    assert Waits(1, (("ops", "a"),)).told_in("ops") == Waits(1, (("ops", "a"),))
+    found = WaitSummary(3, (("default", "etl"), ("billing", "bill")), since=OLD)
+    assert found.told_in("billing") == WaitSummary(
+        3, (("billing", "bill"),), elsewhere=True, since=OLD
+    )
+    assert found.told_in("ops") == WaitSummary(3, (), elsewhere=True, since=OLD)
+    assert WaitSummary(1, (("ops", "a"),)).told_in("ops") == WaitSummary(1, (("ops", "a"),))

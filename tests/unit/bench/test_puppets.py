@@ -12,7 +12,7 @@ from bench.simulated import growing
 from schedproto.v1 import worker_service_pb2 as pb
 from support.fake_member import FakeMember, Stream
 from workerd import messages
-from workerd.core.outcome import Outcome, Verdict, digest
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, digest
 
 SLOTS = 3
 
@@ -46,7 +46,9 @@ async def test_what_it_is_handed_has_succeeded_under_its_token_and_digest(stream
     result = await stream.result_of(await stream.assign())
     assert result.outcome == pb.Result.OUTCOME_SUCCEEDED
     assert result.worker == "p1"
-    assert result.digest == digest(messages.key_of(result.key), Outcome(Verdict.SUCCEEDED))
+    assert result.digest == digest(
+        messages.key_of(result.key), AttemptOutcome(AttemptVerdict.SUCCEEDED)
+    )
 
 
 async def test_what_has_to_wait_is_not_started_early(stream: Stream, member: FakeMember) -> None:

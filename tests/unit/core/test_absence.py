@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedd.core.cluster.coordination import Revision
-from schedd.core.cluster.worker_liveness import Absence, Departures, Look
+from schedd.core.cluster.worker_liveness import Absence, Departures, LivenessLook
 from schedd.core.ids import IncarnationId
 
 TTL = 3.0
@@ -38,7 +38,7 @@ class Eyes:
     ) -> frozenset[IncarnationId]:
         """Who is gone, as of a list that was sent at this time."""
         self.revision = revision or self.revision + 1
-        seen = Look(live, 1, Revision(self.revision), at, at + takes)
+        seen = LivenessLook(live, 1, Revision(self.revision), at, at + takes)
         return self.absence.judge(named, seen, Departures(cluster, departed)).gone
 
 

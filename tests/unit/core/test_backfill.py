@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schedd.core.ids import BackfillId, JobId, RunId, backfilled_run_id, scheduled_run_id
 from schedd.core.runs.lifecycle import LIVE, State
-from schedd.core.timers.backfill import Ran, Rerun, Standing, plan
+from schedd.core.timers.backfill import ExistingRuns, Ran, Rerun, plan
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 INSTANTS = tuple(NOON + timedelta(minutes=n) for n in range(6))
@@ -22,8 +22,8 @@ def ran(at: int, state: State, *, handed_out: bool = True) -> Ran:
     return Ran(INSTANTS[at], RUN, state, handed_out)
 
 
-def standing(*rows: Ran) -> Standing:
-    return Standing(rows, set(), None)
+def standing(*rows: Ran) -> ExistingRuns:
+    return ExistingRuns(rows, set(), None)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ SOME = st.sets(st.sampled_from(INSTANTS))
 def test_each_instant_is_either_run_or_left_out_in_its_order(
     rows: list[Ran], promised: set[datetime], ahead: datetime | None, rerun: Rerun
 ) -> None:
-    chosen = plan(INSTANTS, Standing(rows, promised, ahead), rerun)
+    chosen = plan(INSTANTS, ExistingRuns(rows, promised, ahead), rerun)
 
     left_out = tuple(one.at for one in chosen.left_out)
     assert sorted((*chosen.instants, *left_out)) == list(INSTANTS)
@@ -80,7 +80,7 @@ def test_each_instant_is_either_run_or_left_out_in_its_order(
 def test_who_asks_for_more_gets_no_less(
     rows: list[Ran], promised: set[datetime], ahead: datetime | None
 ) -> None:
-    there = Standing(rows, promised, ahead)
+    there = ExistingRuns(rows, promised, ahead)
     none, failed, all_ = (set(plan(INSTANTS, there, rerun).instants) for rerun in Rerun)
 
     assert none <= failed <= all_

@@ -12,7 +12,7 @@ from schedd.core.dispatch.placement import need_of
 from schedd.core.ids import IncarnationId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.jobs.notifications import Notice, Notices
-from schedd.core.runs.broadcast import WORKER_AWAY, Away, Child, End, end_of, own, targets
+from schedd.core.runs.broadcast import WORKER_AWAY, Away, BroadcastChild, End, end_of, own, targets
 from schedd.core.runs.lifecycle import Reason, State
 from support.dispatching import SHELL
 from support.runs import NOW, run, worker
@@ -24,10 +24,10 @@ DEFINITION = replace(
     pause_after_failures=2,
     notices=Notices(failure=Notice(email=("ops@example.org",))),
 )
-WELL = Child("w1", State.SUCCEEDED, None)
-FAILED = Child("w2", State.FAILED, "EXIT_CODE")
-MISSED = Child("w3", State.MISSED, "START_DEADLINE")
-DELETED = Child("w4", State.CANCELLED, "DELETED")
+WELL = BroadcastChild("w1", State.SUCCEEDED, None)
+FAILED = BroadcastChild("w2", State.FAILED, "EXIT_CODE")
+MISSED = BroadcastChild("w3", State.MISSED, "START_DEADLINE")
+DELETED = BroadcastChild("w4", State.CANCELLED, "DELETED")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ DELETED = Child("w4", State.CANCELLED, "DELETED")
     ],
 )
 def test_how_it_ends(
-    children: list[Child], cancelled: Reason | None, deleted: bool, end: End
+    children: list[BroadcastChild], cancelled: Reason | None, deleted: bool, end: End
 ) -> None:
     assert end_of(children, cancelled, deleted=deleted) == end
 

@@ -20,17 +20,17 @@ from schedd.core.schedule.calendars import (
 )
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
-    Bounds,
     CompiledSchedule,
     CronSchedule,
     EverySchedule,
     Occurrence,
     Schedule,
+    ScheduleBounds,
 )
-from schedd.core.schedule.cron import CronError, Dst, Gap
+from schedd.core.schedule.cron import CronError, Dst, DstGap
 from schedd.core.timers import fire_steps
 from schedd.core.timers.cluster_pauses import Pause, Pauses
-from schedd.core.timers.fire_plan import Fire, Fold
+from schedd.core.timers.fire_plan import Fold, PlannedRun
 
 HOUR = timedelta(hours=1)
 WEEKEND = ["sat", "sun"]
@@ -46,7 +46,9 @@ def compiled(
     if isinstance(when, str):
         when = CronSchedule((when,), zone)
     named = tuple(Calendar(f"c{n}", n + 1, each) for n, each in enumerate(calendars))
-    return compiled_schedule.compile(when, "", UUID(int=1), Bounds(), Exclude(named, cron, zone))
+    return compiled_schedule.compile(
+        when, "", UUID(int=1), ScheduleBounds(), Exclude(named, cron, zone)
+    )
 
 
 def nexts(of: CompiledSchedule, after: str, count: int) -> list[str]:
@@ -220,7 +222,7 @@ def test_the_local_time_stays_over_a_change_of_clocks():
     off = rules(dates=["2026-03-28"], roll=Roll.NEXT)
     berlin = compiled("30 2 28 3 *", off, zone="Europe/Berlin")
     assert nexts(berlin, "2026-03-01T00:00", 1) == ["03-29 01:00"], "02:30 falls into the gap"
-    skips = CronSchedule(("30 2 28 3 *",), "Europe/Berlin", Dst(gap=Gap.SKIP))
+    skips = CronSchedule(("30 2 28 3 *",), "Europe/Berlin", Dst(gap=DstGap.SKIP))
     of = compiled(skips, off, zone="Europe/Berlin")
     assert nexts(of, "2026-03-01T00:00", 1) == ["03-30 00:30"], "the clock doesn't show it"
 
@@ -240,7 +242,7 @@ def test_one_instant_is_moved_too_and_once_moved_it_is_the_jobs_only_one():
 # -- One step of a timer --
 
 
-def stepped(of: CompiledSchedule, since: str, now: str, policy: CatchUp) -> fire_steps.Plan:
+def stepped(of: CompiledSchedule, since: str, now: str, policy: CatchUp) -> fire_steps.FirePlan:
     timer = of.following(at(since))
     assert timer is not None
     return fire_steps.plan(of, policy, timer.nominal, timer.due, at(now))
@@ -262,7 +264,7 @@ def test_the_newest_open_instant_takes_in_the_older_over_excluded_ones_between()
         ("04 01:40", "COALESCED", 3),
         ("04 02:20", "CALENDAR", 1),
     ]
-    assert plan.fires == (Fire(at("2026-05-04T02:10"), at("2026-05-04T02:10"), late=True),)
+    assert plan.fires == (PlannedRun(at("2026-05-04T02:10"), at("2026-05-04T02:10"), late=True),)
     assert {fold.into for fold in plan.folds if fold.into} == {at("2026-05-04T02:10")}
     assert plan.next == Occurrence(at("2026-05-04T02:30"), at("2026-05-04T02:30"))
 
@@ -321,7 +323,7 @@ def test_excluding_each_second_by_two_expressions_is_found_in_a_moment() -> None
     """Rows of 43,200 edges are put together once, not for each day that is looked through."""
     exclude = Exclude(cron=("*/2 * * * * *", "1-59/2 * * * * *"), zone="UTC")
     each = CronSchedule(("* * * * * *",), "UTC", Dst())
-    compiled = compiled_schedule.compile(each, "default/j", UUID(int=1), Bounds(), exclude)
+    compiled = compiled_schedule.compile(each, "default/j", UUID(int=1), ScheduleBounds(), exclude)
     began = process_time()
     assert compiled.next_after(at("2026-05-04T09:00")) is None
     assert process_time() - began < 1.0

@@ -15,8 +15,8 @@ from schedd.core.jobs.chains import (
     LONGEST_WAIT,
     LOOK_LATEST,
     LOOK_SOONEST,
-    Ended,
-    Step,
+    JoinStep,
+    ParentEnded,
     When,
     judge,
     look_after,
@@ -29,31 +29,31 @@ SOON = timedelta(seconds=1)
 S, F, X = State.SUCCEEDED, State.FAILED, State.SKIPPED
 
 
-def arrived(states: Mapping[JobId, State]) -> dict[JobId, Ended]:
-    return {job: Ended(NAMES[job], RunId(job), state) for job, state in states.items()}
+def arrived(states: Mapping[JobId, State]) -> dict[JobId, ParentEnded]:
+    return {job: ParentEnded(NAMES[job], RunId(job), state) for job, state in states.items()}
 
 
 @pytest.mark.parametrize(
     ("when", "states", "step"),
     [
-        (When.SUCCESS, {A: S, B: S, C: S}, Step.RUN),
-        (When.SUCCESS, {A: S, B: F, C: S}, Step.SKIP),
-        (When.SUCCESS, {A: S, B: X, C: S}, Step.SKIP),
-        (When.FAILURE, {A: S, B: S, C: S}, Step.SKIP),
-        (When.FAILURE, {A: S, B: F, C: S}, Step.RUN),
-        (When.FAILURE, {A: F, B: F, C: F}, Step.RUN),
-        (When.FAILURE, {A: S, B: X, C: S}, Step.SKIP),
-        (When.FAILURE, {A: S, B: State.CANCELLED, C: S}, Step.SKIP),
-        (When.ANY, {A: S, B: F, C: X}, Step.RUN),
-        (When.ANY, {A: State.MISSED, B: State.CANCELLED, C: State.COALESCED}, Step.RUN),
+        (When.SUCCESS, {A: S, B: S, C: S}, JoinStep.RUN),
+        (When.SUCCESS, {A: S, B: F, C: S}, JoinStep.SKIP),
+        (When.SUCCESS, {A: S, B: X, C: S}, JoinStep.SKIP),
+        (When.FAILURE, {A: S, B: S, C: S}, JoinStep.SKIP),
+        (When.FAILURE, {A: S, B: F, C: S}, JoinStep.RUN),
+        (When.FAILURE, {A: F, B: F, C: F}, JoinStep.RUN),
+        (When.FAILURE, {A: S, B: X, C: S}, JoinStep.SKIP),
+        (When.FAILURE, {A: S, B: State.CANCELLED, C: S}, JoinStep.SKIP),
+        (When.ANY, {A: S, B: F, C: X}, JoinStep.RUN),
+        (When.ANY, {A: State.MISSED, B: State.CANCELLED, C: State.COALESCED}, JoinStep.RUN),
     ],
 )
 def test_once_all_have_ended_it_runs_or_is_skipped(
-    when: When, states: Mapping[JobId, State], step: Step
+    when: When, states: Mapping[JobId, State], step: JoinStep
 ) -> None:
     judged = judge(when, NAMES, arrived(states), (), SOON)
     assert judged.step is step
-    assert bool(judged.why) == (step is Step.SKIP)
+    assert bool(judged.why) == (step is JoinStep.SKIP)
 
 
 @given(
@@ -67,9 +67,9 @@ def test_it_waits_only_for_who_may_come_and_no_longer_than_a_week(
 ) -> None:
     judged = judge(when, NAMES, arrived(states), coming, waited)
     missing = NAMES.keys() - states.keys()
-    assert (judged.step is Step.WAIT) == (bool(missing & coming) and waited < LONGEST_WAIT)
-    if missing and judged.step is not Step.WAIT:
-        assert judged.step is Step.SKIP
+    assert (judged.step is JoinStep.WAIT) == (bool(missing & coming) and waited < LONGEST_WAIT)
+    if missing and judged.step is not JoinStep.WAIT:
+        assert judged.step is JoinStep.SKIP
 
 
 def test_it_says_by_which_runs_it_was_skipped() -> None:

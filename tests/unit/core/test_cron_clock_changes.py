@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schedd.core.schedule import cron
-from schedd.core.schedule.cron import Dst, Gap, Pass
+from schedd.core.schedule.cron import Dst, DstGap, Pass
 from schedd.core.schedule.zones import zone as zone_of
 
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
@@ -41,7 +41,7 @@ class TestFixedTimes:
         assert on("30 2,3 * * *", BERLIN, "2024-03-31") == ["03:00+02:00", "03:30+02:00"]
 
     def test_a_time_in_the_gap_may_be_skipped(self) -> None:
-        skip = Dst(gap=Gap.SKIP)
+        skip = Dst(gap=DstGap.SKIP)
         assert on("30 2 * * *", BERLIN, "2024-03-31", skip) == []
         assert on("0 2,3 * * *", BERLIN, "2024-03-31", skip) == ["03:00+02:00"]
 
@@ -112,7 +112,7 @@ class TestWildcards:
         assert on("30 */2 * * *", BERLIN, "2024-03-31")[:2] == ["00:30+01:00", "04:30+02:00"]
 
     def test_policies_do_not_touch_them(self) -> None:
-        for dst in (Dst(Gap.SKIP, Pass.SECOND), Dst(Gap.RUN_AFTER, Pass.FIRST)):
+        for dst in (Dst(DstGap.SKIP, Pass.SECOND), Dst(DstGap.RUN_AFTER, Pass.FIRST)):
             assert len(on("*/30 * * * *", BERLIN, "2024-10-27", dst)) == 50
             assert len(on("*/30 * * * *", BERLIN, "2024-03-31", dst)) == 46
 
@@ -158,7 +158,7 @@ class TestOddZones:
         assert on("0 0 * * *", zone, "2011-12-29", days=3) == ["00:00-10:00", "00:00+14:00"]
         assert on("0 12 30 12 *", zone, "2011-12-29", days=3) == ["00:00+14:00"]
         assert on("* * 30 12 *", zone, "2011-12-29", days=3) == []
-        assert on("0 12 30 12 *", zone, "2011-12-29", Dst(gap=Gap.SKIP), days=3) == []
+        assert on("0 12 30 12 *", zone, "2011-12-29", Dst(gap=DstGap.SKIP), days=3) == []
 
     def test_a_repeated_hour_is_seen_whole_wherever_the_zones_are_cut(self) -> None:
         """Found by the walk: 2014-04-05T13:07:12Z is a multiple of 2^21 s, in an hour that Apia

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from schedd.core.schedule import cron
-from schedd.core.schedule.cron import Dst, Gap, Pass
+from schedd.core.schedule.cron import Dst, DstGap, Pass
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_explanation_has_words_instants_in_the_zone_and_notes() -> None:
     [
         (Dst(), "runs once, at 03:00+02:00.", "runs once, in the first pass (02:30+02:00)."),
         (
-            Dst(Gap.SKIP, Pass.SECOND),
+            Dst(DstGap.SKIP, Pass.SECOND),
             "does not run for it.",
             "runs once, in the second pass (02:30+01:00).",
         ),

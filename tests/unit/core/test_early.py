@@ -10,7 +10,7 @@ import pytest
 
 from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.priority_order import rank_of
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import JobId, RunId, Token, scheduled_run_id
 from schedd.core.jobs.definition import Definition, Delivery, Overlap, Placement, Priority
 from schedd.core.runs.lifecycle import State
@@ -19,8 +19,8 @@ from schedd.core.runs.pools import PoolKey
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.calendars import Exclude
 from schedd.core.timers.pre_dispatch import (
-    Ahead,
     EarlyRuns,
+    Lookahead,
     armable,
     armed_until,
     early_rank,
@@ -58,14 +58,14 @@ def test_nothing_is_armed_before_it_is_made_nor_made_past_the_guard_of_the_datab
     fire: float, arm: float
 ) -> None:
     with pytest.raises(ValueError, match="at most 30 s"):
-        Ahead(second(fire), second(arm))
+        Lookahead(second(fire), second(arm))
 
 
 @pytest.mark.parametrize(("fire", "guard"), [(0.0, 5.0), (2.5, 5.0), (4.5, 7.0), (30.0, 32.5)])
 def test_the_guard_of_the_database_is_further_off_than_anything_is_made(
     fire: float, guard: float
 ) -> None:
-    assert Ahead(second(fire)).guard == second(guard)
+    assert Lookahead(second(fire)).guard == second(guard)
 
 
 @pytest.mark.parametrize(
@@ -199,10 +199,10 @@ def test_heads_ask_for_slots_behind_all_that_is_ready() -> None:
     early.add(due(9, 2), WIDE)
     low = Priority.LOW
     assert early.heads(lambda _: True) == [
-        Head(low, NOW + second(2), 3, 3),
-        Head(low, NOW + second(1), 3, 1),
+        QueueHead(low, NOW + second(2), 3, 3),
+        QueueHead(low, NOW + second(1), 3, 1),
     ]
-    assert early.heads(lambda need: need == WIDE) == [Head(low, NOW + second(2), 3, 3)]
+    assert early.heads(lambda need: need == WIDE) == [QueueHead(low, NOW + second(2), 3, 3)]
     ready = run(8, priority=Priority.LOW)
     assert rank_of(ready) < early_rank(due(1, 1, priority=Priority.HIGH))
 

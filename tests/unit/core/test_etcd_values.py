@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.cluster.coordination import Entry, LeaseId, Listing, Revision
+from schedd.core.cluster.coordination import CoordinationEntry, LeaseId, Listing, Revision
 from schedd.core.cluster.etcd_values import named
 from schedd.core.cluster.membership import (
     EMPTY_VIEW,
@@ -49,7 +49,7 @@ GARBAGE = (
 def listing(*parts: dict[str, bytes]) -> Listing:
     merged = {key: value for part in parts for key, value in part.items()}
     entries = tuple(
-        Entry(key, value, Revision(7), Revision(7), lease=LeaseId(5))
+        CoordinationEntry(key, value, Revision(7), Revision(7), lease=LeaseId(5))
         for key, value in sorted(merged.items())
     )
     return Listing(Revision(7), 1, entries)
@@ -134,7 +134,7 @@ def test_a_map_with_a_field_out_of_bounds_is_set_aside(changed: dict[str, object
 
 
 def test_a_leader_without_a_lease_is_set_aside():
-    entry = Entry(LEADER, encode_leader(ME), Revision(7), Revision(7))
+    entry = CoordinationEntry(LEADER, encode_leader(ME), Revision(7), Revision(7))
     view = view_of(Listing(Revision(7), 1, (entry,)))
     assert (view.leader, view.unreadable) == (None, (LEADER,))
 

@@ -3,15 +3,15 @@
 import grpc
 import pytest
 
-from schedd.core.runs.failures import GRPC_STATUSES, Failure, WrongKind, kind, tries_again
+from schedd.core.runs.failures import GRPC_STATUSES, AttemptFailure, WrongKind, kind, tries_again
 from schedd.core.runs.lifecycle import Reason
 
-EXIT_75 = Failure(Reason.EXIT_CODE, 75, "exit code 75")
-KILLED = Failure(Reason.SIGNAL, 137, "ended by SIGKILL")
-ANSWERED_503 = Failure(Reason.HTTP_STATUS, 503, "HTTP 503 Service Unavailable")
-RAISED = Failure(Reason.EXCEPTION, None, "ValueError: no such row: 75")
-UNAVAILABLE = Failure(Reason.GRPC_STATUS, 14, "UNAVAILABLE: connection refused")
-TIME_OVER = Failure(Reason.TIMEOUT, None, "its time was over")
+EXIT_75 = AttemptFailure(Reason.EXIT_CODE, 75, "exit code 75")
+KILLED = AttemptFailure(Reason.SIGNAL, 137, "ended by SIGKILL")
+ANSWERED_503 = AttemptFailure(Reason.HTTP_STATUS, 503, "HTTP 503 Service Unavailable")
+RAISED = AttemptFailure(Reason.EXCEPTION, None, "ValueError: no such row: 75")
+UNAVAILABLE = AttemptFailure(Reason.GRPC_STATUS, 14, "UNAVAILABLE: connection refused")
+TIME_OVER = AttemptFailure(Reason.TIMEOUT, None, "its time was over")
 ALL = (EXIT_75, KILLED, ANSWERED_503, RAISED, UNAVAILABLE, TIME_OVER)
 
 
@@ -48,7 +48,9 @@ ALL = (EXIT_75, KILLED, ANSWERED_503, RAISED, UNAVAILABLE, TIME_OVER)
         ("ended", None),
     ],
 )
-def test_a_word_covers_failures_of_its_kind_alone(word: str, covered: set[Failure] | None) -> None:
+def test_a_word_covers_failures_of_its_kind_alone(
+    word: str, covered: set[AttemptFailure] | None
+) -> None:
     if covered is None:
         with pytest.raises(WrongKind):
             kind(word)
@@ -87,11 +89,11 @@ def test_a_word_that_names_no_kind_is_refused_with_what_may_stand_there(
         (("64-78",), ("75",), EXIT_75, False),
         (("5xx", "TIMEOUT"), (), ANSWERED_503, True),
         (("5xx", "TIMEOUT"), (), TIME_OVER, True),
-        (("EXCEPTION", "ValueError"), (), Failure(Reason.DONT_RETRY, 100), False),
+        (("EXCEPTION", "ValueError"), (), AttemptFailure(Reason.DONT_RETRY, 100), False),
     ],
 )
 def test_what_fail_on_names_is_final_and_with_retry_on_all_that_it_doesnt(
-    retry_on: tuple[str, ...], fail_on: tuple[str, ...], failure: Failure, again: bool
+    retry_on: tuple[str, ...], fail_on: tuple[str, ...], failure: AttemptFailure, again: bool
 ) -> None:
     kinds = ([kind(word) for word in words] for words in (retry_on, fail_on))
     assert tries_again(*kinds, failure) is again

@@ -12,9 +12,9 @@ from almanac.trials import ZONES
 from schedd.core.schedule import compiled_schedule, local_times
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
-    Bounds,
     CompiledSchedule,
     EverySchedule,
+    ScheduleBounds,
 )
 from schedd.core.schedule.cron import ScheduleError
 
@@ -128,7 +128,7 @@ def test_an_interval_of_days_is_as_a_walk_through_real_time_shows_it(zone: str) 
         time = f"{random.randint(0, 4):02}:{random.choice(('00', '30'))}"
         anchor = datetime.fromisoformat(f"2026-01-{random.randint(1, 28):02}T{time}")
         found = EverySchedule(timedelta(days=days), anchor=anchor, zone=zone)
-        compiled = compiled_schedule.compile(found, "", JOB, Bounds())
+        compiled = compiled_schedule.compile(found, "", JOB, ScheduleBounds())
         low, high = epoch + timedelta(seconds=walk.start), epoch + timedelta(seconds=walk.end)
         instants = [
             int(one.nominal.timestamp()) for one in compiled.instants_between(low, high, 99)

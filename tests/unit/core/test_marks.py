@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from schedd.core.cluster import data_loss_check
-from schedd.core.cluster.data_loss_check import DOUBT, Gap, Lineage, Mark, decode, encode, gap
-from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.data_loss_check import DOUBT, DataLoss, Lineage, Mark, decode, encode, gap
+from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.ids import Timeline
 
 NOON = datetime(2026, 1, 5, 12, 0, tzinfo=UTC)
@@ -32,7 +32,7 @@ def test_a_restart_a_fail_over_or_a_move_without_loss_goes_on(
 @pytest.mark.parametrize("timeline", [2, 3])
 def test_a_short_tail_is_told_and_gone_on_from(timeline: int) -> None:
     lost = gap(REMEMBERED, found(30, timeline=Timeline(timeline)))
-    assert lost == Gap(NOON - timedelta(seconds=30), NOON, tolerated=True)
+    assert lost == DataLoss(NOON - timedelta(seconds=30), NOON, tolerated=True)
     assert lost.seconds == 30
 
 
@@ -56,7 +56,7 @@ def test_another_server_or_another_database_that_has_less_is_for_a_person(
 
 def test_a_restored_database_from_before_there_were_marks_is_for_a_person() -> None:
     lost = gap(REMEMBERED, replace(REMEMBERED, at=None))
-    assert lost == Gap(None, NOON)
+    assert lost == DataLoss(None, NOON)
     assert lost.seconds is None
 
 
@@ -82,7 +82,7 @@ def test_a_mark_survives_its_key() -> None:
     ],
 )
 def test_what_is_no_mark_is_unreadable(value: bytes) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(InvalidValue):
         decode(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from schedd.core.cluster.coordination import Entry, LeaseId, Listing, Revision
+from schedd.core.cluster.coordination import CoordinationEntry, LeaseId, Listing, Revision
 from schedd.core.cluster.membership import (
     EMPTY_VIEW,
     LEADER,
@@ -28,7 +28,7 @@ MEMBER = MemberView("m1", ME, "h:7420", "h:7421", 100, "0.1", "2026a", draining=
 
 def listing(entries: dict[str, bytes], revision: int = 7) -> Listing:
     found = tuple(
-        Entry(key, value, Revision(revision), Revision(revision), lease=LeaseId(5))
+        CoordinationEntry(key, value, Revision(revision), Revision(revision), lease=LeaseId(5))
         for key, value in sorted(entries.items())
     )
     return Listing(Revision(revision), 1, found)
@@ -36,7 +36,7 @@ def listing(entries: dict[str, bytes], revision: int = 7) -> Listing:
 
 def test_a_member_survives_the_way_through_etcd() -> None:
     member = replace(MEMBER, draining=True, database=False, attached=True)
-    entry = Entry(member_key("m1"), encode_member(member), Revision(1), Revision(1))
+    entry = CoordinationEntry(member_key("m1"), encode_member(member), Revision(1), Revision(1))
     assert decode_member(entry) == member
 
 

@@ -12,15 +12,15 @@ from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.notifications import (
     GIVEN_UP_AFTER,
     LONGEST_WAIT,
+    DueNotification,
     Happened,
-    Kind,
     Memory,
     Notice,
     Notices,
     Notification,
+    NotificationChannel,
+    NotificationKind,
     Redirected,
-    Told,
-    Way,
     follow,
     redirected,
     settled,
@@ -82,7 +82,7 @@ def test_what_joins_after_a_silence_was_made_shorter_waits_no_longer_than_that()
     short = Notices(failure=replace(HOOK, silence=5 * MINUTE))
     memory, [joining] = follow(memory, [happened(State.FAILED, short)], NOW + MINUTE)
     assert (joining.joins, joining.ready_at) == (True, NOW + 6 * MINUTE)
-    assert memory.latest[Kind.FAILURE] == NOW + 6 * MINUTE
+    assert memory.latest[NotificationKind.FAILURE] == NOW + 6 * MINUTE
 
 
 MAIL = Notice(email=("a@ops.example.com",))
@@ -92,16 +92,19 @@ BOTH = replace(HOOK, email=MAIL.email)
 @pytest.mark.parametrize(
     ("old", "new", "left", "joined"),
     [
-        (HOOK, MAIL, (Way.WEBHOOK,), (Way.EMAIL,)),
-        (BOTH, MAIL, (Way.WEBHOOK,), ()),
-        (HOOK, BOTH, (), (Way.EMAIL,)),
+        (HOOK, MAIL, (NotificationChannel.WEBHOOK,), (NotificationChannel.EMAIL,)),
+        (BOTH, MAIL, (NotificationChannel.WEBHOOK,), ()),
+        (HOOK, BOTH, (), (NotificationChannel.EMAIL,)),
         (HOOK, replace(HOOK, webhook="https://other.example.com/"), (), ()),
         (HOOK, None, (), ()),
         (None, HOOK, (), ()),
     ],
 )
 def test_what_waits_goes_by_the_ways_that_an_edit_names(
-    old: Notice | None, new: Notice | None, left: tuple[Way, ...], joined: tuple[Way, ...]
+    old: Notice | None,
+    new: Notice | None,
+    left: tuple[NotificationChannel, ...],
+    joined: tuple[NotificationChannel, ...],
 ) -> None:
     what = redirected(Notices(late=old), Notices(late=new))
     assert [way for _, way in what.left] == [*left]
@@ -111,7 +114,7 @@ def test_what_waits_goes_by_the_ways_that_an_edit_names(
 
 def test_a_silence_that_an_edit_makes_shorter_ends_so_much_sooner() -> None:
     old, new = (Notices(recovery=replace(HOOK, silence=n * MINUTE)) for n in (60, 5))
-    assert redirected(old, new).silences == ((Kind.RECOVERY, 55 * MINUTE),)
+    assert redirected(old, new).silences == ((NotificationKind.RECOVERY, 55 * MINUTE),)
     assert redirected(new, old) == redirected(None, new) == Redirected()
 
 
@@ -119,7 +122,11 @@ def test_each_kind_has_its_own_silence_and_a_dead_letter_is_a_failure_too() -> N
     notices = Notices(failure=replace(HOOK, silence=MINUTE), dead_letter=HOOK, late=HOOK)
     those = [happened(None, notices), happened(State.FAILED, notices, dead=True)]
     _, told = follow(Memory(), those, NOW)
-    assert [one.kind for one in told] == [Kind.LATE, Kind.FAILURE, Kind.DEAD_LETTER]
+    assert [one.kind for one in told] == [
+        NotificationKind.LATE,
+        NotificationKind.FAILURE,
+        NotificationKind.DEAD_LETTER,
+    ]
     assert {one.ready_at for one in told} == {NOW}
 
 
@@ -147,9 +154,12 @@ def test_a_try_that_failed_is_followed_by_others_for_a_day(
 
 
 def notification(tries: int = 1) -> Notification:
-    of = Told(happened(State.FAILED, Notices(failure=HOOK)), Kind.FAILURE, NOW).of
+    of = DueNotification(
+        happened(State.FAILED, Notices(failure=HOOK)), NotificationKind.FAILURE, NOW
+    ).of
     return Notification(
-        uuid4(), Way.WEBHOOK, JOB, of.shard, Kind.FAILURE, "default", "etl", of.run_id, NOW, NOW,
+        uuid4(), NotificationChannel.WEBHOOK, JOB, of.shard, NotificationKind.FAILURE, "default",
+        "etl", of.run_id, NOW, NOW,
         None, None, "FAILED", "EXIT_CODE", "", 1, 1, 1, "w1", 1, 0, NOW, NOW, tries,
     )  # fmt: skip
 

@@ -9,14 +9,14 @@ from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.compiled_schedule import (
-    Bounds,
     CompiledSchedule,
     CronSchedule,
     EverySchedule,
+    ScheduleBounds,
 )
 from schedd.core.timers import fire_plan
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses, plan
-from schedd.core.timers.fire_plan import Fire, Plan
+from schedd.core.timers.fire_plan import FirePlan, PlannedRun
 
 HOUR = timedelta(hours=1)
 
@@ -27,7 +27,9 @@ def at(text: str) -> datetime:
 
 def minutely(job: int = 1, jitter: timedelta = timedelta(0)) -> CompiledSchedule:
     every_minute = CronSchedule(("* * * * *",))
-    return compiled_schedule.compile(every_minute, "ns/job", UUID(int=job), Bounds(jitter=jitter))
+    return compiled_schedule.compile(
+        every_minute, "ns/job", UUID(int=job), ScheduleBounds(jitter=jitter)
+    )
 
 
 def pause(began: str, ended: str | None, *, caught_up: bool = False) -> Pause:
@@ -147,7 +149,7 @@ def test_old_pauses_are_no_matter() -> None:
         minutely(), CatchUp(), at("12:00"), at("12:00"), at("12:00"),
         Pauses(2, (pause("10:00", "11:00"),)),
     )  # fmt: skip
-    assert step == Plan((), (Fire(at("12:00"), at("12:00")),), step.next)
+    assert step == FirePlan((), (PlannedRun(at("12:00"), at("12:00")),), step.next)
 
 
 def test_a_long_pause_of_a_quick_job_ends_in_bounded_steps() -> None:

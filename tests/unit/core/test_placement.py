@@ -6,7 +6,15 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.dispatch.placement import NOTHING, Asked, Offer, Unable, able, need_of, skill_of
+from schedd.core.dispatch.placement import (
+    NOTHING,
+    PlacementCriteria,
+    SlotOffer,
+    Unable,
+    able,
+    need_of,
+    skill_of,
+)
 from schedd.core.dispatch.slot_index import Offers
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.jobs.definition import Definition, Placement
@@ -28,14 +36,15 @@ def labelled(number: int, labels: Mapping[str, str], slots: int = 8) -> Incarnat
     return replace(one, id=IncarnationId(UUID(int=number)), worker=named, labels=dict(labels))
 
 
-def offers(*workers: tuple[Mapping[str, str], int]) -> list[Offer]:
+def offers(*workers: tuple[Mapping[str, str], int]) -> list[SlotOffer]:
     """Workers with these labels, and so many slots granted by each."""
     return [
-        Offer(labelled(number, labels), slots) for number, (labels, slots) in enumerate(workers, 1)
+        SlotOffer(labelled(number, labels), slots)
+        for number, (labels, slots) in enumerate(workers, 1)
     ]
 
 
-def chosen(definition: Definition, of: list[Offer]) -> int | None:
+def chosen(definition: Definition, of: list[SlotOffer]) -> int | None:
     offer = Offers(of).choose(definition, need_of(definition, ANY), 0.0)
     return None if offer is None else offer.id.int
 
@@ -50,7 +59,7 @@ def test_a_worker_is_able_if_it_has_a_value_of_each_label_that_is_required() -> 
 
 def test_a_worker_for_one_namespace_gets_nothing_of_another() -> None:
     own = replace(labelled(1, {}), namespaces=frozenset({"billing"}))
-    of_all = [Offer(own, 8), Offer(labelled(2, {}), 2)]
+    of_all = [SlotOffer(own, 8), SlotOffer(labelled(2, {}), 2)]
     billing = replace(PROBE, namespace="billing")
     assert able(own, need_of(billing, ANY))
     assert not able(own, SHELL)
@@ -143,7 +152,14 @@ def test_a_broadcast_goes_to_nobody_and_its_children_to_their_own_worker_alone()
 
 def test_workers_are_told_apart_by_what_runs_ask_for() -> None:
     one, other = (labelled(number, {"host": f"h{number}", "gpu": "a100"}) for number in (1, 2))
-    for asked in (NOTHING, Asked(frozenset({"gpu", "region"})), Asked(names=frozenset({"w"}))):
+    for asked in (
+        NOTHING,
+        PlacementCriteria(frozenset({"gpu", "region"})),
+        PlacementCriteria(names=frozenset({"w"})),
+    ):
         assert skill_of(one, asked) == skill_of(other, asked)
-    for asked in (Asked(frozenset({"host"})), Asked(names=frozenset({"worker-1"}))):
+    for asked in (
+        PlacementCriteria(frozenset({"host"})),
+        PlacementCriteria(names=frozenset({"worker-1"})),
+    ):
         assert skill_of(one, asked) != skill_of(other, asked)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from schedd.core.runs.pools import NO_POOL, PoolKey, Rooms, Standing, pool_key
+from schedd.core.runs.pools import NO_POOL, PoolKey, PoolUsage, Rooms, pool_key
 
 P = PoolKey("default/p")
-OPEN = Standing(limit=None, rate=None, paused=False, running=0, recent=0)
+OPEN = PoolUsage(limit=None, rate=None, paused=False, running=0, recent=0)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ OPEN = Standing(limit=None, rate=None, paused=False, running=0, recent=0)
         (replace(OPEN, limit=3, paused=True), 0),
     ],
 )
-def test_the_room_is_what_both_limit_and_rate_leave(standing: Standing, room: int) -> None:
+def test_the_room_is_what_both_limit_and_rate_leave(standing: PoolUsage, room: int) -> None:
     assert standing.room == room
 
 

@@ -6,16 +6,16 @@ from uuid import UUID
 
 import pytest
 
-from schedd.core.cluster.coordination import NO_LEASE, Entry, Revision
-from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.coordination import NO_LEASE, CoordinationEntry, Revision
+from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.cluster.prefix_owner import PrefixOwner, decode, encode, refusal
 from schedkit.records import replace
 
 OWNER = PrefixOwner("c1", "db1:5432/schedd", UUID(int=7))
 
 
-def entry(value: bytes) -> Entry:
-    return Entry("cluster", value, Revision(1), Revision(1), NO_LEASE)
+def entry(value: bytes) -> CoordinationEntry:
+    return CoordinationEntry("cluster", value, Revision(1), Revision(1), NO_LEASE)
 
 
 def test_an_owner_is_read_as_it_was_written() -> None:
@@ -24,7 +24,7 @@ def test_an_owner_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"cluster_id":1}', b"\xff"])
 def test_what_names_no_owner_is_unreadable(value: bytes) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(InvalidValue):
         decode(entry(value))
 
 

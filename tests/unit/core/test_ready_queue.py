@@ -10,7 +10,7 @@ import pytest
 from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.priority_order import CLASS_STEP
 from schedd.core.dispatch.ready_bucket_ids import LineId, line_id_of, line_of
-from schedd.core.dispatch.ready_queue import Head, ReadyQueue
+from schedd.core.dispatch.ready_queue import QueueHead, ReadyQueue
 from schedd.core.ids import JobId, RunId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
@@ -78,8 +78,8 @@ def test_heads_tell_the_oldest_of_each_priority_and_how_many_slots_they_ask_for(
     queue.discard(RunId(UUID(int=4)))
     queue.add([run(5, Priority.LOW, 3)], Need("shell"))
     assert queue.heads() == [
-        Head(Priority.HIGH, NOW - timedelta(seconds=5), 2),
-        Head(Priority.LOW, NOW - timedelta(seconds=3), 2),
+        QueueHead(Priority.HIGH, NOW - timedelta(seconds=5), 2),
+        QueueHead(Priority.LOW, NOW - timedelta(seconds=3), 2),
     ]
     assert ReadyQueue().heads() == []
 
@@ -95,10 +95,10 @@ def test_a_head_is_of_runs_that_take_equally_many_slots():
     queue.add([run(5, Priority.LOW, 1)])  # its need isn't known yet
     queue.add([run(6, Priority.HIGH)], Need("shell", slots=3))
     assert queue.heads() == [
-        Head(Priority.HIGH, NOW, 3, least=3),
-        Head(Priority.LOW, NOW - timedelta(seconds=200), 4, least=4),
-        Head(Priority.LOW, NOW - timedelta(seconds=9), 6, least=2),
-        Head(Priority.LOW, NOW - timedelta(seconds=1), 1, least=1),
+        QueueHead(Priority.HIGH, NOW, 3, least=3),
+        QueueHead(Priority.LOW, NOW - timedelta(seconds=200), 4, least=4),
+        QueueHead(Priority.LOW, NOW - timedelta(seconds=9), 6, least=2),
+        QueueHead(Priority.LOW, NOW - timedelta(seconds=1), 1, least=1),
     ]
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.definition import Definition, Delivery, Priority, RetryPolicy
-from schedd.core.runs.failures import Failure
+from schedd.core.runs.failures import AttemptFailure
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun, RunKey
 from schedd.core.runs.retry import (
     MAX_LOSSES,
-    Outcome,
+    ReportedOutcome,
     after_attempt,
     after_loss,
     fingerprint,
@@ -62,17 +62,21 @@ def test_a_failed_attempt_is_retried_until_the_last_one_is_a_dead_letter():
     four = replace(JOB, retry=RetryPolicy(max_attempts=4))
     for attempt in (1, 2, 3):
         sequel = after_attempt(
-            Outcome.FAILED, Failure(Reason.EXIT_CODE), running(attempt), four, NOW
+            ReportedOutcome.FAILED, AttemptFailure(Reason.EXIT_CODE), running(attempt), four, NOW
         )
         assert (sequel.state, sequel.dead) == (State.RETRYING, False)
         assert sequel.retry_at is not None
         assert sequel.retry_at > NOW
-    last = after_attempt(Outcome.FAILED, Failure(Reason.EXIT_CODE), running(4), four, NOW)
+    last = after_attempt(
+        ReportedOutcome.FAILED, AttemptFailure(Reason.EXIT_CODE), running(4), four, NOW
+    )
     assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.EXIT_CODE, True)
 
 
 def test_a_job_that_says_dont_retry_fails_at_once():
-    sequel = after_attempt(Outcome.FAILED, Failure(Reason.DONT_RETRY), running(1), JOB, NOW)
+    sequel = after_attempt(
+        ReportedOutcome.FAILED, AttemptFailure(Reason.DONT_RETRY), running(1), JOB, NOW
+    )
     assert (sequel.state, sequel.dead) == (State.FAILED, True)
 
 
@@ -83,9 +87,9 @@ def test_a_wait_is_counted_from_the_end_of_the_attempt():
 
     def retry_at(ended: datetime | None, retry_after: timedelta | None = None) -> datetime | None:
         run = replace(running(), ready_at=NOW - timedelta(seconds=60))
-        failure = Failure(Reason.EXIT_CODE)
+        failure = AttemptFailure(Reason.EXIT_CODE)
         sequel = after_attempt(
-            Outcome.FAILED, failure, run, job, NOW, retry_after, finished_at=ended
+            ReportedOutcome.FAILED, failure, run, job, NOW, retry_after, finished_at=ended
         )
         return sequel.retry_at
 
@@ -106,42 +110,61 @@ def test_an_end_before_the_run_was_ready_is_a_wrong_clocks_and_saves_no_wait():
     run = replace(running(), ready_at=NOW - timedelta(seconds=60))
     before = run.ready_at - timedelta(microseconds=1)
     sequel = after_attempt(
-        Outcome.FAILED, Failure(Reason.EXIT_CODE), run, job, NOW, finished_at=before
+        ReportedOutcome.FAILED, AttemptFailure(Reason.EXIT_CODE), run, job, NOW, finished_at=before
     )
     assert sequel.retry_at == NOW + timedelta(seconds=10)
 
 
 def test_retry_after_lengthens_the_wait_and_never_shortens_it():
     later = after_attempt(
-        Outcome.FAILED, Failure(Reason.HTTP_STATUS), running(), JOB, NOW, timedelta(minutes=5)
+        ReportedOutcome.FAILED,
+        AttemptFailure(Reason.HTTP_STATUS),
+        running(),
+        JOB,
+        NOW,
+        timedelta(minutes=5),
     )
     assert later.retry_at == NOW + timedelta(minutes=5)
     sooner = after_attempt(
-        Outcome.FAILED, Failure(Reason.HTTP_STATUS), running(), JOB, NOW, timedelta(seconds=1)
+        ReportedOutcome.FAILED,
+        AttemptFailure(Reason.HTTP_STATUS),
+        running(),
+        JOB,
+        NOW,
+        timedelta(seconds=1),
     )
     assert sooner.retry_at is not None
     assert sooner.retry_at > NOW + timedelta(seconds=8)
 
 
 def test_what_a_worker_gives_back_costs_no_attempt_and_goes_whence_it_came():
-    first = after_attempt(Outcome.RETURNED, Failure(None), running(1), JOB, NOW)
+    first = after_attempt(ReportedOutcome.RETURNED, AttemptFailure(None), running(1), JOB, NOW)
     assert (first.state, first.counts) == (State.PENDING, False)
-    second = after_attempt(Outcome.RETURNED, Failure(None), running(2), JOB, NOW)
+    second = after_attempt(ReportedOutcome.RETURNED, AttemptFailure(None), running(2), JOB, NOW)
     assert (second.state, second.counts) == (State.RETRYING, False)
 
 
 def test_what_was_ended_by_a_shutdown_counts_as_a_loss_up_to_their_bound():
     """P6.8: it began, so ten times and no more."""
-    once = after_attempt(Outcome.RETURNED, Failure(None), running(losses=0), JOB, NOW)
+    once = after_attempt(
+        ReportedOutcome.RETURNED, AttemptFailure(None), running(losses=0), JOB, NOW
+    )
     assert (once.lost, once.retry_at) == (True, NOW)
-    last = after_attempt(Outcome.RETURNED, Failure(None), running(losses=MAX_LOSSES - 1), JOB, NOW)
+    last = after_attempt(
+        ReportedOutcome.RETURNED, AttemptFailure(None), running(losses=MAX_LOSSES - 1), JOB, NOW
+    )
     assert (last.state, last.reason, last.dead) == (State.FAILED, Reason.TOO_MANY_LOSSES, True)
 
 
 def test_what_never_began_is_no_loss_however_often_and_waits_a_moment():
     """P6.8: a worker that can't start anything costs its runs nothing."""
     sequel = after_attempt(
-        Outcome.RETURNED, Failure(None), running(losses=MAX_LOSSES - 1), JOB, NOW, began=False
+        ReportedOutcome.RETURNED,
+        AttemptFailure(None),
+        running(losses=MAX_LOSSES - 1),
+        JOB,
+        NOW,
+        began=False,
     )
     assert (sequel.state, sequel.counts, sequel.lost) == (State.PENDING, False, False)
     assert sequel.retry_at is not None
@@ -151,15 +174,19 @@ def test_what_never_began_is_no_loss_however_often_and_waits_a_moment():
 def test_at_most_once_isnt_begun_again_after_a_shutdown_unless_it_never_began():
     """P6.8: how far it came nobody knows."""
     job = replace(JOB, delivery=Delivery.AT_MOST_ONCE)
-    ended = after_attempt(Outcome.RETURNED, Failure(None), running(), job, NOW)
+    ended = after_attempt(ReportedOutcome.RETURNED, AttemptFailure(None), running(), job, NOW)
     assert (ended.state, ended.reason, ended.dead) == (State.FAILED, Reason.WORKER_LOST, True)
-    unbegun = after_attempt(Outcome.RETURNED, Failure(None), running(), job, NOW, began=False)
+    unbegun = after_attempt(
+        ReportedOutcome.RETURNED, AttemptFailure(None), running(), job, NOW, began=False
+    )
     assert unbegun.state is State.PENDING
 
 
 def test_a_cancelled_run_isnt_retried_whatever_its_attempt_did():
     cancelling = replace(running(), cancelling=True)
-    sequel = after_attempt(Outcome.FAILED, Failure(Reason.SIGNAL), cancelling, JOB, NOW)
+    sequel = after_attempt(
+        ReportedOutcome.FAILED, AttemptFailure(Reason.SIGNAL), cancelling, JOB, NOW
+    )
     assert (sequel.state, sequel.reason) == (State.CANCELLED, Reason.BY_USER)
 
 
@@ -202,8 +229,8 @@ def test_a_run_that_has_failed_ten_thousand_times_still_has_a_wait(factor):
 def test_what_strangers_ask_for_by_retry_after_is_bounded():
     definition = replace(JOB, retry=RetryPolicy(jitter=0))
     sequel = after_attempt(
-        Outcome.FAILED,
-        Failure(Reason.HTTP_STATUS),
+        ReportedOutcome.FAILED,
+        AttemptFailure(Reason.HTTP_STATUS),
         running(),
         definition,
         NOW,
@@ -221,15 +248,25 @@ def test_a_lost_run_waits_only_while_its_worker_may_still_be_killing_it():
 
 def test_past_the_runs_own_time_nothing_is_tried_again():
     hurried = replace(JOB, run_timeout=timedelta(seconds=60), retry=RetryPolicy(jitter=0))
-    failure = Failure(Reason.TIMEOUT)
-    over = after_attempt(Outcome.FAILED, failure, running(), hurried, NOW + timedelta(seconds=60))
+    failure = AttemptFailure(Reason.TIMEOUT)
+    over = after_attempt(
+        ReportedOutcome.FAILED, failure, running(), hurried, NOW + timedelta(seconds=60)
+    )
     assert (over.state, over.reason, over.dead) == (State.FAILED, Reason.RUN_TIMEOUT, True)
 
-    soon = after_attempt(Outcome.FAILED, failure, running(), hurried, NOW + timedelta(seconds=49))
+    soon = after_attempt(
+        ReportedOutcome.FAILED, failure, running(), hurried, NOW + timedelta(seconds=49)
+    )
     assert soon.state is State.RETRYING
-    vain = after_attempt(Outcome.FAILED, failure, running(), hurried, NOW + timedelta(seconds=50))
+    vain = after_attempt(
+        ReportedOutcome.FAILED, failure, running(), hurried, NOW + timedelta(seconds=50)
+    )
     assert (vain.state, vain.reason, vain.dead) == (State.FAILED, Reason.TIMEOUT, True)
     well = after_attempt(
-        Outcome.SUCCEEDED, Failure(None), running(), hurried, NOW + timedelta(seconds=70)
+        ReportedOutcome.SUCCEEDED,
+        AttemptFailure(None),
+        running(),
+        hurried,
+        NOW + timedelta(seconds=70),
     )
     assert well.state is State.SUCCEEDED

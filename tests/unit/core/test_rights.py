@@ -10,7 +10,7 @@ from schedd.core.jobs.rights import (
     ANONYMOUS,
     EVERY,
     Identity,
-    Kind,
+    IdentityKind,
     Role,
     identity_of,
     uri_of,
@@ -19,8 +19,8 @@ from schedd.core.jobs.rights import (
 )
 
 
-@pytest.mark.parametrize("kind", [Kind.MEMBER, Kind.WORKER])
-def test_a_member_or_worker_is_named_by_its_certificate(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [IdentityKind.MEMBER, IdentityKind.WORKER])
+def test_a_member_or_worker_is_named_by_its_certificate(kind: IdentityKind) -> None:
     who = identity_of(["https://elsewhere.example/", uri_of(kind, "n1")])
     assert who == Identity(kind, "n1")
     assert who.actor == f"{kind.value}/n1"
@@ -29,8 +29,8 @@ def test_a_member_or_worker_is_named_by_its_certificate(kind: Kind) -> None:
 
 def test_a_worker_may_be_for_some_namespaces_alone() -> None:
     who = identity_of(uris_of_worker("w1", ["billing", "mail"]))
-    assert who == Identity(Kind.WORKER, "w1", works_for=frozenset({"billing", "mail"}))
-    assert identity_of(uris_of_worker("w1")) == Identity(Kind.WORKER, "w1")
+    assert who == Identity(IdentityKind.WORKER, "w1", works_for=frozenset({"billing", "mail"}))
+    assert identity_of(uris_of_worker("w1")) == Identity(IdentityKind.WORKER, "w1")
 
 
 def test_a_user_has_a_role_in_each_namespace_that_is_named() -> None:
@@ -100,7 +100,7 @@ def test_a_certificate_that_names_two_or_none_in_a_known_form_names_nobody(uris:
 
 
 def test_a_role_contains_those_below_it_in_its_own_namespace_alone() -> None:
-    who = Identity(Kind.USER, "bob", {"billing": Role.OPERATOR})
+    who = Identity(IdentityKind.USER, "bob", {"billing": Role.OPERATOR})
     assert who.may(Role.VIEWER, "billing")
     assert who.may(Role.OPERATOR, "billing")
     assert not who.may(Role.ADMIN, "billing")
@@ -109,7 +109,7 @@ def test_a_role_contains_those_below_it_in_its_own_namespace_alone() -> None:
 
 
 def test_a_role_in_every_namespace_is_one_in_each() -> None:
-    who = Identity(Kind.USER, "root", {EVERY: Role.ADMIN, "billing": Role.VIEWER})
+    who = Identity(IdentityKind.USER, "root", {EVERY: Role.ADMIN, "billing": Role.VIEWER})
     assert who.may(Role.ADMIN, "billing")
     assert who.may(Role.ADMIN, EVERY)
     assert ANONYMOUS.may(Role.ADMIN, EVERY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from schedd.core.dispatch.dispatched_runs import Running
+from schedd.core.dispatch.dispatched_runs import DispatchedRuns
 from schedd.core.ids import ShardId, Token
 from schedd.core.runs.model import LiveRun
 from support.runs import NOW, running, worker
@@ -19,14 +19,14 @@ def late(number: int, *, token: int = 7, shard: int = 0) -> LiveRun:
     return found
 
 
-def numbers(runs: Running) -> list[int]:
+def numbers(runs: DispatchedRuns) -> list[int]:
     """Of those that are late and under way."""
     return [one.key.run_id.int for one in runs.late]
 
 
-def of(*them: LiveRun) -> Running:
+def of(*them: LiveRun) -> DispatchedRuns:
     """These run."""
-    runs = Running()
+    runs = DispatchedRuns()
     for one in them:
         runs.add(one)
     return runs

@@ -8,14 +8,14 @@ import pytest
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
-    Bounds,
     CompiledSchedule,
     CronSchedule,
     EverySchedule,
     OnDemand,
     Schedule,
+    ScheduleBounds,
 )
-from schedd.core.schedule.cron import CronError, Dst, Gap, ScheduleError
+from schedd.core.schedule.cron import CronError, Dst, DstGap, ScheduleError
 
 JOB = UUID("11111111-2222-3333-4444-555555555555")
 
@@ -24,8 +24,8 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(f"2026-01-01T{text}").replace(tzinfo=UTC)
 
 
-def compiled(when: Schedule, bounds: Bounds | None = None) -> CompiledSchedule:
-    return compiled_schedule.compile(when, "default/job", JOB, bounds or Bounds())
+def compiled(when: Schedule, bounds: ScheduleBounds | None = None) -> CompiledSchedule:
+    return compiled_schedule.compile(when, "default/job", JOB, bounds or ScheduleBounds())
 
 
 def nominals(one: CompiledSchedule, after: datetime, limit: int = 4) -> list[str]:
@@ -67,7 +67,7 @@ class TestCron:
         assert nominals(both, at("00:00"), 2) == ["00:15:00", "06:00:00"]
 
     def test_the_policy_for_clock_changes_reaches_the_expressions(self) -> None:
-        skipping = CronSchedule(("30 2 * * *",), "Europe/Berlin", Dst(gap=Gap.SKIP))
+        skipping = CronSchedule(("30 2 * * *",), "Europe/Berlin", Dst(gap=DstGap.SKIP))
         before = datetime(2024, 3, 30, 12, tzinfo=UTC)
         following = compiled(skipping).next_after(before)
         assert following is not None
@@ -132,12 +132,14 @@ def test_on_demand_is_never_due() -> None:
 
 class TestBounds:
     def test_start_and_end_are_inclusive(self) -> None:
-        within = compiled(EverySchedule(timedelta(minutes=1)), Bounds(at("10:00"), at("10:02")))
+        within = compiled(
+            EverySchedule(timedelta(minutes=1)), ScheduleBounds(at("10:00"), at("10:02"))
+        )
         assert nominals(within, at("00:00")) == ["10:00:00", "10:01:00", "10:02:00"]
         assert within.next_after(at("10:02")) is None
 
     def test_they_hold_for_all_questions(self) -> None:
-        within = compiled(CronSchedule(("* * * * *",)), Bounds(at("10:00"), at("10:02")))
+        within = compiled(CronSchedule(("* * * * *",)), ScheduleBounds(at("10:00"), at("10:02")))
         assert within.contains(at("10:02"))
         assert not within.contains(at("10:03"))
         assert within.newest(at("00:00"), at("23:00")) == at("10:02")
@@ -145,14 +147,14 @@ class TestBounds:
         assert within.count(at("00:00"), at("23:00"), 100) == (3, at("23:00"))
 
     def test_they_do_not_move_the_instants(self) -> None:
-        late = compiled(EverySchedule(timedelta(minutes=7)), Bounds(start=at("10:00:01")))
+        late = compiled(EverySchedule(timedelta(minutes=7)), ScheduleBounds(start=at("10:00:01")))
         free = compiled(EverySchedule(timedelta(minutes=7)))
         assert late.next_after(at("00:00")) == free.next_after(at("10:00:00"))
 
 
 class TestJitter:
     def test_delays_by_a_hash_of_job_and_instant(self) -> None:
-        moved = compiled(CronSchedule(("0 * * * *",)), Bounds(jitter=timedelta(seconds=30)))
+        moved = compiled(CronSchedule(("0 * * * *",)), ScheduleBounds(jitter=timedelta(seconds=30)))
         delays = {
             one.due - one.nominal for one in moved.instants_between(at("00:00"), at("23:00"), 100)
         }
@@ -162,7 +164,7 @@ class TestJitter:
         assert moved.due(at("01:00")) == at("01:00:00.251")
 
     def test_differs_between_jobs(self) -> None:
-        jitter = Bounds(jitter=timedelta(seconds=30))
+        jitter = ScheduleBounds(jitter=timedelta(seconds=30))
         hourly = CronSchedule(("0 * * * *",))
         dues = {
             compiled_schedule.compile(hourly, "ns/j", UUID(int=n), jitter).due(at("01:00"))
@@ -171,14 +173,18 @@ class TestJitter:
         assert len(dues) > 45
 
     def test_never_reaches_the_next_instant(self) -> None:
-        dense = compiled(CronSchedule(("* * * * * *",)), Bounds(jitter=timedelta(minutes=5)))
+        dense = compiled(
+            CronSchedule(("* * * * * *",)), ScheduleBounds(jitter=timedelta(minutes=5))
+        )
         for one in dense.instants_between(at("00:00"), at("00:05"), 300):
             assert timedelta(0) <= one.due - one.nominal < timedelta(seconds=1)
 
     def test_an_end_does_not_change_it(self) -> None:
         jitter = timedelta(minutes=2)
-        free = compiled(CronSchedule(("* * * * *",)), Bounds(jitter=jitter))
-        ended = compiled(CronSchedule(("* * * * *",)), Bounds(end=at("10:00"), jitter=jitter))
+        free = compiled(CronSchedule(("* * * * *",)), ScheduleBounds(jitter=jitter))
+        ended = compiled(
+            CronSchedule(("* * * * *",)), ScheduleBounds(end=at("10:00"), jitter=jitter)
+        )
         assert free.due(at("10:00")) == ended.due(at("10:00"))
 
 
@@ -207,21 +213,21 @@ def test_the_newest_instant_is_found_over_long_silence() -> None:
 @pytest.mark.parametrize(
     ("when", "bounds", "field"),
     [
-        (CronSchedule(()), Bounds(), "cron"),
-        (EverySchedule(timedelta(seconds=0.5)), Bounds(), "every"),
-        (EverySchedule(timedelta(0)), Bounds(), "every"),
-        (EverySchedule(timedelta(seconds=-5)), Bounds(), "every"),
-        (EverySchedule(timedelta(seconds=1, microseconds=1)), Bounds(), "every"),
-        (EverySchedule(timedelta(seconds=5), timedelta(seconds=5)), Bounds(), "phase"),
-        (EverySchedule(timedelta(seconds=5), timedelta(seconds=-1)), Bounds(), "phase"),
-        (AtSchedule(datetime(2026, 1, 1)), Bounds(), "at"),  # noqa: DTZ001 - that is the point
-        (OnDemand(), Bounds(end=datetime(2026, 1, 1)), "end"),  # noqa: DTZ001 - as above
-        (OnDemand(), Bounds(at("10:00"), at("09:00")), "end"),
-        (OnDemand(), Bounds(jitter=timedelta(seconds=-1)), "jitter"),
+        (CronSchedule(()), ScheduleBounds(), "cron"),
+        (EverySchedule(timedelta(seconds=0.5)), ScheduleBounds(), "every"),
+        (EverySchedule(timedelta(0)), ScheduleBounds(), "every"),
+        (EverySchedule(timedelta(seconds=-5)), ScheduleBounds(), "every"),
+        (EverySchedule(timedelta(seconds=1, microseconds=1)), ScheduleBounds(), "every"),
+        (EverySchedule(timedelta(seconds=5), timedelta(seconds=5)), ScheduleBounds(), "phase"),
+        (EverySchedule(timedelta(seconds=5), timedelta(seconds=-1)), ScheduleBounds(), "phase"),
+        (AtSchedule(datetime(2026, 1, 1)), ScheduleBounds(), "at"),  # noqa: DTZ001 - that is the point
+        (OnDemand(), ScheduleBounds(end=datetime(2026, 1, 1)), "end"),  # noqa: DTZ001 - as above
+        (OnDemand(), ScheduleBounds(at("10:00"), at("09:00")), "end"),
+        (OnDemand(), ScheduleBounds(jitter=timedelta(seconds=-1)), "jitter"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_its_field(
-    when: Schedule, bounds: Bounds, field: str
+    when: Schedule, bounds: ScheduleBounds, field: str
 ) -> None:
     with pytest.raises(ScheduleError) as refusal:
         compiled(when, bounds)

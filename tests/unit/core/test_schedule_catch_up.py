@@ -11,13 +11,13 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.schedule import compiled_schedule
 from schedd.core.schedule.compiled_schedule import (
     AtSchedule,
-    Bounds,
     CronSchedule,
     EverySchedule,
     Occurrence,
     Schedule,
+    ScheduleBounds,
 )
-from schedd.core.timers.fire_plan import Fire, Fold, Plan, plan, settle
+from schedd.core.timers.fire_plan import FirePlan, Fold, PlannedRun, plan, settle
 
 MINUTELY = CronSchedule(("* * * * *",))
 LATEST, ALL, NONE = CatchUpPolicy.LATEST, CatchUpPolicy.ALL, CatchUpPolicy.NONE
@@ -34,20 +34,20 @@ def looked(
     when: Schedule = MINUTELY,
     *,
     window: timedelta = timedelta(hours=1),
-    bounds: Bounds | None = None,
+    bounds: ScheduleBounds | None = None,
     **options: Any,
-) -> Plan:
-    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=1), bounds or Bounds())
+) -> FirePlan:
+    compiled = compiled_schedule.compile(when, "ns/job", UUID(int=1), bounds or ScheduleBounds())
     due = compiled.due(nominal)
     return plan(compiled, CatchUp(policy, window), nominal, due, now, **options)
 
 
-def on_time(instant: datetime) -> Fire:
-    return Fire(instant, instant)
+def on_time(instant: datetime) -> PlannedRun:
+    return PlannedRun(instant, instant)
 
 
-def late(instant: datetime) -> Fire:
-    return Fire(instant, instant, late=True)
+def late(instant: datetime) -> PlannedRun:
+    return PlannedRun(instant, instant, late=True)
 
 
 def occurrence(instant: datetime) -> Occurrence:
@@ -56,7 +56,7 @@ def occurrence(instant: datetime) -> Occurrence:
 
 class TestOnTime:
     def test_nothing_happens_before_it_is_due(self) -> None:
-        assert looked(at("11:59:59.999"), at("12:00")) == Plan((), (), occurrence(at("12:00")))
+        assert looked(at("11:59:59.999"), at("12:00")) == FirePlan((), (), occurrence(at("12:00")))
 
     @pytest.mark.parametrize("policy", [LATEST, ALL, NONE])
     @pytest.mark.parametrize("seconds", [0, 0.4, 1])
@@ -64,7 +64,7 @@ class TestOnTime:
         self, policy: CatchUpPolicy, seconds: float
     ) -> None:
         step = looked(at("12:00") + timedelta(seconds=seconds), at("12:00"), policy)
-        assert step == Plan((), (on_time(at("12:00")),), occurrence(at("12:01")))
+        assert step == FirePlan((), (on_time(at("12:00")),), occurrence(at("12:01")))
 
     def test_two_instants_within_the_second_both_fire(self) -> None:
         each_second = EverySchedule(timedelta(seconds=1))
@@ -73,14 +73,14 @@ class TestOnTime:
         assert step.next == occurrence(at("12:00:02"))
 
     def test_an_instant_waits_for_its_jitter(self) -> None:
-        bounds = Bounds(jitter=timedelta(seconds=50))
+        bounds = ScheduleBounds(jitter=timedelta(seconds=50))
         compiled = compiled_schedule.compile(MINUTELY, "ns/job", UUID(int=1), bounds)
         due = compiled.due(at("12:00"))
         assert due > at("12:00:02")
         waiting = looked(due - timedelta(milliseconds=1), at("12:00"), bounds=bounds)
         assert waiting.fires == ()
         fired = looked(due, at("12:00"), bounds=bounds)
-        assert fired.fires == (Fire(at("12:00"), due),)
+        assert fired.fires == (PlannedRun(at("12:00"), due),)
 
     def test_what_is_due_soon_may_be_prepared_ahead(self) -> None:
         compiled = compiled_schedule.compile(
@@ -100,7 +100,7 @@ class TestLatest:
         coalesced = Fold(
             State.COALESCED, None, at("12:01"), at("12:09"), 9, at("12:01"), into=at("12:10")
         )
-        assert step == Plan((coalesced,), (late(at("12:10")),), occurrence(at("12:11")))
+        assert step == FirePlan((coalesced,), (late(at("12:10")),), occurrence(at("12:11")))
 
     def test_an_instant_that_is_on_time_takes_all_late_ones_in(self) -> None:
         step = looked(at("12:10:00.5"), at("12:01"))
@@ -111,7 +111,7 @@ class TestLatest:
 
     def test_one_late_instant_simply_fires(self) -> None:
         step = looked(at("12:00:30"), at("12:00"))
-        assert step == Plan((), (late(at("12:00")),), occurrence(at("12:01")))
+        assert step == FirePlan((), (late(at("12:00")),), occurrence(at("12:01")))
 
     def test_what_lies_outside_the_window_is_missed(self) -> None:
         step = looked(at("12:10:30"), at("09:00"))
@@ -133,7 +133,7 @@ class TestLatest:
             at("12:00:50"),
             at("11:00"),
             when=AtSchedule(at("11:00")),
-            bounds=Bounds(jitter=timedelta(seconds=59)),
+            bounds=ScheduleBounds(jitter=timedelta(seconds=59)),
         )
         assert [fold.reason for fold in step.folds] == [Reason.WINDOW]
 
@@ -154,7 +154,7 @@ class TestLatest:
 class TestAll:
     def test_each_instant_of_the_window_fires_in_order(self) -> None:
         step = looked(at("12:03:30"), at("12:00"), ALL)
-        assert step == Plan(
+        assert step == FirePlan(
             (), tuple(late(at(f"12:0{n}")) for n in range(4)), occurrence(at("12:04"))
         )
 
@@ -165,9 +165,13 @@ class TestAll:
     def test_what_the_first_plan_found_inside_the_window_is_inside_for_the_next_ones(self) -> None:
         """That the owner takes its time isn't the instants' fault."""
         first = looked(at("13:00"), at("12:00"), ALL, limit=2)
-        assert first == Plan((), (late(at("12:00")), late(at("12:01"))), occurrence(at("12:02")))
+        assert first == FirePlan(
+            (), (late(at("12:00")), late(at("12:01"))), occurrence(at("12:02"))
+        )
         again = looked(at("13:05"), at("12:02"), ALL, limit=2, looked=at("13:00"))
-        assert again == Plan((), (late(at("12:02")), late(at("12:03"))), occurrence(at("12:04")))
+        assert again == FirePlan(
+            (), (late(at("12:02")), late(at("12:03"))), occurrence(at("12:04"))
+        )
         anew = looked(at("13:05"), at("12:02"), ALL, limit=2)
         assert [(fold.reason, fold.count) for fold in anew.folds] == [(Reason.WINDOW, 3)]
 
@@ -195,10 +199,10 @@ class TestNone:
 class TestEnds:
     def test_a_schedule_that_has_ended_has_no_next(self) -> None:
         step = looked(at("12:00"), at("12:00"), when=AtSchedule(at("12:00")))
-        assert step == Plan((), (on_time(at("12:00")),), None)
+        assert step == FirePlan((), (on_time(at("12:00")),), None)
 
     def test_an_end_within_the_outage_closes_the_account(self) -> None:
-        step = looked(at("12:10:30"), at("12:00"), bounds=Bounds(end=at("12:05")))
+        step = looked(at("12:10:30"), at("12:00"), bounds=ScheduleBounds(end=at("12:05")))
         assert step.fires == (late(at("12:05")),)
         assert [(fold.last, fold.into) for fold in step.folds] == [(at("12:04"), at("12:05"))]
         assert step.next is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.cluster.etcd_values import Unreadable
+from schedd.core.cluster.etcd_values import InvalidValue
 from schedd.core.cluster.shard_map import NO_MAP, ShardMap, decode, encode, newer
 from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
 
@@ -73,7 +73,7 @@ def test_a_field_of_a_later_release_is_left_alone() -> None:
     ],
 )
 def test_what_is_no_map_says_so(value: bytes) -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(InvalidValue):
         decode(value)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule
 from schedd.core.schedule.timetable import (
-    Entry,
+    TimetableEntry,
     collide,
     flatten,
     forecast,
@@ -23,11 +23,11 @@ WEEK = grid_over(START, timedelta(days=7))
 SERVER = Path(__file__).parent / "crontabs" / "server"
 
 
-def entry(name: str, *expressions: str) -> Entry:
-    return Entry(name, f"test:{name}", CronSchedule(expressions))
+def entry(name: str, *expressions: str) -> TimetableEntry:
+    return TimetableEntry(name, f"test:{name}", CronSchedule(expressions))
 
 
-def rows(*entries: Entry):
+def rows(*entries: TimetableEntry):
     found, wrong = rows_of(entries, WEEK)
     assert not wrong
     return found
@@ -74,7 +74,9 @@ def test_collisions_are_of_the_same_second():
 
 def test_the_herd_of_a_real_crontab_is_flattened():
     entries = [
-        Entry(line.name, str(line.number), CronSchedule((line.schedule,), line.zone or "UTC"))
+        TimetableEntry(
+            line.name, str(line.number), CronSchedule((line.schedule,), line.zone or "UTC")
+        )
         for line in read(SERVER.read_text()).lines
     ]
     found, wrong = rows_of(entries, WEEK)
@@ -92,7 +94,7 @@ def test_the_herd_of_a_real_crontab_is_flattened():
         changed = [
             entry(one.name, getattr(moved[one.name], written))
             if one.name in moved
-            else Entry(one.name, "", one.schedule)
+            else TimetableEntry(one.name, "", one.schedule)
             for one in (row.entry for row in found)
         ]
         assert forecast(rows(*changed), WEEK).peak == flat.peak_after
@@ -110,7 +112,7 @@ def test_what_is_spread_already_is_left_alone():
 
 
 def test_intervals_of_the_herd_are_given_a_phase():
-    herd = [Entry(f"e{n}", "", EverySchedule(timedelta(hours=1))) for n in range(20)]
+    herd = [TimetableEntry(f"e{n}", "", EverySchedule(timedelta(hours=1))) for n in range(20)]
     flat = flatten(rows(*herd), WEEK)
     assert flat.peak_before == 20
     assert flat.peak_after <= 4

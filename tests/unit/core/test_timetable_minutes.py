@@ -5,10 +5,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from schedd.core.schedule.compiled_schedule import Bounds, CronSchedule, EverySchedule, OnDemand
-from schedd.core.schedule.cron import EPOCH, Dst, Gap, Pass, parse
+from schedd.core.schedule.compiled_schedule import (
+    CronSchedule,
+    EverySchedule,
+    OnDemand,
+    ScheduleBounds,
+)
+from schedd.core.schedule.cron import EPOCH, Dst, DstGap, Pass, parse
 from schedd.core.schedule.scheduled_times import CronInstants, EveryInstants, OneInstant
-from schedd.core.schedule.timetable import Entry, differ, grid_over
+from schedd.core.schedule.timetable import TimetableEntry, differ, grid_over
 from schedd.core.schedule.timetable.entries import row_of
 from schedd.core.schedule.timetable.minutes import Grid, clipped, count, first_of, layers_of
 from schedd.core.schedule.timetable.tally import Tally
@@ -31,7 +36,7 @@ FIELDS = (
     ("*", "*", "*", "*/3", "oct,nov"),
     ("*", "*", "*", "mon-fri", "0", "5#2"),
 )
-POLICIES = tuple(Dst(gap, overlap) for gap in Gap for overlap in Pass)
+POLICIES = tuple(Dst(gap, overlap) for gap in DstGap for overlap in Pass)
 
 
 def expression(draw: random.Random) -> str:
@@ -85,8 +90,8 @@ def test_intervals_fall_into_the_second_of_their_instant(interval, phase):
 def test_bounds_cut_to_the_second():
     grid = grid_over(datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1))
     start = datetime(2026, 1, 1, 0, 10, 30, tzinfo=UTC)
-    bounds = Bounds(start, start + timedelta(seconds=75))
-    row = row_of(Entry("a", "", CronSchedule(("*/15 * * * * *",)), bounds=bounds), grid)
+    bounds = ScheduleBounds(start, start + timedelta(seconds=75))
+    row = row_of(TimetableEntry("a", "", CronSchedule(("*/15 * * * * *",)), bounds=bounds), grid)
     first = grid.start + 630
     assert seconds_of(row.layers, grid) == [first + 15 * step for step in range(6)]
 
@@ -106,7 +111,7 @@ def test_one_instant_and_none():
     inside = OneInstant(datetime(2026, 1, 1, 0, 59, 59, tzinfo=UTC))
     assert seconds_of(layers_of(inside, grid), grid) == [grid.stop - 1]
     assert layers_of(OneInstant(datetime(2026, 1, 1, 1, tzinfo=UTC)), grid) == ()
-    assert row_of(Entry("a", "", OnDemand()), grid).layers == ()
+    assert row_of(TimetableEntry("a", "", OnDemand()), grid).layers == ()
 
 
 def test_a_tally_counts_as_a_list_does():
@@ -130,8 +135,8 @@ def test_a_tally_counts_as_a_list_does():
 
 def test_a_difference_lists_what_only_one_of_them_has():
     start = datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
-    hourly = Entry("a", "", CronSchedule(("0 * * * *",)))
-    half = Entry("a", "", EverySchedule(timedelta(minutes=30)))
+    hourly = TimetableEntry("a", "", CronSchedule(("0 * * * *",)))
+    half = TimetableEntry("a", "", EverySchedule(timedelta(minutes=30)))
     found = differ(hourly, half, start, timedelta(hours=3), limit=2)
     assert (found.only_first, found.only_second, found.both) == (0, 3, 3)
     assert found.in_second == (
@@ -144,8 +149,8 @@ def test_a_difference_lists_what_only_one_of_them_has():
 
 def test_a_zone_without_summer_time_differs_only_while_there_is_one():
     start = datetime(2026, 1, 1, tzinfo=UTC)
-    riga = Entry("a", "", CronSchedule(("0 9 * * *",), "Europe/Riga"))
-    johannesburg = Entry("a", "", CronSchedule(("0 9 * * *",), "Africa/Johannesburg"))
+    riga = TimetableEntry("a", "", CronSchedule(("0 9 * * *",), "Europe/Riga"))
+    johannesburg = TimetableEntry("a", "", CronSchedule(("0 9 * * *",), "Africa/Johannesburg"))
     found = differ(riga, johannesburg, start, timedelta(days=365), limit=1)
     assert found.only_first == 210  # 29 March to 24 October
     assert found.in_first == (datetime(2026, 3, 29, 6, tzinfo=UTC),)

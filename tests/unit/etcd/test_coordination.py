@@ -6,8 +6,8 @@ import pytest
 
 from schedd.core.cluster.coordination import (
     Compare,
+    CoordinationEntry,
     DeletePrefix,
-    Entry,
     Field,
     LeaseId,
     Listing,
@@ -15,7 +15,7 @@ from schedd.core.cluster.coordination import (
     Revision,
 )
 
-ENTRY = Entry("k", b"v", Revision(3), Revision(5), 2, LeaseId(9))
+ENTRY = CoordinationEntry("k", b"v", Revision(3), Revision(5), 2, LeaseId(9))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_deleting_everything_by_mistake_is_a_bug():
 
 def test_a_listing_finds_its_entries():
     entries = tuple(
-        Entry(key, b"", Revision(1), Revision(1)) for key in ("a/1", "a/2", "a0", "b/1")
+        CoordinationEntry(key, b"", Revision(1), Revision(1)) for key in ("a/1", "a/2", "a0", "b/1")
     )
     listing = Listing(Revision(9), 1, entries)
     assert listing.get("a0") is entries[2]

@@ -10,13 +10,13 @@ from schedd.etcd.codec import Codec, end_of
 from schedd.etcd.endpoint_rotation import Ring
 from schedd.etcd.errors import (
     AccessDenied,
-    CallFailed,
+    EtcdCallFailed,
+    EtcdRefused,
+    EtcdRemedy,
     LeaseGone,
     LoginBackoff,
     NoSpace,
     OutcomeUnknown,
-    Refused,
-    Remedy,
     RevisionGone,
     RightsOff,
     judge,
@@ -38,7 +38,7 @@ AWAY = [
 def test_a_write_without_an_answer_is_unknown_and_not_tried_elsewhere(code, details):
     failure = judge(code, details, writes=True)
     assert isinstance(failure.error, OutcomeUnknown)
-    assert failure.remedy is Remedy.NONE
+    assert failure.remedy is EtcdRemedy.NONE
     assert failure.distrust
 
 
@@ -47,7 +47,7 @@ def test_a_read_without_an_answer_is_no_more_than_unavailable(code, details):
     failure = judge(code, details, writes=False)
     assert type(failure.error) is Unavailable
     spent = code is StatusCode.DEADLINE_EXCEEDED
-    assert failure.remedy is (Remedy.NONE if spent else Remedy.ELSEWHERE)
+    assert failure.remedy is (EtcdRemedy.NONE if spent else EtcdRemedy.ELSEWHERE)
     assert failure.distrust
 
 
@@ -62,7 +62,7 @@ def test_a_read_without_an_answer_is_no_more_than_unavailable(code, details):
 def test_what_etcd_turned_away_at_the_door_may_go_elsewhere(code, details, writes):
     failure = judge(code, details, writes=writes)
     assert type(failure.error) is Unavailable
-    assert failure.remedy is Remedy.ELSEWHERE
+    assert failure.remedy is EtcdRemedy.ELSEWHERE
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_etcd_turned_away_at_the_door_may_go_elsewhere(code, details, write
 )
 def test_a_stale_token_asks_for_a_new_one(code, details):
     failure = judge(code, details, writes=True)
-    assert failure.remedy is Remedy.TOKEN
+    assert failure.remedy is EtcdRemedy.TOKEN
     assert isinstance(failure.error, AccessDenied)
     assert not failure.distrust
 
@@ -97,7 +97,11 @@ def test_a_stale_token_asks_for_a_new_one(code, details):
             "etcdserver: mvcc: required revision has been compacted",
             RevisionGone,
         ),
-        (StatusCode.INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request", Refused),
+        (
+            StatusCode.INVALID_ARGUMENT,
+            "etcdserver: duplicate key given in txn request",
+            EtcdRefused,
+        ),
         (StatusCode.UNIMPLEMENTED, "unknown service", Unavailable),
         (StatusCode.INVALID_ARGUMENT, "etcdserver: request is too large", Unavailable),
     ],
@@ -105,7 +109,7 @@ def test_a_stale_token_asks_for_a_new_one(code, details):
 def test_an_answer_is_told_as_what_it_is(code, details, kind):
     failure = judge(code, details, writes=True)
     assert type(failure.error) is kind
-    assert failure.remedy is Remedy.NONE
+    assert failure.remedy is EtcdRemedy.NONE
     assert not failure.distrust
 
 
@@ -143,13 +147,13 @@ def test_a_rejected_login_isnt_sent_again_at_once():
     backoff, login = LoginBackoff(lambda: now[0]), Login("schedd", "old")
     backoff.check(login)
     words = "etcdserver: authentication failed, invalid user ID or password"
-    backoff.failed(CallFailed(judge(StatusCode.INVALID_ARGUMENT, words, writes=False)), login)
-    with pytest.raises(CallFailed, match="rejects the login"):
+    backoff.failed(EtcdCallFailed(judge(StatusCode.INVALID_ARGUMENT, words, writes=False)), login)
+    with pytest.raises(EtcdCallFailed, match="rejects the login"):
         backoff.check(login)
     backoff.check(Login("schedd", "new"))
     now[0] += LoginBackoff.WAIT
     backoff.check(login)
-    backoff.failed(CallFailed(judge(StatusCode.UNAVAILABLE, "", writes=False)), login)
+    backoff.failed(EtcdCallFailed(judge(StatusCode.UNAVAILABLE, "", writes=False)), login)
     backoff.check(login)
 
 

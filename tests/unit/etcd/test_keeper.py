@@ -7,8 +7,8 @@ from typing import cast
 
 from schedd.core.cluster.coordination import Lease, LeaseId
 from schedd.etcd.keepalive_connection import Lifeline
-from schedd.etcd.lease_keeper import LeaseKeeper
-from schedd.etcd.lease_trust import Trust
+from schedd.etcd.lease_keeper import EtcdLeaseKeeper
+from schedd.etcd.lease_trust import LeaseTrust
 from schedkit.clock import boottime
 from schedkit.lease_margin import Slack
 
@@ -29,8 +29,8 @@ class Slow:
 async def test_trust_runs_from_the_sending_of_a_keepalive_not_from_its_answer() -> None:
     """M6: etcd may count from any moment after the sending."""
     began, slow = boottime(), Slow()
-    trust = Trust(TTL, deadline=0.5, sent=began - 3)
-    keeper = LeaseKeeper(Lease(LeaseId(1), TTL), trust, cast("Lifeline", slow), Slack())
+    trust = LeaseTrust(TTL, deadline=0.5, sent=began - 3)
+    keeper = EtcdLeaseKeeper(Lease(LeaseId(1), TTL), trust, cast("Lifeline", slow), Slack())
     keeper._send()
     margin = 1.0
     assert began <= keeper.trusted_until - (TTL - margin) <= slow.asked_at

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.core.cluster.coordination import Entry, Listing, Revision
+from schedd.core.cluster.coordination import CoordinationEntry, Listing, Revision
 from schedd.etcd.mirror import Changed, Doubt, Mirror, Removed
 
 CLUSTER = 7
 
 
-def entry(key: str, revision: int, value: bytes = b"") -> Entry:
-    return Entry(key, value, Revision(revision), Revision(revision))
+def entry(key: str, revision: int, value: bytes = b"") -> CoordinationEntry:
+    return CoordinationEntry(key, value, Revision(revision), Revision(revision))
 
 
-def mirror(*entries: Entry, revision: int = 10) -> Mirror:
+def mirror(*entries: CoordinationEntry, revision: int = 10) -> Mirror:
     return Mirror(Listing(Revision(revision), CLUSTER, entries))
 
 
@@ -105,7 +105,7 @@ def test_who_is_back_in_a_fresh_listing_was_not_deleted():
     listed_at=st.integers(0, 40),
 )
 def test_a_listing_and_the_changes_after_it_equal_a_later_listing(writes, listed_at):
-    world: dict[str, Entry] = {}
+    world: dict[str, CoordinationEntry] = {}
     changes = []
     listing = Listing(Revision(1), CLUSTER, ())
     for revision, (key, value) in enumerate(writes, start=2):
@@ -124,5 +124,5 @@ def test_a_listing_and_the_changes_after_it_equal_a_later_listing(writes, listed
     assert state.listing().entries == _sorted(world)
 
 
-def _sorted(world: dict[str, Entry]) -> tuple[Entry, ...]:
+def _sorted(world: dict[str, CoordinationEntry]) -> tuple[CoordinationEntry, ...]:
     return tuple(world[key] for key in sorted(world))

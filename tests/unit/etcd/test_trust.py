@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedd.etcd.lease_trust import Loss, Send, Timings, Trust, Wait
+from schedd.etcd.lease_trust import LeaseLoss, LeaseTrust, LeaseWait, Send, Timings
 from schedkit.errors import Misconfigured
 
 
-def trust(ttl: float = 6, deadline: float = 1) -> Trust:
+def trust(ttl: float = 6, deadline: float = 1) -> LeaseTrust:
     """Of a lease granted at 0: keepalives each 2 s, trusted for 4.8 s."""
-    return Trust(ttl, deadline=deadline, sent=0)
+    return LeaseTrust(ttl, deadline=deadline, sent=0)
 
 
 @pytest.mark.parametrize(
@@ -35,16 +35,16 @@ def test_a_deadline_without_room_for_a_second_try_is_refused(ttl, deadline):
 
 
 def test_trust_runs_from_the_sending_and_ends_a_margin_before_the_lease():
-    lease = Trust(5, deadline=5 / 6, sent=100)
+    lease = LeaseTrust(5, deadline=5 / 6, sent=100)
     assert lease.until == 104
     assert lease.holds(103.9)
     assert not lease.holds(104)
-    assert lease.loss is Loss.UNANSWERED or lease.loss is Loss.HUNG
+    assert lease.loss is LeaseLoss.UNANSWERED or lease.loss is LeaseLoss.HUNG
 
 
 def test_the_first_keepalive_is_due_after_a_third_of_the_ttl():
     lease = trust()
-    assert lease.step(0) == Wait(2)
+    assert lease.step(0) == LeaseWait(2)
     lease.beat(1.9)
     assert lease.step(2) == Send()
 
@@ -55,35 +55,35 @@ def test_an_answer_moves_trust_by_the_time_of_its_sending():
     lease.beat(2)
     lease.renewed(sent=2, ttl=6, now=2.9)
     assert lease.until == pytest.approx(6.8)
-    assert lease.step(3) == Wait(1)
+    assert lease.step(3) == LeaseWait(1)
 
 
 def test_a_failed_keepalive_is_tried_again_soon():
     lease = trust()
     lease.beat(2.5)
     lease.failed(3)
-    assert lease.step(3) == Wait(0.5)
+    assert lease.step(3) == LeaseWait(0.5)
     assert lease.step(3.5) == Send()
 
 
 def test_no_keepalive_is_sent_while_the_last_beat_is_too_old():
     """M7: one that is due waits for the main loop's next sign of life."""
     lease = trust()
-    assert lease.step(2.1) == Wait(pytest.approx(2.7))
+    assert lease.step(2.1) == LeaseWait(pytest.approx(2.7))
     assert lease.beat(2.2), "the keepalive waited for this beat"
     assert lease.step(2.2) == Send()
     assert not lease.beat(2.3)
 
 
 def test_a_hung_process_loses_its_trust_and_that_is_the_reason():
-    assert trust().step(4.8) is Loss.HUNG
+    assert trust().step(4.8) is LeaseLoss.HUNG
 
 
 def test_without_an_answer_trust_ends_though_the_process_lives():
     lease = trust()
     lease.beat(4.7)
     lease.failed(4.7)
-    assert lease.step(4.8) is Loss.UNANSWERED
+    assert lease.step(4.8) is LeaseLoss.UNANSWERED
 
 
 def test_a_ttl_of_zero_ends_trust_at_once():
@@ -91,7 +91,7 @@ def test_a_ttl_of_zero_ends_trust_at_once():
     lease = trust()
     lease.renewed(sent=2, ttl=0, now=2.1)
     assert not lease.holds(2.1)
-    assert lease.loss is Loss.EXPIRED
+    assert lease.loss is LeaseLoss.EXPIRED
 
 
 def test_trust_that_has_ended_never_comes_back():
@@ -107,7 +107,7 @@ def test_a_lease_that_nobody_refreshes_any_more_is_not_trusted():
     lease = trust()
     lease.give_up()
     assert not lease.holds(0)
-    assert lease.loss is Loss.UNANSWERED
+    assert lease.loss is LeaseLoss.UNANSWERED
 
 
 def test_an_answer_with_a_greater_ttl_counts():
@@ -128,7 +128,7 @@ def test_a_trusted_lease_is_never_one_that_etcd_may_have_ended(ttl, script):
     that is due is lost on the way, applied without an answer, or answered after half the deadline.
     """
     deadline = ttl / 6
-    lease = Trust(ttl, deadline=deadline, sent=0)
+    lease = LeaseTrust(ttl, deadline=deadline, sent=0)
     now, expires, ended = 0.0, float(ttl), False
     for pause, beats, fate in script:
         now += pause * ttl / 3

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from schedd.core.cluster.coordination import NO_LEASE, Entry, Put
+from schedd.core.cluster.coordination import NO_LEASE, CoordinationEntry, Put
 from schedd.core.cluster.membership import HEIR, LEADER, MAP, encode_leader, member_key
 from schedd.core.cluster.shard_map import ShardMap, decode, encode
 from schedd.core.ids import SHARDS, ShardId, TenureId, Term, Timeline
@@ -25,7 +25,7 @@ async def led(cluster: TwinCluster) -> None:
     await wait_until_async(holds, wait.PATIENCE, "a member to lead")
 
 
-def stands(cluster: TwinCluster, key: str) -> Entry | None:
+def stands(cluster: TwinCluster, key: str) -> CoordinationEntry | None:
     return cluster.etcd.entries.get(key)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from uuid import UUID, uuid4
 
-from schedd.cluster.leader.transfer import PATIENCE, Succession
+from schedd.cluster.leader.transfer import PATIENCE, LeadershipTransfers
 from schedd.core.cluster.coordination import Get, Put
 from schedd.core.cluster.membership import HEIR, ClusterView, Heir, encode_heir
 from schedd.core.ids import TenureId, Term
@@ -15,9 +15,9 @@ from support.members import Daemon, TwinCluster
 from support.wait import wait_until_async
 
 
-def succession(daemon: Daemon) -> Succession:
+def succession(daemon: Daemon) -> LeadershipTransfers:
     cluster = daemon.member.cluster
-    return Succession(daemon.client, cluster.until, lambda: cluster.lease)
+    return LeadershipTransfers(daemon.client, cluster.until, lambda: cluster.lease)
 
 
 def view(daemon: Daemon) -> ClusterView:

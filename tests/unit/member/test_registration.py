@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from schedd.cluster.member import Identity
+from schedd.cluster.member import MemberIdentity
 from schedd.cluster.observer import Observer
 from schedd.cluster.registration import SPARE, TELL_EVERY, Name, Registration
 from schedd.cluster.tenure import TenureOver
@@ -16,7 +16,7 @@ from schedd.core.cluster.membership import decode_member, encode_member, member_
 from schedd.core.ids import TenureId
 from support.twins import TwinCoordination, TwinEtcd
 
-ME = Identity("a", "a:7420", "a:7421").view(TenureId(UUID(int=1)))
+ME = MemberIdentity("a", "a:7420", "a:7421").view(TenureId(UUID(int=1)))
 TWIN = replace(ME, tenure=TenureId(uuid4()), grpc="elsewhere:7420")
 KEY = member_key("a")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from schedd.app.checkup_facts import Checkup
-from schedd.cluster.member import Identity
+from schedd.app.checkup_facts import CheckupCollector
+from schedd.cluster.member import MemberIdentity
 from schedd.cluster.observer import Observer
 from schedd.core.cluster.coordination import Put, Revision
 from schedd.runtime.dependency_health import DependencyHealth
@@ -36,12 +36,12 @@ class Clock:
         return 0.5
 
 
-def checkup(tls: TLS | None) -> Checkup:
-    identity = Identity("m1", "m1:7420", "m1:7421", version="1.0", tzdata="2026a")
+def checkup(tls: TLS | None) -> CheckupCollector:
+    identity = MemberIdentity("m1", "m1:7420", "m1:7421", version="1.0", tzdata="2026a")
     member = SimpleNamespace(identity=identity, cluster=SimpleNamespace(trusted=lambda: True))
     unused = cast("Any", None)
     clock, health = cast("Any", Clock()), DependencyHealth()
-    return Checkup(
+    return CheckupCollector(
         unused,
         unused,
         clock,

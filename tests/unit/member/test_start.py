@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from schedd.app.lifecycle import LOOK_EVERY, Standing, once_available
+from schedd.app.lifecycle import LOOK_EVERY, ServingStatus, once_available
 from schedkit.daemon.service import Daemon, answer_reloads
 from schedkit.daemon.systemd_notify import Notifier
 from schedkit.errors import Fault, Unavailable
@@ -63,7 +63,7 @@ async def test_it_is_started_once_etcd_has_answered_and_says_what_keeps_it_from_
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as manager:
         manager.bind(address := str(tmp_path / "notify"))
         daemon = Daemon(Notifier.take({"NOTIFY_SOCKET": address}))
-        standing = Standing(daemon, "m1: up", lambda: answered[0], lambda: reasons)
+        standing = ServingStatus(daemon, "m1: up", lambda: answered[0], lambda: reasons)
         tasks = [asyncio.create_task(run()) for run in (standing.start, standing.tell)]
 
         async def told(wanted: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.ids import IncarnationId, Token
 from schedd.core.runs.lifecycle import State
-from schedd.results.progress import MOST_BEFORE, Advances
+from schedd.results.progress import MOST_BEFORE, MemberProgress
 from schedd.rpc.workers import frames
 from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as wire
@@ -26,28 +26,28 @@ def run():
 
 
 def test_what_a_runs_own_worker_says_of_its_present_token_is_shown(run):
-    advances = Advances()
+    advances = MemberProgress()
     assert advances.of(run) is None
     advances.came(run.incarnation, run.key.run_id, run.token, QUARTER)
     assert advances.of(run) == QUARTER
 
 
 def test_what_anybody_else_says_or_of_another_token_isnt(run):
-    advances = Advances()
+    advances = MemberProgress()
     advances.came(IncarnationId(uuid4()), run.key.run_id, run.token, QUARTER)
     advances.came(run.incarnation, run.key.run_id, Token(6), QUARTER)
     assert advances.of(run) is None
 
 
 def test_nothing_is_shown_of_a_run_that_doesnt_run(run):
-    advances = Advances()
+    advances = MemberProgress()
     advances.came(run.incarnation, run.key.run_id, run.token, QUARTER)
     assert advances.of(replace(run, state=State.SUCCEEDED)) is None
     assert advances.of(replace(run, incarnation=None)) is None
 
 
 def test_what_a_worker_doesnt_hold_any_more_is_forgotten(run):
-    advances, at = Advances(), (run.key.run_id, run.token)
+    advances, at = MemberProgress(), (run.key.run_id, run.token)
     advances.came(run.incarnation, *at, QUARTER)
     advances.held(run.incarnation, Holdings.of([at]))
     assert advances.of(run) == QUARTER
@@ -59,7 +59,7 @@ def test_what_a_worker_doesnt_hold_any_more_is_forgotten(run):
 
 
 def test_of_runs_that_a_worker_doesnt_run_only_a_few_entries_are_kept(run):
-    advances = Advances()
+    advances = MemberProgress()
     for token in range(10_000):
         advances.came(run.incarnation, run.key.run_id, Token(token), QUARTER)
     assert len(advances._told[run.incarnation]) == MOST_BEFORE

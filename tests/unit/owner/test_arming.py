@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 
 from schedd.core.dispatch.batch_size import LEAST
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import Epoch, JobId, ShardId, Token, scheduled_run_id
 from schedd.core.jobs.definition import Overlap, Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import LiveRun, RunKey
 from schedd.core.schedule.compiled_schedule import EverySchedule
-from schedd.core.timers.pre_dispatch import Ahead
+from schedd.core.timers.pre_dispatch import Lookahead
 from schedd.dispatch import dispatch
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, run, running, worker
 
-AHEAD = Ahead(timedelta(seconds=3), timedelta(seconds=2))
+AHEAD = Lookahead(timedelta(seconds=3), timedelta(seconds=2))
 JOB = JobId(run(1).job_id)
 
 
@@ -78,9 +78,9 @@ async def test_what_found_no_slot_before_is_handed_out_when_it_is_due_in_its_cla
     line = world.lines["w1"]
     world.board.put_runs([due(1, 1, priority=Priority.HIGH)], NOW)
     assert await at(world, 0) == set()
-    assert line.demanded[-1] == [Head(Priority.LOW, NOW + second(1), 1)]
+    assert line.demanded[-1] == [QueueHead(Priority.LOW, NOW + second(1), 1)]
     await at(world, 1)
-    assert line.demanded[-1] == [Head(Priority.HIGH, NOW + second(1), 1)]
+    assert line.demanded[-1] == [QueueHead(Priority.HIGH, NOW + second(1), 1)]
     world.grant(worker(slots=8), 1)
     assert await at(world, 1.1) == {1}
 
@@ -209,7 +209,7 @@ async def test_what_was_about_to_be_armed_when_the_database_went_away_is_armed_l
 ):
     world = world_with()
 
-    async def away(jobs: object) -> dict[JobId, Known]:
+    async def away(jobs: object) -> dict[JobId, CachedDefinition]:
         raise Unavailable("no database")
 
     world.board.put_runs([due(1, 1)], NOW)

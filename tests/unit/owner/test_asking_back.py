@@ -14,7 +14,7 @@ from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.ids import Epoch, ShardId, Token, token_of
 from schedd.core.runs.model import LiveRun
 from schedd.dispatch.workers.attached_worker import Attached
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.reconcile.unconfirmed import ANSWER_WITHIN, GRACE, IDLE, AskingBack
 from support.runs import NOW, RecordingLine, SetClock, owning, running, worker
 from support.wait import PATIENCE
@@ -30,7 +30,7 @@ class Member:
 
     def __init__(self) -> None:
         self.clock = SetClock(NOW + GRACE)
-        self.workers = Workers(self.clock, lambda _event: None)
+        self.workers = WorkerRegistry(self.clock, lambda _event: None)
         self.line = RecordingLine()
         self.stream: Attached = self.workers.attach(W1, self.line)
         self.ownership: Ownership = owning(0, epoch=EPOCH)

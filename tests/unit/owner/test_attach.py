@@ -14,16 +14,16 @@ import pytest
 
 from schedd.core.cluster.membership import EMPTY_VIEW
 from schedd.core.ids import IncarnationId, RunId, Token
-from schedd.core.jobs.rights import Identity, Kind
+from schedd.core.jobs.rights import Identity, IdentityKind
 from schedd.core.runs.model import RunKey
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_audit import WorkerAudit
-from schedd.results.log_followers import Tails
-from schedd.results.progress import Advances
+from schedd.results.log_followers import MemberLogTails
+from schedd.results.progress import MemberProgress
 from schedd.results.reports import Reported
 from schedd.rpc import auth_interceptor
 from schedd.rpc.workers import frames
-from schedd.rpc.workers.attach import Terms, WorkerService
+from schedd.rpc.workers.attach import ClusterTerms, WorkerService
 from schedproto.v1 import worker_service_pb2 as wire
 from support.runs import NOW, SetClock
 from support.wait import wait_until_async
@@ -92,21 +92,21 @@ class Member:
     def __init__(self) -> None:
         clock = SetClock()
         self.greeting = Greeting()
-        self.workers = Workers(clock, lambda _event: None)
+        self.workers = WorkerRegistry(clock, lambda _event: None)
         self.results: list[Reported] = []
         collect = SimpleNamespace(
             reported=lambda one, _outbox: self.results.append(one),
             is_anothers=lambda *_: False,
         )
         self.service = WorkerService(
-            Terms("m1", "c", "1", timedelta(seconds=3)),
+            ClusterTerms("m1", "c", "1", timedelta(seconds=3)),
             cast("Any", self.greeting),
             self.workers,
             cast("Any", collect),
             cast("Any", SimpleNamespace(tenure=None, view=lambda: EMPTY_VIEW)),
             clock,
-            Tails(self.workers),
-            Advances(),
+            MemberLogTails(self.workers),
+            MemberProgress(),
             WorkerAudit(cast("Any", None)),
         )
 
@@ -156,7 +156,7 @@ async def test_the_end_of_an_old_stream_leaves_the_new_one_alone() -> None:
 
 async def test_a_worker_comes_by_its_own_name_alone() -> None:
     member, context = Member(), Context(hello())
-    auth_interceptor._CALLER.set(Identity(Kind.WORKER, "another"))
+    auth_interceptor._CALLER.set(Identity(IdentityKind.WORKER, "another"))
     with pytest.raises(Refused) as refused:
         await member.attach(context)
     assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
@@ -178,7 +178,7 @@ async def test_a_result_counts_as_that_of_the_worker_whose_stream_it_is() -> Non
     earlier, others = IncarnationId(uuid4()), IncarnationId(uuid4())
     member.greeting.workers = {earlier: "w", others: "w1"}
     context = Context(mine)
-    auth_interceptor._CALLER.set(Identity(Kind.WORKER, "w"))
+    auth_interceptor._CALLER.set(Identity(IdentityKind.WORKER, "w"))
     own = [IncarnationId(UUID(mine.incarnation)), earlier]
     context.frames[:0] = [result_of(others), *map(result_of, reversed(own))]
     with pytest.raises(Refused) as refused:
@@ -218,7 +218,9 @@ async def test_what_has_ended_and_isnt_stored_is_counted_apart_from_what_runs(to
 async def test_a_stream_ends_with_the_certificate_that_it_was_opened_by() -> None:
     """The worker comes again, by its next one, and says what it has in hand."""
     member, context = Member(), Context(hello())
-    auth_interceptor._CALLER.set(Identity(Kind.WORKER, "w", until=NOW + timedelta(seconds=0.2)))
+    auth_interceptor._CALLER.set(
+        Identity(IdentityKind.WORKER, "w", until=NOW + timedelta(seconds=0.2))
+    )
     stream = member.attach(context)
     await wait_until_async(lambda: context.written, 5, "the welcome")
     await asyncio.wait_for(stream, 5)
@@ -243,5 +245,5 @@ async def test_a_grant_of_less_is_answered_though_nothing_else_goes_down() -> No
 )
 def test_whoever_comes_to_very_many_beats_seldomer(attached: int, seconds: float) -> None:
     """Three times a TTL at least: each beat is a refresh then, and one may be lost."""
-    terms = Terms("m1", "c", "1", timedelta(seconds=15))
+    terms = ClusterTerms("m1", "c", "1", timedelta(seconds=15))
     assert terms.heartbeat_interval(attached) == timedelta(seconds=seconds)

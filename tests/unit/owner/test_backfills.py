@@ -13,7 +13,7 @@ from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import BackfillId, ShardId
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.timers.backfill_records import OpenBackfill
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import OwnerStore
 from schedd.sources import backfills
 from schedd.sources.backfills import LINGERS, LOOK_EVERY, WHILE_FED, Backfills
@@ -48,7 +48,7 @@ class Rows:
 class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rows = Rows()
-        self.board = Board(owning(0))
+        self.board = RunIndex(owning(0))
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
         store = cast("OwnerStore", self.rows)
         self.loop = Backfills(self.board, store, transactor, SetClock())

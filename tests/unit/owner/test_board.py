@@ -9,7 +9,7 @@ from schedd.core.ids import Epoch, JobId, ShardId, Token
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Timer
-from schedd.dispatch.run_index import HERD, Board
+from schedd.dispatch.run_index import HERD, RunIndex
 from support.runs import NOW, owning, run, running, worker
 
 MINUTE = timedelta(minutes=1)
@@ -26,7 +26,7 @@ def timer(number: int, shard: int = 0, seconds: float = 0) -> Timer:
 
 
 def test_a_run_stands_in_one_place_alone():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     one = run(1)
     board.put_runs([one], NOW)
     assert len(board.ready) == 1
@@ -37,7 +37,7 @@ def test_a_run_stands_in_one_place_alone():
 
 
 def test_a_row_read_before_its_run_was_handed_out_brings_nothing_back():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.put_runs([running(1, worker(), token=9)], NOW)
     assert board.put_runs([run(1)], NOW) == 0
     assert len(board.ready) == 0
@@ -45,14 +45,14 @@ def test_a_row_read_before_its_run_was_handed_out_brings_nothing_back():
 
 
 def test_a_run_given_back_under_its_token_is_ready_again():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.put_runs([running(1, worker(), token=9)], NOW)
     assert board.put_runs([run(1, token=Token(9))], NOW) == 1
     assert board.running == {}
 
 
 def test_a_back_off_ends_on_the_board():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.put_runs([run(1, state=State.RETRYING, ready_at=NOW + timedelta(seconds=3))], NOW)
     assert board.ripen(NOW + timedelta(seconds=2.9)) == 0
     assert board.next_ripe() == NOW + timedelta(seconds=3)
@@ -61,7 +61,7 @@ def test_a_back_off_ends_on_the_board():
 
 
 def test_beside_many_that_wait_a_long_back_off_is_waited_for_in_its_row():
-    board, calm, hurried = Board(owning(0)), LineId(0), LineId(HURRIED)
+    board, calm, hurried = RunIndex(owning(0)), LineId(0), LineId(HURRIED)
     later = [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=calm) for n in range(HERD + 1)]
     board.put_runs(later, NOW)
     assert len(board.waiting) == HERD
@@ -78,7 +78,7 @@ def test_beside_many_that_wait_a_long_back_off_is_waited_for_in_its_row():
 
 
 def test_a_back_off_that_has_grown_long_leaves_its_place():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.put_runs(
         [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0)) for n in range(HERD)],
         NOW,
@@ -91,7 +91,7 @@ def test_a_back_off_that_has_grown_long_leaves_its_place():
 
 
 def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.put_runs(
         [run(n, state=State.RETRYING, ready_at=NOW + LONG, line=LineId(0)) for n in range(HERD)],
         NOW,
@@ -104,7 +104,7 @@ def test_a_long_back_off_stays_while_a_run_of_its_job_is_held():
 
 def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_anew():
     ownership = owning(0, 1)
-    board = Board(ownership)
+    board = RunIndex(ownership)
     board.timers.come_up([timer(1, 0), timer(2, 1)])
     board.put_runs([run(3, shard=0), run(4, shard=1), running(5, worker(), shard=1)], NOW)
     ownership.drop([ShardId(1)])
@@ -114,7 +114,7 @@ def test_nothing_of_a_shard_stays_when_it_is_lost_or_taken_anew():
 
 
 def test_a_board_whose_tenure_is_over_holds_nothing():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.timers.come_up([timer(1)])
     board.put_runs([run(2), run(3), running(4, worker())], NOW)
     board.put_runs([run(5, ready_at=NOW + timedelta(minutes=1))], NOW)
@@ -125,14 +125,14 @@ def test_a_board_whose_tenure_is_over_holds_nothing():
 
 
 def test_what_belongs_to_others_is_not_taken_in():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.timers.come_up([timer(1, shard=7)])
     board.put_runs([run(2, shard=7)], NOW)
     assert (len(board.timers), len(board.ready)) == (0, 0)
 
 
 def test_a_paused_or_ended_timer_goes():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.timers.come_up([timer(1), timer(2)])
     board.timers.come_up([replace(timer(1), paused=True), replace(timer(2), due_at=None)])
     assert len(board.timers) == 0
@@ -140,7 +140,7 @@ def test_a_paused_or_ended_timer_goes():
 
 def test_a_timer_that_is_late_comes_up_behind_what_is_due_now():
     """After an outage all that is overdue is older than what falls due meanwhile."""
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-1), timer(3)], now=NOW)
     later = NOW + timedelta(seconds=40)
     board.timers.come_up([timer(4, seconds=40)], now=later)
@@ -150,7 +150,7 @@ def test_a_timer_that_is_late_comes_up_behind_what_is_due_now():
 
 
 def test_a_late_timer_keeps_its_place_however_often_it_is_loaded_and_waits_a_bounded_time():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     for second in range(90):
         board.timers.come_up([timer(1, seconds=-600)], now=NOW + timedelta(seconds=second))
     board.timers.come_up([timer(2, seconds=91)])
@@ -160,7 +160,7 @@ def test_a_late_timer_keeps_its_place_however_often_it_is_loaded_and_waits_a_bou
 
 def test_a_late_timer_whose_priority_is_learned_stays_behind():
     priorities = {run(1).job_id: Priority.MEDIUM}
-    board = Board(owning(0), lambda job: priorities.get(job, Priority.LOW))
+    board = RunIndex(owning(0), lambda job: priorities.get(job, Priority.LOW))
     board.timers.come_up([timer(1, seconds=-600), timer(2)], now=NOW)
     priorities[run(2).job_id] = Priority.MEDIUM
     for number in (1, 2):
@@ -171,7 +171,7 @@ def test_a_late_timer_whose_priority_is_learned_stays_behind():
 
 def test_a_late_timer_that_has_begun_to_catch_up_goes_on_before_those_that_havent():
     """But not before what is due now, nor for ever."""
-    board, now = Board(owning(0)), NOW
+    board, now = RunIndex(owning(0)), NOW
     board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=now)
     [mine] = board.timers.pop_due(now, 1)
     board.timers.has_begun = {mine.job_id}.__contains__
@@ -189,7 +189,7 @@ def test_a_late_timer_that_has_begun_to_catch_up_goes_on_before_those_that_haven
 
 
 def test_a_late_timer_that_has_begun_to_catch_up_goes_on_first_when_its_priority_is_learned():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     board.timers.come_up([timer(1, seconds=-600), timer(2, seconds=-600)], now=NOW)
     board.timers.has_begun = {*jobs(2)}.__contains__
     board.timers.sort(run(2).job_id)
@@ -199,7 +199,9 @@ def test_a_late_timer_that_has_begun_to_catch_up_goes_on_first_when_its_priority
 
 def test_what_is_due_now_goes_before_what_is_urgent_and_has_begun_to_catch_up():
     """Of the class below it, for that is how what is late counts."""
-    board = Board(owning(0), lambda job: Priority.HIGH if job == run(1).job_id else Priority.MEDIUM)
+    board = RunIndex(
+        owning(0), lambda job: Priority.HIGH if job == run(1).job_id else Priority.MEDIUM
+    )
     later = NOW + timedelta(seconds=5)
     board.timers.come_up([timer(2, seconds=4)], now=later)
     board.timers.has_begun = {*jobs(1)}.__contains__
@@ -209,7 +211,7 @@ def test_what_is_due_now_goes_before_what_is_urgent_and_has_begun_to_catch_up():
 
 
 def test_what_runs_isnt_over_for_being_read_again():
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     told: list[int] = []
     board.on_room = lambda: told.append(board.ended)
     for _ in range(3):
@@ -222,7 +224,7 @@ def test_what_runs_isnt_over_for_being_read_again():
 
 def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
     """Their share of the slots is full, and no grant tells that it isn't any more."""
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     before = NOW - timedelta(minutes=10)
     board.put_runs([replace(running(1, worker()), due_at=before), running(2, worker())], NOW)
     assert not board.report(run(1).key.run_id, Token(7)), "nobody waits"
@@ -233,7 +235,7 @@ def test_the_report_of_a_late_run_is_news_to_late_ones_that_wait():
 
 def test_what_ends_while_rows_are_read_stays_away_though_it_is_among_them() -> None:
     """Else it took a late run's slot until the next scan, which may be ten seconds."""
-    board = Board(owning(0))
+    board = RunIndex(owning(0))
     ended = running(1, worker(), token=9)
     board.put_runs([ended], NOW)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.core.events import Braked, Event
 from schedd.core.runs.model import AuditEntry
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
@@ -36,7 +36,7 @@ class Rows:
 
 async def test_it_tells_once_when_the_cluster_is_paused_and_when_it_goes_on() -> None:
     rows, events, told = Rows(), list[Event](), list[bool]()
-    brake = Brake(rows, events.append)
+    brake = ClusterPause(rows, events.append)
     brake.on_change(lambda: told.append(brake.on))
 
     for now in (NO_PAUSES, PAUSED, PAUSED, RESUMED, RESUMED):
@@ -50,7 +50,7 @@ async def test_it_tells_once_when_the_cluster_is_paused_and_when_it_goes_on() ->
 async def test_a_pause_and_a_resume_between_two_looks_are_news() -> None:
     """What is on the board was reckoned without them."""
     rows, events, told = Rows(), list[Event](), list[bool]()
-    brake = Brake(rows, events.append)
+    brake = ClusterPause(rows, events.append)
     brake.on_change(lambda: told.append(brake.on))
     rows.now = RESUMED
     await brake.step()

@@ -10,11 +10,11 @@ from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.worker_leases import WorkerLeases
 from schedd.core.events import DeadLettered, EndedUnreported, dead_run
 from schedd.core.ids import JobId, Token
-from schedd.core.runs.broadcast import Closed, Closing
+from schedd.core.runs.broadcast import ClosedBroadcasts, Closing
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, LiveRun, RunKey
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import OwnerStore
 from schedd.sources.broadcasts import Broadcasts
 from support.dispatching import SHELL, Definitions, Nudges
@@ -31,9 +31,9 @@ class Rows:
     async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
         return list(keys)
 
-    async def close(self, _claim: Claim, closings: Sequence[Closing]) -> Closed:
+    async def close(self, _claim: Claim, closings: Sequence[Closing]) -> ClosedBroadcasts:
         mine = {one.key for one in closings}
-        return Closed([end for end in self.ends if end.key in mine], self.waited, [])
+        return ClosedBroadcasts([end for end in self.ends if end.key in mine], self.waited, [])
 
 
 async def test_broadcasts_and_what_waited_of_one_are_counted_by_state_and_as_dead_letters() -> None:
@@ -55,12 +55,12 @@ async def test_broadcasts_and_what_waited_of_one_are_counted_by_state_and_as_dea
         ],
     )
     ownership = owning(0)
-    board = Board(ownership)
+    board = RunIndex(ownership)
     board.put_runs(begun, NOW)
     broadcasts = Broadcasts(
         board,
         Definitions(SHELL),
-        Workers(SetClock(), events.append),
+        WorkerRegistry(SetClock(), events.append),
         cast("WorkerLeases", None),
         cast("OwnerStore", rows),
         Transactor(ownership, lambda: True, events.append),

@@ -14,8 +14,8 @@ from schedd.core.ids import JobId
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import StoredDefinition
 from schedd.ports import OwnerStore
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import ALONE, ITSELF, Wordings
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import ALONE, ITSELF, DefinitionTexts
 from schedd.runtime.job_codec import LEVEL
 from schedproto.v1 import job_pb2
 from support.runs import run
@@ -53,14 +53,14 @@ async def test_one_definition_that_cannot_be_read_keeps_no_other_from_its_work()
         run(4).job_id: job_pb2.Job(cron=["@daily"], cron_dialect=LEVEL + 1, shell=SHELL),
         run(3).job_id: job_pb2.Job(on_demand=True, shell=SHELL),
     }
-    catalogue = Catalogue(cast("OwnerStore", rows))
+    catalogue = DefinitionCache(cast("OwnerStore", rows))
     assert set(await catalogue.newest([*rows.specs])) == {run(3).job_id}
 
 
 async def test_a_result_is_judged_by_a_definition_as_new_as_its_attempt():
     rows = Rows()
     rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL)}
-    catalogue = Catalogue(cast("OwnerStore", rows))
+    catalogue = DefinitionCache(cast("OwnerStore", rows))
     await catalogue.newest([JOB])
     rows.generation = 2
     rows.specs = {
@@ -74,7 +74,7 @@ async def test_a_new_tenure_reads_definitions_anew():
     """A database that went back counts to the same generation with another definition."""
     rows = Rows()
     rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL)}
-    catalogue = Catalogue(cast("OwnerStore", rows))
+    catalogue = DefinitionCache(cast("OwnerStore", rows))
     await catalogue.newest([JOB])
     rows.specs = {JOB: job_pb2.Job(on_demand=True, shell=SHELL, slots=2)}
     catalogue.clear()
@@ -86,7 +86,7 @@ async def test_many_definitions_that_are_read_leave_everybody_else_their_turn():
     rows = Rows()
     jobs = [run(n).job_id for n in range(1, 501)]
     rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
-    catalogue = Catalogue(cast("OwnerStore", rows))
+    catalogue = DefinitionCache(cast("OwnerStore", rows))
     assert await turns_during(catalogue.newest(jobs)) >= 8
 
 
@@ -98,7 +98,7 @@ async def test_of_what_has_one_run_nothing_is_kept_once_that_has_ended():
         JOB: job_pb2.Job(at=instant, shell=SHELL),
         OTHER: job_pb2.Job(on_demand=True, shell=SHELL),
     }
-    catalogue = Catalogue(cast("OwnerStore", rows))
+    catalogue = DefinitionCache(cast("OwnerStore", rows))
     await catalogue.newest([JOB, OTHER])
     catalogue.over([JOB, OTHER])
     assert rows.reads == 1
@@ -114,7 +114,7 @@ async def test_who_asks_is_answered_whatever_is_forgotten_meanwhile():
     """
     rows = Rows()
     rows.specs = dict.fromkeys([JOB, OTHER], job_pb2.Job(on_demand=True, shell=SHELL))
-    catalogue = Catalogue(cast("OwnerStore", rows))
+    catalogue = DefinitionCache(cast("OwnerStore", rows))
     rows.meanwhile = catalogue.clear
     for ask in (catalogue.newest, lambda jobs: catalogue.at_generations(dict.fromkeys(jobs, 1))):
         catalogue.clear()
@@ -126,7 +126,7 @@ async def test_what_is_read_is_answered_though_it_is_forgotten_at_once():
     rows = Rows()
     jobs = [run(n).job_id for n in range(1, 201)]
     rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
-    catalogue = Catalogue(cast("OwnerStore", rows))
+    catalogue = DefinitionCache(cast("OwnerStore", rows))
 
     async def forgetting() -> None:
         while True:
@@ -142,7 +142,7 @@ async def test_what_is_read_is_answered_though_it_is_forgotten_at_once():
 async def test_more_than_may_be_kept_is_answered_all_the_same():
     rows = Rows()
     rows.specs = dict.fromkeys([JOB, OTHER], job_pb2.Job(on_demand=True, shell=SHELL))
-    catalogue = Catalogue(cast("OwnerStore", rows), capacity=1)
+    catalogue = DefinitionCache(cast("OwnerStore", rows), capacity=1)
     assert set(await catalogue.newest([JOB, OTHER])) == {JOB, OTHER}
     assert catalogue.knows(JOB) is not catalogue.knows(OTHER)
 
@@ -154,7 +154,7 @@ async def test_what_is_at_hand_tells_what_is_paced_and_how_many_slots_it_takes()
         JOB: job_pb2.Job(cron=["@daily"], shell=SHELL, catch_up=every, slots=3),
         OTHER: job_pb2.Job(cron=["@daily"], shell=SHELL),
     }
-    catalogue = Catalogue(cast("OwnerStore", rows))
+    catalogue = DefinitionCache(cast("OwnerStore", rows))
     late = [replace(run(n), due_at=run(n).ready_at - timedelta(seconds=5)) for n in (1, 2)]
     assert not any(map(catalogue.paces, late))
     assert catalogue.slots_of(JOB) == 1
@@ -170,7 +170,7 @@ async def test_jobs_of_the_same_words_share_them_and_nothing_else() -> None:
     spec = job_pb2.Job(cron=["H * * * *"], shell=SHELL)
     rows.specs = {JOB: spec, OTHER: spec}
     rows.generation = 7
-    known = await Catalogue(cast("OwnerStore", rows)).newest([JOB, OTHER])
+    known = await DefinitionCache(cast("OwnerStore", rows)).newest([JOB, OTHER])
 
     one, other = known[JOB], known[OTHER]
     assert one.spec is other.spec
@@ -183,7 +183,7 @@ async def test_words_of_their_own_take_more_of_what_may_be_kept() -> None:
     """A hundred thousand jobs of one kind are held; as many that all differ would take too much."""
     rows = Rows()
     jobs = [run(n).job_id for n in range(200)]
-    catalogue = Catalogue(cast("OwnerStore", rows), capacity=100 * (ITSELF + ALONE))
+    catalogue = DefinitionCache(cast("OwnerStore", rows), capacity=100 * (ITSELF + ALONE))
 
     rows.specs = dict.fromkeys(jobs, job_pb2.Job(on_demand=True, shell=SHELL))
     await catalogue.newest(jobs)
@@ -200,7 +200,7 @@ async def test_words_of_their_own_take_more_of_what_may_be_kept() -> None:
 
 
 def test_a_wording_is_read_once_as_long_as_it_is_used() -> None:
-    wordings = Wordings(most=2)
+    wordings = DefinitionTexts(most=2)
 
     def spec(n: int) -> job_pb2.Job:
         words = job_pb2.Job(slots=n, shell=SHELL).SerializeToString()

@@ -13,7 +13,7 @@ from schedd.core.ids import Epoch, JobId, ShardId
 from schedd.core.jobs.definition import CatchUp, CatchUpPolicy
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Claim, Firing, LiveRun, NewRun, Timer
-from schedd.core.runs.records import Fired
+from schedd.core.runs.records import FireOutcome
 from schedd.timers import fire
 from schedd.timers.timer_loader import LOAD_LIMIT
 from schedkit.errors import Unavailable
@@ -46,7 +46,7 @@ class Outage(Rows):
     async def timers(self, jobs: Collection[JobId]) -> list[Timer]:
         return [self.timers_of[job] for job in jobs]
 
-    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> Fired:
+    async def fire(self, claim: Claim, firings: Sequence[Firing], switched: int = 0) -> FireOutcome:
         self.batches.append([step.job_id for step in firings])
         made = []
         for step in firings:
@@ -60,7 +60,7 @@ class Outage(Rows):
                 if new.state is State.PENDING
             ]
         self.live += made
-        return Fired(made, [], frozenset())
+        return FireOutcome(made, [], frozenset())
 
 
 def outage(count: int, seconds: float, policy: CatchUpPolicy) -> tuple[World, Outage]:
@@ -204,7 +204,7 @@ async def looked_in_vain(world: World, rows: Rows) -> None:
     """A step that found the database away."""
     works = rows.fire
 
-    async def away(*_: object) -> Fired:
+    async def away(*_: object) -> FireOutcome:
         raise Unavailable("no database")
 
     rows.fire = away  # type: ignore[method-assign]

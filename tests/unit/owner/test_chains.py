@@ -11,12 +11,12 @@ import pytest
 
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, RunId, ShardId
-from schedd.core.jobs.chains import OF_SCHEDULES, After, Cycle, Ended, Join, Wanted, When
+from schedd.core.jobs.chains import OF_SCHEDULES, After, Cycle, Join, ParentEnded, Wanted, When
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.runs.records import ChainRefused
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.sources.chain_backoff import LONGEST_PAUSE, PAUSE, pause_after
 from schedd.sources.chains import LOOK_EVERY, MOST_RESULTS, MOST_TRIES, STUCK_FOR, WHILE_FED, Chains
 from schedkit.errors import TookTooLong, Unavailable
@@ -75,7 +75,7 @@ class Arrivals:
 
 
 def join(n: int, *, shard: int = 0) -> Join:
-    ended = Ended("a", RunId(UUID(int=n)), State.SUCCEEDED)
+    ended = ParentEnded("a", RunId(UUID(int=n)), State.SUCCEEDED)
     cycle = Cycle(NOW, OF_SCHEDULES)
     return Join(JobId(UUID(int=100 + n)), ShardId(shard), cycle, {PARENT: ended}, NOW)
 
@@ -84,7 +84,7 @@ def loop(arrivals: Arrivals, *, with_output: bool = False) -> tuple[Chains, Defi
     after = After(("a",), When.SUCCESS, with_output)
     catalogue = Definitions(replace(SHELL, after=after))
     ownership = owning(0)
-    board = Board(ownership, lambda _job: Priority.MEDIUM)
+    board = RunIndex(ownership, lambda _job: Priority.MEDIUM)
     transactor = Transactor(ownership, lambda: True, lambda _event: None)
     chains = Chains(board, catalogue, arrivals, transactor, SetClock())
     ready: list[int] = []

@@ -12,21 +12,27 @@ from uuid import uuid4
 import pytest
 
 from schedd.core.dispatch.placement import Unable
-from schedd.core.events import DeadLettered, Ended, GreaterTokenSeen, dead_run
+from schedd.core.events import AttemptEnded, DeadLettered, GreaterTokenSeen, dead_run
 from schedd.core.ids import Epoch, IncarnationId, JobId, ShardId, Token, token_of
 from schedd.core.jobs.definition import Definition
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import AuditEntry, LiveRun, Report, RunKey, Verdict
 from schedd.core.runs.records import Unstarted
-from schedd.core.runs.retry import Outcome
+from schedd.core.runs.retry import ReportedOutcome
 from schedd.core.schedule import compiled_schedule
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.worker_audit import WorkerAudit
 from schedd.ports import Nudges, ResultStore
-from schedd.results.collect import AUDITED_A_MINUTE, GATHER, NEVER_ASSIGNED, Collect, Refusal
+from schedd.results.collect import (
+    AUDITED_A_MINUTE,
+    GATHER,
+    NEVER_ASSIGNED,
+    AssignmentRefusal,
+    Collect,
+)
 from schedd.results.reports import Reported
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.errors import OutcomeUnknown, Unavailable
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, owning, run, running, worker
@@ -82,19 +88,19 @@ class Rows:
         self.outdone.append((shard, seen))
 
 
-class Definitions(Catalogue):
+class Definitions(DefinitionCache):
     def __init__(self) -> None:
         self.read_for: list[LiveRun] = []
         self.readable = True
 
-    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, Known]:
+    async def of_runs(self, runs: Iterable[LiveRun]) -> dict[JobId, CachedDefinition]:
         self.read_for += runs
         if not self.readable:
             return {}
         job = running(1, worker()).job_id
         definition = Definition(job, 1, "default", "j", action="shell")
         compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", job)
-        return {job: Known(definition, compiled, job_pb2.Job())}
+        return {job: CachedDefinition(definition, compiled, job_pb2.Job())}
 
     def over(self, jobs: Iterable[JobId]) -> None: ...
 
@@ -137,9 +143,9 @@ class World:
 
     def succeeds(self) -> None:
         """The worker reports, and reports again if it isn't answered."""
-        self.ends(Outcome.SUCCEEDED)
+        self.ends(ReportedOutcome.SUCCEEDED)
 
-    def ends(self, outcome: Outcome, name: str = "w1", token: Token | None = None) -> None:
+    def ends(self, outcome: ReportedOutcome, name: str = "w1", token: Token | None = None) -> None:
         """The worker reports this end."""
         assert self.run.incarnation is not None
         reported = Reported(
@@ -202,7 +208,7 @@ async def test_a_result_that_comes_again_while_it_is_stored_is_answered_where_it
 
 async def test_a_run_takes_no_slot_from_its_result_on_though_that_isnt_stored_yet() -> None:
     world = World()
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     world.run = replace(world.run, due_at=NOW - timedelta(minutes=10))
     board.put_runs([world.run], NOW)
     assert board.running.late == [world.run]
@@ -219,7 +225,7 @@ async def test_starts_are_written_down_some_at_a_time_and_again_if_that_failed(
     """Of a herd a heartbeat tells thousands."""
     monkeypatch.setattr("schedd.results.collect.BATCH", 2)
     world = World(Unavailable("away"))
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     runs = [running(number, worker()) for number in range(1, 4)]
     board.put_runs(runs, NOW)
     for one in runs:
@@ -247,7 +253,7 @@ def test_the_start_of_an_assignment_is_lacking_until_its_own_worker_tells_it(
     token: int, sender: IncarnationId, started: datetime | None, lacks: bool
 ) -> None:
     world = World()
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     one = replace(running(1, worker()), started_at=started)
     board.put_runs([one], NOW)
     assert world.collect.lacks_start(one.key.run_id, Token(token), sender) == lacks
@@ -256,7 +262,7 @@ def test_the_start_of_an_assignment_is_lacking_until_its_own_worker_tells_it(
 
 async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> None:
     world = World()
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     board.put_runs([world.run], NOW)
     world.collect.started(world.run.key.run_id, world.run.token, NOW)
     world.succeeds()
@@ -268,7 +274,7 @@ async def test_a_start_isnt_written_down_beside_the_result_that_tells_it() -> No
 async def test_the_end_of_what_was_handed_out_here_is_stored_without_reading_a_row() -> None:
     """The token says which attempt it was, and after an end nothing follows."""
     world = World()
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     board.put_runs([world.run], NOW)
     world.rows.runs.clear()
 
@@ -287,7 +293,7 @@ async def test_the_end_of_what_was_handed_out_here_is_stored_without_reading_a_r
 async def test_of_any_other_handing_out_the_row_is_read(other: dict[str, object]) -> None:
     """What stands on the board may be older than its row, or newer than the report."""
     world = World()
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     board.running.add(replace(world.run, **other))  # type: ignore[arg-type]
 
     world.succeeds()
@@ -299,11 +305,11 @@ async def test_of_any_other_handing_out_the_row_is_read(other: dict[str, object]
 async def test_how_a_run_stands_that_is_to_be_tried_again_is_read_from_its_row() -> None:
     """It may have been cancelled meanwhile, or its job deleted."""
     world = World()
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     board.put_runs([world.run], NOW)
     world.rows.runs[world.run.key] = replace(world.run, state=State.CANCELLED)
 
-    world.ends(Outcome.FAILED)
+    world.ends(ReportedOutcome.FAILED)
     await world.collect.step()
 
     assert [report.state for report in world.rows.accepted] == [State.RETRYING]
@@ -314,7 +320,7 @@ async def test_how_a_run_stands_that_is_to_be_tried_again_is_read_from_its_row()
 async def test_results_wait_for_each_other_while_runs_are_about_to_start() -> None:
     """What is due goes first; and what ends is stored the cheaper the more go together."""
     world = World()
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     with board.starting():
         world.succeeds()
         assert await world.collect.step() == pytest.approx(GATHER)
@@ -333,7 +339,7 @@ async def test_results_wait_for_nobody_when_nothing_is_about_to_start_or_a_batch
 ) -> None:
     """Runs that no worker takes may be ready for hours."""
     world = World()
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     board.put_runs([run(2)], NOW)
     world.succeeds()
     await world.collect.step()
@@ -349,7 +355,7 @@ async def test_results_wait_for_nobody_when_nothing_is_about_to_start_or_a_batch
 
 async def test_who_hands_out_is_told_when_a_late_run_has_reported_and_others_wait() -> None:
     world = World()
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     told: list[bool] = []
     world.collect.on_ready(lambda: told.append(True))
     late = NOW - timedelta(minutes=10)
@@ -361,15 +367,17 @@ async def test_who_hands_out_is_told_when_a_late_run_has_reported_and_others_wai
     assert told == [True]
 
 
-def refusal(run: LiveRun, *, greatest: Token) -> Refusal:
+def refusal(run: LiveRun, *, greatest: Token) -> AssignmentRefusal:
     assert run.incarnation is not None
-    return Refusal(run.key, run.token, "w1", run.incarnation, "GREATER_TOKEN_SEEN", greatest)
+    return AssignmentRefusal(
+        run.key, run.token, "w1", run.incarnation, "GREATER_TOKEN_SEEN", greatest
+    )
 
 
 async def test_a_token_greater_than_any_given_out_is_an_alarm_and_outdone() -> None:
     """P4.4: else the run would be handed out and refused for ever."""
     world = World()
-    board = world.collect.board = Board(owning(0, 1, epoch=5))
+    board = world.collect.board = RunIndex(owning(0, 1, epoch=5))
     seen = token_of(Epoch(9), 3)
     world.collect.refused(refusal(world.run, greatest=seen))
 
@@ -410,7 +418,7 @@ async def test_a_refusal_of_somebody_elses_assignment_is_no_alarm() -> None:
 async def test_a_shard_is_outdone_once_a_minute_whatever_its_workers_say() -> None:
     """P4.4: each alarm has the shard taken anew, and its jobs wait for that."""
     world = World()
-    board = world.collect.board = Board(owning(0, epoch=5))
+    board = world.collect.board = RunIndex(owning(0, epoch=5))
     for epoch in (9, 10, 11):
         world.collect.refused(refusal(world.run, greatest=token_of(Epoch(epoch), 1)))
         await world.collect.step()
@@ -446,7 +454,7 @@ async def test_who_cant_do_a_job_is_told_of_but_not_by_a_stranger_or_late() -> N
     world = World()
     told: list[tuple[object, ...]] = []
     world.collect.on_unable(lambda *one: told.append(one))
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     board.put_runs([replace(world.run, generation=4)], NOW)
     unable = replace(refusal(world.run, greatest=Token(0)), why="UNABLE", detail="no limits")
     world.collect.refused(replace(unable, sender=IncarnationId(uuid4())))
@@ -474,7 +482,7 @@ async def test_no_refusal_of_what_was_handed_out_here_is_dropped(
     monkeypatch.setattr("schedd.results.collect.QUEUE", 0)
     world = World()
     other = replace(refusal(world.run, greatest=Token(0)), token=Token(world.run.token - 1))
-    board = world.collect.board = Board(owning(0))
+    board = world.collect.board = RunIndex(owning(0))
     board.put_runs([world.run], NOW)
     world.collect.refused(other)
     world.collect.refused(refusal(world.run, greatest=Token(0)))
@@ -528,8 +536,12 @@ async def test_many_results_at_once_leave_everybody_else_their_turn() -> None:
     assert len(world.line.acknowledged) == 500
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.RETURNED, Outcome.CANCELLED])
-async def test_what_cannot_be_judged_here_is_left_to_another_member(outcome: Outcome) -> None:
+@pytest.mark.parametrize(
+    "outcome", [ReportedOutcome.FAILED, ReportedOutcome.RETURNED, ReportedOutcome.CANCELLED]
+)
+async def test_what_cannot_be_judged_here_is_left_to_another_member(
+    outcome: ReportedOutcome,
+) -> None:
     """M13: a newer member's definition says how often the run is tried; here it can't be read."""
     world = World()
     world.definitions.readable = False
@@ -549,7 +561,7 @@ async def test_what_needs_no_judging_is_stored_by_any_member() -> None:
     world.succeeds()
     world.run = replace(running(2, worker()), cancelling=True)
     world.rows.runs[world.run.key] = world.run
-    world.ends(Outcome.CANCELLED)
+    world.ends(ReportedOutcome.CANCELLED)
     await world.collect.step()
     assert len(world.line.acknowledged) == 2
 
@@ -564,9 +576,9 @@ async def test_a_failure_is_counted_as_it_was_stored_and_what_was_cancelled_is_n
     world.run = replace(world.run, attempt=99)
     world.rows.runs[world.run.key] = world.run
     world.rows.cancelled = cancelled
-    world.ends(Outcome.FAILED)
+    world.ends(ReportedOutcome.FAILED)
     await world.collect.step()
-    [ended] = [event for event in world.events if isinstance(event, Ended)]
+    [ended] = [event for event in world.events if isinstance(event, AttemptEnded)]
     assert ended.state == state
     dead = [event.runs for event in world.events if isinstance(event, DeadLettered)]
     assert dead == [(dead_run(world.run, ended.reason),)] * letters
@@ -581,7 +593,7 @@ async def test_stale_results_under_made_up_tokens_have_a_bounded_number_of_audit
     async def made_up(worker: str, count: int) -> list[bool]:
         before = len(world.rows.accepted)
         for n in range(1, count + 1):
-            world.ends(Outcome.SUCCEEDED, worker, Token(world.run.token + n))
+            world.ends(ReportedOutcome.SUCCEEDED, worker, Token(world.run.token + n))
         while len(world.rows.accepted) < before + count:
             await world.collect.step()
         return [report.audited for report in world.rows.accepted[before:]]

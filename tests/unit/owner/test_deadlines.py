@@ -10,24 +10,24 @@ from uuid import UUID
 
 import pytest
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.dispatch.ready_bucket_ids import line_id_of
-from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, Missed
+from schedd.core.events import DeadLettered, DeadRun, EndedUnreported, RunsMissed
 from schedd.core.ids import JobId, RunId
 from schedd.core.jobs.definition import Definition, Placement
 from schedd.core.runs.broadcast import WORKER_AWAY
-from schedd.core.runs.deadlines import Ending
+from schedd.core.runs.deadlines import Expiry
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, LiveRun, RunKey
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.dispatch.workers.attached_worker import Attached
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import OwnerStore, PauseStore
 from schedd.reconcile import deadlines
 from schedd.reconcile.deadlines import BATCH, LOOK_EVERY, READ_AT_ONCE, SHARE, Deadlines
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.dispatching import World as Dispatching
@@ -40,11 +40,11 @@ HURRIED = replace(SHELL, start_deadline=timedelta(seconds=30), run_timeout=timed
 class Rows:
     """Ends what it is told to, but for `goes_on`."""
 
-    ended: list[Ending] = field(default_factory=list)
+    ended: list[Expiry] = field(default_factory=list)
     goes_on: set[RunKey] = field(default_factory=set)
     away: bool = False
 
-    async def end_waiting(self, claim: Claim, ends: Sequence[Ending]) -> list[RunKey]:
+    async def end_waiting(self, claim: Claim, ends: Sequence[Expiry]) -> list[RunKey]:
         if self.away:
             raise Unavailable("no database")
         self.ended += [end for end in ends if end.key not in self.goes_on]
@@ -70,13 +70,13 @@ class Some(Definitions):
 
     unreadable: frozenset[JobId] | set[JobId] = frozenset()
 
-    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, Known]:
+    async def newest(self, jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
         return await super().newest([job for job in jobs if job not in self.unreadable])
 
     def definition_of(self, job: JobId) -> Definition | None:  # type: ignore[override]
         return super().definition_of(job) if self.knows(job) else None
 
-    def known_of(self, job: JobId) -> Known | None:
+    def known_of(self, job: JobId) -> CachedDefinition | None:
         return super().known_of(job) if self.knows(job) else None
 
 
@@ -85,10 +85,10 @@ class World:
         self.rows, self.told = Rows(), Told()
         self.events: list[object] = []
         self.definitions = Some(HURRIED)
-        self.board = Board(owning(0))
+        self.board = RunIndex(owning(0))
         self.clock = SetClock()
-        self.workers = Workers(self.clock, lambda _event: None)
-        self.brake = Brake(cast("PauseStore", None), lambda _event: None)
+        self.workers = WorkerRegistry(self.clock, lambda _event: None)
+        self.brake = ClusterPause(cast("PauseStore", None), lambda _event: None)
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
         self.deadlines = Deadlines(
             self.board,
@@ -135,7 +135,7 @@ async def test_wherever_it_waits_a_run_ends_when_its_time_is_over() -> None:
     assert len(world.told.runs) == 3
     assert world.events == [
         EndedUnreported(State.MISSED, Reason.START_DEADLINE, 2),
-        Missed(Reason.START_DEADLINE, 2),
+        RunsMissed(Reason.START_DEADLINE, 2),
         EndedUnreported(State.FAILED, Reason.RUN_TIMEOUT, 1),
         DeadLettered((DeadRun(later.key.run_id, later.job_id, Reason.RUN_TIMEOUT, later.attempt),)),
     ]
@@ -303,7 +303,7 @@ async def test_what_waits_in_rows_alone_ends_when_a_scan_comes_by() -> None:
     ]
     assert world.events == [
         EndedUnreported(State.MISSED, Reason.START_DEADLINE, 1),
-        Missed(Reason.START_DEADLINE, 1),
+        RunsMissed(Reason.START_DEADLINE, 1),
     ]
 
 
@@ -347,7 +347,7 @@ async def test_no_more_of_what_is_left_is_taken_up_than_one_look_ends(
 async def test_a_database_that_is_away_doesnt_break_the_scan_that_tells_what_is_left() -> None:
     world = World()
 
-    async def away(_jobs: object) -> dict[JobId, Known]:
+    async def away(_jobs: object) -> dict[JobId, CachedDefinition]:
         raise Unavailable("no database")
 
     read = world.definitions.newest

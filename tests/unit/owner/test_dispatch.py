@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from schedd.core.dispatch.placement import Unable
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Placement, Priority
 from schedd.core.jobs.labels import Match
@@ -18,7 +18,7 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.pools import PoolKey
 from schedd.core.timers.cluster_pauses import NO_PAUSES, Pause, Pauses
 from schedd.dispatch.dispatch import MANY
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.sources.broadcasts import AT_ONCE as BROADCASTS_AT_ONCE
 from schedd.sources.broadcasts import LOOKS as BROADCASTS_LOOKS
 from support.dispatching import SHELL, World, of
@@ -85,7 +85,7 @@ async def test_a_run_that_a_scan_puts_back_while_definitions_are_read_is_drafted
     waiting = [of(1, 1, waited=60), of(2, 2, waited=60)]
     read = world.definitions.newest
 
-    async def scanned(jobs: Collection[JobId]) -> dict[JobId, Known]:
+    async def scanned(jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
         world.board.put_runs(waiting, NOW)
         return await read(jobs)
 
@@ -104,7 +104,7 @@ async def test_a_run_of_many_slots_asks_for_all_of_them():
     await world.settle()
 
     assert world.handed() == set()
-    assert line.demanded[-1] == [Head(Priority.MEDIUM, NOW, 4, least=4)]
+    assert line.demanded[-1] == [QueueHead(Priority.MEDIUM, NOW, 4, least=4)]
 
 
 async def test_a_draft_from_an_old_definition_is_made_anew_at_once():
@@ -242,11 +242,11 @@ async def test_a_slot_granted_for_a_high_run_that_another_worker_took_isnt_used_
     await world.settle()
     assert world.handed() == {1}
 
-    world.grant(second, 1, before=Head(Priority.HIGH, NOW, 1))
+    world.grant(second, 1, before=QueueHead(Priority.HIGH, NOW, 1))
     await world.settle()
 
     assert world.handed() == {1}
-    assert line.demanded[-1] == [Head(Priority.LOW, NOW, 1)]
+    assert line.demanded[-1] == [QueueHead(Priority.LOW, NOW, 1)]
     assert len(world.rows.drafts) == 1, "nothing was tried in vain"
     world.grant(second, 1)
     await world.settle()
@@ -260,7 +260,7 @@ async def test_a_slot_is_used_for_whatever_goes_before_what_waits_at_other_membe
     aged = replace(of(1, 1, waited=180), priority=Priority.LOW)
     fresh = replace(of(2, 2), priority=Priority.HIGH)
     world.board.put_runs([aged, fresh], NOW)
-    world.grant(one, 2, before=Head(Priority.HIGH, NOW - timedelta(seconds=20), 9))
+    world.grant(one, 2, before=QueueHead(Priority.HIGH, NOW - timedelta(seconds=20), 9))
     await world.settle()
     assert world.handed() == {1, 2}
 

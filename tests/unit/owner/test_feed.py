@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from schedd.core.runs.change_stream import MOST_WAITING, Cursor, Missed, Scope
+from schedd.core.runs.change_stream import MOST_WAITING, Cursor, MissedChanges, Scope
 from schedd.core.runs.lifecycle import State
 from schedkit.errors import Unavailable
 from support.feeds import ALL, ETL, OTHER, world
@@ -85,7 +85,7 @@ async def test_who_watches_while_the_database_goes_back_is_told_so_and_what_live
 
 async def test_what_a_look_did_not_reach_is_told_as_a_gap_where_a_stream_goes_on() -> None:
     async with world() as here:
-        here.rows.before = Missed(Cursor(1, 1), before=NOW)
+        here.rows.before = MissedChanges(Cursor(1, 1), before=NOW)
         stream = await here.watch(after=Cursor(1, 1))
         assert [gap.before for gap in stream.gaps] == [NOW]
 
@@ -94,7 +94,7 @@ async def test_who_was_deaf_looks_the_rows_through_at_once() -> None:
     async with world() as here:
         stream = await here.watch()
         run = here.rows.write(1, State.FAILED)
-        here.rows.before = Missed(Cursor(1, 1), (run,), before=NOW)
+        here.rows.before = MissedChanges(Cursor(1, 1), (run,), before=NOW)
         here.feed.deaf()
         await stream.until((1, State.FAILED))
         await wait_until_async(lambda: stream.gaps, PATIENCE, "the gap")
@@ -103,10 +103,10 @@ async def test_who_was_deaf_looks_the_rows_through_at_once() -> None:
 async def test_an_old_run_that_ended_unheard_of_is_found_though_no_look_reaches_it() -> None:
     async with world(sweeps=0.02) as here:
         run = here.rows.write(1, State.RUNNING)
-        here.rows.before = Missed(Cursor(1, 1), older=frozenset({run}), before=NOW)
+        here.rows.before = MissedChanges(Cursor(1, 1), older=frozenset({run}), before=NOW)
         stream = await here.watch()
         here.rows.write(1, State.SUCCEEDED)
-        here.rows.before = Missed(Cursor(1, 1), before=NOW)
+        here.rows.before = MissedChanges(Cursor(1, 1), before=NOW)
         await stream.until((1, State.SUCCEEDED))
 
 

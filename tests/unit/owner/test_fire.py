@@ -18,8 +18,8 @@ from schedd.core.runs.model import Timer
 from schedd.core.schedule.calendars import Exclusion
 from schedd.core.schedule.work_budget import OF_OWNER, spend
 from schedd.core.timers.cluster_pauses import Pause, Pauses
-from schedd.core.timers.pre_dispatch import Ahead
-from schedd.runtime.definition_texts import Known
+from schedd.core.timers.pre_dispatch import Lookahead
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers.fire import BATCH, ENOUGH, RESTS
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.firing import JOB, TIMER, Herd, Rows, World
@@ -47,7 +47,7 @@ async def test_a_timer_that_the_databases_clock_holds_back_is_tried_again_after_
 
 async def test_runs_are_made_so_long_before_they_are_due_and_wait_for_their_instant() -> None:
     rows = Rows(replace(TIMER, due_at=NOW + timedelta(seconds=3), nominal=NOW))
-    world = World(rows, ahead=Ahead(timedelta(seconds=2)))
+    world = World(rows, ahead=Lookahead(timedelta(seconds=2)))
     told: list[bool] = []
     world.fire.on_ready(lambda: told.append(True))
     await world.step()
@@ -70,7 +70,7 @@ async def test_runs_are_made_so_long_before_they_are_due_and_wait_for_their_inst
 
 async def test_what_a_calendar_may_still_exclude_is_made_when_it_is_due() -> None:
     rows = Rows(replace(TIMER, due_at=NOW + timedelta(seconds=1), nominal=NOW))
-    world = World(rows, ahead=Ahead(timedelta(seconds=2)))
+    world = World(rows, ahead=Lookahead(timedelta(seconds=2)))
     world.definitions.exclusion = Exclusion(())
     await world.step()
     assert await world.step() == pytest.approx(1.0)
@@ -130,7 +130,7 @@ async def test_a_timer_whose_batch_is_under_way_or_was_put_back_is_behind() -> N
     seen: list[Behind] = []
     read = world.definitions.newest
 
-    async def newest(jobs: Collection[JobId]) -> dict[JobId, Known]:
+    async def newest(jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
         seen.append(world.fire.behind())
         return await read(jobs)
 

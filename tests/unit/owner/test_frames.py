@@ -13,13 +13,13 @@ from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Assigned
 from schedd.core.schedule import compiled_schedule
 from schedd.rpc.workers import frames
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as wire
 from support.dispatching import SHELL
 from support.runs import NOW, running, worker
 
-KNOWN = Known(
+KNOWN = CachedDefinition(
     SHELL, compiled_schedule.compile(SHELL.schedule, "default/j", SHELL.job_id), job_pb2.Job()
 )
 HUGE = 1 << 62

@@ -8,7 +8,7 @@ from typing import Any
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import Incarnation
 from schedd.core.runs.records import Drain
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.dispatch.workers.worker_sessions import Greeting
 from support.runs import RecordingLine, SetClock, worker
 
@@ -34,12 +34,12 @@ class Rows:
     def forget(self, incarnation: IncarnationId) -> None: ...
 
 
-def greeting(rows: Any, workers: Workers) -> Greeting:
+def greeting(rows: Any, workers: WorkerRegistry) -> Greeting:
     return Greeting(workers, rows, rows, rows, rows)
 
 
 async def test_one_that_was_lost_is_told_so_until_its_stream_ends() -> None:
-    one, workers = worker(), Workers(SetClock(), lambda _event: None)
+    one, workers = worker(), WorkerRegistry(SetClock(), lambda _event: None)
     rows = Rows(one)
     greets = greeting(rows, workers)
     attached = workers.attach(one, RecordingLine())
@@ -56,7 +56,7 @@ async def test_one_that_was_lost_is_told_so_until_its_stream_ends() -> None:
 
 
 async def test_one_whose_stream_ended_while_it_was_looked_up_isnt_remembered_for_good() -> None:
-    one, workers = worker(), Workers(SetClock(), lambda _event: None)
+    one, workers = worker(), WorkerRegistry(SetClock(), lambda _event: None)
     rows = Rows(one)
     greets = greeting(rows, workers)
     attached = workers.attach(one, RecordingLine())
@@ -73,7 +73,7 @@ async def test_one_whose_stream_ended_while_it_was_looked_up_isnt_remembered_for
 
 async def test_one_whose_row_a_restored_database_lacks_is_told_that_it_is_lost() -> None:
     """P2.9: nothing of its life is known any more, so it starts a new one."""
-    one, workers = worker(), Workers(SetClock(), lambda _event: None)
+    one, workers = worker(), WorkerRegistry(SetClock(), lambda _event: None)
     rows = Rows()
     greets = greeting(rows, workers)
     workers.attach(one, RecordingLine())
@@ -101,7 +101,7 @@ class Refreshing(Rows):
 
 async def test_two_heartbeats_of_one_are_answered_both_and_refresh_it_once() -> None:
     one, leases = worker(), Refreshing()
-    greets = greeting(leases, Workers(SetClock(), lambda _event: None))
+    greets = greeting(leases, WorkerRegistry(SetClock(), lambda _event: None))
     told: list[bool] = []
     for _ in range(2):
         greets.heard(one, 9.0, lambda *, refreshed, lost: told.append(refreshed))
@@ -127,7 +127,7 @@ class Registered(Rows):
 
 async def test_a_worker_that_says_hello_as_anothers_incarnation_is_turned_away() -> None:
     rows = Registered(worker(1, name="w1"))
-    turned = await greeting(rows, Workers(SetClock(), lambda _event: None)).greet(
+    turned = await greeting(rows, WorkerRegistry(SetClock(), lambda _event: None)).greet(
         worker(1, name="w2"), []
     )
     assert turned is not None
@@ -137,7 +137,7 @@ async def test_a_worker_that_says_hello_as_anothers_incarnation_is_turned_away()
 
 async def test_whose_an_incarnation_is_is_looked_up_once_and_nobodys_is_anybodys() -> None:
     rows = Registered(worker(1, name="w1"))
-    greets = greeting(rows, Workers(SetClock(), lambda _event: None))
+    greets = greeting(rows, WorkerRegistry(SetClock(), lambda _event: None))
     assert [await greets.is_of(name, worker(1).id) for name in ("w1", "w2", "w1")] == [
         True,
         False,

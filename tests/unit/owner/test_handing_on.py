@@ -7,7 +7,7 @@ from uuid import UUID
 
 from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.core.ids import RunId
-from schedd.core.jobs.chains import After, Ended
+from schedd.core.jobs.chains import After, ParentEnded
 from schedd.core.runs.lifecycle import State
 from schedd.sources.chain_payload import LEFT_OUT, handed_on
 from schedproto.v1 import common_pb2, run_pb2
@@ -15,8 +15,8 @@ from schedproto.v1 import common_pb2, run_pb2
 Payload = common_pb2.Payload
 
 
-def ended(*names: str) -> list[Ended]:
-    return [Ended(name, RunId(UUID(int=n)), State.SUCCEEDED) for n, name in enumerate(names)]
+def ended(*names: str) -> list[ParentEnded]:
+    return [ParentEnded(name, RunId(UUID(int=n)), State.SUCCEEDED) for n, name in enumerate(names)]
 
 
 def given(*payloads: common_pb2.Payload | None) -> dict[RunId, bytes]:

@@ -13,7 +13,7 @@ import pytest
 
 from schedd.core.ids import Epoch, JobId
 from schedd.core.runs.model import Timer
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedd.timers import timer_loader
 from schedd.timers.fire import BATCH
 from schedd.timers.timer_loader import LOAD_LIMIT, READ_AHEAD
@@ -153,7 +153,7 @@ async def test_what_was_left_out_as_its_shard_went_and_came_back_stands_as_it_wa
     await world.near.step()
     reads, shard = world.definitions.at_generations, TIMER.shard
 
-    async def meanwhile(wanted: dict[JobId, int]) -> dict[JobId, Known]:
+    async def meanwhile(wanted: dict[JobId, int]) -> dict[JobId, CachedDefinition]:
         world.board.ownership.drop([shard])
         return await reads(wanted)
 
@@ -178,7 +178,7 @@ async def test_what_cant_be_read_ahead_holds_no_load_up(monkeypatch: pytest.Monk
     world = World(rows)
     world.clock.time = NOW - timedelta(seconds=3)
 
-    async def away(_: object) -> dict[JobId, Known]:
+    async def away(_: object) -> dict[JobId, CachedDefinition]:
         raise Unavailable("no database")
 
     monkeypatch.setattr(world.definitions, "newest", away)

@@ -11,26 +11,26 @@ from datetime import timedelta
 from typing import cast
 from uuid import UUID
 
-from schedd.cluster.cluster_pause import Brake
+from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
 from schedd.core.events import Event, NotificationsExpired, Notified
 from schedd.core.ids import JobId, RunId, ShardId, TenureId
 from schedd.core.jobs.notifications import (
     GIVEN_UP_AFTER,
+    DeliveryOutcome,
     Happened,
-    Kind,
     Notice,
     Notices,
     Notification,
+    NotificationChannel,
+    NotificationKind,
     Overdue,
-    Settled,
-    Waits,
-    Way,
+    PendingNotification,
 )
 from schedd.core.jobs.receiver_limits import OF_ONE, OF_SLOW, SLOW
 from schedd.core.runs.model import Claim, LiveRun, RunKey
-from schedd.dispatch.run_index import Board
-from schedd.notify.outbox_delivery import Notifications
+from schedd.dispatch.run_index import RunIndex
+from schedd.notify.outbox_delivery import OutboxDelivery
 from schedd.ports import PauseStore
 from schedd.reconcile.late_start_alerts import LateStarts
 from schedkit.errors import Unavailable
@@ -46,23 +46,32 @@ class Outbox:
     """Rows in memory, of which some are shown at a time."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[UUID, Way], Waits] = {}
-        self.settled: list[Settled] = []
+        self.rows: dict[tuple[UUID, NotificationChannel], PendingNotification] = {}
+        self.settled: list[DeliveryOutcome] = []
         self.late: list[Happened] = []
         self.away = 0
         self.old = 0
-        self.asked: list[Waits] = []
+        self.asked: list[PendingNotification] = []
         self.generation: int | None = None
         """Of the newest definition, if claims compare it."""
 
     def put(self, count: int, job: JobId) -> None:
         for _ in range(count):
-            one = Waits(UUID(int=len(self.rows)), Way.WEBHOOK, job, ShardId(0), Kind.FAILURE)
+            one = PendingNotification(
+                UUID(int=len(self.rows)),
+                NotificationChannel.WEBHOOK,
+                job,
+                ShardId(0),
+                NotificationKind.FAILURE,
+            )
             self.rows[one.notification_id, one.way] = one
 
     async def waiting(
-        self, tenure: TenureId, shards: Sequence[ShardId], busy: Collection[tuple[JobId, Way]]
-    ) -> list[Waits]:
+        self,
+        tenure: TenureId,
+        shards: Sequence[ShardId],
+        busy: Collection[tuple[JobId, NotificationChannel]],
+    ) -> list[PendingNotification]:
         shown: Counter[JobId] = Counter()
         found = []
         for one in self.rows.values():
@@ -74,7 +83,9 @@ class Outbox:
     async def counted(self, shards: Sequence[ShardId]) -> int:
         return len(self.rows)
 
-    async def claim(self, claim: Claim, wanted: Sequence[Waits]) -> list[Notification]:
+    async def claim(
+        self, claim: Claim, wanted: Sequence[PendingNotification]
+    ) -> list[Notification]:
         self.asked += wanted
         if self.generation is not None:
             wanted = [one for one in wanted if one.generation == self.generation]
@@ -91,11 +102,15 @@ class Outbox:
     async def overdue(self, shards: Sequence[ShardId]) -> list[Overdue]:
         return [Overdue(shard) for shard in shards if self.old]
 
-    async def expire(self, claim: Claim, wanted: Sequence[Overdue]) -> list[tuple[Way, int]]:
+    async def expire(
+        self, claim: Claim, wanted: Sequence[Overdue]
+    ) -> list[tuple[NotificationChannel, int]]:
         ended, self.old = self.old, 0
-        return [(Way.WEBHOOK, ended)]
+        return [(NotificationChannel.WEBHOOK, ended)]
 
-    async def settle(self, claim: Claim, settled: Sequence[Settled]) -> list[Settled]:
+    async def settle(
+        self, claim: Claim, settled: Sequence[DeliveryOutcome]
+    ) -> list[DeliveryOutcome]:
         if self.away:
             self.away -= 1
             raise Unavailable("the database is away")
@@ -135,10 +150,10 @@ class Receivers:
 class World:
     def __init__(self) -> None:
         self.outbox, self.receivers, self.clock = Outbox(), Receivers(), SetClock()
-        self.definitions, self.board = Definitions(SHELL), Board(owning(0))
+        self.definitions, self.board = Definitions(SHELL), RunIndex(owning(0))
         self.events: list[Event] = []
         self.transactor = Transactor(self.board.ownership, lambda: True, self.events.append)
-        self.loop = Notifications(
+        self.loop = OutboxDelivery(
             self.board,
             self.definitions,
             self.outbox,
@@ -230,14 +245,14 @@ async def test_what_was_written_by_an_older_definition_goes_by_the_ways_of_the_n
     world.outbox.put(1, world.job(1, mail))
     async with world.running():
         await wait_until_async(lambda: bool(world.outbox.asked), PATIENCE, "the claim")
-    assert world.outbox.asked[0].instead == (Way.EMAIL,)
+    assert world.outbox.asked[0].instead == (NotificationChannel.EMAIL,)
 
 
 async def test_what_waited_for_a_day_without_a_try_is_ended_and_told() -> None:
     world = World()
     world.outbox.old = 812
     async with world.running():
-        expired = NotificationsExpired(Way.WEBHOOK, 812)
+        expired = NotificationsExpired(NotificationChannel.WEBHOOK, 812)
         await wait_until_async(lambda: expired in world.events, PATIENCE, "the end of them")
 
 
@@ -283,7 +298,7 @@ async def test_a_run_that_waits_is_told_to_be_late_once_it_is_and_once() -> None
     waits = [replace(one, job_id=job) for one in waits[:2]] + waits[2:]
     world.board.put_runs(waits, NOW)
     world.definitions.any_late = True
-    brake = Brake(cast("PauseStore", None), world.events.append)
+    brake = ClusterPause(cast("PauseStore", None), world.events.append)
     loop = LateStarts(
         world.board, world.definitions, world.outbox, world.transactor, world.clock, brake
     )
@@ -300,7 +315,7 @@ async def test_what_waits_in_rows_alone_is_told_to_be_late_when_a_scan_comes_by(
     job = world.job(1, Notices(late=Notice(webhook=FINE, after=timedelta(seconds=10))))
     waits = [replace(one, job_id=job) for one in (run(1), run(2, losses=1))]
     world.definitions.any_late = True
-    brake = Brake(cast("PauseStore", None), world.events.append)
+    brake = ClusterPause(cast("PauseStore", None), world.events.append)
     loop = LateStarts(
         world.board, world.definitions, world.outbox, world.transactor, world.clock, brake
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from schedd.core.runs.pools import PoolKey, Standing
-from schedd.dispatch.pool_limits import Pools
+from schedd.core.runs.pools import PoolKey, PoolUsage
+from schedd.dispatch.pool_limits import PoolLimits
 
 A, B = PoolKey("default/a"), PoolKey("default/b")
-FREE = Standing(limit=3, rate=None, paused=False, running=1, recent=0)
+FREE = PoolUsage(limit=3, rate=None, paused=False, running=1, recent=0)
 FULL = replace(FREE, running=3)
 
 
@@ -19,20 +19,20 @@ FULL = replace(FREE, running=3)
 class Rows:
     """How full the pools are, and which were asked for."""
 
-    standings: dict[PoolKey, Standing]
+    standings: dict[PoolKey, PoolUsage]
     asked: list[set[PoolKey]] = field(default_factory=list)
     now: float = 100.0
     ended: int = 0
     takes: float = 0.0
 
-    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
         self.asked.append({*pools})
         self.now += self.takes
         return {pool: self.standings[pool] for pool in pools if pool in self.standings}
 
-    def known(self) -> Pools:
+    def known(self) -> PoolLimits:
         store: Any = self
-        return Pools(store, lambda: self.ended, boot=lambda: self.now)
+        return PoolLimits(store, lambda: self.ended, boot=lambda: self.now)
 
 
 async def test_a_pool_is_looked_at_once_a_second_while_it_has_room() -> None:
@@ -79,7 +79,7 @@ async def test_between_two_looks_for_what_has_ended_is_as_much_time_as_they_take
 
 
 async def test_one_whose_rate_is_used_up_is_looked_at_when_a_start_counts_no_more() -> None:
-    used = Standing(None, 9, paused=False, running=0, recent=9, until_free=timedelta(seconds=0.3))
+    used = PoolUsage(None, 9, paused=False, running=0, recent=9, until_free=timedelta(seconds=0.3))
     rows = Rows({A: used})
     pools = rows.known()
     await pools.look({A})

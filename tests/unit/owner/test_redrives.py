@@ -13,10 +13,10 @@ from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, RedriveId, ShardId
 from schedd.core.jobs.definition import Overlap
 from schedd.core.runs.model import Claim, LiveRun
-from schedd.core.runs.redrive import Line, OpenRedrive
-from schedd.dispatch.run_index import Board
+from schedd.core.runs.redrive import OpenRedrive, RedriveLine
+from schedd.dispatch.run_index import RunIndex
 from schedd.ports import Nudges, OwnerStore
-from schedd.sources.redrives import LOOK_EVERY, WHILE_FED, Redrives
+from schedd.sources.redrives import LOOK_EVERY, WHILE_FED, RedriveLoop
 from schedkit.errors import Unavailable
 from support.dispatching import SHELL, Definitions
 from support.runs import owning, run
@@ -67,8 +67,8 @@ class World:
     def __init__(self, *shards: int) -> None:
         self.rows, self.told = Rows(), Told()
         self.definitions = Definitions(SHELL)
-        self.board = Board(owning(*shards))
-        self.loop = Redrives(
+        self.board = RunIndex(owning(*shards))
+        self.loop = RedriveLoop(
             self.board,
             self.definitions,
             cast("OwnerStore", self.rows),
@@ -106,7 +106,10 @@ async def test_runs_wait_in_line_but_of_jobs_that_allow_overlap(world: World) ->
     world.rows.open = [OPEN]
     await world.loop.step()
 
-    assert world.rows.lines == {ETL: Line(1, Overlap.BUFFER_ALL, 1), PING: Line(1, None, None)}
+    assert world.rows.lines == {
+        ETL: RedriveLine(1, Overlap.BUFFER_ALL, 1),
+        PING: RedriveLine(1, None, None),
+    }
 
 
 async def test_another_members_redrive_is_left_to_it(world: World) -> None:
@@ -141,7 +144,7 @@ async def test_definitions_are_read_anew_for_each_step(world: World) -> None:
     world.rows.open = [OPEN]
     await world.loop.step()
 
-    assert world.rows.lines[ETL] == Line(1, None, 1)
+    assert world.rows.lines[ETL] == RedriveLine(1, None, 1)
 
 
 async def test_a_database_that_is_away_is_told_to_the_loop_which_tries_again(world: World) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from schedd.cluster.owner_transactions import Transactor
 from schedd.cluster.worker_leases import WorkerLeases
-from schedd.core.cluster.worker_liveness import Standing
+from schedd.core.cluster.worker_liveness import WorkerLiveness
 from schedd.core.dispatch.packed_runs import Holdings
 from schedd.core.dispatch.placement import Need
 from schedd.core.dispatch.ready_bucket_ids import line_id_of
@@ -26,15 +26,15 @@ from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import Claim, Crowd, LiveRun, Loss, RunKey
 from schedd.core.runs.records import Parted, Unstarted
 from schedd.core.schedule import compiled_schedule
-from schedd.core.timers.pre_dispatch import Ahead
-from schedd.dispatch.overlap import Crowds
-from schedd.dispatch.run_index import Board
-from schedd.dispatch.workers.registry import Workers
+from schedd.core.timers.pre_dispatch import Lookahead
+from schedd.dispatch.overlap import OverlapEnforcer
+from schedd.dispatch.run_index import RunIndex
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.ports import Nudges, OwnerStore
 from schedd.reconcile import rescue
 from schedd.reconcile.rescue import FIRST_PARTS, FULL_EVERY, PART, SCAN_EVERY, Rescue
-from schedd.runtime.definition_cache import Catalogue
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_cache import DefinitionCache
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedproto.v1 import job_pb2
@@ -125,13 +125,13 @@ class Leases(WorkerLeases):
         self.ttl = 3.0
         self.named: Collection[IncarnationId] = ()
 
-    async def standing(self, named: Collection[IncarnationId]) -> Standing:
+    async def standing(self, named: Collection[IncarnationId]) -> WorkerLiveness:
         self.rows.calls.append("live workers")
         if isinstance(self.rows.live, Exception):
             raise self.rows.live
         self.named = named
         live = frozenset(self.rows.live)
-        return Standing(live, frozenset(named) - live - self.rows.missing)
+        return WorkerLiveness(live, frozenset(named) - live - self.rows.missing)
 
     async def look_again(self) -> frozenset[IncarnationId]:
         return (await self.standing(self.named)).gone
@@ -140,16 +140,16 @@ class Leases(WorkerLeases):
         self.named = ()
 
 
-class Definitions(Catalogue):
+class Definitions(DefinitionCache):
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
 
-    async def of_runs(self, runs: Sequence[LiveRun]) -> dict[JobId, Known]:  # type: ignore[override]  # a list is what the scan gives
+    async def of_runs(self, runs: Sequence[LiveRun]) -> dict[JobId, CachedDefinition]:  # type: ignore[override]  # a list is what the scan gives
         compiled = compiled_schedule.compile(
             compiled_schedule.OnDemand(), "default/j", runs[0].job_id
         )
         return {
-            run.job_id: Known(
+            run.job_id: CachedDefinition(
                 Definition(run.job_id, 1, "default", "j", action="shell", **self.fields),
                 compiled,
                 job_pb2.Job(),
@@ -170,13 +170,13 @@ class World:
         self.rows = Rows(*runs)
         self.events: list[object] = []
         self.clock = SetClock()
-        self.workers = Workers(self.clock, lambda _event: None)
-        self.board = Board(owning(*shards))
+        self.workers = WorkerRegistry(self.clock, lambda _event: None)
+        self.board = RunIndex(owning(*shards))
         self.leases = Leases(self.rows)
         definitions, store = Definitions(**job), cast("OwnerStore", self.rows)
         nudges = cast("Nudges", Silent())
         transactor = Transactor(self.board.ownership, lambda: True, lambda _event: None)
-        crowds = Crowds(
+        crowds = OverlapEnforcer(
             *(self.board, definitions, self.workers, store, transactor, self.clock, nudges),
             self.events.append,
         )
@@ -640,7 +640,7 @@ async def test_what_may_be_armed_is_once_its_definition_is_at_hand() -> None:
     at = NOW + timedelta(seconds=10)
     world = World(run(1, due_at=at, ready_at=at))
     known: list[Need] = []
-    world.board.ahead = Ahead(timedelta(seconds=30), timedelta(seconds=20))
+    world.board.ahead = Lookahead(timedelta(seconds=30), timedelta(seconds=20))
     world.board._early_need_of = lambda _: known[0] if known else None
     await world.rescue.step()
     known.append(Need("shell"))

@@ -11,7 +11,7 @@ from schedd.cluster.owner_transactions import Transactor
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.runs.model import Claim, RunKey
 from schedd.core.runs.retention import EndedRun, OldRuns, Retention, Unwanted
-from schedd.dispatch.run_index import Board
+from schedd.dispatch.run_index import RunIndex
 from schedd.reconcile.retention import OBJECTS, Retaining
 from support.runs import NOW, SetClock, owning
 
@@ -120,7 +120,7 @@ def ended(n: int, *, days: int = 40, job: int = 1, own: timedelta | None = None)
 
 
 async def sweep(rows: Rows, kept: Retention | None = None) -> None:
-    board = Board(ownership := owning(0), lambda _job: 0)
+    board = RunIndex(ownership := owning(0), lambda _job: 0)
     transactor = Transactor(ownership, lambda: True, lambda _event: None)
     clock = SetClock()
     retaining = Retaining(

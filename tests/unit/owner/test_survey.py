@@ -14,7 +14,7 @@ from schedd.core.ids import JobId, ShardId
 from schedd.core.jobs.definition import Placement
 from schedd.core.jobs.labels import Match
 from schedd.core.runs.model import Incarnation
-from schedd.core.runs.pools import PoolKey, Standing
+from schedd.core.runs.pools import PoolKey, PoolUsage
 from schedd.ports import OwnerStore, SurveyStore
 from schedd.reconcile.queue_stats import Survey
 from support.dispatching import SHELL, World
@@ -29,14 +29,14 @@ class Rows:
     """What stands in the database."""
 
     stored: Stock
-    standing: dict[PoolKey, Standing] = field(default_factory=dict)
+    standing: dict[PoolKey, PoolUsage] = field(default_factory=dict)
     asked: list[Sequence[ShardId]] = field(default_factory=list)
 
     async def stock(self, shards: Sequence[ShardId]) -> Stock:
         self.asked.append(shards)
         return self.stored
 
-    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, Standing]:
+    async def pools(self, pools: Collection[PoolKey]) -> dict[PoolKey, PoolUsage]:
         return {pool: self.standing[pool] for pool in pools if pool in self.standing}
 
 
@@ -73,8 +73,8 @@ async def test_a_pool_has_as_many_slots_as_can_do_the_hardest_of_its_jobs() -> N
     rows = Rows(
         Stock({ETL: (easy, hard), MAIL: (easy,)}, 0, timedelta(0), 0),
         {
-            ETL: Standing(5, None, paused=False, running=3, recent=0),
-            MAIL: Standing(None, 9, paused=True, running=0, recent=0),
+            ETL: PoolUsage(5, None, paused=False, running=3, recent=0),
+            MAIL: PoolUsage(None, 9, paused=True, running=0, recent=0),
         },
     )
     world.board.ready.add([run(1), run(2)], Need("shell", pool=ETL))
@@ -89,7 +89,7 @@ async def test_a_pool_whose_job_nobody_can_do_has_no_slots() -> None:
     world = World()
     attached(world, worker(1, slots=8))
     world.definitions.jobs[job(1)] = ON_GPU
-    full = Standing(5, None, paused=False, running=0, recent=0)
+    full = PoolUsage(5, None, paused=False, running=0, recent=0)
     rows = Rows(Stock({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: full})
     assert [pool.slots for pool in (await found(world, rows)).pools] == [0]
 
@@ -98,7 +98,7 @@ async def test_what_waits_counts_too_but_not_what_is_for_one_worker_or_for_each(
     """Of submitted work there is no job to look at that would stay."""
     world = World()
     attached(world, worker(1, slots=8))
-    standing = Standing(None, None, paused=False, running=0, recent=0)
+    standing = PoolUsage(None, None, paused=False, running=0, recent=0)
     rows = Rows(Stock({ETL: ()}, 0, timedelta(0), 0), {ETL: standing})
     world.board.ready.add([run(1)], Need("shell", worker="gone", pool=ETL))
     world.board.ready.add([run(2)], Need("shell", each=True, pool=ETL))
@@ -113,7 +113,7 @@ async def test_who_takes_no_more_has_no_slots_and_a_broadcast_asks_as_its_childr
     attached(world, worker(1, slots=8), worker(2, slots=4))
     world.workers.drained(["w1"])
     world.definitions.jobs[job(1)] = replace(SHELL, placement=Placement.BROADCAST)
-    standing = Standing(None, None, paused=False, running=0, recent=0)
+    standing = PoolUsage(None, None, paused=False, running=0, recent=0)
     rows = Rows(Stock({ETL: (job(1),)}, 0, timedelta(0), 0), {ETL: standing})
     assert [pool.slots for pool in (await found(world, rows)).pools] == [4]
 

@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from schedd.core.ids import IncarnationId, Token
-from schedd.dispatch.workers.registry import Workers
-from schedd.results.log_followers import MOST_WAITING, Tails
+from schedd.dispatch.workers.registry import WorkerRegistry
+from schedd.results.log_followers import MOST_WAITING, MemberLogTails
 from schedproto.v1 import run_pb2
 from support.runs import RecordingLine, SetClock, running, worker
 
@@ -19,9 +19,9 @@ RUN = running(1, ONE)
 
 class World:
     def __init__(self) -> None:
-        self.workers, self.line = Workers(SetClock(), lambda _event: None), RecordingLine()
+        self.workers, self.line = WorkerRegistry(SetClock(), lambda _event: None), RecordingLine()
         self.workers.attach(ONE, self.line)
-        self.tails = Tails(self.workers)
+        self.tails = MemberLogTails(self.workers)
         self.woken = 0
 
     def wake(self) -> None:

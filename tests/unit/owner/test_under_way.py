@@ -14,7 +14,7 @@ from schedd.core.jobs.labels import Match
 from schedd.core.runs.model import Assigned, Claim, Draft, LiveRun
 from schedd.core.runs.records import Assignments, Unstarted
 from schedd.dispatch.workers.remote_workers import Nowhere
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.errors import OutcomeUnknown, Unavailable
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, run, worker
@@ -117,7 +117,7 @@ async def test_what_is_withdrawn_while_definitions_are_read_is_used_for_no_run(
     line = world.attach(one, grant=4)
     read = world.definitions.newest
 
-    async def withdrawn(jobs: Collection[JobId]) -> dict[JobId, Known]:
+    async def withdrawn(jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
         world.grant(one, 0, serial=3)
         return await read(jobs)
 
@@ -146,7 +146,7 @@ async def test_a_slot_granted_while_definitions_are_read_isnt_for_who_has_just_c
     await world.settle()
     read = world.definitions.newest
 
-    async def granted(jobs: Collection[JobId]) -> dict[JobId, Known]:
+    async def granted(jobs: Collection[JobId]) -> dict[JobId, CachedDefinition]:
         world.grant(wanted, 1)
         return await read(jobs)
 
@@ -163,7 +163,9 @@ async def test_what_was_handed_to_a_worker_that_left_meanwhile_goes_over_one_hop
     passed_on: list[LiveRun] = []
 
     class OtherMember(Nowhere):
-        async def assign(self, handed: Sequence[tuple[Assigned, Known]]) -> list[Assigned]:
+        async def assign(
+            self, handed: Sequence[tuple[Assigned, CachedDefinition]]
+        ) -> list[Assigned]:
             first, *rest = [assigned for assigned, _ in handed]
             passed_on.append(first.run)
             return rest

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from schedd.core.dispatch.dispatched_runs import Running
+from schedd.core.dispatch.dispatched_runs import DispatchedRuns
 from schedd.core.dispatch.placement import able, need_of
 from schedd.core.ids import JobId
 from schedd.core.runs.model import Incarnation, LiveRun
 from schedd.core.runs.records import Unstarted
-from schedd.dispatch.workers.registry import Workers
+from schedd.dispatch.workers.registry import WorkerRegistry
 from schedd.results.collect import Collect
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from support.dispatching import SHELL, World, of
 from support.runs import NOW, RecordingLine, SetClock, run, running, worker
 
@@ -27,7 +27,7 @@ def less(one: Incarnation) -> Incarnation:
 
 
 def test_what_it_offered_before_it_came_again_isnt_offered_any_more() -> None:
-    workers = Workers(SetClock(), lambda _event: None)
+    workers = WorkerRegistry(SetClock(), lambda _event: None)
     workers.granted(workers.attach(worker(), RecordingLine()), 2, 0)
     assert workers.offers().slots == 2
     workers.granted(workers.attach(less(worker()), RecordingLine()), 2, 0)
@@ -68,7 +68,7 @@ async def test_it_comes_again_while_definitions_are_read_and_isnt_chosen(
     newest = world.definitions.newest
     came: list[Incarnation] = []
 
-    async def reading(jobs: Iterable[JobId]) -> dict[JobId, Known]:
+    async def reading(jobs: Iterable[JobId]) -> dict[JobId, CachedDefinition]:
         if not came:
             came.append(less(worker()))
             world.workers.granted(world.workers.attach(came[0], line), 2, 0)
@@ -83,7 +83,7 @@ async def test_it_comes_again_while_definitions_are_read_and_isnt_chosen(
 
 def test_what_is_of_another_worker_is_known_by_its_assignment() -> None:
     class Board:
-        running = Running()
+        running = DispatchedRuns()
 
     theirs = running(1, worker())
     board = Board()

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from schedd.core.dispatch.packed_runs import Holdings
-from schedd.core.dispatch.placement import Asked
-from schedd.core.dispatch.ready_queue import Head
+from schedd.core.dispatch.placement import PlacementCriteria
+from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import IncarnationId, JobId, RunId, Token
 from schedd.core.jobs.definition import Definition, Priority
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun
@@ -18,19 +18,19 @@ from schedd.core.runs.records import WorkerView, unheard
 from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.revocations import ASKED_AT_ONCE
 from schedd.dispatch.start_confirmation import MOST_ASKED
-from schedd.dispatch.workers.registry import REVOKE_MARGIN, SILENT_AFTER, Workers
+from schedd.dispatch.workers.registry import REVOKE_MARGIN, SILENT_AFTER, WorkerRegistry
 from schedd.dispatch.workers.remote_workers import Heard, Nowhere
-from schedd.runtime.definition_texts import Known
+from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
 from support.wait import PATIENCE
 
 
-def known(slots: int = 1) -> Known:
+def known(slots: int = 1) -> CachedDefinition:
     job = JobId(UUID(int=1))
     compiled = compiled_schedule.compile(compiled_schedule.OnDemand(), "default/j", job)
     definition = Definition(job, 1, "default", "j", action="shell", slots=slots)
-    return Known(definition, compiled, job_pb2.Job())
+    return CachedDefinition(definition, compiled, job_pb2.Job())
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def clock() -> SetClock:
 
 
 @pytest.fixture
-def workers(clock: SetClock) -> Workers:
-    return Workers(clock, lambda _event: None)
+def workers(clock: SetClock) -> WorkerRegistry:
+    return WorkerRegistry(clock, lambda _event: None)
 
 
-def test_what_was_pushed_and_not_yet_received_is_taken_off_the_grant(workers: Workers):
+def test_what_was_pushed_and_not_yet_received_is_taken_off_the_grant(workers: WorkerRegistry):
     one, line = worker(), RecordingLine()
     attached = workers.attach(one, line)
     workers.granted(attached, slots=3, received=0)
@@ -54,14 +54,14 @@ def test_what_was_pushed_and_not_yet_received_is_taken_off_the_grant(workers: Wo
     assert [offer.slots for offer in workers.offers()] == [2]
 
 
-def test_a_wide_run_takes_its_slots_off_the_grant(workers: Workers):
+def test_a_wide_run_takes_its_slots_off_the_grant(workers: WorkerRegistry):
     one = worker()
     workers.granted(workers.attach(one, RecordingLine()), slots=4, received=0)
     workers.push(Assigned(running(1, one), None), known(slots=3))
     assert [offer.slots for offer in workers.offers()] == [1]
 
 
-def test_a_grant_lowered_below_what_is_on_its_way_offers_nothing(workers: Workers):
+def test_a_grant_lowered_below_what_is_on_its_way_offers_nothing(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
@@ -70,7 +70,7 @@ def test_a_grant_lowered_below_what_is_on_its_way_offers_nothing(workers: Worker
     assert not workers.offers()
 
 
-def test_what_is_chosen_and_not_yet_pushed_is_offered_to_no_other_run(workers: Workers):
+def test_what_is_chosen_and_not_yet_pushed_is_offered_to_no_other_run(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=4, received=0)
@@ -82,7 +82,7 @@ def test_what_is_chosen_and_not_yet_pushed_is_offered_to_no_other_run(workers: W
     assert [offer.slots for offer in workers.offers()] == [2], "one of them was let go of"
 
 
-def test_whatever_ends_a_choice_lets_go_of_what_it_took(workers: Workers):
+def test_whatever_ends_a_choice_lets_go_of_what_it_took(workers: WorkerRegistry):
     attached = workers.attach(worker(), RecordingLine())
     workers.granted(attached, slots=4, received=0)
 
@@ -96,7 +96,9 @@ def test_whatever_ends_a_choice_lets_go_of_what_it_took(workers: Workers):
     assert [offer.slots for offer in workers.offers()] == [4]
 
 
-def test_a_worker_that_grants_less_is_told_at_once_how_far_this_member_goes(workers: Workers):
+def test_a_worker_that_grants_less_is_told_at_once_how_far_this_member_goes(
+    workers: WorkerRegistry,
+):
     """It keeps slots for that, and no more."""
     one, line = worker(), RecordingLine()
     attached = workers.attach(one, line)
@@ -114,7 +116,7 @@ def test_a_worker_that_grants_less_is_told_at_once_how_far_this_member_goes(work
     assert line.reached == [(7, 3)], "once; as far as it went"
 
 
-def test_a_worker_that_grants_no_less_is_told_nothing(workers: Workers):
+def test_a_worker_that_grants_no_less_is_told_nothing(workers: WorkerRegistry):
     attached = workers.attach(worker(), line := RecordingLine())
     workers.granted(attached, slots=2, received=0)
     workers.granted(attached, slots=4, received=0)
@@ -127,7 +129,7 @@ def test_a_worker_that_grants_no_less_is_told_nothing(workers: Workers):
     ("granted", "told"), [(0, [(7, 3), (7, 0)]), (1, [(7, 3), (7, 0)]), (3, [(7, 3)])]
 )
 def test_what_is_let_go_of_is_told_where_slots_are_kept_for_that_alone(
-    workers: Workers, granted: int, told: list[tuple[int, int]]
+    workers: WorkerRegistry, granted: int, told: list[tuple[int, int]]
 ):
     attached = workers.attach(worker(), line := RecordingLine())
     workers.granted(attached, slots=4, received=0)
@@ -138,7 +140,7 @@ def test_what_is_let_go_of_is_told_where_slots_are_kept_for_that_alone(
     assert sum(offer.slots for offer in workers.offers()) == granted
 
 
-def test_a_worker_that_drains_offers_nothing(workers: Workers):
+def test_a_worker_that_drains_offers_nothing(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
@@ -146,14 +148,14 @@ def test_a_worker_that_drains_offers_nothing(workers: Workers):
     assert not workers.offers()
 
 
-def test_a_run_of_a_worker_that_is_gone_is_pushed_to_nobody(workers: Workers):
+def test_a_run_of_a_worker_that_is_gone_is_pushed_to_nobody(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.detach(attached)
     assert not workers.push(Assigned(running(1, one), None), known())
 
 
-def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: Workers):
+def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: WorkerRegistry):
     one, line = worker(), RecordingLine()
     old = workers.attach(one, RecordingLine())
     workers.granted(workers.attach(one, line), slots=1, received=0)
@@ -162,19 +164,19 @@ def test_an_old_stream_that_ends_late_doesnt_detach_the_new_one(workers: Workers
     assert len(line.assigned) == 1
 
 
-def test_an_old_stream_is_told_nothing_once_there_is_a_new_one(workers: Workers):
+def test_an_old_stream_is_told_nothing_once_there_is_a_new_one(workers: WorkerRegistry):
     old, new = RecordingLine(), RecordingLine()
     workers.attach(worker(), old)
     workers.detach(workers.attach(worker(2), RecordingLine()))
     workers.attach(worker(), new)
-    workers.demand(lambda _: [Head(Priority.HIGH, NOW, 3)])
+    workers.demand(lambda _: [QueueHead(Priority.HIGH, NOW, 3)])
     assert (len(old.demanded), len(new.demanded)) == (0, 1)
 
 
-def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Workers):
+def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: WorkerRegistry):
     first, late = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
-    head = Head(Priority.HIGH, NOW, 3)
+    head = QueueHead(Priority.HIGH, NOW, 3)
     workers.demand(lambda _: [head])
     workers.demand(lambda _: [head])
     workers.attach(worker(2), late)
@@ -182,7 +184,7 @@ def test_demand_is_told_when_it_changes_and_to_whoever_comes_later(workers: Work
     assert late.demanded == [[head]]
 
 
-def test_what_a_worker_would_deal_alike_by_is_no_news_to_it(workers: Workers):
+def test_what_a_worker_would_deal_alike_by_is_no_news_to_it(workers: WorkerRegistry):
     """Of a thousand each knows the age of a head to half a second."""
     few, many = RecordingLine(), RecordingLine()
     workers.attach(worker(1, slots=2), few)
@@ -190,7 +192,7 @@ def test_what_a_worker_would_deal_alike_by_is_no_news_to_it(workers: Workers):
     for number in range(3, 1_001):
         workers.attach(worker(number), RecordingLine())
     heads = [
-        Head(Priority.HIGH, NOW + timedelta(seconds=late), slots)
+        QueueHead(Priority.HIGH, NOW + timedelta(seconds=late), slots)
         for late, slots in ((0.0, 90), (0.3, 60), (0.4, 40), (0.6, 40), (0.7, 1))
     ]
     for head in heads:
@@ -200,18 +202,18 @@ def test_what_a_worker_would_deal_alike_by_is_no_news_to_it(workers: Workers):
     assert many.demanded == [[heads[0]], [heads[2]], [heads[4]], []]
 
 
-def test_a_few_workers_are_told_at_once_that_the_oldest_is_another(workers: Workers):
+def test_a_few_workers_are_told_at_once_that_the_oldest_is_another(workers: WorkerRegistry):
     """By that the queues of several owners are one."""
     workers.attach(worker(), line := RecordingLine())
-    heads = [Head(Priority.HIGH, NOW + timedelta(seconds=at), 3) for at in (0.0, 0.01)]
+    heads = [QueueHead(Priority.HIGH, NOW + timedelta(seconds=at), 3) for at in (0.0, 0.01)]
     for head in heads:
         workers.demand(lambda _, head=head: [head])
     assert line.demanded == [[head] for head in heads]
 
 
-def test_whoever_comes_is_told_once_and_told_again_what_is_news_to_it(workers: Workers):
+def test_whoever_comes_is_told_once_and_told_again_what_is_news_to_it(workers: WorkerRegistry):
     first, late = RecordingLine(), RecordingLine()
-    old, new = Head(Priority.HIGH, NOW, 3), Head(Priority.LOW, NOW, 1)
+    old, new = QueueHead(Priority.HIGH, NOW, 3), QueueHead(Priority.LOW, NOW, 1)
     workers.attach(worker(1), first)
     workers.demand(lambda _: [old])
     workers.attach(worker(2), late)
@@ -220,30 +222,32 @@ def test_whoever_comes_is_told_once_and_told_again_what_is_news_to_it(workers: W
     assert first.demanded == late.demanded == [[old], [new]]
 
 
-def test_what_is_for_one_worker_alone_is_told_to_that_one(workers: Workers):
+def test_what_is_for_one_worker_alone_is_told_to_that_one(workers: WorkerRegistry):
     lines = {number: RecordingLine() for number in (1, 2, 3)}
     for number, line in lines.items():
         workers.attach(worker(number), line)
-    head = Head(Priority.HIGH, NOW, 1)
+    head = QueueHead(Priority.HIGH, NOW, 1)
     for name in ("w2", "w3"):
         workers.demand(
             lambda one, name=name: [head] if one.worker == name else [],
-            Asked(names=frozenset({name})),
+            PlacementCriteria(names=frozenset({name})),
         )
     workers.demand(lambda _: [])
     assert [line.demanded for line in lines.values()] == [[], [[head], []], [[head], []]]
 
 
-def test_a_worker_is_told_only_what_waits_for_it(workers: Workers):
+def test_a_worker_is_told_only_what_waits_for_it(workers: WorkerRegistry):
     first, second = RecordingLine(), RecordingLine()
     workers.attach(worker(1), first)
     workers.attach(replace(worker(2), labels={"gpu": "a100"}), second)
-    head = Head(Priority.HIGH, NOW, 3)
-    workers.demand(lambda one: [head] if one.labels else [], Asked(frozenset({"gpu"})))
+    head = QueueHead(Priority.HIGH, NOW, 3)
+    workers.demand(lambda one: [head] if one.labels else [], PlacementCriteria(frozenset({"gpu"})))
     assert (first.demanded, second.demanded) == ([], [[head]])
 
 
-def test_nothing_is_offered_of_a_worker_that_is_drained_and_it_is_told_once(workers: Workers):
+def test_nothing_is_offered_of_a_worker_that_is_drained_and_it_is_told_once(
+    workers: WorkerRegistry,
+):
     line, other = RecordingLine(), RecordingLine()
     workers.granted(workers.attach(worker(1), line), slots=2, received=0)
     workers.granted(workers.attach(worker(2), other), slots=2, received=0)
@@ -256,7 +260,7 @@ def test_nothing_is_offered_of_a_worker_that_is_drained_and_it_is_told_once(work
 
 
 def test_a_drained_worker_that_comes_again_is_offered_nothing_from_its_first_moment(
-    workers: Workers,
+    workers: WorkerRegistry,
 ):
     workers.drained({"w1"})
     line = RecordingLine()
@@ -270,7 +274,7 @@ def test_a_drained_worker_that_comes_again_is_offered_nothing_from_its_first_mom
 
 
 def test_a_worker_that_was_told_of_a_drain_on_another_stream_is_told_when_it_is_over(
-    workers: Workers,
+    workers: WorkerRegistry,
 ):
     line = RecordingLine()
     workers.attach(worker(1), line).draining = True
@@ -279,7 +283,7 @@ def test_a_worker_that_was_told_of_a_drain_on_another_stream_is_told_when_it_is_
     assert line.drained == [False]
 
 
-def test_what_waits_is_looked_up_once_for_workers_that_can_do_the_same(workers: Workers):
+def test_what_waits_is_looked_up_once_for_workers_that_can_do_the_same(workers: WorkerRegistry):
     for number in range(1, 6):
         workers.attach(worker(number), RecordingLine())
     workers.attach(worker(6, slots=9), RecordingLine())
@@ -290,7 +294,7 @@ def test_what_waits_is_looked_up_once_for_workers_that_can_do_the_same(workers: 
 
 def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
     boot = [100.0]
-    workers = Workers(SetClock(), lambda _event: None, boot=lambda: boot[0])
+    workers = WorkerRegistry(SetClock(), lambda _event: None, boot=lambda: boot[0])
     attached = workers.attach(worker(), RecordingLine())
     workers.granted(attached, slots=2, received=0)
     boot[0] += SILENT_AFTER
@@ -304,7 +308,7 @@ def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
 async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -> None:
     """P4.6: else its member keeps shards that it can hand to nobody, until TCP gives up."""
     boot, told = [100.0], list[bool]()
-    workers = Workers(SetClock(), lambda _event: None, boot=lambda: boot[0])
+    workers = WorkerRegistry(SetClock(), lambda _event: None, boot=lambda: boot[0])
     workers.on_attachment(told.append)
     workers.elsewhere = other = OtherMember()
     one, line = worker(), RecordingLine()
@@ -321,7 +325,7 @@ async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -
     assert told == [False, True, False, True, False]
 
 
-def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(workers: Workers):
+def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
@@ -330,7 +334,7 @@ def test_nothing_is_offered_of_a_lost_incarnation_though_its_stream_stands(worke
     assert not workers.offers()
 
 
-async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: Workers):
+async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: WorkerRegistry):
     """P4.3: before that the assignment may be on its way, or may yet start."""
 
     async def never_started() -> bool:
@@ -352,7 +356,7 @@ async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: W
     assert await never_started()
 
 
-async def test_ok_waits_until_the_worker_has_answered(workers: Workers):
+async def test_ok_waits_until_the_worker_has_answered(workers: WorkerRegistry):
     """P3.8: until then it may start."""
     one, line = worker(), RecordingLine()
     workers.attach(one, line)
@@ -368,7 +372,7 @@ async def test_ok_waits_until_the_worker_has_answered(workers: Workers):
         await waiting
 
 
-async def test_ok_waits_no_longer_than_start_by(workers: Workers, clock: SetClock):
+async def test_ok_waits_no_longer_than_start_by(workers: WorkerRegistry, clock: SetClock):
     """P3.8: nor less; the worker's clock may be a little behind ours."""
     out = running(1, worker())  # attached nowhere
     assert out.start_by is not None
@@ -410,13 +414,13 @@ class OtherMember(Nowhere):
 
 
 @pytest.fixture
-def other(workers: Workers) -> OtherMember:
+def other(workers: WorkerRegistry) -> OtherMember:
     workers.elsewhere = other = OtherMember()
     return other
 
 
 async def test_a_worker_attached_elsewhere_is_asked_over_one_hop(
-    workers: Workers, other: OtherMember
+    workers: WorkerRegistry, other: OtherMember
 ):
     """P4.5: both revokes and cancels."""
     out = running(1, worker())
@@ -428,7 +432,7 @@ async def test_a_worker_attached_elsewhere_is_asked_over_one_hop(
 
 
 async def test_however_many_are_asked_back_their_workers_are_asked_once_and_a_few_at_a_time(
-    workers: Workers,
+    workers: WorkerRegistry,
 ):
     """A pause of the cluster asks for all that may start, of all workers."""
     asked: list[int] = []
@@ -460,7 +464,7 @@ async def test_however_many_are_asked_back_their_workers_are_asked_once_and_a_fe
 
 
 async def test_ok_waits_for_the_one_that_may_start_longest_of_those_without_an_answer(
-    workers: Workers, clock: SetClock
+    workers: WorkerRegistry, clock: SetClock
 ):
     one, line = worker(), RecordingLine()
     workers.attach(one, line)
@@ -476,7 +480,9 @@ async def test_ok_waits_for_the_one_that_may_start_longest_of_those_without_an_a
         await waiting
 
 
-async def test_a_worker_attached_here_is_asked_here_alone(workers: Workers, other: OtherMember):
+async def test_a_worker_attached_here_is_asked_here_alone(
+    workers: WorkerRegistry, other: OtherMember
+):
     one, line = worker(), RecordingLine()
     workers.attach(one, line)
     out = running(1, one)
@@ -485,7 +491,7 @@ async def test_a_worker_attached_here_is_asked_here_alone(workers: Workers, othe
 
 
 async def test_what_another_member_heard_of_a_worker_says_what_never_started(
-    workers: Workers, other: OtherMember, clock: SetClock
+    workers: WorkerRegistry, other: OtherMember, clock: SetClock
 ):
     """P4.3: else a run whose assignment was lost would be RUNNING as long as that worker lives."""
     out = running(1, worker())
@@ -499,7 +505,7 @@ async def test_what_another_member_heard_of_a_worker_says_what_never_started(
 
 
 async def test_workers_with_long_runs_dont_keep_the_others_from_being_asked_about(
-    workers: Workers, other: OtherMember, clock: SetClock
+    workers: WorkerRegistry, other: OtherMember, clock: SetClock
 ):
     """Else a run that never started on the ninth of them would be RUNNING as long as it lives."""
     out = [running(number, worker(number)) for number in range(1, MOST_ASKED + 2)]
@@ -515,7 +521,7 @@ async def test_workers_with_long_runs_dont_keep_the_others_from_being_asked_abou
 async def test_a_worker_that_is_silent_here_is_asked_about_elsewhere(clock: SetClock):
     """P4.3: a line that was cut in silence may stand for long before it breaks."""
     boot = [100.0]
-    workers = Workers(clock, lambda _event: None, boot=lambda: boot[0])
+    workers = WorkerRegistry(clock, lambda _event: None, boot=lambda: boot[0])
     workers.elsewhere = other = OtherMember()
     one = worker()
     workers.attach(one, RecordingLine())
@@ -533,7 +539,7 @@ class World:
 
     def __init__(self, clock: SetClock) -> None:
         self.boot = 100.0
-        self.workers = Workers(clock, lambda _event: None, boot=lambda: self.boot)
+        self.workers = WorkerRegistry(clock, lambda _event: None, boot=lambda: self.boot)
         self.workers.elsewhere = self.other = OtherMember()
         self.attached = self.workers.attach(worker(1), RecordingLine())
         self.beat()

@@ -11,7 +11,7 @@ import pytest
 
 from faults.hostile import calls, http2
 from schedd.rpc.auth_interceptor import Gate
-from schedd.rpc.connection_limit import Crowds, most_of_all, most_of_one
+from schedd.rpc.connection_limit import ConnectionLimit, most_of_all, most_of_one
 from schedd.rpc.health import Health
 from schedd.rpc.server import make_server
 from support.wait import wait_until
@@ -52,7 +52,7 @@ def test_grpc_has_what_http_leaves() -> None:
 def test_the_newest_of_a_host_that_has_too_many_are_ended(stack: ExitStack) -> None:
     listener = stack.enter_context(socket.create_server(("0.0.0.0", 0)))
     port = listener.getsockname()[1]
-    crowds = Crowds(port, MOST)
+    crowds = ConnectionLimit(port, MOST)
 
     def connected(source: str) -> socket.socket:
         found = socket.create_connection((HOST, port), source_address=(source, 0))
@@ -70,7 +70,7 @@ def test_the_newest_of_a_host_that_has_too_many_are_ended(stack: ExitStack) -> N
 
 def test_connections_that_were_closed_count_no_more(stack: ExitStack) -> None:
     listener = stack.enter_context(socket.create_server((HOST, 0)))
-    crowds = Crowds(listener.getsockname()[1], MOST)
+    crowds = ConnectionLimit(listener.getsockname()[1], MOST)
     for _ in range(3):
         with ExitStack() as turn:
             for _ in range(MOST):
@@ -81,7 +81,7 @@ def test_connections_that_were_closed_count_no_more(stack: ExitStack) -> None:
 
 def test_sockets_of_other_ports_are_let_be(stack: ExitStack) -> None:
     listener = stack.enter_context(socket.create_server((HOST, 0)))
-    crowds = Crowds(listener.getsockname()[1] + 1, MOST)
+    crowds = ConnectionLimit(listener.getsockname()[1] + 1, MOST)
     for _ in range(2 * MOST):
         stack.enter_context(socket.create_connection(listener.getsockname()))
         stack.enter_context(listener.accept()[0])
@@ -95,7 +95,7 @@ async def test_grpcio_lets_the_ended_go_and_serves_the_others(stack: ExitStack) 
     await server.start()
     async with calls.channel_to(f"{HOST}:{port}") as channel:
         assert await calls.ask(channel, calls.HEALTH[0], [b""]) == "OK"
-        watching = asyncio.create_task(Crowds(port, MOST).run(), name="crowds")
+        watching = asyncio.create_task(ConnectionLimit(port, MOST).run(), name="crowds")
         held = [
             stack.enter_context(socket.create_connection((HOST, port))) for _ in range(3 * MOST)
         ]

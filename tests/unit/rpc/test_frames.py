@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.core.ids import IncarnationId
-from schedd.core.runs.retry import Outcome
+from schedd.core.runs.retry import ReportedOutcome
 from schedd.rpc.workers import frames
 from schedproto.v1 import common_pb2, worker_service_pb2
 
@@ -90,7 +90,7 @@ def test_a_result_that_says_nothing_known_is_a_failed_attempt(wrong: dict[str, o
     [field] = wrong
     assert frames.readable(result, SENDER).startswith(f"results.{field}")
     found = frames.reported(result, "w1")
-    assert (found.outcome, found.sender, found.result) == (Outcome.FAILED, SENDER, None)
+    assert (found.outcome, found.sender, found.result) == (ReportedOutcome.FAILED, SENDER, None)
     assert f"out of bounds: results.{field}" in found.error
     frames.readable(again, SENDER)
     assert frames.reported(again, "w1") == found  # sent again, it is the same one
@@ -101,7 +101,11 @@ def test_what_only_people_read_of_a_result_is_left_out_and_it_counts() -> None:
     result = said(retry_after={"seconds": 4_000 * 86_400}, started_at={"seconds": -1})
     assert "and 1 more" in frames.readable(result, SENDER)
     found = frames.reported(result, "w1")
-    assert (found.outcome, found.retry_after, found.started_at) == (Outcome.SUCCEEDED, None, None)
+    assert (found.outcome, found.retry_after, found.started_at) == (
+        ReportedOutcome.SUCCEEDED,
+        None,
+        None,
+    )
 
 
 def test_a_reason_of_a_newer_worker_is_read_as_none() -> None:

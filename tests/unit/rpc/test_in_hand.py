@@ -6,21 +6,21 @@ import asyncio
 
 import pytest
 
-from schedd.rpc.request_memory import SOON, WHILE_READ, InHand
+from schedd.rpc.request_memory import SOON, WHILE_READ, RequestMemory
 from support.wait import PATIENCE, wait_until_async
 
 MOST = 10 * WHILE_READ
 
 
 @pytest.fixture
-def in_hand() -> InHand:
-    return InHand(MOST)
+def in_hand() -> RequestMemory:
+    return RequestMemory(MOST)
 
 
 class Call:
     """One that holds its request until it is told to end."""
 
-    def __init__(self, in_hand: InHand, size: int) -> None:
+    def __init__(self, in_hand: RequestMemory, size: int) -> None:
         self._in_hand, self._size = in_hand, size
         self.read, self.ends = False, asyncio.Event()
         self.task = asyncio.create_task(self._run(), name="call")
@@ -42,7 +42,7 @@ async def settled(*calls: Call) -> list[bool]:
     return [call.read for call in calls]
 
 
-async def test_past_its_measure_a_request_waits_for_one_that_ends(in_hand: InHand) -> None:
+async def test_past_its_measure_a_request_waits_for_one_that_ends(in_hand: RequestMemory) -> None:
     one, other = Call(in_hand, MOST // 2), Call(in_hand, MOST // 2)
     third, fourth = Call(in_hand, MOST), Call(in_hand, 10)
     assert await settled(one, other, third, fourth) == [True, True, False, False]
@@ -58,7 +58,7 @@ async def test_past_its_measure_a_request_waits_for_one_that_ends(in_hand: InHan
     assert in_hand.taken == 0
 
 
-async def test_who_sends_slowly_holds_up_nobody_for_long(in_hand: InHand) -> None:
+async def test_who_sends_slowly_holds_up_nobody_for_long(in_hand: RequestMemory) -> None:
     async def sends_nothing() -> None:
         async with in_hand.turn():
             await asyncio.Event().wait()
@@ -75,7 +75,7 @@ async def test_who_sends_slowly_holds_up_nobody_for_long(in_hand: InHand) -> Non
     assert in_hand.taken == 0
 
 
-async def test_small_requests_go_together_whatever_their_number(in_hand: InHand) -> None:
+async def test_small_requests_go_together_whatever_their_number(in_hand: RequestMemory) -> None:
     calls = [Call(in_hand, 100) for _ in range(2_000)]
     await wait_until_async(lambda: all(call.read for call in calls), PATIENCE, "all to be read")
     assert in_hand.taken == 2_000 * 100
@@ -84,7 +84,9 @@ async def test_small_requests_go_together_whatever_their_number(in_hand: InHand)
     assert in_hand.taken == 0
 
 
-async def test_who_leaves_while_waiting_or_just_let_in_takes_nothing_along(in_hand: InHand) -> None:
+async def test_who_leaves_while_waiting_or_just_let_in_takes_nothing_along(
+    in_hand: RequestMemory,
+) -> None:
     large, waiting, next_one = Call(in_hand, MOST), Call(in_hand, 1), Call(in_hand, 1)
     assert await settled(large, waiting, next_one) == [True, False, False]
     large.ends.set()
@@ -97,7 +99,7 @@ async def test_who_leaves_while_waiting_or_just_let_in_takes_nothing_along(in_ha
     assert in_hand.taken == 0
 
 
-async def test_who_leaves_while_it_is_full_is_forgotten_at_once(in_hand: InHand) -> None:
+async def test_who_leaves_while_it_is_full_is_forgotten_at_once(in_hand: RequestMemory) -> None:
     large = Call(in_hand, MOST)
     waiting = [Call(in_hand, 1) for _ in range(100)]
     await settled(large)
@@ -108,7 +110,7 @@ async def test_who_leaves_while_it_is_full_is_forgotten_at_once(in_hand: InHand)
     await large.end()
 
 
-async def test_what_raises_gives_back_what_it_held(in_hand: InHand) -> None:
+async def test_what_raises_gives_back_what_it_held(in_hand: RequestMemory) -> None:
     async def fails() -> None:
         async with in_hand.turn() as turn:
             turn.weighs(MOST)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from faults.hostile import garbage
-from schedd.rpc.request_decoding import MOST_PARTS, MOST_PARTS_OF_FRAME, Unread, reader
+from schedd.rpc.request_decoding import MOST_PARTS, MOST_PARTS_OF_FRAME, UndecodedRequest, reader
 from schedproto.v1 import job_service_pb2 as jobs
 from schedproto.v1 import peer_service_pb2 as peers
 from schedproto.v1 import worker_service_pb2 as workers
@@ -26,7 +26,7 @@ def test_what_a_client_sends_is_read() -> None:
 @pytest.mark.parametrize("name", [*NONSENSE])
 def test_what_is_no_message_is_an_invalid_argument(name: str) -> None:
     found = CREATE(NONSENSE[name])
-    assert isinstance(found, Unread)
+    assert isinstance(found, UndecodedRequest)
     assert found.status == "INVALID_ARGUMENT"
 
 
@@ -34,20 +34,20 @@ def test_what_is_no_message_is_an_invalid_argument(name: str) -> None:
 def test_a_message_of_a_million_parts_is_refused_before_they_are_made(field: int) -> None:
     for read in (CREATE, FRAME):
         found = read(garbage.wide(field))
-        assert isinstance(found, Unread)
+        assert isinstance(found, UndecodedRequest)
         assert (found.status, found.reason) == ("RESOURCE_EXHAUSTED", "TOO_MANY_PARTS")
 
 
 def test_parts_that_lie_deeper_count_too() -> None:
     found = CREATE(garbage.inside(1, garbage.wide(33)))
-    assert isinstance(found, Unread)
+    assert isinstance(found, UndecodedRequest)
     assert found.reason == "TOO_MANY_PARTS"
 
 
 def test_packed_numbers_count_each() -> None:
     nudge = peers.NudgeRequest(shards=[1] * (3 * MOST_PARTS))
     found = reader(peers.NudgeRequest)(nudge.SerializeToString())
-    assert isinstance(found, Unread)
+    assert isinstance(found, UndecodedRequest)
     assert found.reason == "TOO_MANY_PARTS"
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from schedclient import TLS, Client, ClusterUnavailable
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import Kind, Role, uri_of, uris_of_user
+from schedd.core.jobs.rights import IdentityKind, Role, uri_of, uris_of_user
 from schedkit.net import channel
 from schedkit.net.channel import SERVER_OPTIONS, listen
 from schedkit.net.handshake import is_tls
@@ -65,7 +65,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def member_files(authority: Authority, tmp_path: Path) -> TLS:
-    subject = Subject("m1", [uri_of(Kind.MEMBER, "m1")], ["127.0.0.1"])
+    subject = Subject("m1", [uri_of(IdentityKind.MEMBER, "m1")], ["127.0.0.1"])
     return authority.issue(subject, tmp_path / "m1", DAY)
 
 

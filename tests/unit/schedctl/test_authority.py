@@ -11,8 +11,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from schedctl.authority import Authority, Subject
-from schedctl.failure import Unfit
-from schedd.core.jobs.rights import Kind, Role, identity_of, uri_of, uris_of_user
+from schedctl.failure import UnfitEnvironment
+from schedd.core.jobs.rights import IdentityKind, Role, identity_of, uri_of, uris_of_user
 from schedkit.clock import utcnow
 from schedkit.net.certificates import not_after
 
@@ -38,7 +38,7 @@ def names(certificate: x509.Certificate) -> x509.SubjectAlternativeName:
 
 
 def test_keys_are_for_their_owner_alone(authority: Authority, tmp_path: Path) -> None:
-    tls = authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), tmp_path / "w1", DAY)
+    tls = authority.issue(Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), tmp_path / "w1", DAY)
     for key in (authority.folder / "ca.key", tls.key):
         assert key is not None
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
@@ -48,12 +48,14 @@ def test_a_member_serves_its_hosts_and_a_worker_serves_nobody(
     authority: Authority, tmp_path: Path
 ) -> None:
     hosts = ("m1.example.com", "10.0.0.1", "::1")
-    subject = Subject("m1", [uri_of(Kind.MEMBER, "m1")], hosts)
+    subject = Subject("m1", [uri_of(IdentityKind.MEMBER, "m1")], hosts)
     member = read(authority.issue(subject, tmp_path, DAY).cert)
     assert names(member).get_values_for_type(x509.DNSName) == ["m1.example.com"]
     assert [str(ip) for ip in names(member).get_values_for_type(x509.IPAddress)] == [*hosts[1:]]
     assert ExtendedKeyUsageOID.SERVER_AUTH in purposes(member)
-    worker = read(authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), tmp_path, DAY).cert)
+    worker = read(
+        authority.issue(Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), tmp_path, DAY).cert
+    )
     assert purposes(worker) == {ExtendedKeyUsageOID.CLIENT_AUTH}
     who = identity_of(names(worker).get_values_for_type(x509.UniformResourceIdentifier))
     assert who is not None
@@ -63,7 +65,7 @@ def test_a_member_serves_its_hosts_and_a_worker_serves_nobody(
 def test_it_ends_when_it_was_said_and_is_of_the_authority(
     authority: Authority, tmp_path: Path
 ) -> None:
-    tls = authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), tmp_path, DAY)
+    tls = authority.issue(Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), tmp_path, DAY)
     assert tls.cert is not None
     assert abs(not_after(tls.cert.read_bytes()) - utcnow() - DAY) < timedelta(minutes=1)
     assert tls.ca.read_bytes() == authority.certificate.read_bytes()
@@ -78,30 +80,34 @@ def test_an_authority_signs_no_other_authority(authority: Authority) -> None:
 
 
 def test_there_is_one_authority_in_a_folder(authority: Authority) -> None:
-    with pytest.raises(Unfit, match="has an authority already"):
+    with pytest.raises(UnfitEnvironment, match="has an authority already"):
         Authority.create(authority.folder)
 
 
 def test_where_there_is_none_it_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(Unfit, match="no authority in"):
+    with pytest.raises(UnfitEnvironment, match="no authority in"):
         Authority(tmp_path).issue(Subject("w1", []), tmp_path, DAY)
 
 
 def test_a_key_without_its_certificate_is_no_place_for_an_authority(tmp_path: Path) -> None:
     """It may be the only one of an authority in use."""
     (tmp_path / "ca.key").write_text("a key")
-    with pytest.raises(Unfit, match="is there without its certificate"):
+    with pytest.raises(UnfitEnvironment, match="is there without its certificate"):
         Authority.create(tmp_path)
     assert (tmp_path / "ca.key").read_text() == "a key"
 
 
 def test_what_isn_t_an_authoritys_signs_nothing(authority: Authority, tmp_path: Path) -> None:
-    worker = authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), tmp_path / "w1", DAY)
+    worker = authority.issue(
+        Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), tmp_path / "w1", DAY
+    )
     assert worker.cert is not None
     assert worker.key is not None
     worker.cert.rename(tmp_path / "w1" / "ca.pem")
     worker.key.rename(tmp_path / "w1" / "ca.key")
-    with pytest.raises(Unfit, match=r"ca\.pem isn't the certificate of an authority") as told:
+    with pytest.raises(
+        UnfitEnvironment, match=r"ca\.pem isn't the certificate of an authority"
+    ) as told:
         Authority(tmp_path / "w1").issue(Subject("w2", []), tmp_path / "w2", DAY)
     assert "--ca-dir" in told.value.remedy
     assert not (tmp_path / "w2").exists()
@@ -121,7 +127,7 @@ def test_a_fresh_certificate_takes_the_place_of_an_earlier_one_of_its_subject(
 
 
 def test_what_isn_t_of_its_subject_stays(authority: Authority, tmp_path: Path) -> None:
-    w1, out = Subject("one", [uri_of(Kind.WORKER, "one")]), tmp_path / "out"
+    w1, out = Subject("one", [uri_of(IdentityKind.WORKER, "one")]), tmp_path / "out"
     authority.issue(w1, out, DAY)
     other = Authority.create(tmp_path / "other")
     (out / "root.pem").write_bytes(other.certificate.read_bytes())
@@ -134,7 +140,7 @@ def test_what_isn_t_of_its_subject_stays(authority: Authority, tmp_path: Path) -
         ("text", r"text\.pem isn't a certificate of schedd's"),
         ("lone", r"lone\.key is there without a certificate"),
     ):
-        with pytest.raises(Unfit, match=f"{said}, and stays as it is"):
+        with pytest.raises(UnfitEnvironment, match=f"{said}, and stays as it is"):
             authority.issue(Subject(name, uris_of_user(name, Role.ADMIN, ["*"])), out, DAY)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
 
@@ -145,8 +151,8 @@ def test_a_key_that_isnt_its_certificates_signs_nothing(
     """Nobody would trust what it signed."""
     other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
     (authority.folder / "ca.key").write_bytes((other.folder / "ca.key").read_bytes())
-    with pytest.raises(Unfit, match=r"ca\.key isn't the key of .*ca\.pem") as told:
-        authority.issue(Subject("w1", [uri_of(Kind.WORKER, "w1")]), out, DAY)
+    with pytest.raises(UnfitEnvironment, match=r"ca\.key isn't the key of .*ca\.pem") as told:
+        authority.issue(Subject("w1", [uri_of(IdentityKind.WORKER, "w1")]), out, DAY)
     assert "--ca-dir" in told.value.remedy
     assert not out.exists()
 
@@ -155,9 +161,9 @@ def test_a_file_of_several_authorities_stays_and_one_of_another_alone_is_refused
     authority: Authority, tmp_path: Path
 ) -> None:
     other, out = Authority.create(tmp_path / "other"), tmp_path / "out"
-    worker = Subject("w1", [uri_of(Kind.WORKER, "w1")])
+    worker = Subject("w1", [uri_of(IdentityKind.WORKER, "w1")])
     other.issue(worker, out, DAY)
-    with pytest.raises(Unfit, match="is of another authority"):
+    with pytest.raises(UnfitEnvironment, match="is of another authority"):
         authority.issue(worker, out, DAY)
     both = other.certificate.read_bytes() + authority.certificate.read_bytes()
     (out / "ca.pem").write_bytes(both)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.manifests.chain_order import in_order, without
 from schedctl.manifests.manifests import Manifest
 from schedproto.v1 import job_pb2
@@ -33,9 +33,9 @@ def test_a_job_of_another_namespace_is_no_parent() -> None:
 
 def test_a_circle_is_refused_with_its_path() -> None:
     found = [manifest("a", "c"), manifest("b", "a"), manifest("c", "b")]
-    with pytest.raises(Failure, match="closes a cycle: a → b → c → a"):
+    with pytest.raises(CommandFailure, match="closes a cycle: a → b → c → a"):
         in_order(found, "default")
-    with pytest.raises(Failure, match="closes a cycle: a → a"):
+    with pytest.raises(CommandFailure, match="closes a cycle: a → a"):
         in_order([manifest("a", "a")], "default")
 
 

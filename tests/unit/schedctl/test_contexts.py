@@ -16,7 +16,7 @@ def test_without_a_file_there_are_none(home):
 
 def test_a_saved_context_is_in_use(home):
     contexts.save("dev", ["127.0.0.1:1", "127.0.0.1:2"])
-    assert contexts.current() == contexts.Context("dev", ("127.0.0.1:1", "127.0.0.1:2"))
+    assert contexts.current() == contexts.ClusterContext("dev", ("127.0.0.1:1", "127.0.0.1:2"))
 
 
 def test_a_deleted_context_is_gone_and_no_other(home):

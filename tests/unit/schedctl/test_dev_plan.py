@@ -14,23 +14,23 @@ import pytest
 
 from schedctl.dev.errors import BadOverride, DevError
 from schedctl.dev.plan import Wishes, complete, overrides_of
-from schedctl.dev.records import PORTS, Folder, Kind, State
+from schedctl.dev.records import PORTS, ClusterFolder, ClusterState, PartKind
 from schedctl.dev.servers import ports
 from schedctl.dev.servers.ports import HOST
-from schedctl.dev.servers.processes import Process, find
+from schedctl.dev.servers.processes import DevProcess, find
 
 
-def names(state: State) -> list[str]:
+def names(state: ClusterState) -> list[str]:
     return list(state.parts)
 
 
-def me() -> Process:
+def me() -> DevProcess:
     process = find(os.getpid())
     assert process is not None
     return process
 
 
-def with_running(state: State, *running: str) -> State:
+def with_running(state: ClusterState, *running: str) -> ClusterState:
     for name in running:
         state = state.with_part(replace(state.parts[name], process=me()))
     return state
@@ -102,14 +102,14 @@ def test_a_port_taken_by_a_stranger_is_given_up_unless_someone_knows_it() -> Non
 
 
 def test_a_pid_that_was_handed_out_again_is_not_taken_for_ours() -> None:
-    someone_else = Process(os.getpid(), born="long ago")
+    someone_else = DevProcess(os.getpid(), born="long ago")
     assert not someone_else.alive()
     assert not someone_else.send(signal.SIGCONT)
     assert me().alive()
 
 
 def test_what_is_saved_is_loaded_the_same(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = ClusterFolder(tmp_path)
     assert folder.load() is None
     state = with_running(complete(None, Wishes(overrides=("schedd.weight=1",))), "etcd", "w1")
     folder.save(state)
@@ -117,7 +117,7 @@ def test_what_is_saved_is_loaded_the_same(tmp_path: Path) -> None:
 
 
 def test_cluster_json_is_as_promised(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = ClusterFolder(tmp_path)
     state = with_running(complete(None, Wishes(members=1, workers=1)), "etcd", "postgres", "m1")
     folder.save(state)
     part, pid = state.parts, os.getpid()
@@ -153,7 +153,7 @@ def test_cluster_json_is_as_promised(tmp_path: Path) -> None:
             }
         ],
     }
-    assert [p.name for p in state.of(Kind.MEMBER)] == ["m1"]
+    assert [p.name for p in state.of(PartKind.MEMBER)] == ["m1"]
 
 
 def test_no_port_is_reserved_twice_however_few_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

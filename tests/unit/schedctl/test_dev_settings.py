@@ -13,15 +13,15 @@ from schedctl.dev.configs import render, to_toml
 from schedctl.dev.daemons import environment
 from schedctl.dev.errors import BadOverride
 from schedctl.dev.overrides import apply, parse
-from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
 
-STATE = State(
+STATE = ClusterState(
     parts={
-        "etcd": Part("etcd", Kind.ETCD, {"client": 11001, "peer": 11002}),
-        "postgres": Part("postgres", Kind.POSTGRES, {"sql": 11003}),
-        "m1": Part("m1", Kind.MEMBER, {"grpc": 11004, "http": 11005}),
-        "m2": Part("m2", Kind.MEMBER, {"grpc": 11006, "http": 11007}),
-        "w1": Part("w1", Kind.WORKER, {"http": 11008}),
+        "etcd": ClusterPart("etcd", PartKind.ETCD, {"client": 11001, "peer": 11002}),
+        "postgres": ClusterPart("postgres", PartKind.POSTGRES, {"sql": 11003}),
+        "m1": ClusterPart("m1", PartKind.MEMBER, {"grpc": 11004, "http": 11005}),
+        "m2": ClusterPart("m2", PartKind.MEMBER, {"grpc": 11006, "http": 11007}),
+        "w1": ClusterPart("w1", PartKind.WORKER, {"http": 11008}),
     },
     slots=4,
 )
@@ -36,7 +36,7 @@ def test_what_keeps_grpc_still_in_the_command_keeps_no_daemon_still(
 
 
 def rendered(name: str, *settings: str) -> dict[str, object]:
-    text = render(Folder(Path("/d")), STATE, STATE.parts[name], [parse(s) for s in settings])
+    text = render(ClusterFolder(Path("/d")), STATE, STATE.parts[name], [parse(s) for s in settings])
     return tomllib.loads(text)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from schedctl.manifests import manifests
-from schedctl.manifests.file_kinds import Kind, kind_of
+from schedctl.manifests.file_kinds import FileKind, kind_of
 
 KUBERNETES = """\
 apiVersion: batch/v1
@@ -70,13 +70,13 @@ def test_the_format_of_another_scheduler_is_named_in_one_line(
     (line,) = ended.lines
     assert f"error: is {name}" in line
     (fault,) = manifests.parse(where, text)
-    assert isinstance(fault, manifests.Fault)
+    assert isinstance(fault, manifests.ManifestFault)
     assert f"is {name}" in fault.problem
 
 
 def test_the_fields_of_a_kubernetes_cronjob_are_mapped_to_ours() -> None:
     (fault,) = manifests.parse("x.yaml", KUBERNETES)
-    assert isinstance(fault, manifests.Fault)
+    assert isinstance(fault, manifests.ManifestFault)
     for part in ("schedule → cron", "timeZone → time_zone", "concurrencyPolicy → overlap"):
         assert part in fault.problem
 
@@ -117,9 +117,9 @@ def test_a_manifest_is_read_as_one_wherever_it_comes_from_and_whatever_comes_fir
     ],
 )
 def test_a_crontab_is_never_taken_for_yaml(text: str) -> None:
-    assert kind_of(text) is Kind.CRONTAB
+    assert kind_of(text) is FileKind.CRONTAB
     (fault,) = manifests.parse("x.yaml", text)
-    assert isinstance(fault, manifests.Fault)
+    assert isinstance(fault, manifests.ManifestFault)
     assert "is a crontab" in fault.problem
 
 
@@ -136,6 +136,6 @@ def test_an_expression_that_yaml_cant_begin_with_is_refused_with_the_quotes(
     line: str, quoted: str
 ) -> None:
     (fault,) = manifests.parse("x.yaml", f"name: a\n{line}\nshell: {{argv: [x]}}\n")
-    assert isinstance(fault, manifests.Fault)
+    assert isinstance(fault, manifests.ManifestFault)
     assert fault.where == "x.yaml:2"
     assert quoted in fault.hint

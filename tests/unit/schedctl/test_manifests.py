@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from schedctl.manifests.manifests import Fault, Manifest, parse
+from schedctl.manifests.manifests import Manifest, ManifestFault, parse
 from schedproto.v1 import common_pb2, job_pb2
 from support.scripted import Refusal
 
@@ -40,7 +40,7 @@ def faults_of(text: str) -> list[tuple[str, str, str]]:
     return [
         (one.where, one.problem, one.hint)
         for one in parse("m.yaml", text)
-        if isinstance(one, Fault)
+        if isinstance(one, ManifestFault)
     ]
 
 
@@ -386,24 +386,24 @@ def test_a_few_lines_that_stand_for_billions_of_values_are_refused_at_once():
     rows = ["name: bomb", "every: 1h", "payload:", "  a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     [fault] = parse("bomb.yaml", "\n".join(rows))
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, ManifestFault)
     assert "more than 200,000 values" in fault.problem
 
 
 def test_an_alias_that_contains_itself_is_refused():
     [fault] = parse("ring.yaml", "name: ring\npayload: &a [*a]\n")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, ManifestFault)
     assert "nested more than" in fault.problem
 
 
 @pytest.mark.parametrize("levels", [150, 100_000])
 def test_endless_nesting_is_refused(levels: int):
     [fault] = parse("deep.yaml", f"name: deep\npayload: {'[' * levels}{']' * levels}\n")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, ManifestFault)
     assert "nested" in fault.problem
 
 
 def test_a_tag_is_not_ignored():
     [fault] = parse("m.yaml", "name: a\npayload: !!python/name:os.system x\n")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, ManifestFault)
     assert (fault.where, "!!python/name:os.system" in fault.problem) == ("m.yaml:2", True)

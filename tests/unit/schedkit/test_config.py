@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from schedkit.config import ConfigErrors, Problem, Untimely, hidden, load, masked, secret
+from schedkit.config import ConfigErrors, ConfigProblem, Untimely, hidden, load, masked, secret
 from schedkit.errors import NotNow
 
 
@@ -32,9 +32,9 @@ class Etcd:
     password: str = secret("")
     tls: Files | None = None
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         if not self.endpoints:
-            yield Problem("endpoints", "none is given")
+            yield ConfigProblem("endpoints", "none is given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Settings:
     spool: Path | None = None
     labels: dict[str, str] = field(default_factory=dict)
 
-    def faults(self) -> Iterator[Problem]:
+    def faults(self) -> Iterator[ConfigProblem]:
         if self.slots < 1:
-            yield Problem("slots", "must be at least 1")
+            yield ConfigProblem("slots", "must be at least 1")
         if self.insecure and not self.etcd.endpoints:
-            yield Problem("", "insecure with nobody")
+            yield ConfigProblem("", "insecure with nobody")
         if self.log.level == "info" and not self.slots:
-            yield Problem("log.level", "is too loud for no slots")
+            yield ConfigProblem("log.level", "is too loud for no slots")
 
 
 class World:
@@ -68,7 +68,7 @@ class World:
         self.file = folder / "schedd.toml"
         self.environ: dict[str, str] = {}
         self.flags: dict[str, str | None] = {"etcd.endpoints": "a:1"}
-        self.also: list[Problem] = []
+        self.also: list[ConfigProblem] = []
 
     def load(self, text: str | None = None) -> Settings:
         if text is not None:
@@ -213,7 +213,7 @@ def test_what_sections_and_the_whole_find_wrong_is_told_with_what_cannot_be_read
 ) -> None:
     world.environ = {"SCHEDD_ETCD__ENDPOINTS": "", "SCHEDD_INSECURE": "yes"}
     world.flags = {}
-    world.also = [Problem("spool", "is full"), Problem("share", "is too much")]
+    world.also = [ConfigProblem("spool", "is full"), ConfigProblem("share", "is too much")]
     assert world.problems("""slots = 0
 share = "half"
 [log]
@@ -254,7 +254,7 @@ def test_an_optional_section_is_wanted_whole_once_it_is_begun(world: World) -> N
 
 
 def test_of_a_section_that_lacks_a_key_no_more_is_told_as_a_whole(world: World) -> None:
-    world.also = [Problem("etcd.tls", "give both")]
+    world.also = [ConfigProblem("etcd.tls", "give both")]
     (problem,) = world.problems("[etcd.tls]\nca = '/ca'")
     assert problem == "etcd.tls.cert: is missing; set it in the file or by SCHEDD_ETCD__TLS__CERT"
     (problem,) = world.problems("[etcd.tls]\nca = '/a'\ncert = '/a'")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import Kind, identity_of, uri_of, uris_of_worker
+from schedd.core.jobs.rights import IdentityKind, identity_of, uri_of, uris_of_worker
 from schedkit.clock import utcnow
-from schedkit.config import Problem, refusal
+from schedkit.config import ConfigProblem, refusal
 from schedkit.errors import NotNow
 from schedkit.net.certificates import MOST_NAMES, names_told
 from schedkit.net.channel import TLS
@@ -22,12 +22,12 @@ from support import certs
 from workerd.config import names_worker
 
 DAY = timedelta(days=1)
-MEMBER = Subject("m1", [uri_of(Kind.MEMBER, "m1")], ["127.0.0.1"])
+MEMBER = Subject("m1", [uri_of(IdentityKind.MEMBER, "m1")], ["127.0.0.1"])
 WORKER = Subject("w1", uris_of_worker("w1"))
 
 
 def bearer(name: str, *, serves: bool) -> Bearer:
-    kind = Kind.MEMBER if serves else Kind.WORKER
+    kind = IdentityKind.MEMBER if serves else IdentityKind.WORKER
 
     def is_named(uris: object) -> bool:
         who = identity_of(uris)  # type: ignore[arg-type]
@@ -241,4 +241,4 @@ def test_what_is_of_this_host_s_clock_alone_is_to_be_tried_again(
     both = problems(ended, bearer("m3", serves=True), utcnow())
     assert len(both) == 2
     assert not isinstance(refusal(both), NotNow)
-    assert not isinstance(refusal([*time, Problem("postgres.dsn", "is missing")]), NotNow)
+    assert not isinstance(refusal([*time, ConfigProblem("postgres.dsn", "is missing")]), NotNow)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import Kind, Role, uri_of, uris_of_user
+from schedd.core.jobs.rights import IdentityKind, Role, uri_of, uris_of_user
 from schedd.web.server import bound
 from schedkit.daemon import log_rate_limit
 from schedkit.errors import Misconfigured
@@ -26,7 +26,7 @@ from schedkit.net.handshake import why_not
 from schedkit.net.https import CERTIFICATE, context_of
 
 DAY = timedelta(days=1)
-MEMBER = Subject("m1", [uri_of(Kind.MEMBER, "m1")], ["127.0.0.1"])
+MEMBER = Subject("m1", [uri_of(IdentityKind.MEMBER, "m1")], ["127.0.0.1"])
 ALICE = Subject("alice", uris_of_user("alice", Role.VIEWER, ["*"]))
 
 

@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedkit.protojson import FormErrors, Plain, from_json, named_fields, standard, to_json
+from schedkit.protojson import FormErrors, PlainScalar, from_json, named_fields, standard, to_json
 from schedproto.v1 import cluster_service_pb2, common_pb2, job_pb2, job_service_pb2, run_pb2
 from schedproto.v1.pool_service_pb2 import Pool, Rate
 
@@ -403,9 +403,14 @@ def test_a_payload_without_types_takes_json_literals_where_they_are_plain():
     job = from_json(
         {
             "payload": {
-                "a": Plain("5"),
+                "a": PlainScalar("5"),
                 "b": "5",
-                "c": [Plain("true"), Plain("yes"), Plain("~"), Plain("010")],
+                "c": [
+                    PlainScalar("true"),
+                    PlainScalar("yes"),
+                    PlainScalar("~"),
+                    PlainScalar("010"),
+                ],
             }
         },
         Job,
@@ -416,7 +421,7 @@ def test_a_payload_without_types_takes_json_literals_where_they_are_plain():
 
 @pytest.mark.parametrize("word", [".nan", ".NaN", ".inf", "-.Inf", "NaN", "Infinity"])
 def test_a_payload_without_types_takes_no_number_that_json_has_not(word):
-    told = problems({"payload": {"a": Plain(word)}}, strings=True)
+    told = problems({"payload": {"a": PlainScalar(word)}}, strings=True)
     assert "JSON" in told["payload"]
     quoted = from_json({"payload": {"a": word}}, Job, strings=True)
     assert json.loads(quoted.payload.json) == {"a": word}

@@ -108,7 +108,7 @@ async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
     """What is left then is less than what a transport tells of."""
     nearly, over = asyncio.Event(), asyncio.Event()
 
-    class Watched(http_limits.Patience):
+    class Watched(http_limits.HttpLimits):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             ours = transport.get_extra_info("socket")
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -122,7 +122,7 @@ async def test_who_reads_all_but_the_end_of_the_last_answer_is_cut_off_too(
             super().connection_lost(exc)
             over.set()
 
-    monkeypatch.setattr(http_limits, "Patience", Watched)
+    monkeypatch.setattr(http_limits, "HttpLimits", Watched)
     monkeypatch.setattr(http_limits, "STALLED_FOR", 3.0)
     loop = asyncio.get_running_loop()
     async with serving(size=100_000) as address:

@@ -8,7 +8,7 @@ from psycopg2 import errorcodes, errors, extensions
 from sqlalchemy import exc
 from sqlalchemy.exc import DBAPIError, OperationalError, StatementError
 
-from schedd.store.connection.errors import Remedy, SchemaMismatch, Unsent, judge
+from schedd.store.connection.errors import RetryRule, SchemaMismatch, Unsent, judge
 from schedkit.errors import (
     BrokenData,
     DatabaseUnavailable,
@@ -39,7 +39,7 @@ def test_what_the_server_rolled_back_is_tried_again_even_at_commit(
 ) -> None:
     """P1.6: by its own word nothing stands."""
     error, remedy = judge(failed(code), committing=committing)
-    assert (type(error), remedy) == (Unavailable, Remedy.AT_ONCE)
+    assert (type(error), remedy) == (Unavailable, RetryRule.AT_ONCE)
 
 
 @pytest.mark.parametrize("code", ["08006", "57P01", "25P03", "53300", None])
@@ -47,14 +47,14 @@ def test_a_lost_server_is_tried_again_before_commit_and_unknown_after(code: str 
     before, remedy = judge(failed(code, lost=True), committing=False)
     after, none = judge(failed(code, lost=True), committing=True)
 
-    assert (type(before), remedy) == (DatabaseUnavailable, Remedy.AT_ONCE)
-    assert (type(after), none) == (OutcomeUnknown, Remedy.NONE)
+    assert (type(before), remedy) == (DatabaseUnavailable, RetryRule.AT_ONCE)
+    assert (type(after), none) == (OutcomeUnknown, RetryRule.NONE)
 
 
 @pytest.mark.parametrize("code", ["55P03", "57014"])
 def test_a_long_wait_is_tried_once_more(code: str) -> None:
     """P1.6: and at COMMIT it isn't: there it may stand."""
-    assert judge(failed(code), committing=False)[1] is Remedy.ONCE_MORE
+    assert judge(failed(code), committing=False)[1] is RetryRule.ONCE_MORE
     assert isinstance(judge(failed(code), committing=True)[0], OutcomeUnknown)
 
 
@@ -66,7 +66,7 @@ def test_what_took_too_long_is_told_from_a_server_that_is_away() -> None:
 @pytest.mark.parametrize("code", ["22003", "22P02", "23514", "54000"])
 def test_a_value_that_is_refused_is_broken_data(code: str) -> None:
     error, remedy = judge(failed(code), committing=False)
-    assert (type(error), remedy) == (BrokenData, Remedy.NONE)
+    assert (type(error), remedy) == (BrokenData, RetryRule.NONE)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_rejected_connection_has_its_cause_and_a_remedy(
     words: str, reason: str, cause: str
 ) -> None:
     error, remedy = judge(failed(None, f"FATAL:  {words}"), committing=False)
-    assert remedy is Remedy.NONE
+    assert remedy is RetryRule.NONE
     assert isinstance(error, Rejected)
     assert (error.reason, cause in error.cause) == (reason, True)
     assert error.remedy in str(error)
@@ -237,7 +237,7 @@ NOT_OF_A_VALUE = [
 def test_a_value_that_the_driver_cant_send_is_a_bad_row(value: Exception) -> None:
     for raised in (Unsent(value), StatementError("(x)", "SELECT 1", {}, value)):
         error, remedy = judge(raised, committing=False)
-        assert (type(error), remedy) == (BrokenData, Remedy.NONE)
+        assert (type(error), remedy) == (BrokenData, RetryRule.NONE)
         assert type(value).__name__ in str(error)
 
 
@@ -279,7 +279,7 @@ def test_of_two_servers_one_that_is_away_may_be_the_one_that_counts(other: str) 
     """Else a member would end for good in the second in which its primary restarts."""
     for words in (f"{REFUSED}\n{other}", f"{other}\n{REFUSED}"):
         error, remedy = judge(failed(None, words), committing=False)
-        assert (type(error), remedy) == (DatabaseUnavailable, Remedy.AT_ONCE)
+        assert (type(error), remedy) == (DatabaseUnavailable, RetryRule.AT_ONCE)
     twice = f'{REFUSED}\n{REFUSED}\npassword retrieved from file "x"'
     assert type(judge(failed(None, twice), committing=False)[0]) is Rejected
 

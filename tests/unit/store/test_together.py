@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from schedd.store.statements.group_commit import BYTES, MOST, Together
+from schedd.store.statements.group_commit import BYTES, MOST, GroupCommit
 from schedkit.errors import BrokenData, Unavailable
 
 
@@ -22,7 +22,7 @@ class Table:
         self.error: Exception | None = None
         self.open = asyncio.Event()
         self.open.set()
-        self.together = Together(self.write, self.write_alone, lambda number: number)
+        self.together = GroupCommit(self.write, self.write_alone, lambda number: number)
 
     async def write(self, numbers: Sequence[int]) -> Mapping[int, str]:
         self.written.append([*numbers])
@@ -152,7 +152,7 @@ async def test_what_happens_to_some_of_many_is_told_of_those() -> None:
             raise Unavailable("gone")
         return await Table.write(table, numbers)
 
-    together = Together(write, table.write_alone, lambda number: number)
+    together = GroupCommit(write, table.write_alone, lambda number: number)
     first, second, third = await together.ask_all(wishes, lambda _: True)
     assert isinstance(first, Unavailable)
     assert (second, third) == (f"alone {BYTES}", "all 3")
@@ -186,7 +186,7 @@ async def test_who_leaves_is_held_no_longer_though_a_transaction_takes_for_ever(
     async def alone(wish: Large | None) -> str:
         return ""
 
-    together = Together(write, alone, lambda wish: 1)
+    together = GroupCommit(write, alone, lambda wish: 1)
     first = asyncio.create_task(together.ask(None), name="first")
     await asyncio.sleep(0)
     large = Large()

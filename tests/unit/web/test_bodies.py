@@ -15,7 +15,7 @@ from schedd.api.definitions import validation
 from schedd.api.errors import CallError
 from schedd.web.rest import bodies
 from schedd.web.rest.bodies import parsed
-from schedd.web.rest.problems import Refusal
+from schedd.web.rest.problems import RequestProblem
 from schedkit.protojson import FormErrors, from_json
 from schedproto.v1 import job_pb2
 
@@ -36,7 +36,7 @@ BODIES = dict(garbage.bodies())
     ],
 )
 def test_a_malformed_body_is_told_in_words(content: bytes, said: str) -> None:
-    with pytest.raises(Refusal, match=said) as refused:
+    with pytest.raises(RequestProblem, match=said) as refused:
         parsed(content)
     assert refused.value.body["status"] == 400
 
@@ -45,7 +45,7 @@ def test_a_malformed_body_is_told_in_words(content: bytes, said: str) -> None:
 def test_a_body_that_is_no_request_is_refused_in_no_time(name: str) -> None:
     content = BODIES[name]
     began = time.process_time()
-    with pytest.raises((Refusal, FormErrors, CallError, UnicodeError)) as refused:
+    with pytest.raises((RequestProblem, FormErrors, CallError, UnicodeError)) as refused:
         validation.check(from_json(parsed(content), job_pb2.Job), datetime.now(UTC))
     assert time.process_time() - began < 3
     assert len(str(refused.value)) < 10_000
@@ -66,7 +66,7 @@ class Sender:
     async def refused(self) -> Any:
         """The status of what it hears."""
         request = Request({"type": "http", "headers": []}, self.receive)
-        with pytest.raises(Refusal) as refusal:
+        with pytest.raises(RequestProblem) as refusal:
             await bodies.content_of(request)
         return refusal.value.body["status"]
 

@@ -9,16 +9,16 @@ import pytest
 from schedd.api.errors import InvalidArgument
 from schedd.web.pages.all import PAGES
 from schedd.web.pages.forms import RETURN, taking
-from schedd.web.pages.page import Action, Asked, Done
+from schedd.web.pages.page import Action, Done, PageRequest
 from schedd.web.templating import ONCE
 from support.callers import TESTER
 
 ACTIONS = [action for page in PAGES for action in page.actions]
 
 
-def asked(**fields: str) -> Asked:
+def asked(**fields: str) -> PageRequest:
     """A form, of a member that has nothing to do it by."""
-    return Asked(cast("Any", None), TESTER, fields=fields)
+    return PageRequest(cast("Any", None), TESTER, fields=fields)
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.path)
@@ -37,7 +37,7 @@ async def test_a_namespace_in_a_form_isnt_taken_for_that_of_the_address(action: 
 
 async def test_what_a_form_has_and_what_any_has_is_taken_and_all_that_it_hasnt_is_told() -> None:
     @taking("reason")
-    async def do(form: Asked) -> Done:
+    async def do(form: PageRequest) -> Done:
         return Done(form.fields["reason"], "/")
 
     fields = {"reason": "disks", ONCE: "0123", RETURN: "/jobs"}

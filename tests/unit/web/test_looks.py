@@ -16,8 +16,8 @@ from schedd.api.errors import InvalidArgument
 from schedd.api.services import Caller
 from schedd.web.pages import snapshots as module
 from schedd.web.pages.all import PAGES
-from schedd.web.pages.page import EVERY, Asked, Page, Shown
-from schedd.web.pages.snapshots import KEPT, KEPT_FOR, Look, Looks
+from schedd.web.pages.page import EVERY, Page, PageRequest, Shown
+from schedd.web.pages.snapshots import KEPT, KEPT_FOR, PageSnapshot, PageSnapshots
 from schedd.web.streams import Event
 from schedd.web.templating import render
 from schedkit.errors import Unavailable
@@ -35,7 +35,7 @@ class Read:
     seen: tuple[object, ...] = ()
     error: Exception | None = None
 
-    async def __call__(self, asked: Asked) -> Shown:
+    async def __call__(self, asked: PageRequest) -> Shown:
         del asked
         self.times += 1
         if self.error is not None:
@@ -46,9 +46,9 @@ class Read:
         return Page("/doctor", "Cluster", "doctor", self, every=every)
 
 
-def asked(**query: str) -> Asked:
+def asked(**query: str) -> PageRequest:
     services = cast("Any", SimpleNamespace(cluster=ToldCluster()))
-    return Asked(services, Caller(TESTER, source="test"), query=query)
+    return PageRequest(services, Caller(TESTER, source="test"), query=query)
 
 
 async def until_over(events: AsyncGenerator[Event, None]) -> list[str]:
@@ -65,12 +65,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def kept(looks: Looks, page: Page, look: Look, **query: str) -> bool:
+def kept(looks: PageSnapshots, page: Page, look: PageSnapshot, **query: str) -> bool:
     return looks.of(page, asked(**query)) is look
 
 
 def test_addresses_that_are_made_up_leave_no_more_looks_than_are_kept() -> None:
-    looks, page = Looks(), Read().page()
+    looks, page = PageSnapshots(), Read().page()
     first = looks.of(page, asked(q="first"))
     made = [looks.of(page, asked(q=str(number))) for number in range(KEPT)]
     assert kept(looks, page, made[-1], q=str(KEPT - 1))
@@ -78,7 +78,7 @@ def test_addresses_that_are_made_up_leave_no_more_looks_than_are_kept() -> None:
 
 
 def test_a_look_that_nobody_asks_for_is_forgotten_in_time(clock: list[float]) -> None:
-    looks, page = Looks(), Read().page()
+    looks, page = PageSnapshots(), Read().page()
     look = looks.of(page, asked())
     clock[0] += KEPT_FOR
     assert kept(looks, page, look), "it was asked for again in time"
@@ -88,7 +88,7 @@ def test_a_look_that_nobody_asks_for_is_forgotten_in_time(clock: list[float]) ->
 
 
 async def test_a_look_that_is_watched_stays_whoever_else_comes(clock: list[float]) -> None:
-    looks, page = Looks(), Read().page()
+    looks, page = PageSnapshots(), Read().page()
     look = looks.of(page, asked())
     events = look.events("")
     await anext(events)
@@ -114,7 +114,7 @@ async def test_what_is_as_it_was_is_not_drawn_again_that_day(
     monkeypatch.setattr(module, "render", counted)
     monkeypatch.setattr(module, "utcnow", lambda: today[0])
     read = Read()
-    look = Looks().of(read.page(), asked())
+    look = PageSnapshots().of(read.page(), asked())
     first = await look.now()
     assert await look.anew() is first
     assert (read.times, len(drawn)) == (2, 1)
@@ -132,7 +132,7 @@ async def test_what_is_as_it_was_is_not_drawn_again_that_day(
 
 async def test_a_page_that_comes_back_after_its_database_is_drawn_as_it_was() -> None:
     read = Read()
-    look = Looks().of(read.page(), asked())
+    look = PageSnapshots().of(read.page(), asked())
     before = await look.now()
     read.error = Unavailable("PostgreSQL: away")
     away = await look.anew()
@@ -147,7 +147,7 @@ async def test_what_couldnt_be_read_is_read_again_soon_however_seldom_the_page_i
     clock: list[float], read_before: bool
 ) -> None:
     read = Read()
-    look = Looks().of(read.page(every=60), asked())
+    look = PageSnapshots().of(read.page(every=60), asked())
     if read_before:
         await look.now()
         clock[0] += 61
@@ -163,13 +163,13 @@ async def test_what_couldnt_be_read_is_read_again_soon_however_seldom_the_page_i
 async def test_what_took_long_to_be_read_in_vain_rests_as_long(clock: list[float]) -> None:
     """It holds one of the few turns, of a database that has nothing to spare."""
 
-    async def read(_: Asked) -> Shown:
+    async def read(_: PageRequest) -> Shown:
         reads.append(clock[0])
         clock[0] += 10
         raise Unavailable("PostgreSQL: no answer")
 
     reads: list[float] = []
-    look = Looks().of(replace(Read().page(every=60), read=read), asked())
+    look = PageSnapshots().of(replace(Read().page(every=60), read=read), asked())
     for _ in range(60):
         await look.now()
         clock[0] += 1
@@ -182,7 +182,7 @@ async def test_that_a_member_fires_nothing_is_told_at_once_however_seldom_the_pa
 ) -> None:
     read, asking = Read(), asked()
     cluster = cast("ToldCluster", asking.services.cluster)
-    look = Looks().of(read.page(every=60), asking)
+    look = PageSnapshots().of(read.page(every=60), asking)
     before = (await look.now()).html
     events = look.events("")
     assert (await anext(events)).data == before
@@ -199,13 +199,13 @@ async def test_that_a_member_fires_nothing_is_told_at_once_however_seldom_the_pa
 
 async def test_what_is_over_is_sent_once_and_nobody_looks_again() -> None:
     read = Read(over=True)
-    look = Looks().of(read.page(), asked())
+    look = PageSnapshots().of(read.page(), asked())
     assert await until_over(look.events("")) == ["", "end"]
     assert read.times == 1
 
 
 async def test_who_comes_back_to_what_is_over_is_told_that_it_has_ended() -> None:
-    look = Looks().of(Read(over=True).page(), asked())
+    look = PageSnapshots().of(Read(over=True).page(), asked())
     seen = (await look.now()).digest
     assert (await until_over(look.events(seen)))[-1] == "end"
 

@@ -28,7 +28,7 @@ from schedd.web.pages.jobs.forecast import KEPT as FORECASTS
 from schedd.web.pages.jobs.forecast import MILD, Counted, ForecastSeen, foreseen, heat
 from schedd.web.pages.jobs.job import definition, does, facts, paused
 from schedd.web.pages.jobs.new_job import job_of
-from schedd.web.pages.page import Asked
+from schedd.web.pages.page import PageRequest
 from schedd.web.pages.runs.dead_letters import rate_of
 from schedd.web.pages.runs.log import LogPart, LogText, Newest
 from schedd.web.pages.runs.run_timeline import story
@@ -344,7 +344,7 @@ async def test_who_waits_for_forecasts_holds_up_no_other_work_of_threads(
 
     monkeypatch.setattr(forecast, "_foreseen", slowly)
     monkeypatch.setattr(forecast, "newest_definitions", defined)
-    asked = Asked(cast("Any", None), Caller(TESTER, source="test"))
+    asked = PageRequest(cast("Any", None), Caller(TESTER, source="test"))
     looks = [asyncio.ensure_future(forecast.PAGE.read(asked)) for _ in range(40)]
     await wait_until_async(lambda: counts, PATIENCE, "one that counts")
     try:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from schedd.api import availability
-from schedd.api.runs.waiting_runs import Waits
+from schedd.api.runs.waiting_runs import WaitSummary
 from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import Counts
 from schedd.core.timers.cluster_pauses import Pause
 from schedd.web import formatting, templating
-from schedd.web.pages.cluster.missed_runs import Missed
+from schedd.web.pages.cluster.missed_runs import MissedRuns
 from schedd.web.pages.cluster.overview_facts import Glance, glance
 from schedd.web.pages.cluster.overview_queries import Stored
 from schedd.web.pages.site import TABS
@@ -121,9 +121,9 @@ def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() ->
     found = seen(
         stored(
             counts=Counts(0, 5, 0, 0, dead_letters=3),
-            missed=Missed((NOW, NOW)),
+            missed=MissedRuns((NOW, NOW)),
             workers=[draining],
-            waits=Waits(5, (("default", "etl"),), since=NOW - timedelta(hours=1)),
+            waits=WaitSummary(5, (("default", "etl"),), since=NOW - timedelta(hours=1)),
         )
     )
     assert found.troubles == ()
@@ -145,22 +145,24 @@ def test_what_went_wrong_stands_behind_what_keeps_runs_from_being_on_time() -> N
 
 
 def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
-    assert "All is well." in html(seen(stored(missed=Missed((NOW - timedelta(days=2),)))))
+    assert "All is well." in html(seen(stored(missed=MissedRuns((NOW - timedelta(days=2),)))))
 
 
 @pytest.mark.parametrize(
     ("missed", "told"),
     [
-        (Missed((NOW,)), "a run was missed in the last day"),
-        (Missed((NOW,), NOW - timedelta(days=2)), "a run was missed in the last day"),
+        (MissedRuns((NOW,)), "a run was missed in the last day"),
+        (MissedRuns((NOW,), NOW - timedelta(days=2)), "a run was missed in the last day"),
         (
-            Missed((NOW, NOW), NOW - timedelta(minutes=2)),
+            MissedRuns((NOW, NOW), NOW - timedelta(minutes=2)),
             "2 runs were missed since 11:58:05; no further back was looked",
         ),
-        (Missed((NOW,) * 100, NOW), "100 runs or more were missed in the last day"),
+        (MissedRuns((NOW,) * 100, NOW), "100 runs or more were missed in the last day"),
     ],
 )
-def test_it_is_said_how_far_back_was_looked_for_what_was_missed(missed: Missed, told: str) -> None:
+def test_it_is_said_how_far_back_was_looked_for_what_was_missed(
+    missed: MissedRuns, told: str
+) -> None:
     assert seen(stored(missed=missed)).concerns == (told,)
 
 
@@ -170,34 +172,39 @@ IN_VAIN = "wait that no worker that takes work can do"
 @pytest.mark.parametrize(
     ("waits", "told"),
     [
-        (Waits(1, (("a", "etl"),)), ["a run waits that no worker that takes work can do: etl"]),
         (
-            Waits(17, tuple(("a", name) for name in "vwxyz")),
+            WaitSummary(1, (("a", "etl"),)),
+            ["a run waits that no worker that takes work can do: etl"],
+        ),
+        (
+            WaitSummary(17, tuple(("a", name) for name in "vwxyz")),
             [f"17 runs or more {IN_VAIN}: v, w, x and 2 more"],
         ),
         (
-            Waits(2, (("a", "etl"), ("b", "bill"))).told_in("a"),
+            WaitSummary(2, (("a", "etl"), ("b", "bill"))).told_in("a"),
             [f"2 runs or more {IN_VAIN}: etl and jobs of other namespaces"],
         ),
         (
-            Waits(1, (("b", "bill"),)).told_in("a"),
+            WaitSummary(1, (("b", "bill"),)).told_in("a"),
             ["a run waits that no worker that takes work can do: jobs of other namespaces"],
         ),
         (
-            Waits(since=NOW - timedelta(minutes=27)),
+            WaitSummary(since=NOW - timedelta(minutes=27)),
             ["a run has waited for 27 min: for a slot, its pool, or its turn"],
         ),
-        (Waits(since=NOW - timedelta(minutes=4)), []),
+        (WaitSummary(since=NOW - timedelta(minutes=4)), []),
     ],
 )
 def test_what_waits_in_vain_or_for_long_is_no_cluster_that_is_well(
-    waits: Waits, told: list[str]
+    waits: WaitSummary, told: list[str]
 ) -> None:
     assert list(seen(stored(waits=waits)).concerns) == told
 
 
 def test_while_the_cluster_is_paused_nothing_else_is_why_runs_wait() -> None:
-    assert seen(stored(waits=Waits(3, (("a", "etl"),)), pause=Pause(NOW, "ops"))).concerns == ()
+    assert (
+        seen(stored(waits=WaitSummary(3, (("a", "etl"),)), pause=Pause(NOW, "ops"))).concerns == ()
+    )
 
 
 def test_members_show_their_part_of_the_shards_and_who_leads() -> None:

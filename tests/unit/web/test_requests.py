@@ -9,8 +9,8 @@ import pytest
 
 from schedd.api import calls
 from schedd.api.field_bounds import IDS
-from schedd.web.rest.http_rules import Found, Routes
-from schedd.web.rest.problems import Refusal
+from schedd.web.rest.http_rules import RouteMatch, Routes
+from schedd.web.rest.problems import RequestProblem
 from schedd.web.rest.requests import message_of
 from schedkit.protojson import FormErrors
 
@@ -25,7 +25,7 @@ def message(
     headers: dict[str, str] | None = None,
 ) -> Any:
     found = ROUTES.find(verb, path)
-    assert isinstance(found, Found)
+    assert isinstance(found, RouteMatch)
     return message_of(found, query or [], body, headers or {})
 
 
@@ -49,7 +49,7 @@ def test_a_path_and_a_whole_body_make_one_request() -> None:
 
 def test_a_body_may_repeat_what_the_path_says_but_not_differ_from_it() -> None:
     assert message("POST", "/api/v1/jobs/etl:pause", body={"job": "etl"}).job == "etl"
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestProblem) as refused:
         message("POST", "/api/v1/jobs/etl:pause", body={"job": "other"})
     assert refused.value.body["violations"] == [
         {"field": "job", "problem": "differs from the path"}
@@ -83,7 +83,7 @@ def test_a_browser_that_comes_back_goes_on_where_its_header_says() -> None:
 
 
 def test_every_unknown_parameter_is_named() -> None:
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestProblem) as refused:
         message("GET", "/api/v1/runs", [("stat", "x"), ("sort", "y")])
     assert [one["field"] for one in refused.value.body["violations"]] == ["stat", "sort"]
     assert refused.value.body["status"] == 400
@@ -110,7 +110,7 @@ def test_an_empty_id_in_the_query_is_refused_and_not_taken_as_none(path: str, na
     concrete = re.sub(r"\{[a-z_]+\}", "x", path)
     snake = re.sub("([A-Z])", lambda found: f"_{found[1].lower()}", name)
     for said in {name, snake}:
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(RequestProblem) as refused:
             message("GET", concrete, [(said, "")])
         problem = "is empty: give an id, or leave it out"
         assert refused.value.body["violations"] == [{"field": said, "problem": problem}]
@@ -136,7 +136,7 @@ def test_an_empty_idempotency_key_is_refused_wherever_it_stands(
     path: str, query: list[tuple[str, str]], body: dict[str, Any], field: str
 ) -> None:
     """As that of the header is: who sends one believes to be safe."""
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestProblem) as refused:
         message("POST", path, query, body)
     problem = "is empty: give a key, or leave it out"
     assert refused.value.body["violations"] == [{"field": field, "problem": problem}]
@@ -152,7 +152,7 @@ def test_an_empty_choice_in_the_query_is_refused_and_not_taken_as_none(
     path: str, name: str
 ) -> None:
     """A script's variable that is empty by mistake would give everything."""
-    with pytest.raises(Refusal, match=f"{name}: is empty: give a value, or leave it out"):
+    with pytest.raises(RequestProblem, match=f"{name}: is empty: give a value, or leave it out"):
         message("GET", path, [(name, "")])
 
 
@@ -171,7 +171,7 @@ def test_an_empty_namespace_is_the_usual_one_and_an_empty_page_token_the_first()
 )
 def test_what_chooses_in_a_body_isnt_empty(path: str, body: dict[str, Any], field: str) -> None:
     """Else all of a job is discarded by who meant one of its groups."""
-    with pytest.raises(Refusal, match=f"{field}: is empty: say which, or leave it out"):
+    with pytest.raises(RequestProblem, match=f"{field}: is empty: say which, or leave it out"):
         message("POST", path, [], body)
     message("POST", path, [], {name: value for name, value in body.items() if value})
 
@@ -193,7 +193,7 @@ def test_an_empty_etag_in_a_body_is_refused_and_not_taken_as_none(
     verb: str, path: str, body: dict[str, Any], field: str
 ) -> None:
     """As that of `If-Match` and that of a parameter are: an edit would go over anybody's."""
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(RequestProblem) as refused:
         message(verb, path, [], body)
     assert refused.value.body["status"] == 400
     problem = "is empty: give a value, or leave it out"
@@ -207,7 +207,7 @@ def test_what_people_name_etag_may_be_empty() -> None:
 
 
 def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
-    with pytest.raises(Refusal, match="belongs into the body"):
+    with pytest.raises(RequestProblem, match="belongs into the body"):
         message("POST", "/api/v1/jobs/etl:pause", [("note", "x")], {})
 
 
@@ -215,7 +215,9 @@ def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
     ("verb", "path"), [("PATCH", "/api/v1/jobs/etl"), ("POST", "/api/v1/jobs")]
 )
 def test_a_parameter_that_is_a_field_of_the_body_belongs_into_it(verb: str, path: str) -> None:
-    with pytest.raises(Refusal, match="namespace: belongs into the body; sort: unknown parameter"):
+    with pytest.raises(
+        RequestProblem, match="namespace: belongs into the body; sort: unknown parameter"
+    ):
         message(verb, path, [("namespace", "x"), ("sort", "y")], {"labels": {}})
 
 
@@ -223,7 +225,7 @@ def test_a_parameter_that_is_a_field_of_the_body_belongs_into_it(verb: str, path
 def test_a_parameter_given_twice_is_refused(second: str) -> None:
     """Also one of which another says that it has parts."""
     for query in ([("job", "a"), (second, "a")], [(second, "b"), ("job", "a")]):
-        with pytest.raises(Refusal, match="given twice"):
+        with pytest.raises(RequestProblem, match="given twice"):
             message("GET", "/api/v1/runs", query)
 
 
@@ -264,7 +266,7 @@ def test_a_patch_may_name_its_fields_itself() -> None:
 def test_a_body_that_names_what_its_mask_does_not_is_refused(
     mask: str, body: dict[str, Any], told: list[str]
 ) -> None:
-    with pytest.raises(Refusal, match="isn't named by updateMask") as refused:
+    with pytest.raises(RequestProblem, match="isn't named by updateMask") as refused:
         message("PATCH", "/api/v1/jobs/etl", [("updateMask", mask)], body)
     assert [one["field"] for one in refused.value.body["violations"]] == told
     assert refused.value.body["status"] == 400
@@ -292,7 +294,7 @@ def test_a_mask_may_name_more_than_its_body(
 
 @pytest.mark.parametrize("body", [{}, {"name": "etl"}])
 def test_a_patch_that_names_no_field_is_told_so_in_words_of_rest(body: dict[str, str]) -> None:
-    with pytest.raises(Refusal, match="the body names no field to change") as refused:
+    with pytest.raises(RequestProblem, match="the body names no field to change") as refused:
         message("PATCH", "/api/v1/jobs/etl", body=body)
     assert refused.value.body["reason"] == "BAD_UPDATE_MASK"
     assert "mask" not in refused.value.body["detail"]
@@ -301,7 +303,7 @@ def test_a_patch_that_names_no_field_is_told_so_in_words_of_rest(body: dict[str,
 def test_names_in_a_patch_say_which_job_is_meant_and_change_nothing() -> None:
     request = message("PATCH", "/api/v1/jobs/etl", body={"name": "etl", "priority": "high"})
     assert list(request.update_mask.paths) == ["priority"]
-    with pytest.raises(Refusal, match=r"job\.name"):
+    with pytest.raises(RequestProblem, match=r"job\.name"):
         message("PATCH", "/api/v1/jobs/etl", body={"name": "renamed"})
 
 
@@ -313,13 +315,13 @@ def test_if_match_is_the_etag_and_a_star_matches_any() -> None:
 
 
 def test_a_header_that_the_call_has_no_use_for_is_refused() -> None:
-    with pytest.raises(Refusal, match="If-Match: this call takes none"):
+    with pytest.raises(RequestProblem, match="If-Match: this call takes none"):
         message("POST", "/api/v1/jobs/etl:resume", body={}, headers={"if-match": '"a"'})
 
 
 @pytest.mark.parametrize("given", ["", " ", ",", "abc-1", '"abc', '*, "abc-1"', 'w/"abc-1"'])
 def test_an_if_match_that_names_no_tag_changes_nothing(given: str) -> None:
-    with pytest.raises(Refusal, match="If-Match: is ") as refused:
+    with pytest.raises(RequestProblem, match="If-Match: is ") as refused:
         message("DELETE", "/api/v1/jobs/etl", headers={"if-match": given})
     assert refused.value.body["violations"][0]["field"] == "If-Match"
 
@@ -336,7 +338,7 @@ def test_an_if_match_may_name_several_tags(given: str) -> None:
 def test_no_call_that_changes_something_passes_over_if_none_match(given: str) -> None:
     headers = {"if-none-match": given}
     for verb, path in (("DELETE", "/api/v1/jobs/etl"), ("PUT", "/api/v1/calendars/off")):
-        with pytest.raises(Refusal, match="If-None-Match: this call takes none"):
+        with pytest.raises(RequestProblem, match="If-None-Match: this call takes none"):
             message(verb, path, body={} if verb == "PUT" else None, headers=headers)
     assert message("GET", "/api/v1/jobs/etl", headers=headers).job == "etl"
 

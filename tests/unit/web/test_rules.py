@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from schedd.api import calls, unbuilt
-from schedd.web.rest.http_rules import Found, Routes, routes_of
+from schedd.web.rest.http_rules import RouteMatch, Routes, routes_of
 
 ROUTES = Routes(calls.methods())
 
 
 def found(verb: str, path: str) -> tuple[str, dict[str, str]]:
     answer = ROUTES.find(verb, path)
-    assert isinstance(answer, Found), answer
+    assert isinstance(answer, RouteMatch), answer
     return answer.route.method.name, answer.variables
 
 

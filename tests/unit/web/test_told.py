@@ -7,28 +7,28 @@ from urllib.parse import quote
 
 import pytest
 
-from schedd.web.pages.flash import MOST_DRAWINGS, MOST_THINGS, Lately, Told, read
+from schedd.web.pages.flash import MOST_DRAWINGS, MOST_THINGS, Flash, RecentFlashes, read
 from schedd.web.templating import ONCE
 
 ONE = {ONCE: "0123"}
 
 
 def test_the_last_answer_of_a_drawing_tells_all_that_it_did() -> None:
-    lately = Lately()
-    assert lately.told("ann", ONE, "a ran.") == Told("a ran.", "0123")
-    assert lately.told("ann", ONE, "b ran.") == Told("a ran. b ran.", "0123")
+    lately = RecentFlashes()
+    assert lately.told("ann", ONE, "a ran.") == Flash("a ran.", "0123")
+    assert lately.told("ann", ONE, "b ran.") == Flash("a ran. b ran.", "0123")
     assert lately.told("ann", ONE, "b ran.").words == "a ran. b ran.", "the same twice, told once"
 
 
 @pytest.mark.parametrize("other", [("bob", ONE), ("ann", {ONCE: "4567"}), ("ann", {})])
 def test_nobody_is_told_of_what_another_drawing_did(other: tuple[str, dict[str, str]]) -> None:
-    lately = Lately()
+    lately = RecentFlashes()
     lately.told("ann", ONE, "a ran.")
     assert lately.told(*other, "b ran.").words == "b ran."
 
 
 def test_neither_what_is_kept_nor_what_is_told_grows_without_end() -> None:
-    lately = Lately()
+    lately = RecentFlashes()
     for at in range(MOST_DRAWINGS):
         lately.told("ann", {ONCE: f"{at}"}, "it ran.")
     lately.told("ann", ONE, "0.")
@@ -36,10 +36,10 @@ def test_neither_what_is_kept_nor_what_is_told_grows_without_end() -> None:
     for at in range(1, 2 * MOST_THINGS):
         told = lately.told("ann", ONE, f"{at}.")
     assert len(told.words.split()) == MOST_THINGS
-    assert lately.told("ann", {ONCE: "x" * 1000}, "it ran.") == Told("it ran.", "")
+    assert lately.told("ann", {ONCE: "x" * 1000}, "it ran.") == Flash("it ran.", "")
 
 
 @pytest.mark.parametrize("cookie", ["", "{", '"text"', "[1, 2]", '["a"]', '["", "x"]', "[" * 9_999])
 def test_a_cookie_of_another_is_told_nothing_of(cookie: str) -> None:
     assert read(quote(cookie)) is None
-    assert read(quote(json.dumps(["a ran.", "0"]))) == Told("a ran.", "0")
+    assert read(quote(json.dumps(["a ran.", "0"]))) == Flash("a ran.", "0")

@@ -17,7 +17,7 @@ from schedd.api.errors import OutOfTouch
 from schedd.api.services import Caller
 from schedd.web.pages.cluster import overview_queries
 from schedd.web.pages.jobs import forecast
-from schedd.web.pages.page import Asked, Read
+from schedd.web.pages.page import PageRequest, Read
 from schedd.web.pages.runs import dead_letters
 from schedkit.clock import boottime
 from support.callers import TESTER
@@ -45,11 +45,11 @@ class Silent:
 READS = [overview_queries.read, dead_letters.PAGE.read, forecast.PAGE.read]
 
 
-def asking(store: object, turns: int) -> Asked:
+def asking(store: object, turns: int) -> PageRequest:
     services = SimpleNamespace(
         store=store, pauses=store, dead_letters=store, database_answered_at=boottime
     )
-    return Asked(
+    return PageRequest(
         cast("Any", services), Caller(TESTER, source="test"), turns=asyncio.Semaphore(turns)
     )
 

@@ -10,22 +10,22 @@ from workerd.core.admission import (
     GRACE,
     UNKNOWN_FOR,
     Admission,
-    Known,
+    AlreadyTaken,
+    AssignmentState,
+    NotTaken,
     NotYet,
-    Offer,
-    Refused,
+    OfferedAssignment,
+    RejectReason,
     Started,
-    State,
     Taken,
-    Why,
 )
-from workerd.core.ids import Incarnation, Key, RunId, Token
+from workerd.core.ids import AssignmentKey, Incarnation, RunId, Token
 
 ME = Incarnation("me")
 
 
-def key(token: int = 1, run: str = "r") -> Key:
-    return Key(RunId(run), Token(token))
+def key(token: int = 1, run: str = "r") -> AssignmentKey:
+    return AssignmentKey(RunId(run), Token(token))
 
 
 def offer(
@@ -36,8 +36,8 @@ def offer(
     start_by: float = 5.0,
     not_before: float | None = None,
     incarnation: Incarnation = ME,
-) -> Offer:
-    return Offer(key(token, run), incarnation, slots, start_by, not_before)
+) -> OfferedAssignment:
+    return OfferedAssignment(key(token, run), incarnation, slots, start_by, not_before)
 
 
 def worker(slots: int = 4) -> Admission:
@@ -50,17 +50,22 @@ def test_an_offer_is_taken_started_ended_and_acknowledged() -> None:
     assert admission.free == 1
     assert admission.start(key(), 0.0, 0.0, trusted=True) == Started()
     admission.ended(key())
-    assert (admission.free, admission.state(key())) == (2, State.ENDED)
+    assert (admission.free, admission.state(key())) == (2, AssignmentState.ENDED)
     admission.acknowledged(key())
     assert admission.state(key()) is None
 
 
 @pytest.mark.parametrize(
     ("state", "known"),
-    [(0, State.HELD), (1, State.RUNNING), (2, State.ENDED), (3, None)],
+    [
+        (0, AssignmentState.HELD),
+        (1, AssignmentState.RUNNING),
+        (2, AssignmentState.ENDED),
+        (3, None),
+    ],
 )
 def test_the_same_token_is_answered_as_before_wherever_it_stands(
-    state: int, known: State | None
+    state: int, known: AssignmentState | None
 ) -> None:
     """P4.2: a second copy of its frame is neither refused nor started again."""
     admission = worker(1)
@@ -73,7 +78,7 @@ def test_the_same_token_is_answered_as_before_wherever_it_stands(
         admission.acknowledged(key())
     # Not trusted, too late, draining: none of it matters for what was taken before.
     admission.draining = True
-    assert admission.offer(offer(), 9.0, trusted=False) == Known(known)
+    assert admission.offer(offer(), 9.0, trusted=False) == AlreadyTaken(known)
 
 
 def test_it_starts_once() -> None:
@@ -88,7 +93,9 @@ def test_a_token_below_the_greatest_seen_is_refused_by_name() -> None:
     """P4.2: an owner that was replaced while its frame was on its way starts nothing any more."""
     admission = worker()
     admission.offer(offer(9), 0.0, trusted=True)
-    assert admission.offer(offer(8), 0.0, trusted=True) == Refused(Why.GREATER_TOKEN_SEEN, Token(9))
+    assert admission.offer(offer(8), 0.0, trusted=True) == NotTaken(
+        RejectReason.GREATER_TOKEN_SEEN, Token(9)
+    )
 
 
 def test_a_greater_token_is_a_new_assignment_beside_the_old_one() -> None:
@@ -102,20 +109,20 @@ def test_a_greater_token_is_a_new_assignment_beside_the_old_one() -> None:
 @pytest.mark.parametrize(
     ("why", "how"),
     [
-        (Why.OTHER_INCARNATION, {"incarnation": Incarnation("you")}),
-        (Why.TOO_LATE, {"start_by": -1.0}),
-        (Why.NO_SLOT, {"slots": 5}),
+        (RejectReason.OTHER_INCARNATION, {"incarnation": Incarnation("you")}),
+        (RejectReason.TOO_LATE, {"start_by": -1.0}),
+        (RejectReason.NO_SLOT, {"slots": 5}),
     ],
 )
-def test_a_refused_token_stays_refused(why: Why, how: dict[str, object]) -> None:
+def test_a_refused_token_stays_refused(why: RejectReason, how: dict[str, object]) -> None:
     """P4.2: also one that was meant for another incarnation."""
     admission = worker()
     first = admission.offer(offer(**how), 0.0, trusted=True)  # type: ignore[arg-type] # a table
-    assert isinstance(first, Refused)
+    assert isinstance(first, NotTaken)
     assert first.why is why
     again = admission.offer(offer(), 0.0, trusted=True)
-    assert isinstance(again, Refused)
-    assert again.why is Why.REVOKED
+    assert isinstance(again, NotTaken)
+    assert again.why is RejectReason.REVOKED
     assert admission.free == 4
 
 
@@ -125,8 +132,8 @@ def test_without_trust_while_draining_or_unable_nothing_is_taken() -> None:
     unable = admission.offer(offer(run="b"), 0.0, trusted=True, unable="no such handler")
     admission.draining = True
     draining = admission.offer(offer(run="c"), 0.0, trusted=True)
-    assert [each.why for each in (lost, unable, draining) if isinstance(each, Refused)] == [
-        Why.TOO_LATE, Why.UNABLE, Why.DRAINING,
+    assert [each.why for each in (lost, unable, draining) if isinstance(each, NotTaken)] == [
+        RejectReason.TOO_LATE, RejectReason.UNABLE, RejectReason.DRAINING,
     ]  # fmt: skip
 
 
@@ -134,7 +141,7 @@ def test_an_armed_one_waits_for_its_instant() -> None:
     """P4.7."""
     admission = worker()
     admission.offer(offer(not_before=3.0, start_by=8.0), 0.0, trusted=True)
-    assert admission.state(key()) is State.ARMED
+    assert admission.state(key()) is AssignmentState.ARMED
     assert admission.start(key(), 2.9, 2.9, trusted=True) == NotYet(3.0)
     assert admission.start(key(), 3.0, 3.0, trusted=True) == Started()
 
@@ -147,7 +154,7 @@ def test_what_may_start_is_judged_when_it_starts(case: str) -> None:
     admission.draining = case == "draining"
     at = 8.1 if case == "late" else 3.0
     verdict = admission.start(key(), at, at, trusted=case != "untrusted")
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, NotTaken)
     assert admission.free == 4
     assert admission.state(key()) is None
 
@@ -159,11 +166,11 @@ def test_a_new_incarnation_drops_what_waits_and_keeps_what_runs() -> None:
     admission.start(key(run="runs"), 0.0, 0.0, trusted=True)
     dropped = admission.renew(Incarnation("new"))
     assert [(each.run, refused.why) for each, refused in dropped] == [
-        ("waits", Why.OTHER_INCARNATION)
+        ("waits", RejectReason.OTHER_INCARNATION)
     ]
     assert [each.run for each, _ in admission.holdings()] == ["runs"]
     again = admission.offer(offer(run="x"), 0.0, trusted=True)
-    assert isinstance(again, Refused)
+    assert isinstance(again, NotTaken)
 
 
 def test_a_revoke_before_the_start_holds_and_after_it_does_not() -> None:
@@ -185,7 +192,7 @@ def test_a_revoke_that_overtakes_its_assignment_is_remembered() -> None:
     admission = worker()
     assert admission.revoke(key(7), 0.0)
     verdict = admission.offer(offer(7), 1.0, trusted=True)
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, NotTaken)
     admission.forget(UNKNOWN_FOR + 1)
     assert admission.offer(offer(7, start_by=9999.0), 1000.0, trusted=True) == Taken()
 
@@ -195,25 +202,27 @@ def test_an_entry_is_forgotten_after_its_start_by_and_no_sooner() -> None:
     admission.offer(offer(start_by=5.0), 0.0, trusted=True)
     admission.start(key(), 0.0, 0.0, trusted=True)
     admission.forget(5.0 + GRACE)
-    assert admission.offer(offer(), 6.0, trusted=True) == Known(State.RUNNING), "it still runs"
+    assert admission.offer(offer(), 6.0, trusted=True) == AlreadyTaken(AssignmentState.RUNNING), (
+        "it still runs"
+    )
     admission.ended(key())
     admission.acknowledged(key())
     admission.forget(5.0 + 2 * GRACE)
     verdict = admission.offer(offer(start_by=5.0), 26.0, trusted=True)
-    assert isinstance(verdict, Refused)
-    assert verdict.why is Why.TOO_LATE, "forgotten, and too late to start"
+    assert isinstance(verdict, NotTaken)
+    assert verdict.why is RejectReason.TOO_LATE, "forgotten, and too late to start"
 
 
 def test_what_was_refused_stays_refused_as_long_as_it_could_start() -> None:
     """P4.2: a second copy of the frame may still be on its way."""
     admission = worker()
     admission.draining = True
-    assert isinstance(admission.offer(offer(start_by=5.0), 0.0, trusted=True), Refused)
+    assert isinstance(admission.offer(offer(start_by=5.0), 0.0, trusted=True), NotTaken)
     admission.draining = False
     admission.forget(4.9)
     verdict = admission.offer(offer(start_by=5.0), 4.9, trusted=True)
-    assert isinstance(verdict, Refused)
-    assert verdict.why is Why.REVOKED
+    assert isinstance(verdict, NotTaken)
+    assert verdict.why is RejectReason.REVOKED
 
 
 def test_whatever_comes_in_whatever_order_each_token_starts_at_most_once() -> None:
@@ -221,8 +230,8 @@ def test_whatever_comes_in_whatever_order_each_token_starts_at_most_once() -> No
     for seed in range(300):
         chance = random.Random(seed)
         admission = worker(3)
-        started: list[Key] = []
-        start_by: dict[Key, float] = {}
+        started: list[AssignmentKey] = []
+        start_by: dict[AssignmentKey, float] = {}
         """Resends keep it."""
         now = 0.0
         for _ in range(120):
@@ -236,19 +245,22 @@ def test_whatever_comes_in_whatever_order_each_token_starts_at_most_once() -> No
                         now,
                         trusted=chance.random() > 0.1,
                     )
-                case 2 | 3 if admission.state(each) in (State.HELD, State.ARMED):
+                case 2 | 3 if admission.state(each) in (
+                    AssignmentState.HELD,
+                    AssignmentState.ARMED,
+                ):
                     verdict = admission.start(each, now, now, trusted=chance.random() > 0.1)
                     if verdict == Started():
                         started.append(each)
                 case 4:
                     revoked = admission.revoke(each, now)
                     assert not (revoked and each in started and now < start_by[each])
-                case 5 if admission.state(each) is State.RUNNING:
+                case 5 if admission.state(each) is AssignmentState.RUNNING:
                     admission.ended(each)
                     admission.acknowledged(each)
                 case 6:
                     admission.forget(now)
             assert 0 <= admission.free <= 3
-            running = [k for k, s in admission.holdings() if s is not State.ENDED]
+            running = [k for k, s in admission.holdings() if s is not AssignmentState.ENDED]
             assert admission.used == len(running)
         assert len(started) == len({*started})

@@ -11,13 +11,13 @@ import pytest
 
 from schedkit.clock import boottime
 from support.wait import PATIENCE, wait_until_async
-from workerd.core.ids import Key
+from workerd.core.ids import AssignmentKey
 from workerd.runs import delayed_start as module
 from workerd.runs.delayed_start import Armed
 
 
-def key() -> Key:
-    return Key(uuid4(), 1)
+def key() -> AssignmentKey:
+    return AssignmentKey(uuid4(), 1)
 
 
 async def herd(
@@ -33,7 +33,7 @@ async def herd(
         await armed.let_start(armed=armed_ends)
         turns.append("ended")
 
-    def start(_key: Key) -> None:
+    def start(_key: AssignmentKey) -> None:
         turns.append("started")
         tasks.append(asyncio.create_task(attempt()))
 
@@ -45,7 +45,7 @@ async def herd(
 
 
 async def test_each_is_started_once_its_instant_has_come_and_not_before() -> None:
-    began: dict[Key, float] = {}
+    began: dict[AssignmentKey, float] = {}
     armed = Armed(lambda key: began.setdefault(key, boottime()) and None)
     at = {key(): boottime() + after for after in (0.2, 0.05, 0.1, 0.0)}
     for one, instant in at.items():
@@ -57,7 +57,7 @@ async def test_each_is_started_once_its_instant_has_come_and_not_before() -> Non
 
 
 async def test_what_was_taken_back_never_starts_and_what_was_moved_starts_once() -> None:
-    started: list[Key] = []
+    started: list[AssignmentKey] = []
     armed = Armed(started.append)
     back, moved, last = key(), key(), key()
     now = boottime()
@@ -78,7 +78,7 @@ async def test_between_a_few_of_a_herd_everybody_else_has_their_turn() -> None:
     async def attempt() -> None:
         turns.append("runs")
 
-    def start(_key: Key) -> None:
+    def start(_key: AssignmentKey) -> None:
         turns.append("starts")
         tasks.append(asyncio.create_task(attempt()))
 
@@ -94,7 +94,7 @@ async def test_between_a_few_of_a_herd_everybody_else_has_their_turn() -> None:
 async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> None:
     loop, errors = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
-    started: list[Key] = []
+    started: list[AssignmentKey] = []
     first, second, third = key(), key(), key()
 
     def rearm() -> None:
@@ -108,7 +108,7 @@ async def test_a_start_that_arms_another_or_breaks_holds_up_nobody(how: str) -> 
 
     does: dict[str, Callable[[], None]] = {"again": rearm, "earlier": add, "breaks": fail}
 
-    def start(key: Key) -> None:
+    def start(key: AssignmentKey) -> None:
         if key == first and started.count(first) == 0:
             started.append(key)
             does[how]()
@@ -172,7 +172,7 @@ async def test_an_end_that_isnt_of_the_herd_goes_before_those_that_are(
 
     tasks: list[asyncio.Task[None]] = []
 
-    def start(_key: Key) -> None:
+    def start(_key: AssignmentKey) -> None:
         if not tasks:
             tasks.append(asyncio.create_task(end("of the herd", armed=True)))
             tasks.append(asyncio.create_task(end("another's", armed=False)))

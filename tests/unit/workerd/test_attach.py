@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from schedctl.authority import Authority, Subject
-from schedd.core.jobs.rights import Kind, uri_of
+from schedd.core.jobs.rights import IdentityKind, uri_of
 from schedkit.clock import boottime, utcnow
 from schedkit.net.channel import TLS
 from schedproto.v1 import worker_service_pb2 as pb
@@ -24,13 +24,13 @@ from workerd.core import credit
 from workerd.core.admission import Admission
 from workerd.core.cluster_time import JudgingClock, RoundTrip
 from workerd.core.ids import Address
-from workerd.core.lease_trust import Trust
-from workerd.core.slot_split import Head
-from workerd.delivery.result_sender import Courier
+from workerd.core.lease_trust import WorkerLeaseTrust
+from workerd.core.slot_split import DemandHead
+from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
-from workerd.identity import Identity
-from workerd.metrics import Metrics
-from workerd.runs.assignments import Work
+from workerd.identity import WorkerIdentity
+from workerd.metrics import WorkerMetrics
+from workerd.runs.assignments import HeldRuns
 from workerd.stream import streams as module
 from workerd.stream.stream import Link
 from workerd.stream.streams import Attach
@@ -43,12 +43,12 @@ class World:
     """A worker's attachment without a wire: the test says what streams there are."""
 
     def __init__(self, spool: Spool, seeds: Sequence[Address], tls: TLS | None) -> None:
-        identity = Identity("w1", spool.id, "0", "host", SLOTS, {}, [], [], utcnow())
+        identity = WorkerIdentity("w1", spool.id, "0", "host", SLOTS, {}, [], [], utcnow())
         admission = Admission(SLOTS, identity.incarnation)
-        self.trust, clock = Trust(), JudgingClock()
-        courier = Courier(spool, lambda _key, _verdict: None)
+        self.trust, clock = WorkerLeaseTrust(), JudgingClock()
+        courier = ResultSender(spool, lambda _key, _verdict: None)
         keeping = keeping_in(spool)
-        work = Work("w1", admission, self.trust, clock, {}, courier, keeping, Metrics())
+        work = HeldRuns("w1", admission, self.trust, clock, {}, courier, keeping, WorkerMetrics())
         self.attach = Attach(identity, seeds, tls, admission, self.trust, clock, work, courier)
         clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
 
@@ -115,9 +115,9 @@ async def test_that_its_own_certificate_has_ended_is_told_again_and_again_until_
 ) -> None:
     """A member only closes the connection, and gRPC says no more than that."""
     authority = Authority.create(tmp_path / "ca")
-    w1 = Subject("w1", [uri_of(Kind.WORKER, "w1")])
+    w1 = Subject("w1", [uri_of(IdentityKind.WORKER, "w1")])
     mine = authority.issue(w1, tmp_path / "w", timedelta(minutes=-1))
-    m1 = Subject("m1", [uri_of(Kind.MEMBER, "m1")], ["127.0.0.1"])
+    m1 = Subject("m1", [uri_of(IdentityKind.MEMBER, "m1")], ["127.0.0.1"])
 
     def told() -> list[str]:
         return [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
@@ -147,8 +147,8 @@ async def test_slots_are_kept_for_a_run_that_is_too_wide_only_when_it_has_waited
     async with attaching(tmp_path) as world:
         wide, other = world.link("m1", ttl=60.0), world.link("m2", ttl=60.0)
         since = utcnow().timestamp() - waited
-        wide.demand = [Head(3, since, SLOTS + 1, least=SLOTS + 1)]
-        other.demand = [Head(1, since, SLOTS)]
+        wide.demand = [DemandHead(3, since, SLOTS + 1, least=SLOTS + 1)]
+        other.demand = [DemandHead(1, since, SLOTS)]
         world.attach.refreshed(boottime())
         await wait_until_async(
             lambda: (granted(wide), granted(other)) == ((SLOTS, 0) if kept else (0, SLOTS)),

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from schedkit.config import Untimely
-from workerd.config import Config, Results
+from workerd.config import WorkerConfig, WorkerResultStore
 from workerd.executors.python import is_there
 
 
 def told(spool: Path) -> list[str]:
-    config = Config(("localhost:1",), spool, name="w1")
+    config = WorkerConfig(("localhost:1",), spool, name="w1")
     return [str(each) for each in (*config.faults(), *config.unmade())]
 
 
@@ -42,7 +42,7 @@ def test_values_are_judged_without_a_trace_in_the_spool_that_is_in_use(
 ) -> None:
     made = []
     monkeypatch.setattr(tempfile, "mkdtemp", lambda **how: made.append(how))
-    assert [*Config(("localhost:1",), tmp_path, name="w1").faults()] == []
+    assert [*WorkerConfig(("localhost:1",), tmp_path, name="w1").faults()] == []
     assert made == []
 
 
@@ -69,7 +69,7 @@ def test_a_new_worker_has_to_keep_its_id_and_may_start_when_there_is_room(
 
     monkeypatch.setattr(os, "fsync", sync)
     spool = tmp_path / "spool"
-    [problem] = Config(("localhost:1",), spool, name="w1").unmade()
+    [problem] = WorkerConfig(("localhost:1",), spool, name="w1").unmade()
     assert isinstance(problem, Untimely)
     assert str(problem) == f"spool: {spool} can't be made or written: {os.strerror(why)}"
     assert [*tmp_path.iterdir()] == []
@@ -77,7 +77,7 @@ def test_a_new_worker_has_to_keep_its_id_and_may_start_when_there_is_room(
 
 def test_a_result_store_that_is_none_is_told_and_its_password_is_not(tmp_path: Path) -> None:
     for url in ("nosuch://k:s3cr3t@b/p", "results", "file://here"):
-        config = Config(("localhost:1",), tmp_path, name="w1", results=Results(url))
+        config = WorkerConfig(("localhost:1",), tmp_path, name="w1", results=WorkerResultStore(url))
         [said] = map(str, config.faults())
         assert said.startswith("results.url: the result store ")
         assert "s3cr3t" not in said
@@ -100,7 +100,7 @@ def test_a_module_is_looked_for_and_not_imported(
 
 def test_labels_have_keys_that_a_job_can_ask_for(tmp_path: Path) -> None:
     labels = {"": "v", "a b": "x", "zone/eu": "1", "GPU": "", "é": "x"}
-    said = [*map(str, Config(("localhost:1",), tmp_path, name="w1", labels=labels).faults())]
+    said = [*map(str, WorkerConfig(("localhost:1",), tmp_path, name="w1", labels=labels).faults())]
     assert said == [
         f"labels: {key!r} isn't a label's key: letters, digits, '.', '_', '-', '/'"
         for key in ("", "a b", "é")
@@ -108,13 +108,13 @@ def test_labels_have_keys_that_a_job_can_ask_for(tmp_path: Path) -> None:
 
 
 def test_a_member_is_reached_at_a_port(tmp_path: Path) -> None:
-    config = Config(("localhost:1", "127.0.0.1:0"), tmp_path, name="w1")
+    config = WorkerConfig(("localhost:1", "127.0.0.1:0"), tmp_path, name="w1")
     assert [*map(str, config.faults())] == ["endpoints: nobody is reached at port 0: 127.0.0.1:0"]
 
 
 @pytest.mark.parametrize("address", ["u:s3cr3t@h:1", "u:s3cr3t,x@h:1", "u:x,s3cr3t,y@h:1"])
 def test_no_member_is_repeated_where_one_has_a_user(address: str, tmp_path: Path) -> None:
     """A variable is parted at its commas, those of a password too."""
-    config = Config(("localhost:1", *address.split(",")), tmp_path, name="w1")
+    config = WorkerConfig(("localhost:1", *address.split(",")), tmp_path, name="w1")
     said = "endpoints: no address takes a user or password: one has an @ in it"
     assert [*map(str, config.faults())] == [said]

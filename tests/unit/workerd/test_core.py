@@ -10,23 +10,23 @@ from itertools import pairwise
 import pytest
 
 from workerd.core.capture import FINEST, KEEP, MOST_MARKS, Capture, Piece
-from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
-from workerd.core.ids import Address, Key, RunId, Token
-from workerd.core.lease_trust import Trust
+from workerd.core.cluster_time import JudgingClock, MemberTime, RoundTrip
+from workerd.core.ids import Address, AssignmentKey, RunId, Token
+from workerd.core.lease_trust import WorkerLeaseTrust
 from workerd.core.outcome import (
     MOST_WORDS,
+    AttemptOutcome,
+    AttemptVerdict,
     Cause,
     Content,
-    Outcome,
-    Reason,
-    Verdict,
+    OutcomeReason,
     digest,
     exited,
     judged,
     stopped,
 )
-from workerd.core.resource_limits import WITHIN, Bounds, Excess
-from workerd.core.slot_split import Head, Share, deal
+from workerd.core.resource_limits import WITHIN, Excess, ResourceLimits
+from workerd.core.slot_split import DemandHead, Share, deal
 
 A, B, C = Address("a:1"), Address("b:1"), Address("c:1")
 LOW, MEDIUM, HIGH = 1, 2, 3
@@ -45,13 +45,13 @@ def test_unasked_slots_are_split_evenly_and_the_remainder_stays_where_it_was() -
 
 
 def test_the_best_head_is_served_first_whoever_has_it() -> None:
-    heads = {A: [Head(LOW, 100.0, 5)], B: [Head(HIGH, 100.0, 2)], C: []}
+    heads = {A: [DemandHead(LOW, 100.0, 5)], B: [DemandHead(HIGH, 100.0, 2)], C: []}
     assert slots(deal(4, heads, {})) == {A: 2, B: 2, C: 0}
 
 
 def test_waiting_lifts_a_head_by_one_class_a_minute() -> None:
     def winner(waiting: float) -> Address:
-        heads = {A: [Head(LOW, 1000.0 - waiting, 1)], B: [Head(HIGH, 1000.0, 1)]}
+        heads = {A: [DemandHead(LOW, 1000.0 - waiting, 1)], B: [DemandHead(HIGH, 1000.0, 1)]}
         granted = slots(deal(1, heads, {}))
         return max(granted, key=lambda each: granted[each])
 
@@ -65,7 +65,7 @@ def test_never_more_is_granted_than_is_free() -> None:
         members = [Address(f"m{n}:1") for n in range(chance.randint(0, 5))]
         demands = {
             each: [
-                Head(chance.randint(1, 3), chance.random() * 500, chance.randint(0, 30))
+                DemandHead(chance.randint(1, 3), chance.random() * 500, chance.randint(0, 30))
                 for _ in range(chance.randint(0, 3))
             ]
             for each in members
@@ -78,21 +78,25 @@ def test_never_more_is_granted_than_is_free() -> None:
 
 
 def test_slots_that_another_may_still_push_into_are_dealt_when_they_are_no_longer_kept() -> None:
-    demands = {A: [Head(HIGH, 100.0, 4)], B: []}
+    demands = {A: [DemandHead(HIGH, 100.0, 4)], B: []}
     assert slots(deal(4, demands, {}, kept={A: 0, B: 3})) == {A: 1, B: 0}
     assert slots(deal(4, demands, {}, kept={A: 1, B: 2})) == {A: 2, B: 0}, "its own are its own"
     assert slots(deal(4, demands, {}, kept={A: 2, B: 0})) == {A: 4, B: 0}
 
 
 def test_what_is_kept_for_nobody_goes_to_the_best_heads_as_all_slots_would() -> None:
-    demands = {A: [Head(HIGH, 100.0, 1), Head(LOW, 100.0, 9)], B: [Head(MEDIUM, 100.0, 5)], C: []}
+    demands = {
+        A: [DemandHead(HIGH, 100.0, 1), DemandHead(LOW, 100.0, 9)],
+        B: [DemandHead(MEDIUM, 100.0, 5)],
+        C: [],
+    }
     dealt = deal(15, demands, {}, kept={C: 12})
     assert slots(dealt) == {A: 1, B: 2, C: 0}
-    assert dealt[A].before == Head(MEDIUM, 100.0, 5)
+    assert dealt[A].before == DemandHead(MEDIUM, 100.0, 5)
 
 
 def test_slots_that_wait_for_others_to_become_enough_for_a_wide_run_are_nobody_elses() -> None:
-    demands = {A: [Head(HIGH, 100.0, 4, least=4)], B: [Head(LOW, 100.0, 4)], C: []}
+    demands = {A: [DemandHead(HIGH, 100.0, 4, least=4)], B: [DemandHead(LOW, 100.0, 4)], C: []}
     assert slots(deal(4, demands, {}, kept={C: 2}))[B] == 0
 
 
@@ -102,7 +106,7 @@ def test_what_is_granted_and_what_is_kept_besides_is_never_more_than_is_free() -
         members = [Address(f"m{n}:1") for n in range(chance.randint(1, 4))]
         demands = {
             each: [
-                Head(
+                DemandHead(
                     chance.randint(1, 3), chance.random() * 500, width * chance.randint(1, 9), width
                 )
                 for width in chance.sample(range(1, 5), chance.randint(0, 3))
@@ -119,39 +123,41 @@ def test_what_is_granted_and_what_is_kept_besides_is_never_more_than_is_free() -
 
 
 def test_who_is_granted_slots_is_told_the_best_head_of_others_that_goes_without() -> None:
-    high, low = Head(HIGH, 100.0, 2), Head(LOW, 100.0, 1)
-    other, last = Head(HIGH, 101.0, 1), Head(LOW, 90.0, 1)
+    high, low = DemandHead(HIGH, 100.0, 2), DemandHead(LOW, 100.0, 1)
+    other, last = DemandHead(HIGH, 101.0, 1), DemandHead(LOW, 90.0, 1)
     dealt = deal(2, {A: [high, low], B: [other], C: [last]}, {})
     assert dealt == {A: Share(2, before=other), B: Share(0, before=last), C: Share(0, before=other)}
 
 
 def test_a_head_that_was_served_in_part_goes_before_others_but_not_before_its_own() -> None:
-    dealt = deal(1, {A: [Head(HIGH, 100.0, 2)], B: [Head(LOW, 100.0, 1)]}, {})
-    assert dealt[A] == Share(1, before=Head(LOW, 100.0, 1))
-    assert dealt[B].before == Head(HIGH, 100.0, 2)
+    dealt = deal(1, {A: [DemandHead(HIGH, 100.0, 2)], B: [DemandHead(LOW, 100.0, 1)]}, {})
+    assert dealt[A] == Share(1, before=DemandHead(LOW, 100.0, 1))
+    assert dealt[B].before == DemandHead(HIGH, 100.0, 2)
 
 
 def test_where_all_are_served_the_slots_are_for_any_run() -> None:
-    dealt = deal(3, {A: [Head(HIGH, 100.0, 1)], B: [Head(LOW, 100.0, 1)], C: []}, {})
+    dealt = deal(3, {A: [DemandHead(HIGH, 100.0, 1)], B: [DemandHead(LOW, 100.0, 1)], C: []}, {})
     assert {share.before for share in dealt.values()} == {None}
 
 
 def test_slots_that_are_too_few_for_a_wide_run_go_to_the_others_and_for_any_run() -> None:
-    wide = Head(HIGH, 100.0, 4, least=4)
-    dealt = deal(3, {A: [wide, Head(LOW, 100.0, 1)], B: [Head(LOW, 99.0, 2)]}, {}, now=159.0)
+    wide = DemandHead(HIGH, 100.0, 4, least=4)
+    dealt = deal(
+        3, {A: [wide, DemandHead(LOW, 100.0, 1)], B: [DemandHead(LOW, 99.0, 2)]}, {}, now=159.0
+    )
     assert dealt == {A: Share(1), B: Share(2)}
 
 
 def test_what_earlier_heads_leave_of_a_wide_runs_slots_isnt_given_to_it_in_pieces() -> None:
-    wide, low = Head(HIGH, 101.0, 2, least=2), Head(LOW, 100.0, 1)
-    dealt = deal(3, {A: [Head(HIGH, 100.0, 2)], B: [wide], C: [low]}, {})
+    wide, low = DemandHead(HIGH, 101.0, 2, least=2), DemandHead(LOW, 100.0, 1)
+    dealt = deal(3, {A: [DemandHead(HIGH, 100.0, 2)], B: [wide], C: [low]}, {})
     assert slots(dealt) == {A: 2, B: 0, C: 1}
     assert dealt[C].before == wide, "if A gives its two back they are for the wide one"
 
 
 def test_slots_are_kept_for_a_wide_run_by_turns_so_that_nobody_stands_still_for_good() -> None:
     """They become enough while runs end; where some never end, the others must go on."""
-    demands = {A: [Head(HIGH, 100.0, 4, least=4)], B: [Head(LOW, 100.0, 9)]}
+    demands = {A: [DemandHead(HIGH, 100.0, 4, least=4)], B: [DemandHead(LOW, 100.0, 9)]}
     minutes = [0.9, 1.0, 1.9, 2.0, 3.9, 4.0, 7.9, 8.0, 15.9, 16.0]
     kept = [slots(deal(3, demands, {}, now=100.0 + 60 * each))[A] == 3 for each in minutes]
     assert kept == [False, True, True, False, False, True, True, False, False, True]
@@ -162,24 +168,24 @@ def test_slots_are_kept_for_a_wide_run_by_turns_so_that_nobody_stands_still_for_
 
 def test_trust_runs_from_the_sending_and_ends_a_margin_before_the_ttl() -> None:
     """P6.3: it must end before the key can."""
-    trust = Trust(ttl=15.0)
+    trust = WorkerLeaseTrust(ttl=15.0)
     assert not trust.holds(0.0)
     trust.refreshed(100.0)
     assert trust.holds(111.9)
     assert not trust.holds(112.0)
-    assert Trust(3.0, 100.0).until == 102.0, "the margin is a second at least"
+    assert WorkerLeaseTrust(3.0, 100.0).until == 102.0, "the margin is a second at least"
 
 
 def test_an_answer_that_comes_late_takes_no_trust_away() -> None:
-    trust = Trust(ttl=15.0)
+    trust = WorkerLeaseTrust(ttl=15.0)
     trust.refreshed(100.0)
     trust.refreshed(95.0)
     assert trust.until == 112.0
 
 
 def test_a_lease_never_refreshed_is_told_as_a_whole_ttl_old() -> None:
-    assert Trust(15.0).since(3.0) == 15.0
-    assert Trust(15.0, 1.0).since(3.0) == 2.0
+    assert WorkerLeaseTrust(15.0).since(3.0) == 15.0
+    assert WorkerLeaseTrust(15.0, 1.0).since(3.0) == 2.0
 
 
 # -- Cluster time --
@@ -201,7 +207,7 @@ def test_nothing_is_thought_reached_before_it_is_nor_within_when_it_is_past() ->
     chance = random.Random(2)
     for _ in range(200):
         offset = chance.uniform(-1e6, 1e6)
-        time = ClusterTime()
+        time = MemberTime()
         for trip in readings(chance, offset):
             time.observe(trip)
         assert time.surely_reached(1000.0 + offset) >= 1000.0 - 1e-6
@@ -210,7 +216,7 @@ def test_nothing_is_thought_reached_before_it_is_nor_within_when_it_is_past() ->
 
 
 def test_the_tightest_of_the_last_eight_round_trips_counts() -> None:
-    time = ClusterTime()
+    time = MemberTime()
     time.observe(RoundTrip(0.0, 0.001, 1000.0))
     assert time.width == pytest.approx(0.001)
     for n in range(8):
@@ -221,7 +227,7 @@ def test_the_tightest_of_the_last_eight_round_trips_counts() -> None:
 @pytest.mark.parametrize("set_by", [-3.0, 3600.0])
 def test_what_was_read_before_the_clock_was_set_counts_no_more(set_by: float) -> None:
     """Else, for eight heartbeats, what is armed starts as much too early or too late."""
-    time = ClusterTime()
+    time = MemberTime()
     assert not time.observe(RoundTrip(0.0, 0.001, 1000.0))
     assert not time.observe(RoundTrip(5.0, 5.004, 1005.002))
     assert time.observe(RoundTrip(10.0, 10.01, 1010.005 + set_by)), "it contradicts the others"
@@ -231,7 +237,7 @@ def test_what_was_read_before_the_clock_was_set_counts_no_more(set_by: float) ->
 
 
 def test_a_slow_reading_contradicts_no_quick_one() -> None:
-    time = ClusterTime()
+    time = MemberTime()
     time.observe(RoundTrip(0.0, 0.001, 1000.0))
     for read in (0.0, 0.4, 0.8):
         assert not time.observe(RoundTrip(5.0, 5.8, 1005.0 + read))
@@ -344,14 +350,14 @@ def test_an_error_ends_with_what_the_program_said_last(written: bytes, words: st
 @pytest.mark.parametrize(
     ("code", "verdict", "reason", "shown"),
     [
-        (0, Verdict.SUCCEEDED, Reason.NONE, 0),
-        (1, Verdict.FAILED, Reason.EXIT_CODE, 1),
-        (100, Verdict.FAILED, Reason.DONT_RETRY, 100),
-        (-9, Verdict.FAILED, Reason.SIGNAL, 137),
+        (0, AttemptVerdict.SUCCEEDED, OutcomeReason.NONE, 0),
+        (1, AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, 1),
+        (100, AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, 100),
+        (-9, AttemptVerdict.FAILED, OutcomeReason.SIGNAL, 137),
     ],
 )
 def test_an_exit_code_says_how_it_ended(
-    code: int, verdict: Verdict, reason: Reason, shown: int
+    code: int, verdict: AttemptVerdict, reason: OutcomeReason, shown: int
 ) -> None:
     outcome = exited(code, ())
     assert (outcome.verdict, outcome.reason, outcome.exit_code) == (verdict, reason, shown)
@@ -360,40 +366,46 @@ def test_an_exit_code_says_how_it_ended(
 @pytest.mark.parametrize(
     ("cause", "verdict", "reason"),
     [
-        (Cause.TIMEOUT, Verdict.FAILED, Reason.TIMEOUT),
-        (Cause.CANCEL, Verdict.CANCELLED, Reason.BY_USER),
-        (Cause.DRAIN, Verdict.RETURNED, Reason.NONE),
-        (Cause.LEASE_LOST, Verdict.RETURNED, Reason.WORKER_LOST),
+        (Cause.TIMEOUT, AttemptVerdict.FAILED, OutcomeReason.TIMEOUT),
+        (Cause.CANCEL, AttemptVerdict.CANCELLED, OutcomeReason.BY_USER),
+        (Cause.DRAIN, AttemptVerdict.RETURNED, OutcomeReason.NONE),
+        (Cause.LEASE_LOST, AttemptVerdict.RETURNED, OutcomeReason.WORKER_LOST),
     ],
 )
-def test_whoever_stopped_it_is_the_reason(cause: Cause, verdict: Verdict, reason: Reason) -> None:
+def test_whoever_stopped_it_is_the_reason(
+    cause: Cause, verdict: AttemptVerdict, reason: OutcomeReason
+) -> None:
     outcome = stopped(cause)
     assert (outcome.verdict, outcome.reason) == (verdict, reason)
 
 
 def test_the_digest_tells_a_repetition_from_a_contradiction() -> None:
-    key = Key(RunId("r"), Token(1))
-    one = Outcome(Verdict.SUCCEEDED, result=Content(b"1", json=True))
-    assert digest(key, one) == digest(key, Outcome(Verdict.SUCCEEDED, result=one.result))
+    key = AssignmentKey(RunId("r"), Token(1))
+    one = AttemptOutcome(AttemptVerdict.SUCCEEDED, result=Content(b"1", json=True))
+    assert digest(key, one) == digest(
+        key, AttemptOutcome(AttemptVerdict.SUCCEEDED, result=one.result)
+    )
     others = [
-        digest(Key(RunId("r"), Token(2)), one),
-        digest(key, Outcome(Verdict.SUCCEEDED, result=Content(b"1", json=False))),
-        digest(key, Outcome(Verdict.SUCCEEDED)),
-        digest(key, Outcome(Verdict.FAILED, result=one.result)),
-        digest(key, Outcome(Verdict.SUCCEEDED, exit_code=0, result=one.result)),
+        digest(AssignmentKey(RunId("r"), Token(2)), one),
+        digest(key, AttemptOutcome(AttemptVerdict.SUCCEEDED, result=Content(b"1", json=False))),
+        digest(key, AttemptOutcome(AttemptVerdict.SUCCEEDED)),
+        digest(key, AttemptOutcome(AttemptVerdict.FAILED, result=one.result)),
+        digest(key, AttemptOutcome(AttemptVerdict.SUCCEEDED, exit_code=0, result=one.result)),
     ]
     assert len({digest(key, one), *others}) == 6
 
 
 def test_the_digest_is_the_same_for_ever() -> None:
     """A spool written by an older version is sent by a newer one."""
-    outcome = Outcome(Verdict.FAILED, Reason.EXIT_CODE, "exit code 3", exit_code=3)
-    assert digest(Key(RunId("r"), Token(1)), outcome).hex() == (
+    outcome = AttemptOutcome(
+        AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, "exit code 3", exit_code=3
+    )
+    assert digest(AssignmentKey(RunId("r"), Token(1)), outcome).hex() == (
         "ab69404c2ae8edff1530efc945e2306ee3d50bbd2cf3655766a6c359b297fb0c"
     )
 
 
-BOUNDS = Bounds(memory=3 << 19, processes=4)
+BOUNDS = ResourceLimits(memory=3 << 19, processes=4)
 
 
 @pytest.mark.parametrize("code", [0, 1, -9])
@@ -401,7 +413,7 @@ def test_what_was_killed_for_want_of_memory_has_failed_whatever_its_first_proces
     code: int,
 ) -> None:
     outcome = judged(exited(code, ()), BOUNDS, Excess(memory=True, processes=True))
-    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.SIGNAL)
+    assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.SIGNAL)
     assert (outcome.error, outcome.exit_code) == ("killed: out of memory (limit 1536 KiB)", 137)
 
 

@@ -25,18 +25,25 @@ from schedproto.v1 import common_pb2, job_handler_pb2, job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.descriptors import open_files
 from support.wait import wait_until_async
-from workerd.core.outcome import Cause, Outcome, Reason, Verdict
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
 from workerd.executors import grpc as executors_grpc
 from workerd.executors import reflection
-from workerd.executors.base import Attempt, Stop
-from workerd.executors.grpc import Grpc, _is_json, judged, metadata_of, run_request, target_of
+from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.grpc import (
+    GrpcExecutor,
+    _is_json,
+    judged,
+    metadata_of,
+    run_request,
+    target_of,
+)
 
 Answers = Callable[[Any], Sequence[FileDescriptorProto]]
 
 LOOPBACK = Egress(allow=("127.0.0.1", "localhost"))
 
 
-def attempt(namespace: str = "default", timeout: float = 20, **action: Any) -> Attempt:
+def attempt(namespace: str = "default", timeout: float = 20, **action: Any) -> AttemptStart:
     assignment = pb.Assignment(
         key=pb.AssignmentKey(run_id="run", fencing_token=7),
         namespace=namespace,
@@ -46,12 +53,12 @@ def attempt(namespace: str = "default", timeout: float = 20, **action: Any) -> A
         grpc=job_pb2.GrpcAction(**action),
         payload=common_pb2.Payload(json="{}"),
     )
-    return Attempt(assignment, "w1", utcnow() + timedelta(seconds=timeout))
+    return AttemptStart(assignment, "w1", utcnow() + timedelta(seconds=timeout))
 
 
-async def ran(endpoint: str, method: str = "", timeout: float = 20) -> Outcome:
+async def ran(endpoint: str, method: str = "", timeout: float = 20) -> AttemptOutcome:
     call = attempt(timeout=timeout, endpoint=endpoint, method=method)
-    return await Grpc(LOOPBACK).run(call, Stop())
+    return await GrpcExecutor(LOOPBACK).run(call, Stop())
 
 
 @contextlib.asynccontextmanager
@@ -120,7 +127,7 @@ async def test_a_large_answer_is_looked_through_beside_the_loop(
     monkeypatch.setattr(executors_grpc, "_is_json", looked)
     async with serving(handler(large)) as port:
         call = replace(attempt(endpoint=f"127.0.0.1:{port}"), most_result=1 << 20)
-        outcome = await Grpc(LOOPBACK).run(call, Stop())
+        outcome = await GrpcExecutor(LOOPBACK).run(call, Stop())
     assert outcome.result is not None, outcome.error
     assert (outcome.result.json, len(outcome.result.data)) == (True, size + 2)
     assert [each is threading.current_thread() for each in threads] == [here]
@@ -145,7 +152,7 @@ async def test_a_name_is_asked_for_once_and_what_was_checked_is_connected_to(
     monkeypatch.setattr(Targets, "resolve", resolve)
     async with serving(handler(_fine)) as port:
         outcome = await ran(f"rebinding.example:{port}")
-    assert outcome.verdict is Verdict.SUCCEEDED
+    assert outcome.verdict is AttemptVerdict.SUCCEEDED
     assert asked == ["rebinding.example"]
 
 
@@ -156,7 +163,7 @@ async def test_no_proxy_of_the_environment_stands_between(monkeypatch: pytest.Mo
     monkeypatch.setenv("GRPC_ADDRESS_HTTP_PROXY_ENABLED_ADDRESSES", "0.0.0.0/0")
     async with serving(handler(_fine)) as port:
         outcome = await ran(f"127.0.0.1:{port}")
-    assert outcome.verdict is Verdict.SUCCEEDED, outcome.error
+    assert outcome.verdict is AttemptVerdict.SUCCEEDED, outcome.error
 
 
 async def test_a_job_handler_is_told_all_facts_and_the_metadata_says_the_same() -> None:
@@ -176,15 +183,15 @@ def test_metadata_is_ascii_whatever_a_namespace_is_called() -> None:
 @pytest.mark.parametrize(
     ("answer", "verdict", "reason"),
     [
-        ({}, Verdict.SUCCEEDED, Reason.NONE),
-        ({"retry_after": {"seconds": 5}}, Verdict.SUCCEEDED, Reason.NONE),
-        ({"error": "ValueError: x"}, Verdict.FAILED, Reason.EXCEPTION),
-        ({"dont_retry": True}, Verdict.FAILED, Reason.DONT_RETRY),
-        ({"result": {"json": "1"}, "error": "x"}, Verdict.FAILED, Reason.EXCEPTION),
+        ({}, AttemptVerdict.SUCCEEDED, OutcomeReason.NONE),
+        ({"retry_after": {"seconds": 5}}, AttemptVerdict.SUCCEEDED, OutcomeReason.NONE),
+        ({"error": "ValueError: x"}, AttemptVerdict.FAILED, OutcomeReason.EXCEPTION),
+        ({"dont_retry": True}, AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY),
+        ({"result": {"json": "1"}, "error": "x"}, AttemptVerdict.FAILED, OutcomeReason.EXCEPTION),
     ],
 )
 def test_an_answer_with_an_error_is_a_failure(
-    answer: dict[str, Any], verdict: Verdict, reason: Reason
+    answer: dict[str, Any], verdict: AttemptVerdict, reason: OutcomeReason
 ) -> None:
     outcome = judged(job_handler_pb2.RunResponse(**answer))
     assert (outcome.verdict, outcome.reason) == (verdict, reason)
@@ -207,7 +214,7 @@ async def test_reflection_of_either_version_is_understood(version: str) -> None:
     )
     async with serving(reflecting(version, answers), shut) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
-    assert outcome.verdict is Verdict.SUCCEEDED, outcome.error
+    assert outcome.verdict is AttemptVerdict.SUCCEEDED, outcome.error
     assert outcome.result is not None
     assert outcome.result.data == b"{}"
 
@@ -251,7 +258,7 @@ async def test_a_server_that_reflects_nonsense_fails_its_call_and_no_more(
     answers, told = HOSTILE[kind]
     async with serving(reflecting("v1", answers)) as port:
         outcome = await ran(f"127.0.0.1:{port}", "shop.Shop/Open")
-    assert outcome.verdict is Verdict.FAILED
+    assert outcome.verdict is AttemptVerdict.FAILED
     assert told in outcome.error
 
 
@@ -281,7 +288,7 @@ async def test_a_service_at_its_own_limits_has_failed_and_this_worker_gives_noth
 
     async with serving(handler(full)) as port:
         outcome = await ran(f"127.0.0.1:{port}")
-    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.GRPC_STATUS)
+    assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.GRPC_STATUS)
 
 
 async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
@@ -292,7 +299,10 @@ async def test_a_service_that_ends_without_an_answer_fails_its_call() -> None:
     service = grpc.method_handlers_generic_handler("schedd.v1.JobHandler", {"Run": run})
     async with serving(service) as port:
         outcome = await ran(f"127.0.0.1:{port}")
-    assert (outcome.reason, outcome.error) == (Reason.EXCEPTION, "it says OK, and answers nothing")
+    assert (outcome.reason, outcome.error) == (
+        OutcomeReason.EXCEPTION,
+        "it says OK, and answers nothing",
+    )
 
 
 async def test_a_service_that_streams_is_waited_for_until_the_calls_deadline() -> None:
@@ -305,7 +315,7 @@ async def test_a_service_that_streams_is_waited_for_until_the_calls_deadline() -
     service = grpc.method_handlers_generic_handler("schedd.v1.JobHandler", {"Run": run})
     async with serving(service) as port:
         outcome = await ran(f"127.0.0.1:{port}", timeout=1)
-    assert outcome.reason is Reason.TIMEOUT
+    assert outcome.reason is OutcomeReason.TIMEOUT
 
 
 async def test_an_answer_that_is_no_message_is_an_exception() -> None:
@@ -314,7 +324,10 @@ async def test_an_answer_that_is_no_message_is_an_exception() -> None:
 
     async with serving(handler(noise)) as port:
         outcome = await ran(f"127.0.0.1:{port}")
-    assert (outcome.reason, outcome.error) == (Reason.EXCEPTION, "its answer is no RunResponse")
+    assert (outcome.reason, outcome.error) == (
+        OutcomeReason.EXCEPTION,
+        "its answer is no RunResponse",
+    )
 
 
 async def test_who_takes_a_connection_and_says_nothing_is_waited_for_a_bounded_time(
@@ -342,12 +355,16 @@ async def test_a_stop_ends_the_call_and_leaves_nothing_open(killed: bool) -> Non
         return b""
 
     async with serving(handler(forever)) as port:
-        assert (await ran("127.0.0.1:1")).verdict is Verdict.FAILED  # what gRPC opens once is open
+        assert (
+            await ran("127.0.0.1:1")
+        ).verdict is AttemptVerdict.FAILED  # what gRPC opens once is open
         before, stop = open_files(), Stop()
-        run = asyncio.create_task(Grpc(LOOPBACK).run(attempt(endpoint=f"127.0.0.1:{port}"), stop))
+        run = asyncio.create_task(
+            GrpcExecutor(LOOPBACK).run(attempt(endpoint=f"127.0.0.1:{port}"), stop)
+        )
         await begun.wait()
         assert open_files() != before
         stop.ask(Cause.CANCEL)
         stop.ask(Cause.CANCEL, kill=killed)
-        assert (await run).verdict is Verdict.CANCELLED
+        assert (await run).verdict is AttemptVerdict.CANCELLED
         await wait_until_async(lambda: open_files() == before, 10, "closed connections")

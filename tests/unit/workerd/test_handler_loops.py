@@ -16,7 +16,7 @@ import pytest
 
 from support.calling import called, handler_loops
 from support.wait import PATIENCE, wait_until_async
-from workerd.core.outcome import Cause, Outcome, Reason, Verdict
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
 from workerd.executors.base import Stop
 from workerd.executors.handlers.handler_loops import HandlerLoops
 
@@ -39,7 +39,9 @@ async def nothing(_payload: Any, _ctx: Any) -> str:
     return threading.current_thread().name
 
 
-async def blocked(loops: HandlerLoops, handler: Blocking, **how: Any) -> asyncio.Task[Outcome]:
+async def blocked(
+    loops: HandlerLoops, handler: Blocking, **how: Any
+) -> asyncio.Task[AttemptOutcome]:
     call = asyncio.create_task(called(handler.handle, loops=loops, **how))
     await wait_until_async(handler.began.is_set, PATIENCE, "the blocking handler's start")
     await wait_until_async(lambda: loops.blocks, PATIENCE, "the block")
@@ -61,7 +63,7 @@ async def test_a_handler_that_blocks_its_loop_is_named_with_its_place_and_stack(
         assert vars(line)["handler"] == "h"
         assert "self.go.wait" in vars(line)["stack"]
         handler.go.set()
-        assert (await call).verdict is Verdict.SUCCEEDED
+        assert (await call).verdict is AttemptVerdict.SUCCEEDED
         await wait_until_async(lambda: not loops.blocks, PATIENCE, "the end of the block")
         assert "free again" in caplog.text
 
@@ -113,10 +115,10 @@ async def test_runs_that_had_not_begun_when_a_loop_was_blocked_move_to_another()
         calls = [asyncio.create_task(called(each, loops=loops)) for each in
                  (handler.handle, nothing, nothing, nothing)]  # fmt: skip
         outcomes = await asyncio.gather(*calls[1:])
-        assert all(each.verdict is Verdict.SUCCEEDED for each in outcomes)
+        assert all(each.verdict is AttemptVerdict.SUCCEEDED for each in outcomes)
         assert not calls[0].done()
         handler.go.set()
-        assert (await calls[0]).verdict is Verdict.SUCCEEDED
+        assert (await calls[0]).verdict is AttemptVerdict.SUCCEEDED
 
 
 async def test_the_timeout_of_a_blocking_handler_is_enforced_and_says_so() -> None:
@@ -125,7 +127,7 @@ async def test_the_timeout_of_a_blocking_handler_is_enforced_and_says_so() -> No
         call = await blocked(loops, handler, stop=stop, kill_after=0.05)
         stop.ask(Cause.TIMEOUT)
         outcome = await call
-        assert outcome.reason is Reason.TIMEOUT
+        assert outcome.reason is OutcomeReason.TIMEOUT
         assert "blocked its event loop for 0." in outcome.error
         assert "in handle" in outcome.error
         handler.go.set()
@@ -143,10 +145,10 @@ async def test_a_run_that_is_canceled_before_its_loop_was_free_never_begins() ->
         waits = asyncio.create_task(called(begins, stop, loops=loops))
         await asyncio.sleep(0)
         stop.ask(Cause.CANCEL)
-        assert (await waits).verdict is Verdict.CANCELLED
+        assert (await waits).verdict is AttemptVerdict.CANCELLED
         handler.go.set()
         await blocks
-        assert (await called(nothing, loops=loops)).verdict is Verdict.SUCCEEDED
+        assert (await called(nothing, loops=loops)).verdict is AttemptVerdict.SUCCEEDED
         assert not began.is_set()
 
 
@@ -183,15 +185,15 @@ class Long:
 @pytest.mark.parametrize(
     ("cause", "verdict"),
     [
-        (Cause.CANCEL, Verdict.CANCELLED),
-        (Cause.TIMEOUT, Verdict.FAILED),
-        (Cause.DRAIN, Verdict.RETURNED),
-        (Cause.LEASE_LOST, Verdict.RETURNED),
+        (Cause.CANCEL, AttemptVerdict.CANCELLED),
+        (Cause.TIMEOUT, AttemptVerdict.FAILED),
+        (Cause.DRAIN, AttemptVerdict.RETURNED),
+        (Cause.LEASE_LOST, AttemptVerdict.RETURNED),
     ],
 )
 @pytest.mark.parametrize("most_loops", [1, 8])
 async def test_a_stop_reaches_a_run_that_was_submitted_to_a_blocked_loop(
-    cause: Cause, verdict: Verdict, most_loops: int, monkeypatch: pytest.MonkeyPatch
+    cause: Cause, verdict: AttemptVerdict, most_loops: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With one loop the run waits for that loop, else it begins on the second."""
     monkeypatch.setattr("workerd.executors.handlers.handler_loops.MOST_LOOPS", most_loops)
@@ -204,7 +206,7 @@ async def test_a_stop_reaches_a_run_that_was_submitted_to_a_blocked_loop(
         if most_loops > 1:
             await wait_until_async(long.began.is_set, PATIENCE, "the start on the second loop")
         blocking.go.set()
-        assert (await first).verdict is Verdict.SUCCEEDED
+        assert (await first).verdict is AttemptVerdict.SUCCEEDED
         await wait_until_async(lambda: not loops.blocks, PATIENCE, "the end of the block")
         await wait_until_async(long.began.is_set, PATIENCE, "the start")
         stop.ask(cause)
@@ -222,7 +224,7 @@ async def test_runs_of_a_blocked_loop_move_to_a_loop_that_is_free_later(
         await wait_until_async(lambda: loops.refuses, PATIENCE, "blocks of all loops")
         waits = asyncio.create_task(called(nothing, loops=loops))
         handlers[0].go.set()
-        assert (await waits).verdict is Verdict.SUCCEEDED
+        assert (await waits).verdict is AttemptVerdict.SUCCEEDED
         assert not calls[1].done()
         handlers[1].go.set()
         await asyncio.gather(*calls)
@@ -234,7 +236,7 @@ async def test_a_run_that_ended_just_before_its_loop_was_blocked_reports_at_once
         calls = [
             asyncio.create_task(called(each, loops=loops)) for each in (nothing, handler.handle)
         ]
-        assert (await calls[0]).verdict is Verdict.SUCCEEDED
+        assert (await calls[0]).verdict is AttemptVerdict.SUCCEEDED
         assert not calls[1].done()
         handler.go.set()
         await calls[1]
@@ -368,11 +370,11 @@ async def test_whatever_a_handler_does_to_its_loop_other_runs_begin_end_and_repo
         kinds = (waits, handler, nothing, returns_much, nothing)
         calls = [asyncio.create_task(called(each, loops=loops)) for each in kinds]
         outcomes = await asyncio.gather(first, *calls)
-        ended = {Verdict.SUCCEEDED, Verdict.FAILED}
+        ended = {AttemptVerdict.SUCCEEDED, AttemptVerdict.FAILED}
         assert {each.verdict for each in outcomes} <= ended
-        assert outcomes[3].verdict is outcomes[5].verdict is Verdict.SUCCEEDED
+        assert outcomes[3].verdict is outcomes[5].verdict is AttemptVerdict.SUCCEEDED
         for each in (waits, nothing, returns_much):
-            assert (await called(each, loops=loops)).verdict is Verdict.SUCCEEDED
+            assert (await called(each, loops=loops)).verdict is AttemptVerdict.SUCCEEDED
 
 
 async def test_a_run_whose_task_another_handler_cancels_fails_and_says_so() -> None:
@@ -384,9 +386,9 @@ async def test_a_run_whose_task_another_handler_cancels_fails_and_says_so() -> N
     async with handler_loops() as loops:
         first = asyncio.create_task(called(long.handle, loops=loops))
         await wait_until_async(long.began.is_set, PATIENCE, "the start")
-        assert (await called(handler, loops=loops)).verdict is Verdict.SUCCEEDED
+        assert (await called(handler, loops=loops)).verdict is AttemptVerdict.SUCCEEDED
         outcome = await first
-        assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
+        assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.EXCEPTION)
         assert "no cancel of this run was requested" in outcome.error
 
 
@@ -399,7 +401,7 @@ async def test_a_result_whose_class_raises_when_it_is_looked_at_fails_its_run() 
     async def handler(_payload: Any, _ctx: Any) -> Any:
         return Hostile()
 
-    assert (await called(handler)).verdict is Verdict.FAILED
+    assert (await called(handler)).verdict is AttemptVerdict.FAILED
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -443,4 +445,4 @@ async def test_each_of_many_runs_begins_once_and_ends_while_loops_block_and_task
     assert len(outcomes) == 200
     assert max(begun.values()) == 1
     never = {number for number in range(200) if not begun[number]}
-    assert all(outcomes[each].verdict is Verdict.CANCELLED for each in never)
+    assert all(outcomes[each].verdict is AttemptVerdict.CANCELLED for each in never)

@@ -18,9 +18,9 @@ from schedkit.egress.policy import Egress
 from schedproto.v1 import job_pb2
 from support.certs import Authority
 from support.fake_member import FakeMember
-from workerd.core.outcome import Cause, Outcome, Reason, Verdict
-from workerd.executors.base import Attempt, Stop
-from workerd.executors.http import Http
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, OutcomeReason
+from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.http import HttpExecutor
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -52,12 +52,12 @@ async def answering(
         server.close()
 
 
-async def call(url: str, stop: Stop | None = None, **action: Any) -> Outcome:
+async def call(url: str, stop: Stop | None = None, **action: Any) -> AttemptOutcome:
     given = FakeMember().assignment(incarnation="i", http=job_pb2.HttpAction(url=url, **action))
-    executor = Http(Egress(allow=("127.0.0.1", "localhost")))
+    executor = HttpExecutor(Egress(allow=("127.0.0.1", "localhost")))
     try:
         return await executor.run(
-            Attempt(given, "w1", datetime.now(UTC), most_result=1 << 24), stop or Stop()
+            AttemptStart(given, "w1", datetime.now(UTC), most_result=1 << 24), stop or Stop()
         )
     finally:
         await executor.close()
@@ -84,7 +84,7 @@ async def call(url: str, stop: Stop | None = None, **action: Any) -> Outcome:
 async def test_an_answer_that_isnt_http_is_named_as_what_it_is(data: bytes, error: str) -> None:
     async with answering(data) as port:
         outcome = await call(f"http://127.0.0.1:{port}/")
-    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
+    assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.EXCEPTION)
     assert error in outcome.error
     assert "400" not in outcome.error
     assert outcome.exit_code is None
@@ -94,7 +94,7 @@ async def test_a_bad_chunk_behind_good_ones_is_named_as_what_it_is() -> None:
     good = b"ffff\r\n" + b"a" * 0xFFFF + b"\r\n"
     async with answering(CHUNKED + good * 30 + b"zz\r\n") as port:
         outcome = await call(f"http://127.0.0.1:{port}/")
-    assert outcome.reason is Reason.EXCEPTION
+    assert outcome.reason is OutcomeReason.EXCEPTION
     assert "a chunk is malformed" in outcome.error
 
 
@@ -102,20 +102,20 @@ async def test_a_header_line_of_60_kib_is_read() -> None:
     async with answering(
         HEAD + b"X: " + b"a" * 60_000 + b"\r\nContent-Length: 2\r\n\r\nok"
     ) as port:
-        assert (await call(f"http://127.0.0.1:{port}/")).verdict is Verdict.SUCCEEDED
+        assert (await call(f"http://127.0.0.1:{port}/")).verdict is AttemptVerdict.SUCCEEDED
 
 
 async def test_answers_of_the_kind_100_before_the_answer_are_passed_over() -> None:
     flood = b"HTTP/1.1 100 Continue\r\n\r\n" * 5_000
     async with answering(flood + HEAD + b"Content-Length: 2\r\n\r\nok") as port:
-        assert (await call(f"http://127.0.0.1:{port}/")).verdict is Verdict.SUCCEEDED
+        assert (await call(f"http://127.0.0.1:{port}/")).verdict is AttemptVerdict.SUCCEEDED
 
 
 async def test_a_body_that_says_gzip_and_isnt_is_kept_as_it_came() -> None:
     head = HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\n"
     async with answering(head + b"\x1f\x8bx") as port:
         outcome = await call(f"http://127.0.0.1:{port}/")
-    assert outcome.verdict is Verdict.SUCCEEDED
+    assert outcome.verdict is AttemptVerdict.SUCCEEDED
     assert outcome.result is not None
     assert outcome.result.data == b"\x1f\x8bx"
 
@@ -123,7 +123,7 @@ async def test_a_body_that_says_gzip_and_isnt_is_kept_as_it_came() -> None:
 async def test_a_connection_that_is_reset_inside_the_body_says_so() -> None:
     async with answering(HEAD + b"Content-Length: 10\r\n\r\nabc", reset=True) as port:
         outcome = await call(f"http://127.0.0.1:{port}/")
-    assert outcome.reason is Reason.EXCEPTION
+    assert outcome.reason is OutcomeReason.EXCEPTION
     assert "broke off" in outcome.error
 
 
@@ -131,7 +131,7 @@ async def test_a_redirect_to_what_is_no_url_says_so() -> None:
     redirect = b"HTTP/1.1 302 Found\r\nLocation: http://[nowhere/\r\nContent-Length: 0\r\n\r\n"
     async with answering(redirect) as port:
         outcome = await call(f"http://127.0.0.1:{port}/", follow_redirects=True)
-    assert outcome.reason is Reason.HTTP_STATUS
+    assert outcome.reason is OutcomeReason.HTTP_STATUS
     assert "redirects to 'http://[nowhere/', which isn't a valid URL" in outcome.error
 
 
@@ -149,7 +149,7 @@ async def test_a_redirect_limit_counts_redirects() -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        assert (await call(f"{url}/5", follow_redirects=True)).verdict is Verdict.SUCCEEDED
+        assert (await call(f"{url}/5", follow_redirects=True)).verdict is AttemptVerdict.SUCCEEDED
         assert requests == ["/5", "/4", "/3", "/2", "/1", "/0"]
         too_many = await call(f"{url}/6", follow_redirects=True)
         assert too_many.error == "more than 5 redirects"
@@ -166,7 +166,7 @@ async def test_a_timeout_says_what_it_waited_for(data: bytes, doing: str) -> Non
         stop = Stop()
         asyncio.get_running_loop().call_later(0.3, stop.ask, Cause.TIMEOUT)
         outcome = await call(f"http://127.0.0.1:{port}/", stop)
-    assert outcome.reason is Reason.TIMEOUT
+    assert outcome.reason is OutcomeReason.TIMEOUT
     assert f"{doing} of 127.0.0.1:{port}" in outcome.error
 
 

@@ -14,14 +14,14 @@ import pytest
 from schedkit.objects.files import Files
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
-from workerd.config import Results
+from workerd.config import WorkerResultStore
 from workerd.core.backlog import Backlog
-from workerd.core.ids import Key, RunId, Token
-from workerd.core.outcome import Content, Outcome, Verdict
+from workerd.core.ids import AssignmentKey, RunId, Token
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Content
 from workerd.delivery import result_upload as module
-from workerd.delivery.result_upload import Keeping, Parcel
-from workerd.logs.attempt_log import Folder
-from workerd.metrics import Metrics
+from workerd.delivery.result_upload import Parcel, ResultUpload
+from workerd.logs.attempt_log import AttemptLogFolder
+from workerd.metrics import WorkerMetrics
 
 KIB = 1024
 
@@ -48,26 +48,26 @@ def store(tmp_path: Path) -> Iterator[Hanging]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path / "kept", 1024 * KIB)
+def folder(tmp_path: Path) -> AttemptLogFolder:
+    return AttemptLogFolder(tmp_path / "kept", 1024 * KIB)
 
 
-def keeping_of(store: Files, folder: Folder, patience: float = 600.0) -> Keeping:
-    config = Results(patience=timedelta(seconds=patience))
-    return Keeping(store, folder, config, Metrics())
+def keeping_of(store: Files, folder: AttemptLogFolder, patience: float = 600.0) -> ResultUpload:
+    config = WorkerResultStore(patience=timedelta(seconds=patience))
+    return ResultUpload(store, folder, config, WorkerMetrics())
 
 
-def large(keeping: Keeping, run: str, size: int) -> tuple[Parcel, pb.Result]:
+def large(keeping: ResultUpload, run: str, size: int) -> tuple[Parcel, pb.Result]:
     """An end with a large result, and as it would be told of a worker that died."""
     content = Content(b"x" * size, json=False)
-    outcome = Outcome(Verdict.SUCCEEDED, result=content)
-    parcel = keeping.parcel(Key(RunId(run), Token(1)), "default", None, outcome)
+    outcome = AttemptOutcome(AttemptVerdict.SUCCEEDED, result=content)
+    parcel = keeping.parcel(AssignmentKey(RunId(run), Token(1)), "default", None, outcome)
     assert parcel is not None
     return parcel, keeping.unkept(parcel, pb.Result())
 
 
 async def test_what_waits_for_a_store_that_hangs_is_on_disk_alone_and_past_a_limit_no_work_is_taken(
-    store: Hanging, folder: Folder
+    store: Hanging, folder: AttemptLogFolder
 ) -> None:
     keeping = keeping_of(store, folder)
     parcels = [large(keeping, run, 300 * KIB) for run in "ab"]
@@ -89,7 +89,7 @@ async def test_what_waits_for_a_store_that_hangs_is_on_disk_alone_and_past_a_lim
 
 
 async def test_what_waits_for_a_disk_that_hangs_is_counted_too(
-    store: Hanging, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    store: Hanging, folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_IN_MEMORY", 100 * KIB)
     goes_on = threading.Event()
@@ -105,7 +105,7 @@ async def test_what_waits_for_a_disk_that_hangs_is_counted_too(
 
 
 async def test_a_store_that_hangs_has_two_calls_and_no_more_however_many_ends_come(
-    store: Hanging, folder: Folder, monkeypatch: pytest.MonkeyPatch
+    store: Hanging, folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LEAST", 0.05)
     keeping = keeping_of(store, folder, patience=0.0)
@@ -121,7 +121,7 @@ async def test_a_store_that_hangs_has_two_calls_and_no_more_however_many_ends_co
 
 
 async def test_who_ends_tells_each_end_in_time_and_leaves_no_thread_that_must_be_waited_for(
-    store: Hanging, folder: Folder
+    store: Hanging, folder: AttemptLogFolder
 ) -> None:
     keeping = keeping_of(store, folder)
     ends = [asyncio.create_task(keeping.keep(*large(keeping, run, 100 * KIB))) for run in "abc"]

@@ -21,9 +21,9 @@ from schedkit.text.json_text import TooDeep
 from schedproto.v1 import job_pb2
 from support.calling import called
 from support.fake_member import FakeMember
-from workerd.core.outcome import Reason, Verdict
+from workerd.core.outcome import AttemptVerdict, OutcomeReason
 from workerd.executors import http
-from workerd.executors.base import Attempt, Stop
+from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.handlers import large_json
 from workerd.executors.handlers.invocation import returned
 from workerd.executors.handlers.large_json import LARGE, TooLong, is_json, light, written
@@ -79,7 +79,7 @@ async def test_a_large_payload_is_read_beside_the_loop(size: int, here: bool) ->
         assert threading.current_thread() is not threading.main_thread()
 
     outcome = await called(takes, payload=json.dumps({"text": "x" * size}))
-    assert outcome.verdict is Verdict.SUCCEEDED, outcome.error
+    assert outcome.verdict is AttemptVerdict.SUCCEEDED, outcome.error
     assert len(seen) == 1
 
 
@@ -88,7 +88,7 @@ async def test_a_large_payload_that_is_no_json_fails_for_good() -> None:
         raise AssertionError("it isn't called")
 
     outcome = await called(never, payload="[" + "0," * LARGE)
-    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.DONT_RETRY)
+    assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY)
     assert "isn't JSON" in outcome.error
 
 
@@ -208,8 +208,8 @@ def test_a_result_that_cant_be_kept_fails_the_run_with_the_reason(
     value: object, limit: str
 ) -> None:
     outcome = returned(value, 10 if "10" in limit.split() else 1 << 24)
-    assert outcome.verdict is Verdict.FAILED
-    assert outcome.reason is Reason.DONT_RETRY
+    assert outcome.verdict is AttemptVerdict.FAILED
+    assert outcome.reason is OutcomeReason.DONT_RETRY
     assert limit in outcome.error
 
 
@@ -251,8 +251,8 @@ async def test_a_large_answer_is_looked_through_beside_the_loop(
     async with TestServer(answer) as server:
         action = job_pb2.HttpAction(url=str(server.make_url("/")))
         assignment = FakeMember().assignment(incarnation="i", http=action)
-        attempt = Attempt(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
-        executor = http.Http(Egress(allow=("127.0.0.1", "localhost")))
+        attempt = AttemptStart(assignment, "w1", datetime.now(UTC), most_result=1 << 24)
+        executor = http.HttpExecutor(Egress(allow=("127.0.0.1", "localhost")))
         outcome = await executor.run(attempt, Stop())
         await executor.close()
     assert outcome.result is not None

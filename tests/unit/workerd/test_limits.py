@@ -16,30 +16,30 @@ from typing import cast
 import pytest
 
 from schedclient import Context
-from schedclient.handlers import Mode, Registered
+from schedclient.handlers import Mode, RegisteredHandler
 from schedkit.clock import utcnow
 from schedkit.egress.policy import Egress
 from schedproto.v1 import job_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.descriptors import only, open_files
-from workerd.core.ids import Key, RunId, Token
-from workerd.core.outcome import Verdict
+from workerd.core.ids import AssignmentKey, RunId, Token
+from workerd.core.outcome import AttemptVerdict
 from workerd.executors import child_process, shell
 from workerd.executors import grpc as executors_grpc
-from workerd.executors.base import Attempt, Stop
-from workerd.executors.child_process import Child
-from workerd.executors.grpc import Grpc
+from workerd.executors.base import AttemptStart, Stop
+from workerd.executors.child_process import ChildProcess
+from workerd.executors.grpc import GrpcExecutor
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.handler_subprocess import Apart
-from workerd.executors.http import Http
-from workerd.executors.python import Caller, Python
+from workerd.executors.http import HttpExecutor
+from workerd.executors.python import HandlerCaller, PythonExecutor
 from workerd.logs.log_tail import Tail
-from workerd.metrics import Metrics
+from workerd.metrics import WorkerMetrics
 from workerd.process import proc_files
 from workerd.process.process_supervisor import Sessions
-from workerd.process.programs import Begun, Plain, Program
+from workerd.process.programs import Begun, PlainProgram, Program
 
-KEY = Key(RunId("run"), Token(1))
+KEY = AssignmentKey(RunId("run"), Token(1))
 SLEEP = Program(["sleep", "86398"], {"PATH": "/usr/bin:/bin"}, Path("/"), subprocess.DEVNULL)
 
 
@@ -49,9 +49,9 @@ def nothing_old_is_open() -> None:
     gc.collect()
 
 
-def attempt(**action: object) -> Attempt:
+def attempt(**action: object) -> AttemptStart:
     assignment = pb.Assignment(key=pb.AssignmentKey(run_id="run", fencing_token=1), **action)  # type: ignore[arg-type]  # one of the actions
-    return Attempt(assignment, "worker", utcnow() + timedelta(hours=1))
+    return AttemptStart(assignment, "worker", utcnow() + timedelta(hours=1))
 
 
 def children() -> set[int]:
@@ -64,13 +64,13 @@ class Journaled:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def start(self, program: Program, _key: Key, out: int, err: int) -> Plain:
-        return Plain(program, "mark", out, err)
+    def start(self, program: Program, _key: AssignmentKey, out: int, err: int) -> PlainProgram:
+        return PlainProgram(program, "mark", out, err)
 
-    def began(self, _pid: int, _key: Key, _lost_kill_after: float | None) -> None:
+    def began(self, _pid: int, _key: AssignmentKey, _lost_kill_after: float | None) -> None:
         self.told.append("began")
 
-    def ended(self, _pid: int, _key: Key) -> None:
+    def ended(self, _pid: int, _key: AssignmentKey) -> None:
         self.told.append("ended")
 
 
@@ -84,7 +84,7 @@ def test_a_program_whose_end_nobody_would_hear_of_is_ended_at_once(
     before, files = children(), open_files()
     monkeypatch.setattr(os, "pidfd_open", none_left)
     with pytest.raises(Begun, match="Too many open files"):
-        Plain(SLEEP, "mark", 1, 2)
+        PlainProgram(SLEEP, "mark", 1, 2)
     assert children() == before
     assert open_files() == files
 
@@ -104,7 +104,7 @@ async def test_a_child_that_the_loop_cant_watch_is_ended_and_struck_out(
 
     monkeypatch.setattr(loop, "add_reader", full)
     with pytest.raises(Begun, match="No space"):
-        Child(SLEEP, KEY, cast("Sessions", sessions), Tail())
+        ChildProcess(SLEEP, KEY, cast("Sessions", sessions), Tail())
     assert sessions.told == ["began", "ended"]
     assert children() == before
     assert open_files() == files
@@ -114,7 +114,7 @@ async def test_a_child_that_the_loop_cant_watch_is_ended_and_struck_out(
 async def test_a_child_without_its_pipes_leaks_none(left: int) -> None:
     files, before = open_files(), children()
     with only(left), pytest.raises(OSError, match="Too many open files"):
-        Child(SLEEP, KEY, cast("Sessions", Journaled()), Tail())
+        ChildProcess(SLEEP, KEY, cast("Sessions", Journaled()), Tail())
     assert open_files() == files
     assert children() == before
 
@@ -132,17 +132,21 @@ async def test_a_call_for_which_no_thread_can_be_started_is_given_back_and_never
         raise RuntimeError("can't start new thread")
 
     apart = Apart(cast("Sessions", None), [])
-    executor = Python(
-        {"call": Registered(call, Mode.THREAD)}, apart, Caller(HandlerLoops(Metrics()))
+    executor = PythonExecutor(
+        {"call": RegisteredHandler(call, Mode.THREAD)},
+        apart,
+        HandlerCaller(HandlerLoops(WorkerMetrics())),
     )
     action = job_pb2.PythonAction(handler="call")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
         given_back = await executor.run(attempt(python=action), Stop())
-    assert given_back.verdict is Verdict.RETURNED
+    assert given_back.verdict is AttemptVerdict.RETURNED
     assert not given_back.began
     for _ in range(2):
-        assert (await executor.run(attempt(python=action), Stop())).verdict is Verdict.SUCCEEDED
+        assert (
+            await executor.run(attempt(python=action), Stop())
+        ).verdict is AttemptVerdict.SUCCEEDED
     assert called == ["run", "run"], "those two alone"
 
 
@@ -151,20 +155,20 @@ async def test_a_handlers_process_for_which_there_is_no_descriptor_is_given_back
     call = attempt(python=job_pb2.PythonAction(handler="call"))
     with only(0):
         outcome = await executor.run(call, Stop())
-    assert outcome.verdict is Verdict.RETURNED
+    assert outcome.verdict is AttemptVerdict.RETURNED
     assert "Too many open files" in outcome.error
     assert not outcome.began
 
 
 async def test_a_request_that_finds_no_descriptor_is_given_back() -> None:
-    executor = Http(Egress(allow=("127.0.0.1", "localhost")))
+    executor = HttpExecutor(Egress(allow=("127.0.0.1", "localhost")))
     try:
         with only(0):
             action = job_pb2.HttpAction(url="http://127.0.0.1:9/")
             outcome = await executor.run(attempt(http=action), Stop())
     finally:
         await executor.close()
-    assert outcome.verdict is Verdict.RETURNED
+    assert outcome.verdict is AttemptVerdict.RETURNED
     assert "Too many open files" in outcome.error
     assert not outcome.began
 
@@ -174,17 +178,17 @@ async def test_a_call_that_finds_no_descriptor_is_given_back(
     told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it connects; or while it does, where only gRPC's core can tell."""
-    executor = Grpc(Egress(allow=("127.0.0.1", "localhost")))
+    executor = GrpcExecutor(Egress(allow=("127.0.0.1", "localhost")))
     call = attempt(grpc=job_pb2.GrpcAction(endpoint="127.0.0.1:9"))
     try:
-        assert (await executor.run(call, Stop())).verdict is Verdict.FAILED
+        assert (await executor.run(call, Stop())).verdict is AttemptVerdict.FAILED
         if not told:
             monkeypatch.setattr(executors_grpc, "need_descriptor", lambda: None)
         with only(0):
             outcome = await executor.run(call, Stop())
     finally:
         await executor.close()
-    assert outcome.verdict is Verdict.RETURNED
+    assert outcome.verdict is AttemptVerdict.RETURNED
     assert outcome.error == "this worker can't start it: Too many open files"
     assert not outcome.began
 
@@ -199,13 +203,13 @@ async def test_a_worker_whose_number_has_no_name_runs_programs_all_the_same(
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     sessions = Journaled()
-    monkeypatch.setattr(child_process.Child, "emptied", _at_once)
-    executor = shell.Shell(cast("Sessions", sessions), tmp_path)
+    monkeypatch.setattr(child_process.ChildProcess, "emptied", _at_once)
+    executor = shell.ShellExecutor(cast("Sessions", sessions), tmp_path)
     action = job_pb2.ShellAction(argv=["sh", "-c", 'echo "$HOME $USER"'])
     outcome = await executor.run(attempt(shell=action), Stop())
-    assert outcome.verdict is Verdict.SUCCEEDED
+    assert outcome.verdict is AttemptVerdict.SUCCEEDED
     assert outcome.output[0].data.decode() == f"/ {os.getuid()}\n"
 
 
-async def _at_once(_child: Child, _within: float) -> None:
+async def _at_once(_child: ChildProcess, _within: float) -> None:
     """Nothing is left of it."""

@@ -11,7 +11,7 @@ from schedkit.clock import boottime
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
 from workerd.core.ids import Address
-from workerd.stream.stream import Ending, Host, Link
+from workerd.stream.stream import Host, Link, StreamEnd
 
 
 class Recorded:
@@ -95,7 +95,7 @@ async def test_a_stream_that_takes_no_more_frames_ends_though_its_reader_hangs(
     link.beat()
     async with asyncio.timeout(5):
         ending, why = await link._converse(cast("Any", Deaf()))
-    assert (ending, why) == (Ending.AGAIN, "it takes no more frames")
+    assert (ending, why) == (StreamEnd.AGAIN, "it takes no more frames")
 
 
 def test_heads_of_a_member_that_doesnt_tell_how_wide_its_runs_are_take_one_slot() -> None:

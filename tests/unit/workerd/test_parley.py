@@ -8,7 +8,14 @@ from datetime import timedelta
 import pytest
 
 from schedclient.handlers import Progress
-from workerd.core.outcome import MAX_ERROR, MAX_RESULT, Content, Outcome, Reason, Verdict
+from workerd.core.outcome import (
+    MAX_ERROR,
+    MAX_RESULT,
+    AttemptOutcome,
+    AttemptVerdict,
+    Content,
+    OutcomeReason,
+)
 from workerd.executors.handlers import handler_protocol
 from workerd.executors.handlers.handler_protocol import Frame, Garbled
 
@@ -25,11 +32,13 @@ def read(data: bytes) -> Frame:
 @pytest.mark.parametrize(
     "outcome",
     [
-        Outcome(Verdict.SUCCEEDED),
-        Outcome(Verdict.SUCCEEDED, result=Content(b'{"a":1}', json=True)),
-        Outcome(Verdict.SUCCEEDED, result=Content(b"\xff\0", json=False)),
-        Outcome(Verdict.FAILED, Reason.DONT_RETRY, "DontRetry: \udcff"),
-        Outcome(Verdict.FAILED, Reason.EXCEPTION, "e", retry_after=timedelta(seconds=1.5)),
+        AttemptOutcome(AttemptVerdict.SUCCEEDED),
+        AttemptOutcome(AttemptVerdict.SUCCEEDED, result=Content(b'{"a":1}', json=True)),
+        AttemptOutcome(AttemptVerdict.SUCCEEDED, result=Content(b"\xff\0", json=False)),
+        AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, "DontRetry: \udcff"),
+        AttemptOutcome(
+            AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, "e", retry_after=timedelta(seconds=1.5)
+        ),
     ],
 )
 def test_an_end_comes_across_as_it_was(outcome):

@@ -19,13 +19,13 @@ from schedproto.v1 import common_pb2, job_pb2
 from support.calling import handler_loops
 from support.fake_member import FakeMember
 from support.wait import PATIENCE
-from workerd.core.outcome import Outcome, Reason, Verdict
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason
 from workerd.executors import plugins
-from workerd.executors.base import Attempt, Stop
+from workerd.executors.base import AttemptStart, Stop
 from workerd.executors.handlers.handler_loops import HandlerLoops
-from workerd.executors.plugins import Plugin
-from workerd.executors.python import Caller
-from workerd.metrics import Metrics
+from workerd.executors.plugins import PluginExecutor
+from workerd.executors.python import HandlerCaller
+from workerd.metrics import WorkerMetrics
 
 
 class Closing(Executor):
@@ -68,8 +68,8 @@ async def test_whatever_one_does_as_it_is_closed_the_others_are_closed_in_time(
     }
     async with asyncio.timeout(PATIENCE):
         async with handler_loops() as loops:
-            caller = Caller(loops)
-            await plugins.close({name: Plugin(each, caller) for name, each in made.items()})
+            caller = HandlerCaller(loops)
+            await plugins.close({name: PluginExecutor(each, caller) for name, each in made.items()})
     assert [name for name, each in made.items() if each.closed] == ["is fine"]
     assert "close hangs takes longer than 0.2 s" in caplog.text
     for name in ("fails", "panics", "leaves"):
@@ -116,11 +116,11 @@ async def test_one_that_panics_wherever_ends_its_own_run_alone(
 ) -> None:
     """What is no Exception would else end the worker, or hang the run."""
     async with handler_loops() as loops:
-        plugin = Plugin(executor(), Caller(loops))
+        plugin = PluginExecutor(executor(), HandlerCaller(loops))
         outcome = await carried_out(plugin, place)
-        assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
+        assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.EXCEPTION)
         assert outcome.error == f"Panic: {place}"
-        assert (await carried_out(plugin, "nowhere")).verdict is Verdict.SUCCEEDED
+        assert (await carried_out(plugin, "nowhere")).verdict is AttemptVerdict.SUCCEEDED
 
 
 def test_one_that_ends_its_process_can_t_be_loaded(
@@ -130,12 +130,12 @@ def test_one_that_ends_its_process_can_t_be_loaded(
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("odd", "ends_as_a_plugin:Odd", GROUP)
     with pytest.raises(Misconfigured, match=r"can't load 'odd' \(.*\): SystemExit: 0"):
-        plugins.loaded({"odd": point}, Caller(HandlerLoops(Metrics())))
+        plugins.loaded({"odd": point}, HandlerCaller(HandlerLoops(WorkerMetrics())))
 
 
-async def carried_out(plugin: Plugin, place: str) -> Outcome:
+async def carried_out(plugin: PluginExecutor, place: str) -> AttemptOutcome:
     config = common_pb2.Payload(json=json.dumps({"at": place}))
     action = job_pb2.PluginAction(executor="x", config=config)
     assignment = FakeMember().assignment(incarnation="i", plugin=action)
     async with asyncio.timeout(PATIENCE):
-        return await plugin.run(Attempt(assignment, "w1", datetime.now(UTC)), Stop())
+        return await plugin.run(AttemptStart(assignment, "w1", datetime.now(UTC)), Stop())

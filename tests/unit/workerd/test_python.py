@@ -13,7 +13,7 @@ import pytest
 from schedkit.errors import Misconfigured
 from support.calling import called, handler_loops
 from support.wait import PATIENCE, wait_until_async
-from workerd.core.outcome import Cause, Reason, Verdict
+from workerd.core.outcome import AttemptVerdict, Cause, OutcomeReason
 from workerd.executors.base import Stop
 from workerd.executors.handlers.attempt_call import CANCELED
 from workerd.executors.python import check
@@ -35,7 +35,7 @@ async def test_whatever_a_coroutine_raises_is_its_attempts_failure(error: BaseEx
         raise error
 
     outcome = await called(raises)
-    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, Reason.EXCEPTION)
+    assert (outcome.verdict, outcome.reason) == (AttemptVerdict.FAILED, OutcomeReason.EXCEPTION)
     assert outcome.error == f"{type(error).__name__}: {error}"
     assert b"Traceback" in outcome.output[0].data
 
@@ -58,7 +58,7 @@ async def test_a_coroutine_that_was_stopped_has_failed_by_that_and_by_nothing_it
     call = asyncio.create_task(called(panics_when_stopped, stop))
     await begun(waits)
     stop.ask(Cause.CANCEL)
-    assert (await call).verdict is Verdict.CANCELLED
+    assert (await call).verdict is AttemptVerdict.CANCELLED
 
 
 @pytest.mark.parametrize("swallows", [False, True])
@@ -100,10 +100,10 @@ async def test_a_coroutine_may_do_to_its_task_what_it_likes() -> None:
         assert me().cancelling()
 
     failed = await called(cancels_itself)
-    assert failed.verdict is Verdict.FAILED
+    assert failed.verdict is AttemptVerdict.FAILED
     assert failed.error == CANCELED
     for each in (cancels_itself_last, has_a_timeout_of_old):
-        assert (await called(each)).verdict is Verdict.SUCCEEDED
+        assert (await called(each)).verdict is AttemptVerdict.SUCCEEDED
 
 
 async def test_a_coroutine_may_do_to_its_loop_what_it_likes() -> None:
@@ -125,7 +125,7 @@ async def test_a_coroutine_may_do_to_its_loop_what_it_likes() -> None:
 
     async with handler_loops() as loops:
         for each in (stops_the_loop, ends_the_process, closes_the_loop, stops_the_loop):
-            assert (await called(each, loops=loops)).verdict is Verdict.SUCCEEDED
+            assert (await called(each, loops=loops)).verdict is AttemptVerdict.SUCCEEDED
 
 
 async def test_a_coroutine_that_was_stopped_before_it_could_begin_never_does() -> None:
@@ -135,7 +135,7 @@ async def test_a_coroutine_that_was_stopped_before_it_could_begin_never_does() -
         began.set()
 
     stop.ask(Cause.CANCEL)
-    assert (await called(begins, stop)).verdict is Verdict.CANCELLED
+    assert (await called(begins, stop)).verdict is AttemptVerdict.CANCELLED
     assert not began.is_set()
 
 
@@ -161,7 +161,7 @@ async def test_a_coroutine_that_swallows_its_cancel_is_left_behind(killed: bool)
         stop.ask(Cause.CANCEL)
         await wait_until_async(lambda: cancels, PATIENCE, "its cancel")
         stop.ask(Cause.CANCEL, kill=killed)
-        assert (await call).verdict is Verdict.CANCELLED
+        assert (await call).verdict is AttemptVerdict.CANCELLED
         await wait_until_async(ended.is_set, PATIENCE, "the handler's end")
     assert cancels[0] is False, "`ctx.cancel` is set when it is left behind"
 
@@ -181,7 +181,7 @@ async def test_a_coroutine_that_ends_in_time_is_not_left_behind(
     call = asyncio.create_task(called(tidies_up, stop, kill_after=PATIENCE))
     await begun(waits)
     stop.ask(Cause.TIMEOUT)
-    assert (await call).reason is Reason.TIMEOUT
+    assert (await call).reason is OutcomeReason.TIMEOUT
     assert "left behind" not in caplog.text
 
 
@@ -200,7 +200,7 @@ async def test_a_coroutine_that_swallows_a_drain_is_waited_for() -> None:
     await asyncio.wait([call], timeout=0.1)
     assert not call.done()
     go.set()
-    assert (await call).verdict is Verdict.RETURNED
+    assert (await call).verdict is AttemptVerdict.RETURNED
 
 
 def me() -> asyncio.Task[Any]:

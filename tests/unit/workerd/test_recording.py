@@ -13,18 +13,18 @@ from schedkit.objects.frames import Unframed
 from schedproto.v1 import run_pb2
 from support.wait import PATIENCE, wait_until_async
 from workerd.core.capture import Piece
-from workerd.core.ids import Key, RunId, Token
+from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.logs import attempt_log as module
-from workerd.logs.attempt_log import MOST_WAITING, Folder, Recording
+from workerd.logs.attempt_log import MOST_WAITING, AttemptLogFolder, Recording
 
-KEY = Key(RunId("run"), Token(7))
+KEY = AssignmentKey(RunId("run"), Token(7))
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 CHUNK = 64 * 1024
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path / "kept", 1 << 30)
+def folder(tmp_path: Path) -> AttemptLogFolder:
+    return AttemptLogFolder(tmp_path / "kept", 1 << 30)
 
 
 def feed(recording: Recording, count: int, *, size: int = CHUNK, begin: int = 0) -> bytes:
@@ -36,7 +36,7 @@ def feed(recording: Recording, count: int, *, size: int = CHUNK, begin: int = 0)
     return data
 
 
-async def test_what_was_written_is_in_the_file_in_order(folder: Folder) -> None:
+async def test_what_was_written_is_in_the_file_in_order(folder: AttemptLogFolder) -> None:
     recording = Recording(folder, KEY, 1 << 30)
     data = feed(recording, 20)
     recorded = await recording.finish()
@@ -49,14 +49,16 @@ async def test_what_was_written_is_in_the_file_in_order(folder: Folder) -> None:
     assert (folder.used, recorded.file.exists()) == (0, False)
 
 
-async def test_little_comes_to_no_disk(folder: Folder) -> None:
+async def test_little_comes_to_no_disk(folder: AttemptLogFolder) -> None:
     recording = Recording(folder, KEY, 1 << 30)
     feed(recording, 10, size=100)
     await recording.discard()
     assert not folder.directory.exists()
 
 
-async def test_past_its_bytes_nothing_is_recorded_and_all_is_counted(folder: Folder) -> None:
+async def test_past_its_bytes_nothing_is_recorded_and_all_is_counted(
+    folder: AttemptLogFolder,
+) -> None:
     recording = Recording(folder, KEY, 3 * CHUNK + 5)
     data = feed(recording, 10)
     recorded = await recording.finish()
@@ -67,7 +69,7 @@ async def test_past_its_bytes_nothing_is_recorded_and_all_is_counted(folder: Fol
 
 
 async def test_a_disk_that_stands_still_is_waited_for_and_then_given_up(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands, goes_on = threading.Event(), threading.Event()
     folder.thread.submit(lambda: (stands.set(), goes_on.wait()))
@@ -86,7 +88,7 @@ async def test_a_disk_that_stands_still_is_waited_for_and_then_given_up(
     assert folder.used == 0
 
 
-async def test_a_disk_that_catches_up_costs_nothing(folder: Folder) -> None:
+async def test_a_disk_that_catches_up_costs_nothing(folder: AttemptLogFolder) -> None:
     goes_on = threading.Event()
     folder.thread.submit(goes_on.wait)
     recording = Recording(folder, KEY, 1 << 30)
@@ -101,7 +103,7 @@ async def test_a_disk_that_catches_up_costs_nothing(folder: Folder) -> None:
 
 
 async def test_a_full_disk_ends_the_recording_in_words(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESERVE", 1 << 60)
     recording = Recording(folder, KEY, 1 << 30)
@@ -112,21 +114,23 @@ async def test_a_full_disk_ends_the_recording_in_words(
 
 
 async def test_recordings_share_what_the_spool_may_hold(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "kept", 10 * CHUNK)
-    first, second = (Recording(folder, Key(RunId(run), Token(1)), 1 << 30) for run in "ab")
+    folder = AttemptLogFolder(tmp_path / "kept", 10 * CHUNK)
+    first, second = (
+        Recording(folder, AssignmentKey(RunId(run), Token(1)), 1 << 30) for run in "ab"
+    )
     feed(first, 12)
     recorded = await first.finish()
     feed(second, 2)
     with pytest.raises(OSError, match="spool"):
         await second.finish()
     folder.remove(recorded)
-    third = Recording(folder, Key(RunId("c"), Token(1)), 1 << 30)
+    third = Recording(folder, AssignmentKey(RunId("c"), Token(1)), 1 << 30)
     feed(third, 2)
     assert (await third.finish()).size > 2 * CHUNK
 
 
 def test_a_result_without_room_leaves_no_file(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: AttemptLogFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESERVE", 1 << 60)
     file = folder.file(KEY, "result")

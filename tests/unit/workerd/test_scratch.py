@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from support.wait import PATIENCE, wait_until
-from workerd.core.ids import Key
+from workerd.core.ids import AssignmentKey
 from workerd.executors import scratch as module
 from workerd.executors.scratch import Scratch
 from workerd.executors.tree_removal import remove_tree
 
-KEY = Key("run", 7)  # type: ignore[arg-type]  # NewTypes of these
+KEY = AssignmentKey("run", 7)  # type: ignore[arg-type]  # NewTypes of these
 USER = pwd.getpwuid(os.getuid())
 
 

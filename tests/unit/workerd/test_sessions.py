@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from support.wait import PATIENCE, wait_until_async
-from workerd.core.ids import Key, RunId, Token
+from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.process import process_supervisor as module
 from workerd.process.keeper import Keeper
 from workerd.process.process_journal import Journal
 from workerd.process.process_supervisor import Sessions
 from workerd.process.programs import Program
-from workerd.process.shared_lease import Lease
+from workerd.process.shared_lease import SharedLease
 
 
 class NoOrphans:
@@ -47,7 +47,7 @@ async def test_a_keeper_that_cant_be_started_now_is_started_later(
     """A fork bomb takes all process numbers: the other attempts of this worker go on."""
     tried: list[OSError] = []
 
-    def starved(path: Path, lease: Lease, *, picture: bool, leased: bool) -> Keeper:
+    def starved(path: Path, lease: SharedLease, *, picture: bool, leased: bool) -> Keeper:
         if not tried:
             tried.append(OSError(errno.EAGAIN, "Resource temporarily unavailable"))
             raise tried[0]
@@ -74,7 +74,7 @@ def test_what_an_attempt_left_is_never_killed_by_a_number_that_is_another_attemp
     tmp_path: Path,
 ) -> None:
     """Its first process was reaped; whoever holds its pipe is looked for a moment later."""
-    earlier, later = (Key(RunId(run), Token(1)) for run in ("earlier", "later"))
+    earlier, later = (AssignmentKey(RunId(run), Token(1)) for run in ("earlier", "later"))
     program = Program(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, tmp_path, subprocess.DEVNULL)
     sessions = Sessions(tmp_path, wanted=False, handlers=False)
     try:
@@ -113,9 +113,9 @@ async def test_without_a_journal_no_work_is_wanted_until_it_is_there(
     try:
         why = "its journal of what runs can't be written: No space left on device"
         assert sessions.refuses == why
-        child = sessions.start(program, Key(RunId("r"), Token(1)), 1, 2)
+        child = sessions.start(program, AssignmentKey(RunId("r"), Token(1)), 1, 2)
         with pytest.raises(OSError, match="No space left"):
-            sessions.began(child.pid, Key(RunId("r"), Token(1)))
+            sessions.began(child.pid, AssignmentKey(RunId("r"), Token(1)))
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         full.clear()

@@ -17,7 +17,7 @@ from schedproto.v1 import run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
 from workerd.core.ids import Address
-from workerd.delivery.result_sender import TELL_EVERY, Courier
+from workerd.delivery.result_sender import TELL_EVERY, ResultSender
 from workerd.delivery.spool import Spool
 from workerd.messages import key_of
 
@@ -129,7 +129,7 @@ async def test_nothing_is_sent_before_it_is_on_disk(tmp_path: Path) -> None:
         def send_result(self, _result: pb.Result) -> None:
             sent.append([each for _, batch in spool.load() for each in batch])
 
-    courier = Courier(spool, lambda _key, _verdict: None)
+    courier = ResultSender(spool, lambda _key, _verdict: None)
     courier.attached(Looking())
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.put(result("a"), None)
@@ -154,7 +154,7 @@ def test_the_size_is_that_of_the_files_and_goes_with_them(tmp_path: Path) -> Non
 async def test_a_full_spool_asks_for_no_work_and_still_takes_what_ended(tmp_path: Path) -> None:
     """W2: what runs must be able to report."""
     spool = Spool(tmp_path)
-    courier = Courier(spool, lambda _key, _verdict: None, limit=1)
+    courier = ResultSender(spool, lambda _key, _verdict: None, limit=1)
     spooling = asyncio.create_task(courier.keep_spooling())
     assert courier.refuses == ""
     courier.put(result("a"), None)
@@ -169,7 +169,7 @@ async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spo
 ) -> None:
     """W2: else a disk that fails for a moment would leave a spool that is full for ever."""
     spool = Spool(tmp_path)
-    courier = Courier(spool, lambda _key, _verdict: None, limit=1)
+    courier = ResultSender(spool, lambda _key, _verdict: None, limit=1)
     spooling = asyncio.create_task(courier.keep_spooling())
     remove, fails = Path.unlink, [OSError("input/output error")]
 
@@ -197,7 +197,7 @@ async def test_a_file_that_couldnt_be_removed_is_removed_later_and_fills_the_spo
 async def test_a_disk_that_takes_nothing_is_told_of_until_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    courier = Courier(Spool(tmp_path), lambda _key, _verdict: None)
+    courier = ResultSender(Spool(tmp_path), lambda _key, _verdict: None)
     spooling = asyncio.create_task(courier.keep_spooling())
     sync, full = os.fsync, [True]
 
@@ -234,7 +234,7 @@ async def test_a_full_disk_is_a_line_of_the_log_once_and_room_again_is_one(
 
     monkeypatch.setattr(Spool, "try_out", lambda _: try_out())
     monkeypatch.setattr("workerd.delivery.result_sender.boottime", lambda: now)
-    courier = Courier(spool, lambda _key, _verdict: None)
+    courier = ResultSender(spool, lambda _key, _verdict: None)
     courier.load()
     spooling = asyncio.create_task(courier.keep_spooling())
     full = "the spool takes nothing: [Errno 28] No space left on device; no new work until it does"
@@ -311,7 +311,7 @@ async def test_an_end_that_is_held_back_is_on_disk_and_sent_in_the_words_it_is_r
     def files() -> list[Path]:
         return [*tmp_path.glob("*.results")]
 
-    courier = Courier(spool, lambda _key, _verdict: None)
+    courier = ResultSender(spool, lambda _key, _verdict: None)
     courier.attached(Hearing())
     spooling = asyncio.create_task(courier.keep_spooling())
     held, told = result("a"), result("a")
@@ -336,7 +336,7 @@ async def test_of_two_copies_the_later_is_told_at_the_next_start(tmp_path: Path)
     second.log.size = 5
     files = [spool.write([first]), spool.write([second])]
     spool.close()
-    courier = Courier(Spool(tmp_path), lambda _key, _verdict: None)
+    courier = ResultSender(Spool(tmp_path), lambda _key, _verdict: None)
     courier.load()
     assert [*courier.results()] == [second]
     spooling = asyncio.create_task(courier.keep_spooling())
@@ -351,7 +351,7 @@ async def test_who_is_released_while_it_is_written_is_written_once_more_and_goes
 ) -> None:
     """W2: a batch that counts a result twice would stay for good."""
     spool, write = Spool(tmp_path), Spool.write
-    courier = Courier(spool, lambda _key, _verdict: None)
+    courier = ResultSender(spool, lambda _key, _verdict: None)
     loop, words = asyncio.get_running_loop(), [result("a"), result("a")]
     words[0].log.size, words[1].log.size = 1, 2
 
@@ -381,7 +381,7 @@ async def test_what_the_disk_doesnt_take_at_the_end_of_a_worker_is_sent_as_it_is
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W2: else it is lost unheard, and done again."""
-    courier, stream = Courier(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
+    courier, stream = ResultSender(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
     disk = Disk(monkeypatch)
     courier.attached(stream)
     courier.put(result("a"), None)
@@ -412,7 +412,7 @@ async def test_what_the_disk_doesnt_take_at_the_end_of_a_worker_is_sent_as_it_is
 async def test_what_isnt_on_disk_counts_as_lost_and_words_of_before_as_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    courier = Courier(Spool(tmp_path), lambda _key, _verdict: None)
+    courier = ResultSender(Spool(tmp_path), lambda _key, _verdict: None)
     spooling = asyncio.create_task(courier.keep_spooling())
     for run in ("kept", "told later"):
         courier.put(result(run), None, held=True)
@@ -434,7 +434,7 @@ async def test_a_batch_that_finds_no_room_is_made_smaller_and_what_fits_is_sent(
     """W2: else nothing of it ever goes, and the worker takes no work for good."""
     disk = Disk(monkeypatch)
     disk.room = 10_000
-    courier, stream = Courier(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
+    courier, stream = ResultSender(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
     courier.attached(stream)
     courier.put(result("large", 20_000), None)
     small = {f"small {number}" for number in range(20)}
@@ -458,7 +458,7 @@ async def test_what_is_settled_leaves_a_full_disk_though_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W2: that is what makes room."""
-    courier, stream = Courier(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
+    courier, stream = ResultSender(Spool(tmp_path), lambda _key, _verdict: None), Hearing()
     courier.attached(stream)
     spooling = asyncio.create_task(courier.keep_spooling())
     courier.put(result("a"), None)
@@ -477,7 +477,7 @@ async def test_what_is_settled_leaves_a_full_disk_though_nothing_can_be_written(
 async def test_a_batch_has_a_mebibyte_at_most_or_one_result(tmp_path: Path) -> None:
     """Disk and memory take them one after the other, however large they are."""
     spool = Spool(tmp_path)
-    courier = Courier(spool, lambda _key, _verdict: None)
+    courier = ResultSender(spool, lambda _key, _verdict: None)
     for number in range(30):
         courier.put(result(f"{number}", 100_000), None)
     courier.put(result("huge", 3 << 20), None)
@@ -495,7 +495,7 @@ async def test_a_full_disk_is_found_before_the_first_hello_and_tried_until_there
     spool = Spool(tmp_path)
     disk = Disk(monkeypatch)
     disk.room = 1000
-    courier = Courier(spool, lambda _key, _verdict: None)
+    courier = ResultSender(spool, lambda _key, _verdict: None)
     courier.load()
     assert courier.refuses == "its spool takes nothing: No space left on device"
     spooling = asyncio.create_task(courier.keep_spooling())

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import pytest
 
 from workerd.core.capture import Piece
-from workerd.core.ids import Key, RunId, Token
+from workerd.core.ids import AssignmentKey, RunId, Token
 from workerd.logs import log_tail
 from workerd.logs.log_tail import Expected
 
 
-def key(token: int) -> Key:
-    return Key(RunId("r"), Token(token))
+def key(token: int) -> AssignmentKey:
+    return AssignmentKey(RunId("r"), Token(token))
 
 
 PIECE = Piece(stderr=False, data=b"x", offset=0, at=datetime.now(UTC))

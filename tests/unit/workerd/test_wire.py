@@ -20,10 +20,10 @@ from schedkit.net.channel import MAX_MESSAGE
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import worker_service_pb2 as pb
 from workerd import messages
-from workerd.config import MOST_SLOTS, Config
-from workerd.core.admission import State
-from workerd.core.ids import Key, RunId, Token
-from workerd.core.outcome import Outcome, Reason, Verdict, digest
+from workerd.config import MOST_SLOTS, WorkerConfig
+from workerd.core.admission import AssignmentState
+from workerd.core.ids import AssignmentKey, RunId, Token
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, OutcomeReason, digest
 from workerd.runs.assignments import MOST_LISTED
 from workerd.stream.outbox import MAX_ITEMS
 
@@ -53,12 +53,14 @@ def test_a_duration_is_read_as_protobuf_does(seconds: int, nanos: int) -> None:
     assert messages.span_of(told) == told.ToTimedelta()
 
 
-@pytest.mark.parametrize("verdict", Verdict)
-@pytest.mark.parametrize("reason", Reason)
-def test_each_end_has_its_number_on_the_wire(verdict: Verdict, reason: Reason) -> None:
-    at, key = datetime(2026, 11, 25, tzinfo=UTC), Key(RunId("r"), Token(7))
+@pytest.mark.parametrize("verdict", AttemptVerdict)
+@pytest.mark.parametrize("reason", OutcomeReason)
+def test_each_end_has_its_number_on_the_wire(
+    verdict: AttemptVerdict, reason: OutcomeReason
+) -> None:
+    at, key = datetime(2026, 11, 25, tzinfo=UTC), AssignmentKey(RunId("r"), Token(7))
     assignment = pb.Assignment(key=pb.AssignmentKey(run_id="r", fencing_token=7), incarnation="i")
-    outcome = Outcome(verdict, reason)
+    outcome = AttemptOutcome(verdict, reason)
     told = messages.result(key, assignment, "w1", outcome, at, at)
     assert pb.Result.Outcome.Name(told.outcome) == f"OUTCOME_{verdict.name}"
     assert common_pb2.Reason.Name(told.reason).startswith("REASON_")
@@ -68,8 +70,8 @@ def test_each_end_has_its_number_on_the_wire(verdict: Verdict, reason: Reason) -
 
 
 def test_the_same_outcome_has_the_digest_that_it_had_in_every_version() -> None:
-    outcome = Outcome(Verdict.FAILED, Reason.EXIT_CODE, "exit code 3", 3)
-    assert digest(Key(RunId("r"), Token(1 << 33)), outcome).hex() == (
+    outcome = AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, "exit code 3", 3)
+    assert digest(AssignmentKey(RunId("r"), Token(1 << 33)), outcome).hex() == (
         "32ebc68ed6115638c00c65eaa57c42967f1385f61bbc546cffa99b3d0225aa93"
     )
 
@@ -81,7 +83,7 @@ async def test_a_heartbeat_of_all_that_can_be_in_hand_is_read_by_a_member(tell: 
     key = pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62)
     messages.put(now, key.scheduled_at)
     beat = pb.Heartbeat()
-    tell(beat, [(key, State.RUNNING, now)] * MOST_LISTED)
+    tell(beat, [(key, AssignmentState.RUNNING, now)] * MOST_LISTED)
     piece = run_pb2.LogPiece(data=bytes(2_000))
     results = [pb.Result(key=key, output=[piece], finished_at=key.scheduled_at)] * MAX_ITEMS
     frame = pb.WorkerFrame(heartbeat=beat, results=results).SerializeToString()
@@ -97,7 +99,13 @@ def test_a_member_knows_from_a_heartbeat_what_is_in_hand_and_since_when_it_runs(
     """Whether it reads `held`, or is of a version that doesn't."""
     start = datetime(2026, 11, 25, 9, 30, 17, 123_456, UTC)
     keys = [pb.AssignmentKey(run_id=str(uuid4()), fencing_token=2**62 + at) for at in range(5)]
-    states = [State.HELD, State.ARMED, State.RUNNING, State.ENDED, State.ENDED]
+    states = [
+        AssignmentState.HELD,
+        AssignmentState.ARMED,
+        AssignmentState.RUNNING,
+        AssignmentState.ENDED,
+        AssignmentState.ENDED,
+    ]
     starts = [None, None, start, None, None]
     beat = pb.Heartbeat()
     tell(beat, zip(keys, states, starts, strict=True))
@@ -110,6 +118,6 @@ def test_a_member_knows_from_a_heartbeat_what_is_in_hand_and_since_when_it_runs(
 
 
 def test_more_slots_than_that_are_refused_with_the_reason() -> None:
-    config = Config(("localhost:1",), Path("spool"), slots=MOST_SLOTS + 1)
+    config = WorkerConfig(("localhost:1",), Path("spool"), slots=MOST_SLOTS + 1)
     [told] = map(str, config.faults())
     assert told.startswith("slots: must be from 1 to 20000, not 20001: each heart")

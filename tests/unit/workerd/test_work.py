@@ -20,24 +20,24 @@ from support.calling import handler_loops
 from support.fake_member import FakeMember
 from support.keeping import keeping_in
 from support.wait import PATIENCE, wait_until_async
-from workerd.core.admission import Admission, State
-from workerd.core.cluster_time import ClusterTime, JudgingClock, RoundTrip
+from workerd.core.admission import Admission, AssignmentState
+from workerd.core.cluster_time import JudgingClock, MemberTime, RoundTrip
 from workerd.core.ids import Address, Incarnation
-from workerd.core.lease_trust import Trust
-from workerd.core.outcome import Cause, Content, Outcome, Verdict, exited, stopped
-from workerd.delivery.result_sender import Courier
+from workerd.core.lease_trust import WorkerLeaseTrust
+from workerd.core.outcome import AttemptOutcome, AttemptVerdict, Cause, Content, exited, stopped
+from workerd.delivery.result_sender import ResultSender
 from workerd.delivery.spool import Spool
-from workerd.executors.base import Attempt, Executor, Stop
+from workerd.executors.base import AttemptExecutor, AttemptStart, Stop
 from workerd.executors.handlers import attempt_call
 from workerd.executors.handlers.attempt_call import HandlerCall
 from workerd.executors.handlers.handler_loops import HandlerLoops
 from workerd.executors.handlers.invocation import Escaped, fenced
 from workerd.executors.handlers.payload_types import fit_of
 from workerd.executors.http import _content
-from workerd.executors.python import Caller
-from workerd.metrics import Metrics
+from workerd.executors.python import HandlerCaller
+from workerd.metrics import WorkerMetrics
 from workerd.runs import assignments as module
-from workerd.runs.assignments import Work
+from workerd.runs.assignments import HeldRuns
 from workerd.runs.delayed_start import Armed
 
 NEVER = 3600.0
@@ -47,14 +47,14 @@ KILL, FINISH = job_pb2.ON_LEASE_LOST_KILL, job_pb2.ON_LEASE_LOST_FINISH
 class Killed:
     """An executor whose program is killed by a stranger, past the end of trust or before it."""
 
-    def __init__(self, trust: Trust, *, lost: bool) -> None:
+    def __init__(self, trust: WorkerLeaseTrust, *, lost: bool) -> None:
         self._trust = trust
         self._lost = lost
 
     def objection(self, _assignment: pb.Assignment) -> str:
         return ""
 
-    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+    async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
         if self._lost:
             self._trust.ttl = 0.0
         return exited(-9, ())
@@ -97,7 +97,7 @@ async def test_what_a_keeper_killed_is_lost_though_nobody_here_saw_trust_end(
     reason: common_pb2.Reason,
 ) -> None:
     monkeypatch.setattr(module, "_TRUST_LOOK", NEVER)
-    trust = Trust(60.0, boottime())
+    trust = WorkerLeaseTrust(60.0, boottime())
     result = await ended(tmp_path, trust, Killed(trust, lost=lost), on_lease_lost=rule)
     assert (result.outcome, result.reason) == (outcome, reason)
 
@@ -108,7 +108,7 @@ class Broken:
     def objection(self, _assignment: pb.Assignment) -> str:
         return ""
 
-    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+    async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
         raise RuntimeError("symlink loop from '/secret'")
 
 
@@ -116,7 +116,7 @@ async def test_a_bug_in_an_executor_ends_its_run_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else it would end the worker, with all that runs, and the next one that has it then."""
-    result = await ended(tmp_path, Trust(60.0, boottime()), Broken())
+    result = await ended(tmp_path, WorkerLeaseTrust(60.0, boottime()), Broken())
     assert (result.outcome, result.reason) == (
         pb.Result.OUTCOME_FAILED,
         common_pb2.REASON_EXCEPTION,
@@ -130,20 +130,20 @@ async def test_a_bug_in_an_executor_ends_its_run_alone(
 class Cancelled(Broken):
     """An executor out of which a cancel comes that nobody has wished."""
 
-    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+    async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
         raise asyncio.CancelledError
 
 
 async def test_a_cancel_that_nobody_has_wished_is_a_failure(tmp_path: Path) -> None:
     """Else the run would stand as running for ever, and its slot be gone."""
-    result = await ended(tmp_path, Trust(60.0, boottime()), Cancelled())
+    result = await ended(tmp_path, WorkerLeaseTrust(60.0, boottime()), Cancelled())
     assert (result.reason, result.error) == (common_pb2.REASON_EXCEPTION, "CancelledError: ")
 
 
 async def test_what_was_armed_is_never_dated_before_its_instant(tmp_path: Path) -> None:
     """The likely time, of all members' streams, may be behind that of the one it came by."""
-    trust = Trust(60.0, boottime())
-    now, ahead = utcnow().timestamp(), ClusterTime()
+    trust = WorkerLeaseTrust(60.0, boottime())
+    now, ahead = utcnow().timestamp(), MemberTime()
     ahead.observe(RoundTrip(boottime(), boottime(), now + 0.5))
     result = await ended(tmp_path, trust, Killed(trust, lost=False), time=ahead, start_in=0.2)
     assert result.started_at.ToDatetime(UTC).timestamp() >= now + 0.2
@@ -155,7 +155,7 @@ class Noted(Broken):
 
     began = 0.0
 
-    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+    async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
         self.began = boottime()
         return exited(0, ())
 
@@ -165,9 +165,9 @@ async def test_what_is_armed_starts_at_its_instant_though_the_clock_is_set_meanw
     tmp_path: Path, off: float
 ) -> None:
     """It was armed by a clock that was so far ahead: it would start as much too late, or early."""
-    executor, time = Noted(), ClusterTime()
+    executor, time = Noted(), MemberTime()
     time.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp() + off))
-    async with working(tmp_path, Trust(60.0, boottime()), executor) as (work, courier):
+    async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), executor) as (work, courier):
         instant = boottime() + 0.5
         work.assign([assignment(start_in=0.5)], time, Origin())
         assert time.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
@@ -186,9 +186,9 @@ async def test_what_has_ended_is_told_though_its_worker_ends_before_its_turn_has
         await asyncio.sleep(NEVER)
 
     monkeypatch.setattr(Armed, "let_start", for_ever)
-    trust = Trust(60.0, boottime())
+    trust = WorkerLeaseTrust(60.0, boottime())
     async with working(tmp_path, trust, Killed(trust, lost=False)) as (work, courier):
-        work.assign([assignment()], ClusterTime(), Origin())
+        work.assign([assignment()], MemberTime(), Origin())
         async with asyncio.timeout(PATIENCE):
             await waits.wait()
         assert [*courier.results()] == []
@@ -207,11 +207,11 @@ async def test_what_has_ended_and_waits_for_a_herds_starts_is_told_as_ended(
         await go.wait()
 
     monkeypatch.setattr(Armed, "let_start", herd)
-    async with working(tmp_path, Trust(60.0, boottime()), Noted()) as (work, courier):
-        work.assign([assignment()], ClusterTime(), Origin())
+    async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), Noted()) as (work, courier):
+        work.assign([assignment()], MemberTime(), Origin())
         async with asyncio.timeout(PATIENCE):
             await waits.wait()
-        assert [state for _, state, _ in work.holdings()] == [State.ENDED]
+        assert [state for _, state, _ in work.holdings()] == [AssignmentState.ENDED]
         go.set()
         await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
         assert [*work.holdings()] == []
@@ -225,7 +225,7 @@ class Deaf(Broken):
         self.task: asyncio.Task[Any] | None = None
         self.began = 0
 
-    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
+    async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
         self.began += 1
         self.task = asyncio.current_task()
         while not self.go.is_set():
@@ -238,9 +238,9 @@ class Calls(Broken):
     """An executor that awaits a coroutine function, as that of `python` does."""
 
     def __init__(self, function: Any, loops: HandlerLoops) -> None:
-        self._function, self._fit, self._caller = function, fit_of(function), Caller(loops)
+        self._function, self._fit, self._caller = function, fit_of(function), HandlerCaller(loops)
 
-    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         work = HandlerCall(attempt, "h", self._function, [(self._fit, None)])
         return await self._caller.call(work, attempt, stop, loop=True)
 
@@ -317,9 +317,12 @@ async def test_what_a_handler_left_in_its_task_loses_no_result(
     monkeypatch.setattr(attempt_call, "beside", slowly)
     async with (
         handler_loops() as loops,
-        working(tmp_path, Trust(60.0, boottime()), Calls(function, loops)) as (work, courier),
+        working(tmp_path, WorkerLeaseTrust(60.0, boottime()), Calls(function, loops)) as (
+            work,
+            courier,
+        ),
     ):
-        work.assign([assignment()], ClusterTime(), Origin())
+        work.assign([assignment()], MemberTime(), Origin())
         (told,) = await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
         assert told.outcome == pb.Result.OUTCOME_SUCCEEDED
         assert work.runs == []
@@ -330,14 +333,17 @@ async def test_nothing_begins_any_more_while_the_worker_waits_for_what_swallows_
 ) -> None:
     monkeypatch.setattr(module, "_END_WITHIN", 0.5)
     executor, refused = Deaf(), Refused()
-    async with working(tmp_path, Trust(60.0, boottime()), executor, slots=3) as (work, _):
-        work.assign([assignment()], ClusterTime(), refused)
+    async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), executor, slots=3) as (
+        work,
+        _,
+    ):
+        work.assign([assignment()], MemberTime(), refused)
         await wait_until_async(lambda: executor.task is not None, PATIENCE, "its start")
         work.assign([assignment(start_in=0.2)], now_time(), refused)
         ends = next(each for each in asyncio.all_tasks() if each.get_name() == "work")
         ends.cancel()
         await wait_until_async(lambda: len(refused.came) == 1, PATIENCE, "what waits goes back")
-        work.assign([assignment()], ClusterTime(), refused)
+        work.assign([assignment()], MemberTime(), refused)
         assert [each.why for each in refused.came] == [pb.Refusal.WHY_DRAINING] * 2
         await asyncio.sleep(0.25)
         assert executor.began == 1
@@ -350,8 +356,8 @@ async def test_what_swallows_its_cancel_is_waited_for_so_long_when_the_worker_en
 ) -> None:
     monkeypatch.setattr(module, "_END_WITHIN", 0.05)
     executor = Deaf()
-    async with working(tmp_path, Trust(60.0, boottime()), executor) as (work, courier):
-        work.assign([assignment()], ClusterTime(), Origin())
+    async with working(tmp_path, WorkerLeaseTrust(60.0, boottime()), executor) as (work, courier):
+        work.assign([assignment()], MemberTime(), Origin())
         await wait_until_async(lambda: executor.task is not None, PATIENCE, "its start")
     assert [*courier.results()] == []
     assert executor.task is not None
@@ -364,10 +370,10 @@ async def test_no_more_is_asked_for_than_a_heartbeat_can_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_LISTED", 3)
-    trust = Trust(60.0, boottime())
+    trust = WorkerLeaseTrust(60.0, boottime())
     async with working(tmp_path, trust, Broken()) as (work, courier):
         assert work.left == 3
-        work.assign([assignment()], ClusterTime(), Origin())
+        work.assign([assignment()], MemberTime(), Origin())
         assert work.left == 2, "it runs"
         await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result")
         assert work.left == 2, "nobody has acknowledged it"
@@ -375,9 +381,11 @@ async def test_no_more_is_asked_for_than_a_heartbeat_can_list(
 
 def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> None:
     spool, admission = Spool(tmp_path), Admission(1, Incarnation("i"))
-    courier = Courier(spool, lambda _key, _verdict: None)
-    trust = Trust(60.0, boottime())
-    work = Work("w1", admission, trust, JudgingClock(), {}, courier, keeping_in(spool), Metrics())
+    courier = ResultSender(spool, lambda _key, _verdict: None)
+    trust = WorkerLeaseTrust(60.0, boottime())
+    work = HeldRuns(
+        "w1", admission, trust, JudgingClock(), {}, courier, keeping_in(spool), WorkerMetrics()
+    )
     work.drain(on=True)
     work.drain(on=False)
     assert not admission.draining
@@ -389,15 +397,17 @@ def test_who_leaves_takes_no_work_again_whoever_undrains_it(tmp_path: Path) -> N
 
 @asynccontextmanager
 async def working(
-    home: Path, trust: Trust, executor: Executor, slots: int = 1
-) -> AsyncIterator[tuple[Work, Courier]]:
+    home: Path, trust: WorkerLeaseTrust, executor: AttemptExecutor, slots: int = 1
+) -> AsyncIterator[tuple[HeldRuns, ResultSender]]:
     """One that takes assignments; at the end it is cancelled, and its results are still there."""
     spool, clock = Spool(home), JudgingClock()
     clock.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
-    courier = Courier(spool, lambda _key, _verdict: None)
+    courier = ResultSender(spool, lambda _key, _verdict: None)
     admission = Admission(slots, Incarnation("i"))
     keeping = keeping_in(spool)
-    work = Work("w1", admission, trust, clock, {"shell": executor}, courier, keeping, Metrics())
+    work = HeldRuns(
+        "w1", admission, trust, clock, {"shell": executor}, courier, keeping, WorkerMetrics()
+    )
     running = asyncio.create_task(work.run(), name="work")
     try:
         await asyncio.sleep(0)  # it is the home of what comes
@@ -408,8 +418,8 @@ async def working(
         spool.close()
 
 
-def now_time() -> ClusterTime:
-    time = ClusterTime()
+def now_time() -> MemberTime:
+    time = MemberTime()
     time.observe(RoundTrip(boottime(), boottime(), utcnow().timestamp()))
     return time
 
@@ -419,23 +429,27 @@ def assignment(**how: Any) -> pb.Assignment:
 
 
 async def ended(
-    home: Path, trust: Trust, executor: Executor, time: ClusterTime | None = None, **how: Any
+    home: Path,
+    trust: WorkerLeaseTrust,
+    executor: AttemptExecutor,
+    time: MemberTime | None = None,
+    **how: Any,
 ) -> pb.Result:
     """What becomes of one run, of a member whose time is `time`."""
     async with working(home, trust, executor) as (work, courier):
-        work.assign([assignment(**how)], time or ClusterTime(), Origin())
+        work.assign([assignment(**how)], time or MemberTime(), Origin())
         return (await wait_until_async(lambda: [*courier.results()], PATIENCE, "its result"))[0]
 
 
 class Untellable(Broken):
     """An executor that gives what no message holds."""
 
-    async def run(self, _attempt: Attempt, _stop: Stop) -> Outcome:
-        return Outcome(Verdict.SUCCEEDED, result=Content(b"\xff", json=True))
+    async def run(self, _attempt: AttemptStart, _stop: Stop) -> AttemptOutcome:
+        return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=Content(b"\xff", json=True))
 
 
 async def test_what_cant_be_told_ends_its_run_alone(tmp_path: Path) -> None:
-    result = await ended(tmp_path, Trust(60.0, boottime()), Untellable())
+    result = await ended(tmp_path, WorkerLeaseTrust(60.0, boottime()), Untellable())
     assert result.outcome == pb.Result.OUTCOME_FAILED
     assert "can't be told: UnicodeDecodeError" in result.error
 

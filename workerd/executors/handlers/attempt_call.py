@@ -18,9 +18,9 @@ from functools import partial
 from typing import Any, Final
 
 from schedclient import handlers as sdk
-from workerd.core.outcome import Content, Outcome
-from workerd.executors.base import Attempt
-from workerd.executors.handlers.current_run import Running, current
+from workerd.core.outcome import AttemptOutcome, Content
+from workerd.executors.base import AttemptStart
+from workerd.executors.handlers.current_run import CurrentRun, current
 from workerd.executors.handlers.invocation import decoded, raised, returned, unfit
 from workerd.executors.handlers.large_json import LARGE, beside, beside_surely, light
 from workerd.executors.handlers.payload_types import Fit, Misfit
@@ -39,7 +39,7 @@ class HandlerCall:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: AttemptStart,
         handler: str,
         function: Callable[..., Any],
         given: Sequence[tuple[Fit, Content | None]],
@@ -48,14 +48,14 @@ class HandlerCall:
         """`given`: the function's arguments before the context, and what makes values of them.
         `check`: raises ValueError for a first argument that the function can't take.
         """
-        self.run = Running(attempt, handler)
+        self.run = CurrentRun(attempt, handler)
         self.context = _context(attempt, self._log)
         self._function = function
         self._given = given
         self._check = check
         self._most = attempt.most_result
 
-    async def awaited(self) -> Outcome:
+    async def awaited(self) -> AttemptOutcome:
         """Call it, and await what it returns. It has a task of its own."""
         current.set(self.run)
         current_output.set(self.run.output)
@@ -76,7 +76,7 @@ class HandlerCall:
             return self._returned(answer)
         return await beside_surely(partial(self._returned, answer))
 
-    def called(self) -> Outcome:
+    def called(self) -> AttemptOutcome:
         """Call it in this thread."""
         token, output = current.set(self.run), current_output.set(self.run.output)
         try:
@@ -96,7 +96,7 @@ class HandlerCall:
     def _log(self, text: str) -> None:
         self.run.output.write(True, text.encode(errors="backslashreplace"))
 
-    def _raised(self, error: BaseException) -> Outcome:
+    def _raised(self, error: BaseException) -> AttemptOutcome:
         outcome = raised(error)
         if isinstance(error, asyncio.CancelledError) and not error.args:
             outcome = replace(outcome, error=CANCELED)
@@ -104,7 +104,7 @@ class HandlerCall:
             self.run.output.write(piece.stderr, piece.data)
         return outcome
 
-    def _misread(self, error: BaseException) -> Outcome:
+    def _misread(self, error: BaseException) -> AttemptOutcome:
         if isinstance(error, ValueError | RecursionError):
             return unfit(error)
         return self._raised(error)
@@ -120,14 +120,14 @@ class HandlerCall:
             self._check(values[0])
         return values
 
-    def _returned(self, answer: object) -> Outcome:
+    def _returned(self, answer: object) -> AttemptOutcome:
         try:
             return returned(answer, self._most)
         except BaseException as error:  # noqa: BLE001 - a value may raise when it is looked at
             return self._raised(error)
 
 
-def _context(attempt: Attempt, on_log: Callable[[str], object]) -> sdk.Context:
+def _context(attempt: AttemptStart, on_log: Callable[[str], object]) -> sdk.Context:
     given = attempt.assignment
     return sdk.Context(
         namespace=given.namespace,

@@ -9,17 +9,17 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Final
 
-from workerd.core.ids import Key
-from workerd.executors.base import Attempt
+from workerd.core.ids import AssignmentKey
+from workerd.executors.base import AttemptStart
 from workerd.logs.run_output import RunOutput
 
 
-class Running:
+class CurrentRun:
     """One attempt of a handler."""
 
     __slots__ = ("_attempt", "assignment", "beat", "blocked", "handler", "output")
 
-    def __init__(self, attempt: Attempt, handler: str) -> None:
+    def __init__(self, attempt: AttemptStart, handler: str) -> None:
         self._attempt = attempt
         self.assignment = attempt.assignment.key
         self.handler = handler
@@ -29,7 +29,7 @@ class Running:
         """How long and where it blocked its event loop, in words; empty: it didn't."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> AssignmentKey:
         """Its run and its token."""
         return self._attempt.key
 
@@ -49,4 +49,4 @@ class Running:
         return {"handler": self.handler, "job": self.job, **self.key.said}
 
 
-current: Final[ContextVar[Running | None]] = ContextVar("schedd_run", default=None)
+current: Final[ContextVar[CurrentRun | None]] = ContextVar("schedd_run", default=None)

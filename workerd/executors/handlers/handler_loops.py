@@ -46,8 +46,8 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 from schedkit.clock import boottime, utcnow
 from schedkit.records import dataclass
 from schedproto.v1 import worker_service_pb2 as pb
-from workerd.executors.handlers.current_run import Running, current
-from workerd.metrics import Metrics
+from workerd.executors.handlers.current_run import CurrentRun, current
+from workerd.metrics import WorkerMetrics
 from workerd.process.process_guard import restore
 from workerd.task_set import cancel
 
@@ -79,7 +79,7 @@ _HANDLE_RUN: Final = asyncio.Handle._run.__code__  # noqa: SLF001 - the frame of
 class Block:
     """A handler that blocks its event loop."""
 
-    run: Running | None
+    run: CurrentRun | None
     """None: a callback without a run, such as one of a library."""
     since: datetime
     seconds: float
@@ -94,13 +94,13 @@ class Block:
         return "unknown" if self.run is None else self.run.handler
 
 
-class Call(Generic[T]):
+class CoroutineCall(Generic[T]):
     """One coroutine that was submitted. Belongs to the worker's loop."""
 
     __slots__ = ("done", "error", "home", "run", "task", "work")
 
     def __init__(
-        self, run: Running | None, work: Callable[[], Coroutine[Any, Any, T]], home: _Loop
+        self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]], home: _Loop
     ) -> None:
         self.run = run
         self.work = work
@@ -170,7 +170,7 @@ class _Loop:
     """One event loop in its thread."""
 
     def __init__(self, number: int) -> None:
-        self.calls: dict[Call[Any], None] = {}
+        self.calls: dict[CoroutineCall[Any], None] = {}
         """Submitted here and not ended; of the worker's loop."""
         self.probed_at: float | None = None
         """When the probe was sent that isn't answered yet."""
@@ -179,10 +179,10 @@ class _Loop:
         self._worker = asyncio.get_running_loop()
         self._aio = _SharedLoop()
         self._aio.set_exception_handler(_report)
-        self._inbox: OrderedDict[Call[Any], None] = OrderedDict()
+        self._inbox: OrderedDict[CoroutineCall[Any], None] = OrderedDict()
         self._lock = threading.Lock()
         """Held for a moment to add to the inbox, or to remove from it."""
-        self._outbox: deque[tuple[Call[Any], Any, BaseException | None]] = deque()
+        self._outbox: deque[tuple[CoroutineCall[Any], Any, BaseException | None]] = deque()
         self._emptied: asyncio.Future[None] | None = None
         self._waking = self._reporting = False
         """Whether the other thread was woken and hasn't looked yet."""
@@ -204,7 +204,7 @@ class _Loop:
         with contextlib.suppress(RuntimeError):  # it is closed: the worker ends
             self._aio.call_soon_threadsafe(function, *given)
 
-    def submit(self, call: Call[Any]) -> None:
+    def submit(self, call: CoroutineCall[Any]) -> None:
         """Begin it here."""
         call.home = self
         self.calls[call] = None
@@ -214,7 +214,7 @@ class _Loop:
             self._waking = True
             self._worker.call_soon(self.call, self._take)
 
-    def remove(self, call: Call[Any]) -> None:
+    def remove(self, call: CoroutineCall[Any]) -> None:
         """Forget it: it has ended."""
         self.calls.pop(call, None)
         if self._emptied is not None and not self.calls and not self._emptied.done():
@@ -225,7 +225,7 @@ class _Loop:
         """Whether some haven't begun."""
         return bool(self._inbox)
 
-    def withdraw(self, call: Call[Any]) -> bool:
+    def withdraw(self, call: CoroutineCall[Any]) -> bool:
         """Take it back if it hasn't begun. False: it has."""
         with self._lock:
             if call not in self._inbox:
@@ -234,7 +234,7 @@ class _Loop:
         self.calls.pop(call, None)
         return True
 
-    def withdraw_all(self) -> Sequence[Call[Any]]:
+    def withdraw_all(self) -> Sequence[CoroutineCall[Any]]:
         """Take back those that haven't begun."""
         with self._lock:
             calls = [*self._inbox]
@@ -327,15 +327,17 @@ class _Loop:
 class HandlerLoops:
     """All of one worker. Belongs to the worker's loop."""
 
-    def __init__(self, metrics: Metrics, block_after: float = BLOCK_AFTER) -> None:
+    def __init__(self, metrics: WorkerMetrics, block_after: float = BLOCK_AFTER) -> None:
         self._metrics = metrics
         self._block_after = block_after
         self._loops: list[_Loop] = []
 
-    def submit(self, run: Running | None, work: Callable[[], Coroutine[Any, Any, T]]) -> Call[T]:
+    def submit(
+        self, run: CurrentRun | None, work: Callable[[], Coroutine[Any, Any, T]]
+    ) -> CoroutineCall[T]:
         """Run the coroutine that `work` makes."""
         loop = self._free()
-        call = Call(run, work, loop)
+        call = CoroutineCall(run, work, loop)
         loop.submit(call)
         return call
 
@@ -453,7 +455,7 @@ def _block(loop: _Loop, seconds: float) -> Block:
     return Block(run, loop.probed, seconds, _place(frames), max(len(loop.calls) - 1, 0))
 
 
-def _run_of(frames: Sequence[FrameType]) -> Running | None:
+def _run_of(frames: Sequence[FrameType]) -> CurrentRun | None:
     """The run in whose context the outermost callback of the loop runs."""
     for frame in reversed(frames):
         if frame.f_code is _HANDLE_RUN:

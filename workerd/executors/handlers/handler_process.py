@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from schedclient import handlers as sdk
 from schedkit.daemon import logs
-from workerd.core.outcome import Content, Outcome
+from workerd.core.outcome import AttemptOutcome, Content
 from workerd.executors.handlers import handler_protocol
 from workerd.executors.handlers.invocation import decoded, raised, returned, trace, unfit
 from workerd.executors.handlers.payload_types import Misfit, fit_of
@@ -58,7 +58,7 @@ class Mouth:
         self._progress = progress
         self._due.set()
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: AttemptOutcome) -> None:
         """It has ended so. What was said of its progress last goes before."""
         self._over.set()
         self._tell()
@@ -126,7 +126,7 @@ def _read(worker: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _carried_out(order: handler_protocol.Frame, mouth: Mouth) -> Outcome:
+def _carried_out(order: handler_protocol.Frame, mouth: Mouth) -> AttemptOutcome:
     cancel = threading.Event()
 
     def asked(_number: int, _frame: object) -> None:
@@ -156,7 +156,7 @@ def _show(error: BaseException) -> None:
 
 def _called(
     told: Mapping[str, Any], payload: Content | None, mouth: Mouth, cancel: threading.Event
-) -> Outcome:
+) -> AttemptOutcome:
     for module in told["modules"]:
         importlib.import_module(module)
     function = sdk.registered[told["handler"]].function

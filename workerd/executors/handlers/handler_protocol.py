@@ -20,7 +20,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 from schedclient.handlers import Progress
-from workerd.core.outcome import MAX_ERROR, MAX_RESULT, Content, Outcome, Reason, Verdict
+from workerd.core.outcome import (
+    MAX_ERROR,
+    MAX_RESULT,
+    AttemptOutcome,
+    AttemptVerdict,
+    Content,
+    OutcomeReason,
+)
 
 HEAD: Final = struct.Struct("!cII")
 """Kind, and how long its object and its bytes are."""
@@ -88,7 +95,7 @@ def progress_in(said: Frame) -> Progress:
     return Progress(done, total, note)
 
 
-def told_end(outcome: Outcome) -> Frame:
+def told_end(outcome: AttemptOutcome) -> Frame:
     """How it ended, to be sent."""
     result, wait = outcome.result, outcome.retry_after
     told = {
@@ -101,7 +108,7 @@ def told_end(outcome: Outcome) -> Frame:
     return Frame(END, told, b"" if result is None else result.data)
 
 
-def end_in(said: Frame, most: int = MAX_RESULT) -> Outcome:
+def end_in(said: Frame, most: int = MAX_RESULT) -> AttemptOutcome:
     """How it ended, as it came, with a result of at most so many bytes. Raises Garbled."""
     told, result = said.told, None
     if told.get("json") is not None:
@@ -110,9 +117,9 @@ def end_in(said: Frame, most: int = MAX_RESULT) -> Outcome:
         if result is not None and (len(result.data) > most or not _readable(result)):
             raise Garbled("its result can't be kept")
         wait = told.get("retry_after")
-        return Outcome(
-            Verdict[told["verdict"]],
-            Reason[told["reason"]],
+        return AttemptOutcome(
+            AttemptVerdict[told["verdict"]],
+            OutcomeReason[told["reason"]],
             str(told["error"])[:MAX_ERROR],
             result=result,
             retry_after=None if wait is None else timedelta(seconds=wait),

@@ -30,10 +30,17 @@ from schedkit.egress.secrets import variables as variables_of
 from workerd.core.capture import Piece
 from workerd.core.limit_errors import at_limit
 from workerd.core.masking import Mask
-from workerd.core.outcome import Outcome, Reason, Verdict, exited, judged, stopped
-from workerd.core.resource_limits import Bounds
-from workerd.executors.base import Attempt, Stop, bounds_of, rfc3339
-from workerd.executors.child_process import GRACE, Child
+from workerd.core.outcome import (
+    AttemptOutcome,
+    AttemptVerdict,
+    OutcomeReason,
+    exited,
+    judged,
+    stopped,
+)
+from workerd.core.resource_limits import ResourceLimits
+from workerd.executors.base import AttemptStart, Stop, bounds_of, rfc3339
+from workerd.executors.child_process import GRACE, ChildProcess
 from workerd.executors.handlers import handler_protocol
 from workerd.executors.process_end import stayed
 from workerd.process import proc_files
@@ -57,24 +64,30 @@ class Apart:
         self._modules = modules
         self._secrets = secrets
 
-    def lacking(self, bounds: Bounds) -> str:
+    def lacking(self, bounds: ResourceLimits) -> str:
         """Why a call can't be held to these bounds here; empty when it can."""
         return self._sessions.lacking(bounds)
 
-    async def run(self, attempt: Attempt, stop: Stop) -> Outcome:
+    async def run(self, attempt: AttemptStart, stop: Stop) -> AttemptOutcome:
         """Call it, and stay until nothing of its process is left."""
         action = attempt.assignment.python
         try:
             variables = variables_of(action.env_from, self._secrets)
             child, ours = self._started(attempt, variables)
         except ValueError as error:
-            return Outcome(Verdict.FAILED, Reason.EXCEPTION, f"not started: {error}")
+            return AttemptOutcome(
+                AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, f"not started: {error}"
+            )
         except OSError as error:
             told = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
             if at_limit(error):
                 told = f"this worker can't start it: {told}"
-                return Outcome(Verdict.RETURNED, error=told, began=isinstance(error, Begun))
-            return Outcome(Verdict.FAILED, Reason.EXCEPTION, f"not started: {told}")
+                return AttemptOutcome(
+                    AttemptVerdict.RETURNED, error=told, began=isinstance(error, Begun)
+                )
+            return AttemptOutcome(
+                AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, f"not started: {told}"
+            )
         with ours:
             said, code, output = await self._conversed(child, ours, attempt, stop, variables)
         if stop.cause is not None:
@@ -85,19 +98,19 @@ class Apart:
         return replace(said, error=_masked(said.error, variables), output=output)
 
     def _started(
-        self, attempt: Attempt, variables: Mapping[str, str]
-    ) -> tuple[Child, socket.socket]:
+        self, attempt: AttemptStart, variables: Mapping[str, str]
+    ) -> tuple[ChildProcess, socket.socket]:
         with contextlib.ExitStack() as undone:
             ours, theirs = socket.socketpair()
             undone.callback(ours.close)
             ours.setblocking(False)
             with theirs:
                 program = self._program(attempt, variables, theirs.fileno())
-                child = Child(program, attempt.key, self._sessions, attempt.tail)
+                child = ChildProcess(program, attempt.key, self._sessions, attempt.tail)
             undone.pop_all()
         return child, ours
 
-    def _program(self, attempt: Attempt, variables: Mapping[str, str], stdin: int) -> Program:
+    def _program(self, attempt: AttemptStart, variables: Mapping[str, str], stdin: int) -> Program:
         told = {f"SCHEDD_{name.upper()}": value for name, value in attempt.facts().items()}
         own = {name: value for name, value in os.environ.items() if name not in _NOT_ITS_OWN}
         safe_path = ["-P"] if sys.flags.safe_path else []
@@ -119,12 +132,12 @@ class Apart:
 
     async def _conversed(
         self,
-        child: Child,
+        child: ChildProcess,
         ours: socket.socket,
-        attempt: Attempt,
+        attempt: AttemptStart,
         stop: Stop,
         variables: Mapping[str, str],
-    ) -> tuple[Outcome | None, int, tuple[Piece, ...]]:
+    ) -> tuple[AttemptOutcome | None, int, tuple[Piece, ...]]:
         """What it said of its end, if it did; its exit code; its output."""
         order = _order(attempt, self._modules)
         async with asyncio.TaskGroup() as group:
@@ -143,10 +156,10 @@ class Apart:
 async def _heard(
     ours: socket.socket,
     order: handler_protocol.Frame,
-    attempt: Attempt,
-    child: Child,
+    attempt: AttemptStart,
+    child: ChildProcess,
     variables: Mapping[str, str],
-) -> Outcome | None:
+) -> AttemptOutcome | None:
     """Tell it what to do, and listen to the end. None: it never said how it ended."""
     loop, most = asyncio.get_running_loop(), attempt.most_result
     try:
@@ -169,7 +182,7 @@ async def _heard(
     except handler_protocol.Garbled as error:
         child.kill()
         told_wrong = f"its process said what can't be meant: {error}"
-        return Outcome(Verdict.FAILED, Reason.EXCEPTION, told_wrong)
+        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, told_wrong)
     except OSError:  # it has ended, or never listened
         return None
 
@@ -184,7 +197,7 @@ async def _read(loop: asyncio.AbstractEventLoop, ours: socket.socket, size: int)
     return bytes(data)
 
 
-def _order(attempt: Attempt, modules: Sequence[str]) -> handler_protocol.Frame:
+def _order(attempt: AttemptStart, modules: Sequence[str]) -> handler_protocol.Frame:
     given, payload = attempt.assignment, attempt.content
     context = {
         "namespace": given.namespace,
@@ -211,11 +224,13 @@ def _order(attempt: Attempt, modules: Sequence[str]) -> handler_protocol.Frame:
     )
 
 
-def _crashed(code: int) -> Outcome:
+def _crashed(code: int) -> AttemptOutcome:
     """It ended before the handler had returned; however well."""
     outcome = exited(code, ())
-    if outcome.verdict is Verdict.SUCCEEDED:
-        outcome = Outcome(Verdict.FAILED, Reason.EXIT_CODE, "exit code 0", exit_code=0)
+    if outcome.verdict is AttemptVerdict.SUCCEEDED:
+        outcome = AttemptOutcome(
+            AttemptVerdict.FAILED, OutcomeReason.EXIT_CODE, "exit code 0", exit_code=0
+        )
     return replace(outcome, error=f"its process ended before it returned: {outcome.error}")
 
 

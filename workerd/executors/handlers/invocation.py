@@ -22,10 +22,10 @@ from workerd.core.outcome import (
     DONT_RETRY_CODE,
     MAX_ERROR,
     MAX_RESULT,
+    AttemptOutcome,
+    AttemptVerdict,
     Content,
-    Outcome,
-    Reason,
-    Verdict,
+    OutcomeReason,
 )
 from workerd.executors.handlers.large_json import TooLong, written
 
@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-_NOTHING = Outcome(Verdict.SUCCEEDED)
+_NOTHING = AttemptOutcome(AttemptVerdict.SUCCEEDED)
 """What most return."""
 
 
@@ -61,12 +61,14 @@ def fenced(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         raise Escaped(repr(error)) from error
 
 
-def unfit(error: BaseException) -> Outcome:
+def unfit(error: BaseException) -> AttemptOutcome:
     """The payload isn't what this handler takes: another attempt would find the same."""
-    return Outcome(Verdict.FAILED, Reason.DONT_RETRY, _sayable(words_of(error)))
+    return AttemptOutcome(
+        AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, _sayable(words_of(error))
+    )
 
 
-def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
+def returned(answer: object, most: int = MAX_RESULT) -> AttemptOutcome:
     """It returned this, of at most so many bytes."""
     if answer is None:
         return _NOTHING
@@ -77,28 +79,30 @@ def returned(answer: object, most: int = MAX_RESULT) -> Outcome:
             content = Content(written(answer, most), json=True)
         except TooLong:
             wrong = f"its result has more than {most} bytes"
-            return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
+            return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
         except TooDeep as error:
             wrong = f"the result {error}; return a flatter value, or bytes"
-            return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
+            return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
         except (TypeError, ValueError) as error:
             wrong = f"its result isn't JSON: {error}"
-            return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
+            return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
     if len(content.data) > most:
         wrong = f"its result has {len(content.data)} bytes, more than {most}"
-        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, wrong)
-    return Outcome(Verdict.SUCCEEDED, result=content)
+        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, wrong)
+    return AttemptOutcome(AttemptVerdict.SUCCEEDED, result=content)
 
 
-def raised(error: BaseException) -> Outcome:
+def raised(error: BaseException) -> AttemptOutcome:
     """The outcome of a handler that raised this, with the traceback as its output."""
     text = _sayable(f"{class_of(error)}: {words_of(error)}")
     output = (Piece(stderr=True, data=trace(error), offset=0, at=utcnow()),)
     final = isinstance(error, SystemExit) and _exit_code(error) == DONT_RETRY_CODE
     if final or isinstance(error, sdk.DontRetry):
-        return Outcome(Verdict.FAILED, Reason.DONT_RETRY, text, output=output)
+        return AttemptOutcome(AttemptVerdict.FAILED, OutcomeReason.DONT_RETRY, text, output=output)
     wait = _wait(error) if isinstance(error, sdk.RetryAfter) else None
-    return Outcome(Verdict.FAILED, Reason.EXCEPTION, text, retry_after=wait, output=output)
+    return AttemptOutcome(
+        AttemptVerdict.FAILED, OutcomeReason.EXCEPTION, text, retry_after=wait, output=output
+    )
 
 
 def trace(error: BaseException) -> bytes:

@@ -7,15 +7,15 @@ from datetime import datetime
 
 import click
 
-from schedctl.failure import Failure
-from schedctl.options.global_options import Group, dst_options, pass_session
+from schedctl.failure import CommandFailure
+from schedctl.options.global_options import CommandGroup, dst_options, pass_session
 from schedctl.output import show_data
-from schedctl.session import INSTANT, Session, When
+from schedctl.session import INSTANT, Session, TimeType
 from schedkit.clock import utcnow
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     lazy={
         "collide": "schedctl.commands.cron.load:collide",
         "diff": "schedctl.commands.cron.lint:diff",
@@ -30,7 +30,7 @@ def cron() -> None:
 @cron.command()
 @click.argument("expression")
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="IANA name.")
-@click.option("--after", type=When(), metavar=INSTANT, help="Exclusive.  [default: now]")
+@click.option("--after", type=TimeType(), metavar=INSTANT, help="Exclusive.  [default: now]")
 @click.option("--next", "count", default=10, show_default=True, type=click.IntRange(0, 1000))
 @click.option("--job", default="", metavar="NAME", help="Whose `H` it is.")
 @dst_options
@@ -79,7 +79,7 @@ def explain(
         if exclude:
             told = exclusions.without(told, exclude, since, count, seed, dst)
     except CronError as error:
-        raise Failure(
+        raise CommandFailure(
             f"{error.field}: {error.problem}",
             reason="WRONG_EXPRESSION",
             remedy=error.hint or "schedctl cron explain '*/5 * * * *'",

@@ -10,36 +10,52 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.options.global_options import Command, dst_options, pass_session
 from schedctl.output import message, show_data, show_objects
-from schedctl.session import INSTANT, Session, When
-from schedctl.timetables.timetables import Table, dst_of, given, source_options, window_options
+from schedctl.session import INSTANT, Session, TimeType
+from schedctl.timetables.timetables import (
+    ScheduleTable,
+    dst_of,
+    given,
+    source_options,
+    window_options,
+)
 from schedd.core.schedule.compiled_schedule import CronSchedule
 from schedd.core.schedule.cron import CronError, ScheduleError, describe
 from schedd.core.schedule.cron import parse as parse_expression
-from schedd.core.schedule.timetable import Entry, Finding, Level, differ, grid_over, rows_of
+from schedd.core.schedule.timetable import (
+    Level,
+    LintFinding,
+    TimetableEntry,
+    differ,
+    grid_over,
+    rows_of,
+)
 from schedd.core.schedule.timetable import lint as linted
 from schedkit.clock import utcnow
 from schedkit.text import duration
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedFinding:
     """A finding and where it is from."""
 
     where: str
     name: str
     expression: str
     zone: str
-    finding: Finding
+    finding: LintFinding
 
 
 @click.command(cls=Command)
 @source_options
 @click.option("--strict", is_flag=True, help="Exit 1 on warnings too.")
 @click.option(
-    "--after", type=When(), metavar=INSTANT, help="Changes of clocks from then on.  [default: now]"
+    "--after",
+    type=TimeType(),
+    metavar=INSTANT,
+    help="Changes of clocks from then on.  [default: now]",
 )
 @pass_session
 def lint(
@@ -72,22 +88,24 @@ def lint(
         click.get_current_context().exit(1)
 
 
-def _findings(table: Table, after: datetime) -> Iterator[Told]:
+def _findings(table: ScheduleTable, after: datetime) -> Iterator[ReportedFinding]:
     for fault in table.faults:
-        yield Told(
-            fault.where, "", "", "", Finding(Level.ERROR, "unread", fault.problem, fault.hint)
+        yield ReportedFinding(
+            fault.where, "", "", "", LintFinding(Level.ERROR, "unread", fault.problem, fault.hint)
         )
     for where, trap in table.traps:
-        finding = Finding(Level.WARNING, trap.rule, trap.problem, trap.hint)
-        yield Told(where, "", "", "", finding)
+        finding = LintFinding(Level.WARNING, trap.rule, trap.problem, trap.hint)
+        yield ReportedFinding(where, "", "", "", finding)
     for where, name, finding in table.warnings:
-        yield Told(where, name, "", "", finding)
+        yield ReportedFinding(where, name, "", "", finding)
     for entry in table.entries:
         crontab = entry.where.rpartition(":")[0] in table.crontabs
         yield from _of_entry(entry, after, crontab=crontab)
 
 
-def _of_entry(entry: Entry, after: datetime, *, crontab: bool) -> Iterator[Told]:
+def _of_entry(
+    entry: TimetableEntry, after: datetime, *, crontab: bool
+) -> Iterator[ReportedFinding]:
     schedule = entry.schedule
     if not isinstance(schedule, CronSchedule):
         yield from _of_plain(entry, after)
@@ -105,22 +123,22 @@ def _of_entry(entry: Entry, after: datetime, *, crontab: bool) -> Iterator[Told]
         if len(entry.lines) > number:
             where = f"{where.rpartition(':')[0]}:{entry.lines[number]}"
         for finding in found:
-            yield Told(where, entry.name, text, schedule.zone, finding)
+            yield ReportedFinding(where, entry.name, text, schedule.zone, finding)
 
 
-def _of_plain(entry: Entry, after: datetime) -> Iterator[Told]:
+def _of_plain(entry: TimetableEntry, after: datetime) -> Iterator[ReportedFinding]:
     """An interval or an instant, which can only be wrong as a whole."""
     _, wrong = rows_of([entry], grid_over(after, timedelta(minutes=1)))
     for one in wrong:
-        finding = Finding(Level.ERROR, one.error.field, str(one.error), one.error.hint)
-        yield Told(entry.where, entry.name, "", "", finding)
+        finding = LintFinding(Level.ERROR, one.error.field, str(one.error), one.error.hint)
+        yield ReportedFinding(entry.where, entry.name, "", "", finding)
 
 
-def _expressions(entry: Entry) -> tuple[str, ...]:
+def _expressions(entry: TimetableEntry) -> tuple[str, ...]:
     return entry.schedule.expressions if isinstance(entry.schedule, CronSchedule) else ("",)
 
 
-def _say(one: Told) -> None:
+def _say(one: ReportedFinding) -> None:
     finding = one.finding
     written = f"{one.expression}: " if one.expression else ""
     level = finding.level.value.lower()
@@ -129,7 +147,7 @@ def _say(one: Told) -> None:
         click.echo(f"  try: {finding.hint}")
 
 
-def _plain(one: Told) -> dict[str, Any]:
+def _plain(one: ReportedFinding) -> dict[str, Any]:
     return {
         "where": one.where,
         "name": one.name,
@@ -183,7 +201,7 @@ def diff(
     dst = dst_of(dst_gap, dst_overlap)
     begin = (start or utcnow()).replace(microsecond=0)
     one, other = (
-        Entry(job, "", CronSchedule((text,), zone, dst), session.namespace)
+        TimetableEntry(job, "", CronSchedule((text,), zone, dst), session.namespace)
         for text, zone in ((first, tz), (second, second_tz or tz))
     )
     try:
@@ -242,9 +260,9 @@ def _only(side: _Side) -> dict[str, Any]:
     }
 
 
-def wrong_expression(error: ScheduleError) -> Failure:
+def wrong_expression(error: ScheduleError) -> CommandFailure:
     """What the dialect refuses, as three lines."""
-    return Failure(
+    return CommandFailure(
         f"{error.field}: {error.problem}",
         reason="WRONG_EXPRESSION" if isinstance(error, CronError) else "WRONG_SCHEDULE",
         remedy=error.hint or "schedctl cron explain '*/5 * * * *'",

@@ -13,7 +13,7 @@ from schedctl.output import message, show_data, show_rows, stamp
 from schedctl.session import Session
 from schedctl.timetables import flattened
 from schedctl.timetables.timetables import (
-    Table,
+    ScheduleTable,
     given,
     source_options,
     tell_left_out,
@@ -22,13 +22,13 @@ from schedctl.timetables.timetables import (
 from schedd.core.schedule import timetable
 from schedd.core.schedule.timetable import (
     Collisions,
-    Entry,
     Flattened,
     Forecast,
     Grid,
     Hot,
     Row,
-    Together,
+    StartsAtOnce,
+    TimetableEntry,
 )
 from schedkit.clock import utcnow
 from schedkit.text import duration
@@ -97,7 +97,7 @@ def _grid(start: datetime | None, span: timedelta) -> Grid:
     return timetable.grid_over((start or utcnow()).replace(second=0, microsecond=0), span)
 
 
-def _rows(table: Table, grid: Grid) -> list[Row]:
+def _rows(table: ScheduleTable, grid: Grid) -> list[Row]:
     """What can be counted; what can't is said."""
     rows, wrong = timetable.rows_of(table.entries, grid)
     tell_left_out(table, wrong)
@@ -126,7 +126,7 @@ def _hot_row(hot: Hot, full: bool) -> tuple[str, str, str, str, str]:
     return _at(hot.at), f"{hot.at:%a}", f"{hot.starts:,}", alike, names
 
 
-def _names(entries: Sequence[Entry], full: bool) -> str:
+def _names(entries: Sequence[TimetableEntry], full: bool) -> str:
     shown = entries if full else entries[:NAMED]
     more = len(entries) - len(shown)
     return ", ".join(entry.name for entry in shown) + (f" and {more:,} more" if more else "")
@@ -248,7 +248,7 @@ def _tell_collisions(
         show_rows(session, heads, [_collision_row(one, full) for one in found.worst])
 
 
-def _collision_row(one: Together, full: bool) -> tuple[str, str, str, str]:
+def _collision_row(one: StartsAtOnce, full: bool) -> tuple[str, str, str, str]:
     names = _names(one.entries, full)
     return f"{one.at:%Y-%m-%d %H:%M:%S}Z", f"{one.at:%a}", f"{len(one.entries):,}", names
 

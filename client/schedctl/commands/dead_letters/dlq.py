@@ -11,12 +11,12 @@ from schedclient import Attempt, Client, DeadLetter
 from schedctl.columns import ATTEMPTS, DEAD, DEAD_GROUPS, SETTLED
 from schedctl.commands.dead_letters import redrive
 from schedctl.options.dead_letters import Chosen, choosing
-from schedctl.options.global_options import Group, pass_session
+from schedctl.options.global_options import CommandGroup, pass_session
 from schedctl.output import message, show_data, show_facts, show_list, show_listing, show_one
 from schedctl.session import Session
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def dlq() -> None:
     """Dead letters: runs that failed for good."""
 

@@ -9,7 +9,7 @@ import click
 
 from schedclient import ApiError, Client, Redrive, RedrivePlan, Run
 from schedctl.columns import REDRIVES, RUNS
-from schedctl.failure import Failure
+from schedctl.failure import CommandFailure
 from schedctl.options.dead_letters import Chosen, choosing
 from schedctl.options.global_options import Command, pass_session
 from schedctl.options.payloads import read_payload
@@ -24,7 +24,7 @@ WAIT: Final = (
 )
 
 
-class Rate(click.ParamType[float]):
+class RedriveRateType(click.ParamType[float]):
     """Runs in a time, as `100/s`, `6/m` or `90/h`; a bare number is a second's."""
 
     name = "rate"
@@ -42,7 +42,9 @@ class Rate(click.ParamType[float]):
 
 @click.command(cls=Command)
 @choosing
-@click.option("--rate", type=Rate(), metavar="100/s|6/m", help="So many at most.  [default: 10/s]")
+@click.option(
+    "--rate", type=RedriveRateType(), metavar="100/s|6/m", help="So many at most.  [default: 10/s]"
+)
 @click.option("--payload", metavar="JSON|@FILE|-", help="Instead of each run's own.")
 @click.option("--dry-run", is_flag=True, help="Say how many; nothing is stored.")
 @click.option("--wait", is_flag=True, help=WAIT)
@@ -110,7 +112,7 @@ def resume(session: Session, redrive_id: str, wait: bool) -> None:
 def _check_alone(flags: dict[str, Any]) -> None:
     """Runs that are named are done again at once, and by the ids of their own."""
     for name in (name for name, value in flags.items() if value):
-        raise Failure(
+        raise CommandFailure(
             f"--{name.replace('_', '-')} goes with --group, --job or --all, and with no RUN",
             remedy="leave it out: runs that are named are done again at once, each only once",
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from schedctl.dev.records import Folder, Kind, Part, State
+from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind
 from schedd.core.jobs import rights
 from schedd.core.jobs.rights import EVERY, Role, uri_of, uris_of_user
 from schedkit.net.channel import TLS
@@ -18,10 +18,13 @@ from schedkit.net.channel import TLS
 YOU: Final = "dev"
 LIFETIME: Final = timedelta(days=365)
 HOSTS: Final = ("127.0.0.1", "localhost")
-_KINDS: Final = {Kind.MEMBER: rights.Kind.MEMBER, Kind.WORKER: rights.Kind.WORKER}
+_KINDS: Final = {
+    PartKind.MEMBER: rights.IdentityKind.MEMBER,
+    PartKind.WORKER: rights.IdentityKind.WORKER,
+}
 
 
-def issue(folder: Folder, parts: Iterable[Part]) -> None:
+def issue(folder: ClusterFolder, parts: Iterable[ClusterPart]) -> None:
     """Fresh certificates for these daemons and for you; the authority, too, the first time."""
     from schedctl.authority import Authority, Subject
 
@@ -32,7 +35,7 @@ def issue(folder: Folder, parts: Iterable[Part]) -> None:
         Subject(
             part.name,
             [uri_of(_KINDS[part.kind], part.name)],
-            HOSTS if part.kind is Kind.MEMBER else (),
+            HOSTS if part.kind is PartKind.MEMBER else (),
         )
         for part in parts
     ]
@@ -40,12 +43,12 @@ def issue(folder: Folder, parts: Iterable[Part]) -> None:
         authority.issue(subject, folder.tls, LIFETIME)
 
 
-def files_of(folder: Folder, name: str) -> TLS:
+def files_of(folder: ClusterFolder, name: str) -> TLS:
     """Of a daemon, or of YOU."""
     return TLS(folder.tls / "ca.pem", folder.tls / f"{name}.pem", folder.tls / f"{name}.key")
 
 
-def settings_of(folder: Folder, state: State, name: str) -> dict[str, dict[str, str]]:
+def settings_of(folder: ClusterFolder, state: ClusterState, name: str) -> dict[str, dict[str, str]]:
     """What a daemon's file says of them."""
     if not state.tls:
         return {}
@@ -53,7 +56,7 @@ def settings_of(folder: Folder, state: State, name: str) -> dict[str, dict[str, 
     return {"tls": {"ca": str(tls.ca), "cert": str(tls.cert), "key": str(tls.key)}}
 
 
-def trust(folder: Folder, state: State) -> ssl.SSLContext | None:
+def trust(folder: ClusterFolder, state: ClusterState) -> ssl.SSLContext | None:
     """How you ask its members over HTTPS; None: they talk in the clear."""
     if not state.tls:
         return None

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from schedctl.dev.errors import DevError, Ended, NotReady
-from schedctl.dev.servers.http import Answer, fetch, post
+from schedctl.dev.errors import DevError, NotReady, ProcessEnded
+from schedctl.dev.servers.http import HttpAnswer, fetch, post
 from schedctl.dev.servers.ports import address
-from schedctl.dev.servers.processes import Process, spawn, tail, wait_for
+from schedctl.dev.servers.processes import DevProcess, spawn, tail, wait_for
 
 ROOT: Final = "root"
 USER: Final = "schedd"
@@ -32,7 +32,7 @@ def start(
     peer: int,
     log: Path,
     settings: Mapping[str, str] = MappingProxyType({}),
-) -> Process:
+) -> DevProcess:
     """Start a cluster of one in `data` (made if need be); returns before it answers. `settings`
     are further flags, without their dashes.
     """
@@ -62,7 +62,7 @@ def start(
     )
 
 
-def wait_ready(server: Process, client: int, log: Path, timeout: float) -> None:
+def wait_ready(server: DevProcess, client: int, log: Path, timeout: float) -> None:
     """Wait until it serves (it has a leader: itself).
 
     Raises:
@@ -71,7 +71,7 @@ def wait_ready(server: Process, client: int, log: Path, timeout: float) -> None:
     if wait_for(lambda: _healthy(client) or not server.alive(), timeout) and server.alive():
         return
     if not server.alive():
-        raise Ended("etcd", log)
+        raise ProcessEnded("etcd", log)
     raise NotReady("etcd is not ready yet", f"look into {log}", evidence=tail(log))
 
 
@@ -108,7 +108,7 @@ def _add(client: int, what: str, body: Mapping[str, Any]) -> None:
         raise DevError(f"etcd refused auth/{what}", evidence=answer.body.decode(errors="replace"))
 
 
-def _call(client: int, what: str, body: Mapping[str, Any]) -> Answer:
+def _call(client: int, what: str, body: Mapping[str, Any]) -> HttpAnswer:
     answer = post(f"http://{address(client)}/v3/auth/{what}", body, timeout=5.0)
     if answer is None:
         raise NotReady(f"etcd at {address(client)} did not answer auth/{what} within 5 s")

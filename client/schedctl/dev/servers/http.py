@@ -12,26 +12,26 @@ from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """HTTP status and body."""
 
     status: int
     body: bytes
 
 
-def fetch(url: str, timeout: float = 2.0, trust: ssl.SSLContext | None = None) -> Answer | None:
+def fetch(url: str, timeout: float = 2.0, trust: ssl.SSLContext | None = None) -> HttpAnswer | None:
     """GET `url`; None when nobody answers within `timeout` seconds. `trust`: for https."""
     return _send("GET", url, None, timeout, trust)
 
 
-def post(url: str, body: Mapping[str, Any], timeout: float = 2.0) -> Answer | None:
+def post(url: str, body: Mapping[str, Any], timeout: float = 2.0) -> HttpAnswer | None:
     """POST JSON to `url`; None when there is no answer within `timeout` seconds."""
     return _send("POST", url, json.dumps(body), timeout, None)
 
 
 def _send(
     method: str, url: str, body: str | None, timeout: float, trust: ssl.SSLContext | None
-) -> Answer | None:
+) -> HttpAnswer | None:
     parts = urlsplit(url)
     session = (
         http.client.HTTPSConnection(parts.netloc, timeout=timeout, context=trust)
@@ -41,7 +41,7 @@ def _send(
     try:
         session.request(method, parts.path or "/", body, {"Accept": "application/json"})
         response = session.getresponse()
-        return Answer(response.status, response.read())
+        return HttpAnswer(response.status, response.read())
     except (OSError, http.client.HTTPException):
         return None
     finally:

@@ -22,11 +22,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from schedctl.dev.errors import DevError, Ended, NotReady
+from schedctl.dev.errors import DevError, NotReady, ProcessEnded
 from schedctl.dev.servers import nonroot
 from schedctl.dev.servers.binaries import PostgresBinaries
 from schedctl.dev.servers.ports import HOST
-from schedctl.dev.servers.processes import Process, end, living_in, spawn, tail, wait_for
+from schedctl.dev.servers.processes import DevProcess, end, living_in, spawn, tail, wait_for
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection
@@ -154,7 +154,7 @@ def start(
     port: int,
     log: Path,
     settings: Mapping[str, str] = MappingProxyType({}),
-) -> Process:
+) -> DevProcess:
     """Start the server of an initialised data folder; returns before it accepts connections.
     `settings` hold for this start, above those of its file.
     """
@@ -176,7 +176,7 @@ def start(
 
 
 def wait_ready(
-    server: Process, port: int, log: Path, timeout: float, password: str | None = None
+    server: DevProcess, port: int, log: Path, timeout: float, password: str | None = None
 ) -> None:
     """Wait until it accepts connections (a crash recovery may come first).
 
@@ -186,7 +186,7 @@ def wait_ready(
     if wait_for(lambda: _answers(port, password) or not server.alive(), timeout) and server.alive():
         return
     if not server.alive():
-        raise Ended("PostgreSQL", log)
+        raise ProcessEnded("PostgreSQL", log)
     raise NotReady("PostgreSQL is not ready yet", f"look into {log}", evidence=tail(log))
 
 
@@ -219,7 +219,7 @@ def prepare(
     return dsn(port, database=database, host=host, password=password)
 
 
-def stop(server: Process | None, data: Path) -> None:
+def stop(server: DevProcess | None, data: Path) -> None:
     """End the server and everything it left: fast shutdown, then immediate, then by force."""
     for process in living_in(data):  # a backend that was paused would hold the shutdown up
         process.send(signal.SIGCONT)

@@ -21,7 +21,7 @@ POLL = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class DevProcess:
     """One process: `pid`, and `born` (opaque; equal only for the same life of that pid)."""
 
     pid: int
@@ -48,7 +48,7 @@ class Process:
         return True
 
 
-def end(processes: Collection[Process], *steps: tuple[signal.Signals, float]) -> None:
+def end(processes: Collection[DevProcess], *steps: tuple[signal.Signals, float]) -> None:
     """End them together: each step is a signal and the seconds it is given; SIGKILL comes last.
 
     A paused process is continued, for it would not see any other signal.
@@ -67,7 +67,7 @@ def end(processes: Collection[Process], *steps: tuple[signal.Signals, float]) ->
 
 def spawn(
     argv: Sequence[str], *, log: Path, cwd: Path, env: Mapping[str, str] | None = None
-) -> Process:
+) -> DevProcess:
     """Start `argv` in a session of its own, its output appended to `log`. Returns at once."""
     with log.open("ab") as output:
         child = subprocess.Popen(
@@ -79,19 +79,19 @@ def spawn(
             env=env,
             start_new_session=True,
         )
-    process = Process(child.pid, _stat(child.pid)[1])
+    process = DevProcess(child.pid, _stat(child.pid)[1])
     # While we live we are its parent: without a reaper its death would leave a zombie.
     threading.Thread(target=child.wait, name=f"reap {child.pid}", daemon=True).start()
     return process
 
 
-def find(pid: int) -> Process | None:
+def find(pid: int) -> DevProcess | None:
     """The process that has this pid now, or None."""
     state, born = _stat(pid)
-    return None if state in ("", "Z", "X") else Process(pid, born)
+    return None if state in ("", "Z", "X") else DevProcess(pid, born)
 
 
-def living_in(folder: Path) -> Iterator[Process]:
+def living_in(folder: Path) -> Iterator[DevProcess]:
     """Every process whose working directory is exactly `folder`, as far as we may look."""
     wanted = os.path.realpath(folder)
     for entry in Path("/proc").iterdir():
@@ -115,7 +115,7 @@ def wait_for(condition: Callable[[], bool], timeout: float) -> bool:
     return True
 
 
-def _wait_all_gone(processes: Collection[Process], timeout: float) -> bool:
+def _wait_all_gone(processes: Collection[DevProcess], timeout: float) -> bool:
     return wait_for(lambda: not any(process.alive() for process in processes), timeout)
 
 

@@ -10,9 +10,9 @@ however many jobs use it. An instant is judged by what the clock of the zone sho
 two passes of a repeated hour are alike.
 """
 
-from schedd.core.schedule.calendars.closed_time import Closed, closed
+from schedd.core.schedule.calendars.closed_time import ClosedTime, closed
 from schedd.core.schedule.calendars.exclusion import Closure, Exclusion, exclusion_of
-from schedd.core.schedule.calendars.groups import Group, groups
+from schedd.core.schedule.calendars.groups import TimeGroup, groups
 from schedd.core.schedule.calendars.open_times import FARTHEST, AllInstants, OpenInstants
 from schedd.core.schedule.calendars.rolling import MOST_DAYS, Moved, moved
 from schedd.core.schedule.calendars.rules import (
@@ -32,15 +32,15 @@ __all__ = [
     "NOTHING",
     "AllInstants",
     "Calendar",
-    "Closed",
+    "ClosedTime",
     "Closure",
     "Exclude",
     "Exclusion",
-    "Group",
     "Moved",
     "OpenInstants",
     "Roll",
     "Rules",
+    "TimeGroup",
     "WrongRules",
     "check_expression",
     "closed",

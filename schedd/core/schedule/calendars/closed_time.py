@@ -35,7 +35,7 @@ _WHOLE: Final = -1
 """In place of the patterns that name a day: it is closed as a whole."""
 
 
-class Closed:
+class ClosedTime:
     """What a calendar excludes, by the clock of one zone. Get it from `closed`.
 
     All instants are whole seconds since 1970 UTC. Any thread may ask.
@@ -189,9 +189,9 @@ class Closed:
 
 
 @lru_cache(maxsize=256)
-def closed(rules: Rules, zone: str) -> Closed:
+def closed(rules: Rules, zone: str) -> ClosedTime:
     """The closed time of these rules; `zone` is for those that have none of their own."""
-    return Closed(rules, zone_of(rules.zone or zone))
+    return ClosedTime(rules, zone_of(rules.zone or zone))
 
 
 @lru_cache(maxsize=4096)

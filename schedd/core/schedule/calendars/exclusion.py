@@ -7,7 +7,7 @@ rolls. For whether it runs any of them is enough.
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from schedd.core.schedule.calendars.closed_time import Closed, closed
+from schedd.core.schedule.calendars.closed_time import ClosedTime, closed
 from schedd.core.schedule.calendars.rules import Exclude, Roll, Rules
 from schedd.core.schedule.cron import EPOCH
 from schedd.core.schedule.cron.day_bits import FULL
@@ -22,7 +22,7 @@ class Closure:
     name: str
     version: int
     roll: Roll
-    time: Closed
+    time: ClosedTime
 
     def __str__(self) -> str:
         if not self.name:

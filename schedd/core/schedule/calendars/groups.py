@@ -16,7 +16,7 @@ _TICK: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TimeGroup:
     """Instants in a row that are alike: `count` of them, `first` to `last`.
 
     `decider` excludes them; None: they run.
@@ -30,7 +30,7 @@ class Group:
 
 def groups(
     every: Instants, exclusion: Exclusion, first: datetime, until: datetime, limit: int
-) -> Iterator[Group]:
+) -> Iterator[TimeGroup]:
     """The groups from `first`, an instant, to the last one that isn't after `until`.
 
     Ends early, behind some group, where more than `limit` borders must be looked at.
@@ -58,7 +58,7 @@ def groups(
         stop = until if following is None else following - _TICK
         last = newest(every.next_after, start, stop) or start
         more, reached = every.count(start, last, limit)
-        yield Group(decider, start, reached, 1 + more)
+        yield TimeGroup(decider, start, reached, 1 + more)
         if reached != last:
             return
         start = following

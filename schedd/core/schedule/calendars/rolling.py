@@ -21,7 +21,7 @@ from typing import Final, Protocol
 
 from schedd.core.schedule.calendars.exclusion import Exclusion, instant_of, second_of
 from schedd.core.schedule.calendars.rules import Roll
-from schedd.core.schedule.cron import CronExpression, Dst, Gap, Pass
+from schedd.core.schedule.cron import CronExpression, Dst, DstGap, Pass
 from schedd.core.schedule.cron.day_bits import DAY
 from schedd.core.schedule.cron.masks import Masks
 from schedd.core.schedule.cron.times import listed
@@ -161,7 +161,7 @@ def instants_of(local: int, zone: Zone, dst: Dst) -> tuple[int, ...]:
         return {Pass.FIRST: (passes[0],), Pass.SECOND: (passes[-1],)}.get(
             dst.overlap, tuple(passes)
         )
-    return (after_gap,) if after_gap is not None and dst.gap is Gap.RUN_AFTER else ()
+    return (after_gap,) if after_gap is not None and dst.gap is DstGap.RUN_AFTER else ()
 
 
 def _is_fixed(expression: CronExpression) -> bool:

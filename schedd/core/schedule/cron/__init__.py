@@ -9,8 +9,8 @@ every member. The meaning is SEMANTICS, "Schedules"; `DIALECT` is its version.
 
 from schedd.core.schedule.cron.dialect import DIALECT
 from schedd.core.schedule.cron.errors import CronError, Rewrite, ScheduleError
-from schedd.core.schedule.cron.explanation import Explanation, describe, explain, notes
-from schedd.core.schedule.cron.expression import DEBIAN, EPOCH, CronExpression, Dst, Gap, Pass
+from schedd.core.schedule.cron.explanation import CronExplanation, describe, explain, notes
+from schedd.core.schedule.cron.expression import DEBIAN, EPOCH, CronExpression, Dst, DstGap, Pass
 from schedd.core.schedule.cron.rewrites import parse
 
 __all__ = [
@@ -18,10 +18,10 @@ __all__ = [
     "DIALECT",
     "EPOCH",
     "CronError",
+    "CronExplanation",
     "CronExpression",
     "Dst",
-    "Explanation",
-    "Gap",
+    "DstGap",
     "Pass",
     "Rewrite",
     "ScheduleError",

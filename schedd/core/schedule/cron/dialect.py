@@ -19,7 +19,13 @@ from functools import lru_cache
 from typing import Final
 
 from schedd.core.schedule.cron.errors import CronError
-from schedd.core.schedule.cron.fields import DAY_OF_MONTH, DAY_OF_WEEK, FIELDS, FieldSpec, Terms
+from schedd.core.schedule.cron.fields import (
+    DAY_OF_MONTH,
+    DAY_OF_WEEK,
+    FIELDS,
+    FieldSpec,
+    FieldTerms,
+)
 from schedkit.records import dataclass
 
 DIALECT: Final = 1
@@ -45,7 +51,7 @@ class Translation:
 
     zone: str | None
     every: int = 0
-    fields: tuple[Terms, ...] = ()
+    fields: tuple[FieldTerms, ...] = ()
 
 
 _HASHED: Final = re.compile(r"(?:^|[\s,])h(?:$|[\s,(/])", re.IGNORECASE | re.ASCII)
@@ -147,9 +153,9 @@ _LAST: Final = re.compile(rf"(?:(\d|{'|'.join(DAY_OF_WEEK.names)})l|l(\d))", re.
 
 
 @lru_cache(maxsize=4096)
-def _field(spec: FieldSpec, text: str, seed: str) -> Terms:
+def _field(spec: FieldSpec, text: str, seed: str) -> FieldTerms:
     if text == "?":
-        return Terms("*", (), star=True)
+        return FieldTerms("*", (), star=True)
     plain: list[str] = []
     special: list[str] = []
     for term in text.split(","):
@@ -160,7 +166,7 @@ def _field(spec: FieldSpec, text: str, seed: str) -> Terms:
             plain.append(_plain(spec, term, seed))
         else:
             special.append(found)
-    return Terms(",".join(plain), tuple(special), star=text.startswith("*"))
+    return FieldTerms(",".join(plain), tuple(special), star=text.startswith("*"))
 
 
 def _special(spec: FieldSpec, term: str) -> str | None:

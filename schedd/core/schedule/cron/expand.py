@@ -11,13 +11,13 @@ from typing import cast
 from croniter import croniter
 
 from schedd.core.schedule.cron.errors import CronError
-from schedd.core.schedule.cron.fields import DAY_OF_WEEK, FIELDS, FieldSpec, Terms
+from schedd.core.schedule.cron.fields import DAY_OF_WEEK, FIELDS, FieldSpec, FieldTerms
 from schedd.core.schedule.cron.masks import LAST, Masks, month_length
 from schedd.core.schedule.cron.times import times
 
 
 @lru_cache(maxsize=4096)
-def build(fields: tuple[Terms, ...]) -> Masks:
+def build(fields: tuple[FieldTerms, ...]) -> Masks:
     """The masks of six translated fields. Raises CronError if no day can ever match."""
     plain, last_day, before_last, nearest, nth = _expand(fields)
     second, minute, hour, day_of_month, month, day_of_week = plain
@@ -58,7 +58,7 @@ def _every_day(month: int, days: tuple[int, ...]) -> bool:
 _Specials = tuple[list[int], bool, tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]
 
 
-def _expand(fields: tuple[Terms, ...]) -> _Specials:
+def _expand(fields: tuple[FieldTerms, ...]) -> _Specials:
     """Let croniter expand the terms: all plain ones at once, each special one alone.
 
     Alone, because croniter refuses to mix them with others (`15W,1` and `5#2,1`). `L-3` isn't known

@@ -16,7 +16,7 @@ from schedd.core.schedule.cron.expression import (
     SECOND,
     CronExpression,
     Dst,
-    Gap,
+    DstGap,
     Pass,
 )
 from schedd.core.schedule.cron.masks import Masks
@@ -29,7 +29,7 @@ _NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class CronExplanation:
     """Everything `cron explain` tells. `instants` are aware, in the expression's own zone."""
 
     expression: str
@@ -47,7 +47,7 @@ def explain(
     count: int = 10,
     seed: str = "",
     dst: Dst = DEBIAN,
-) -> Explanation:
+) -> CronExplanation:
     """Explain an expression: the next `count` instants after `after` (exclusive), and notes.
 
     `seed` is "namespace/job", which only `H` looks at. Raises CronError.
@@ -60,7 +60,7 @@ def explain(
     if is_hashed(expression):
         whose = f"here for {seed}" if seed else "here for a job without a name"
         told.insert(0, f"H is a value hashed from namespace and job name: {whose}.")
-    return Explanation(
+    return CronExplanation(
         expression=expression,
         time_zone=parsed.zone,
         description=describe_parsed(parsed),
@@ -129,7 +129,7 @@ def _note(expression: CronExpression, masks: Masks, change: Segment, dst: Dst) -
         does = f"runs once, at {_shown(expression, change.start)}"
         if affected > 1:
             does = f"runs once for all of them, at {_shown(expression, change.start)}"
-        if dst.gap is Gap.SKIP:
+        if dst.gap is DstGap.SKIP:
             does = "does not run for " + ("them" if affected > 1 else "it")
     else:
         does = _repeated(expression, masks, change, dst, each=affected > 1)

@@ -46,7 +46,7 @@ PARSED: Final = 500
 """Units of work (`core/schedule/work_budget`) that reading an expression takes, about."""
 
 
-class Gap(StrEnum):
+class DstGap(StrEnum):
     """What a fixed-time job does when its local time is skipped by the clock."""
 
     RUN_AFTER = "RUN_AFTER"
@@ -66,7 +66,7 @@ class Pass(StrEnum):
 class Dst:
     """A job's policy for the days on which clocks change. Wildcard jobs never look at it."""
 
-    gap: Gap = Gap.RUN_AFTER
+    gap: DstGap = DstGap.RUN_AFTER
     overlap: Pass = Pass.FIRST
 
 
@@ -215,7 +215,7 @@ def _count_in(
 
 def runs_after_gap(segment: Segment, masks: Masks, dst: Dst) -> bool:
     """Whether a fixed time falls into the gap before this segment, and is made up for."""
-    if segment.before >= segment.offset or dst.gap is Gap.SKIP:
+    if segment.before >= segment.offset or dst.gap is DstGap.SKIP:
         return False
     skipped = masks.next_local(segment.start + segment.before)
     return skipped is not None and skipped < segment.start + segment.offset

@@ -23,7 +23,7 @@ MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", 
 WEEKDAYS: Final = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 
 
-class Unreadable(ValueError):
+class UnknownExpression(ValueError):
     """The dialect has no such expression, or its meaning isn't certain."""
 
 
@@ -59,7 +59,7 @@ WRAPPING_SECONDS: Final = Dialect("wrapping ranges", "s m h D M W", wraps=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ForeignReading:
     """What an expression means in a dialect. `years`: None for all."""
 
     dialect: Dialect
@@ -72,13 +72,13 @@ class Reading:
     """The same fields in our notation. A proposal that is verified before it is shown."""
 
 
-def read(text: str, dialect: Dialect) -> Reading:
+def read(text: str, dialect: Dialect) -> ForeignReading:
     """Read the fields of an expression. Raises Unreadable."""
     letters, words = dialect.fields.split(), text.lower().split()
     if len(words) != len(letters):
-        raise Unreadable(f"{len(words)} fields")
+        raise UnknownExpression(f"{len(words)} fields")
     if len(text) > LONGEST:
-        raise Unreadable("too long")
+        raise UnknownExpression("too long")
     found = dict(zip(letters, words, strict=True))
     second, minute, hour, month = (
         _field(dialect, found.get(letter, "0"), *_RANGES[letter]) for letter in "smhM"
@@ -88,7 +88,7 @@ def read(text: str, dialect: Dialect) -> Reading:
     ours = [minute.ours, hour.ours, day_of_month.ours, month.ours, day_of_week.ours]
     if second.values != {0}:
         ours.insert(0, second.ours)
-    return Reading(
+    return ForeignReading(
         dialect,
         second.values,
         minute.values,
@@ -131,11 +131,11 @@ def _day(
     questions = (by_month == "?", by_week == "?")
     if dialect.exclusive_days:
         if questions[0] == questions[1]:
-            raise Unreadable("exactly one day field is ?")
+            raise UnknownExpression("exactly one day field is ?")
         chosen = week if questions[0] else month
         return lambda at: at.month in months and chosen.matches(at)
     if any(questions) and dialect is VIXIE:
-        raise Unreadable("? in a day field")
+        raise UnknownExpression("? in a day field")
     if dialect.both_days or by_month[0] in "*?" or by_week[0] in "*?":
         return lambda at: at.month in months and month.matches(at) and week.matches(at)
     return lambda at: at.month in months and (month.matches(at) or week.matches(at))
@@ -162,25 +162,25 @@ def _term(
     """The values of one term, and the term in our notation."""
     found = _TERM.fullmatch(term)
     if found is None or not term:
-        raise Unreadable(term)
+        raise UnknownExpression(term)
     first, last, step = found[1], found[2], found[3]
     size = int(step or 1)
     if size == 0 or (first in (None, "*") and last) or (first is None and dialect.name != "Quartz"):
-        raise Unreadable(term)
+        raise UnknownExpression(term)
     if first in (None, "*"):
         return list(range(low, high + 1, size)), f"*/{size}" if step else "*"
     begin = _value(first, low, high, names)
     if last is None and step is None:
         return [begin], str(begin)
     if last is None and not dialect.open_steps:
-        raise Unreadable(term)
+        raise UnknownExpression(term)
     end = high if last is None else _value(last, low, high, names)
     suffix = f"/{size}" if step else ""
     if begin <= end:
         values = list(range(begin, end + 1, size))
         return values, f"{begin}{suffix}" if last is None else f"{begin}-{end}{suffix}"
     if not dialect.wraps:
-        raise Unreadable(term)
+        raise UnknownExpression(term)
     count = high - low + 1
     values = [(at - low) % count + low for at in range(begin, end + count + 1, size)]
     if size > 1:
@@ -192,7 +192,7 @@ def _value(text: str, low: int, high: int, names: Sequence[str]) -> int:
     if text in names:
         return names.index(text) + low
     if not text.isdigit() or not low <= int(text) <= high:
-        raise Unreadable(text)
+        raise UnknownExpression(text)
     return int(text)
 
 
@@ -249,7 +249,7 @@ def _check_alone(dialect: Dialect, text: str) -> None:
         ("," in text and re.search(r"#|w\b|l", text.replace("wed", "")))
         or re.search(r"l-(?:2[89]|3)", text)
     ):
-        raise Unreadable(text)
+        raise UnknownExpression(text)
 
 
 def _special_day(term: str) -> Place | None:
@@ -258,14 +258,14 @@ def _special_day(term: str) -> Place | None:
     if found := re.fullmatch(r"l-(\d{1,2})", term, re.ASCII):
         before = int(found[1])
         if not 1 <= before <= 30:
-            raise Unreadable(term)
+            raise UnknownExpression(term)
         return lambda length, _: length - before
     if term in ("lw", "wl"):
         return lambda length, first: _weekday_near(length, length, first)
     if found := re.fullmatch(r"(\d{1,2})w", term, re.ASCII):
         day = int(found[1])
         if not 1 <= day <= 28:  # dialects differ in shorter months
-            raise Unreadable(term)
+            raise UnknownExpression(term)
         return lambda length, first: _weekday_near(day, length, first)
     return None
 
@@ -336,7 +336,7 @@ def _weekday_number(dialect: Dialect, text: str) -> int:
     if text in WEEKDAYS:
         return WEEKDAYS.index(text)
     if not text.isdigit() or not dialect.sunday <= int(text) <= 7:
-        raise Unreadable(text)
+        raise UnknownExpression(text)
     return (int(text) - dialect.sunday) % 7
 
 

@@ -18,7 +18,7 @@ from schedd.core.schedule.cron.descriptions import describe_parsed
 from schedd.core.schedule.cron.errors import CronError, Rewrite
 from schedd.core.schedule.cron.expression import CronExpression
 from schedd.core.schedule.cron.expression import parse as parse_plainly
-from schedd.core.schedule.cron.foreign import Dialect, Reading, Unreadable
+from schedd.core.schedule.cron.foreign import Dialect, ForeignReading, UnknownExpression
 from schedd.core.schedule.cron.masks import EPOCH_DAY, Masks
 from schedd.core.schedule.zones import UnknownZone
 from schedd.core.schedule.zones import zone as zone_of
@@ -68,7 +68,7 @@ Proposal = tuple[str, str, Rewrite | None]
 """What is wrong, if that can be said better; what to do, if that isn't the rewrite; the rewrite."""
 
 
-def verified(reading: Reading, prefix: str = "", zone: str = "UTC") -> Rewrite | None:
+def verified(reading: ForeignReading, prefix: str = "", zone: str = "UTC") -> Rewrite | None:
     """The reading in our notation; None if the fire times of two years aren't the same.
 
     `prefix` is a `CRON_TZ=…` with a space, or empty.
@@ -96,7 +96,7 @@ def verified(reading: Reading, prefix: str = "", zone: str = "UTC") -> Rewrite |
     return Rewrite(text, described, start=begin, end=end)
 
 
-def _same_times(masks: Masks, reading: Reading) -> bool:
+def _same_times(masks: Masks, reading: ForeignReading) -> bool:
     pairs = (
         (masks.second, reading.seconds),
         (masks.minute, reading.minutes),
@@ -142,7 +142,7 @@ def if_meant(expression: str, dialects: Sequence[Dialect], zone: str) -> Rewrite
     for dialect in dialects:
         try:
             reading = foreign.read(body, dialect)
-        except Unreadable:
+        except UnknownExpression:
             continue
         rewrite = verified(reading, prefix, zone)
         if rewrite is not None and (rewrite.start or not same(here, rewrite.text, zone)):
@@ -157,7 +157,7 @@ def both_days(expression: str, zone: str) -> Rewrite | None:
     for dialect in (foreign.BOTH_DAYS, foreign.BOTH_DAYS_SECONDS):
         try:
             reading = foreign.read(body, dialect)
-        except Unreadable:
+        except UnknownExpression:
             continue
         masks = parse_plainly(expression, zone=zone, seed="").masks
         assert masks is not None, "it has day fields"
@@ -244,12 +244,12 @@ def _wrapped_in_aws(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
         return
     try:
         reading = foreign.read(inner, foreign.AWS)
-    except Unreadable:
+    except UnknownExpression:
         return
     yield from _foreign(reading, prefix, zone, "cron(…) is an expression of AWS")
 
 
-def _foreign(reading: Reading, prefix: str, zone: str, problem: str) -> Iterator[Proposal]:
+def _foreign(reading: ForeignReading, prefix: str, zone: str, problem: str) -> Iterator[Proposal]:
     rewrite = verified(reading, prefix, zone)
     if rewrite is not None:
         yield problem, "", rewrite
@@ -335,7 +335,7 @@ def _seven_fields(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
 def _dialect(dialect: Dialect, prefix: str, body: str, zone: str) -> Iterator[Proposal]:
     try:
         reading = foreign.read(body, dialect)
-    except Unreadable:
+    except UnknownExpression:
         return
     yield from _foreign(reading, prefix, zone, _looks_like(dialect, body))
 
@@ -365,7 +365,7 @@ def _wrapping(prefix: str, body: str, zone: str) -> Iterator[Proposal]:
     for dialect in (foreign.WRAPPING, foreign.WRAPPING_SECONDS):
         try:
             reading = foreign.read(body, dialect)
-        except Unreadable:
+        except UnknownExpression:
             continue
         if rewrite := verified(reading, prefix, zone):
             yield "", str(rewrite), rewrite

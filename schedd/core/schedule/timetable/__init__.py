@@ -13,16 +13,16 @@ a week take a second, and no instant is ever an object.
 Pure, like `cron`: zones come from tzdata, and time is an argument.
 """
 
-from schedd.core.schedule.timetable.crontab import Crontab, Line, Trap, Unread, read
+from schedd.core.schedule.timetable.crontab import Crontab, CrontabLine, Trap, UnreadLine, read
 from schedd.core.schedule.timetable.difference import Difference, differ
-from schedd.core.schedule.timetable.entries import Entry, Row, Wrong, row_of, rows_of
+from schedd.core.schedule.timetable.entries import Row, TimetableEntry, Wrong, row_of, rows_of
 from schedd.core.schedule.timetable.flatten import Flattened, Move, flatten
-from schedd.core.schedule.timetable.lint import Finding, Level, lint, never_finishes
+from schedd.core.schedule.timetable.lint import Level, LintFinding, lint, never_finishes
 from schedd.core.schedule.timetable.load import (
     Collisions,
     Forecast,
     Hot,
-    Together,
+    StartsAtOnce,
     beside,
     collide,
     forecast,
@@ -33,20 +33,20 @@ from schedd.core.schedule.timetable.spreading import spread
 __all__ = [
     "Collisions",
     "Crontab",
+    "CrontabLine",
     "Difference",
-    "Entry",
-    "Finding",
     "Flattened",
     "Forecast",
     "Grid",
     "Hot",
     "Level",
-    "Line",
+    "LintFinding",
     "Move",
     "Row",
-    "Together",
+    "StartsAtOnce",
+    "TimetableEntry",
     "Trap",
-    "Unread",
+    "UnreadLine",
     "Wrong",
     "beside",
     "collide",

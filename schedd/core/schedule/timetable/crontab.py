@@ -24,7 +24,7 @@ from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CrontabLine:
     """One entry. `schedule` is five fields or a macro, as written; `zone` is empty if none is said.
 
     `user` is empty in a crontab of a user; `stdin` is None where the command has no `%`.
@@ -41,7 +41,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadLine:
     """A line that is no entry of a crontab."""
 
     number: int
@@ -64,8 +64,8 @@ class Crontab:
     """What was read; `system`: with a column of users, as /etc/crontab has."""
 
     system: bool
-    lines: tuple[Line, ...]
-    unread: tuple[Unread, ...]
+    lines: tuple[CrontabLine, ...]
+    unread: tuple[UnreadLine, ...]
     traps: tuple[Trap, ...] = ()
 
 
@@ -112,7 +112,7 @@ _HEADER: Final = re.compile(r"#.*\buser(?:-?name)?\b.*\bcommand\b", re.IGNORECAS
 def read(text: str, *, system: bool | None = None) -> Crontab:
     """Read a crontab. `system` says whether it has a column of users; None: as it looks."""
     entries: list[tuple[int, str, str, str, dict[str, str]]] = []
-    unread: list[Unread] = []
+    unread: list[UnreadLine] = []
     environment: dict[str, str] = {}
     for number, line in _lines(text):
         if not line or line.startswith("#"):
@@ -123,7 +123,7 @@ def read(text: str, *, system: bool | None = None) -> Crontab:
             continue
         entry = _EVERY.fullmatch(line) or _ENTRY.fullmatch(line)
         if entry is None or _odd_space(entry[1]):
-            unread.append(Unread(number, *_not_an_entry(line)))
+            unread.append(UnreadLine(number, *_not_an_entry(line)))
             continue
         schedule = re.sub(r"[ \t]+", " ", entry[1]).removeprefix("-")  # a dash: don't log it
         entries.append((number, schedule, entry[2], environment.get("CRON_TZ", ""), environment))
@@ -133,7 +133,7 @@ def read(text: str, *, system: bool | None = None) -> Crontab:
         system = _has_users(text, commands)
         if not system and (users := _perhaps_users(commands)):
             traps.append(_column(entries[0][0], users))
-    lines: list[Line] = []
+    lines: list[CrontabLine] = []
     taken: set[str] = set()
     for number, schedule, rest, zone, variables in entries:
         user, command = "", rest
@@ -141,14 +141,14 @@ def read(text: str, *, system: bool | None = None) -> Crontab:
             user, *others = re.split(r"[ \t]+", rest, maxsplit=1)
             if not others or not _is_user(user):
                 problem = f"{user!r} isn't a user followed by a command: the user is missing"
-                unread.append(Unread(number, problem, "in a system crontab: user command …"))
+                unread.append(UnreadLine(number, problem, "in a system crontab: user command …"))
                 continue
             command = others[0]
         command, stdin = _halves(command)
         if stdin is not None:
             traps.append(_percent(number))
         name = _name(command, taken)
-        lines.append(Line(number, name, schedule, user, command, stdin, zone, variables))
+        lines.append(CrontabLine(number, name, schedule, user, command, stdin, zone, variables))
     return Crontab(
         system,
         tuple(lines),

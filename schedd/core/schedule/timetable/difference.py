@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from schedd.core.schedule.cron import EPOCH
 from schedd.core.schedule.cron.expression import SECOND
-from schedd.core.schedule.timetable.entries import Entry, row_of
+from schedd.core.schedule.timetable.entries import TimetableEntry, row_of
 from schedd.core.schedule.timetable.minutes import (
     Layers,
     clipped,
@@ -34,7 +34,9 @@ class Difference:
         return bool(self.only_first or self.only_second)
 
 
-def differ(first: Entry, second: Entry, start: datetime, span: timedelta, limit: int) -> Difference:
+def differ(
+    first: TimetableEntry, second: TimetableEntry, start: datetime, span: timedelta, limit: int
+) -> Difference:
     """Compare their instants in [start, start + span); at most `limit` of each kind are listed.
 
     Raises ScheduleError.
@@ -42,7 +44,7 @@ def differ(first: Entry, second: Entry, start: datetime, span: timedelta, limit:
     grid = grid_over(start, span)
     low, high = -((EPOCH - start) // SECOND), -((EPOCH - start - span) // SECOND)
 
-    def within(entry: Entry) -> Layers:
+    def within(entry: TimetableEntry) -> Layers:
         return clipped(row_of(entry, grid).layers, grid, low, high)
 
     def listed(layers: Layers) -> tuple[datetime, ...]:

@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from schedd.core.schedule import compiled_schedule as schedules
-from schedd.core.schedule.compiled_schedule import Bounds, CompiledSchedule, Schedule
+from schedd.core.schedule.compiled_schedule import CompiledSchedule, Schedule, ScheduleBounds
 from schedd.core.schedule.cron import EPOCH, ScheduleError
 from schedd.core.schedule.cron.expression import SECOND
 from schedd.core.schedule.timetable.minutes import Grid, Layers, any_minute, clipped, layers_of
@@ -17,7 +17,7 @@ _NOBODY: Final = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TimetableEntry:
     """One schedule with a name. `where` says where it stands: `crontab:12`, `jobs.yaml:3`, `job`.
 
     `lines` are those of its expressions (or its interval) in the file, where that is known.
@@ -27,7 +27,7 @@ class Entry:
     where: str
     schedule: Schedule
     namespace: str = "default"
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: ScheduleBounds = field(default_factory=ScheduleBounds)
     lines: tuple[int, ...] = ()
 
     @property
@@ -40,7 +40,7 @@ class Entry:
 class Row:
     """An entry's instants within a grid."""
 
-    entry: Entry
+    entry: TimetableEntry
     layers: Layers
 
     @property
@@ -53,21 +53,21 @@ class Row:
 class Wrong:
     """An entry that can't be meant, and why."""
 
-    entry: Entry
+    entry: TimetableEntry
     error: ScheduleError
 
 
-def row_of(entry: Entry, grid: Grid) -> Row:
+def row_of(entry: TimetableEntry, grid: Grid) -> Row:
     """Its nominal instants within its bounds. Raises ScheduleError."""
     return row_over(entry, compiled_of(entry), grid)
 
 
-def compiled_of(entry: Entry) -> CompiledSchedule:
+def compiled_of(entry: TimetableEntry) -> CompiledSchedule:
     """Its schedule. Raises ScheduleError."""
     return schedules.compile(entry.schedule, entry.seed, _NOBODY, entry.bounds)
 
 
-def row_over(entry: Entry, compiled: CompiledSchedule, grid: Grid) -> Row:
+def row_over(entry: TimetableEntry, compiled: CompiledSchedule, grid: Grid) -> Row:
     """The nominal instants of an entry within its bounds and this grid."""
     layers = layers_of(compiled.instants, grid)
     start, end = compiled.bounds.start, compiled.bounds.end
@@ -78,7 +78,7 @@ def row_over(entry: Entry, compiled: CompiledSchedule, grid: Grid) -> Row:
     return Row(entry, clipped(layers, grid, first, stop))
 
 
-def rows_of(entries: Iterable[Entry], grid: Grid) -> tuple[list[Row], list[Wrong]]:
+def rows_of(entries: Iterable[TimetableEntry], grid: Grid) -> tuple[list[Row], list[Wrong]]:
     """Every entry that can be meant as a row, and the others."""
     rows: list[Row] = []
     wrong: list[Wrong] = []

@@ -13,7 +13,7 @@ from typing import Final
 
 from schedd.core.schedule.compiled_schedule import CronSchedule, EverySchedule
 from schedd.core.schedule.cron import ScheduleError
-from schedd.core.schedule.timetable.entries import Entry, Row, row_of
+from schedd.core.schedule.timetable.entries import Row, TimetableEntry, row_of
 from schedd.core.schedule.timetable.load import tally_of
 from schedd.core.schedule.timetable.minutes import Grid, count
 from schedd.core.schedule.timetable.spreading import fixed, spread
@@ -29,7 +29,7 @@ class Move:
     `fixed` is `after` with the value that `H` has for this entry, for readers without `H`.
     """
 
-    entry: Entry
+    entry: TimetableEntry
     number: int
     before: str
     after: str
@@ -118,7 +118,7 @@ def _moved(row: Row, grid: Grid) -> Row | None:
         return None  # it has a day or zone that can't be meant: told elsewhere
 
 
-def _apart(entry: Entry, schedule: CronSchedule, grid: Grid) -> tuple[str, ...]:
+def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: Grid) -> tuple[str, ...]:
     """Its expressions given an `H`, but where two of them would then fall together: they have the
     same minute, for they are one job's, and of two runs one would be lost.
     """
@@ -145,12 +145,14 @@ def _apart(entry: Entry, schedule: CronSchedule, grid: Grid) -> tuple[str, ...]:
     return found
 
 
-def _count(entry: Entry, schedule: CronSchedule, texts: tuple[str, ...], grid: Grid) -> int:
+def _count(
+    entry: TimetableEntry, schedule: CronSchedule, texts: tuple[str, ...], grid: Grid
+) -> int:
     changed = replace(entry, schedule=replace(schedule, expressions=texts))
     return count(row_of(changed, grid).layers)
 
 
-def _moves(before: Entry, after: Entry) -> list[Move]:
+def _moves(before: TimetableEntry, after: TimetableEntry) -> list[Move]:
     old, new = before.schedule, after.schedule
     if isinstance(old, EverySchedule) and isinstance(new, EverySchedule):
         phase = f"{new.phase // _MINUTE}m"

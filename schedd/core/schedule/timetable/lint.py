@@ -51,7 +51,7 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LintFinding:
     """One thing to know: `rule` names its kind, `hint` is what to write or to do."""
 
     level: Level
@@ -70,7 +70,7 @@ def lint(
     seed: str = "",
     dst: Dst = DEBIAN,
     crontab: bool = False,
-) -> tuple[Finding, ...]:
+) -> tuple[LintFinding, ...]:
     """The findings of an expression: one error, or warnings, or none.
 
     Changes of the clock are looked for in the year after `after`. `crontab`: the expression is
@@ -94,20 +94,20 @@ def lint(
     return tuple(found)
 
 
-def _refused(error: CronError) -> Finding:
+def _refused(error: CronError) -> LintFinding:
     hint = error.hint
     if "~" in error.problem:
         hint = "a random minute is H here, stable for each job: H(0-59) for 0~59"
     rule = error.field.replace(" ", "-").replace("_", "-")
     problem = error.problem if error.field == "expression" else f"{error.field}: {error.problem}"
-    return Finding(Level.ERROR, rule, problem, hint, error.rewrites)
+    return LintFinding(Level.ERROR, rule, problem, hint, error.rewrites)
 
 
-def _warn(rule: str, problem: str, hint: str | Rewrite = "", before: str = "") -> Finding:
+def _warn(rule: str, problem: str, hint: str | Rewrite = "", before: str = "") -> LintFinding:
     """A warning; a rewrite is introduced by the words `before`."""
     if isinstance(hint, Rewrite):
-        return Finding(Level.WARNING, rule, problem, f"{before}{hint}", (hint,))
-    return Finding(Level.WARNING, rule, problem, hint)
+        return LintFinding(Level.WARNING, rule, problem, f"{before}{hint}", (hint,))
+    return LintFinding(Level.WARNING, rule, problem, hint)
 
 
 def _words(expression: str) -> list[str]:
@@ -118,7 +118,7 @@ def _words(expression: str) -> list[str]:
     return MACROS.get(words[0], " ".join(words)).split()
 
 
-def _zone(parsed: CronExpression) -> Iterator[Finding]:
+def _zone(parsed: CronExpression) -> Iterator[LintFinding]:
     if found := zones.doubts(parsed.zone):
         yield _warn("zone-offset" if "/" in parsed.zone else "zone-abbreviation", *found)
 
@@ -131,7 +131,7 @@ _MOST_LOOKED_AT: Final = 1000
 
 def never_finishes(
     schedule: Schedule, seed: str, overlap: str, timeout: timedelta, after: datetime
-) -> Finding | None:
+) -> LintFinding | None:
     """A warning, if each run may be ended by the next one before it finishes.
 
     `overlap` is the policy in lower case. Raises ScheduleError.
@@ -158,13 +158,13 @@ def _length(length: timedelta) -> str:
 # -- What cron can't read --
 
 
-def _unknown_to_cron(parsed: CronExpression) -> Iterator[Finding]:
+def _unknown_to_cron(parsed: CronExpression) -> Iterator[LintFinding]:
     words = parsed.text.lower().split()
     if words[0] in MACROS:
         return
     try:
         foreign.read(" ".join(words), foreign.VIXIE)
-    except foreign.Unreadable:
+    except foreign.UnknownExpression:
         problem = f"cron can't read this; read here it runs {describe_parsed(parsed)}"
         yield _warn("not-cron", problem, "keep it in a manifest, or write plain numbers and ranges")
 
@@ -172,7 +172,7 @@ def _unknown_to_cron(parsed: CronExpression) -> Iterator[Finding]:
 # -- Six fields --
 
 
-def _shape(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
+def _shape(words: Sequence[str], parsed: CronExpression) -> Iterator[LintFinding]:
     masks = parsed.masks
     assert masks is not None, "asked of calendar expressions alone"
     if len(words) == 6:
@@ -199,7 +199,7 @@ def _prefix(parsed: CronExpression) -> list[str]:
     return [first] if first.upper().startswith("CRON_TZ=") else []
 
 
-def _six_fields(words: Sequence[str], parsed: CronExpression) -> Iterator[Finding]:
+def _six_fields(words: Sequence[str], parsed: CronExpression) -> Iterator[LintFinding]:
     """Six fields are seconds first here; other schedulers have a year last, or count from 1."""
     if is_hashed(parsed.text):
         return
@@ -233,7 +233,7 @@ _STEPPED: Final = re.compile(r"(\*|h|\d+|(?:h\()?\d+-\d+\)?)/(\d+)", re.ASCII)
 _UNITS: Final = {"second": "s", "minute": "m", "hour": "h"}
 
 
-def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[Finding]:
+def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[LintFinding]:
     specs = FIELDS[-len(words) :]
     for spec, word in zip(specs, words, strict=True):
         size = 7 if spec.high == 7 else spec.high - spec.low + 1
@@ -288,7 +288,7 @@ def _evenly(
 # -- Days --
 
 
-def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[Finding]:
+def _days(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> Iterator[LintFinding]:
     masks = parsed.masks
     assert masks is not None, "asked of calendar expressions alone"
     day, week = words[-3], words[-1]
@@ -329,7 +329,7 @@ def _both(
     return "for one of the fields alone, write * in the other", ""
 
 
-def _short_months(masks: Masks, also_by_week: bool, *, crontab: bool) -> Iterator[Finding]:
+def _short_months(masks: Masks, also_by_week: bool, *, crontab: bool) -> Iterator[LintFinding]:
     days = masks.day_of_month
     first = (days & -days).bit_length() - 1
     if (
@@ -366,7 +366,7 @@ _MOST_LISTED: Final = 6
 
 def _clock_changes(
     words: Sequence[str], parsed: CronExpression, after: datetime, dst: Dst, *, crontab: bool
-) -> Iterator[Finding]:
+) -> Iterator[LintFinding]:
     """Times that a change of the clock skips or repeats; not those of a job for all hours."""
     masks = parsed.masks
     assert masks is not None, "asked of calendar expressions alone"
@@ -389,7 +389,7 @@ def _clock_changes(
 # -- Common schedules --
 
 
-def _herd(parsed: CronExpression, seed: str, dst: Dst, *, crontab: bool) -> Iterator[Finding]:
+def _herd(parsed: CronExpression, seed: str, dst: Dst, *, crontab: bool) -> Iterator[LintFinding]:
     masks = parsed.masks
     assert masks is not None, "asked of calendar expressions alone"
     if masks.minute != 1 or masks.second != 1:
@@ -402,7 +402,7 @@ def _herd(parsed: CronExpression, seed: str, dst: Dst, *, crontab: bool) -> Iter
         yield _warn("herd", f"{when}, when many jobs start", rewrite, "to spread the load, ")
 
 
-def _rare(parsed: CronExpression, after: datetime) -> Iterator[Finding]:
+def _rare(parsed: CronExpression, after: datetime) -> Iterator[LintFinding]:
     found = parsed.next_after(after)
     if found is None or found - after > _FAR:
         when = f"{found:%Y-%m-%d}" if found else "never"

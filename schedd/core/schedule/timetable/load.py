@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from schedd.core.schedule.cron import ScheduleError
-from schedd.core.schedule.timetable.entries import Entry, Row, Wrong, compiled_of, row_over
+from schedd.core.schedule.timetable.entries import Row, TimetableEntry, Wrong, compiled_of, row_over
 from schedd.core.schedule.timetable.minutes import Grid, grid_over
 from schedd.core.schedule.timetable.tally import Tally
 from schedkit.records import dataclass
@@ -21,7 +21,7 @@ class Hot:
     at: datetime
     starts: int
     alike: int
-    entries: tuple[tuple[Entry, int], ...]
+    entries: tuple[tuple[TimetableEntry, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class StartsAtOnce:
     """One instant, and who starts at it."""
 
     at: datetime
-    entries: tuple[Entry, ...]
+    entries: tuple[TimetableEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Collisions:
 
     instants: int
     most: int
-    worst: tuple[Together, ...]
+    worst: tuple[StartsAtOnce, ...]
 
 
 def tally_of(rows: Sequence[Row], grid: Grid) -> Tally:
@@ -111,12 +111,14 @@ def _members(rows: Sequence[Row], minute: int) -> tuple[tuple[int, int], ...]:
 
 def _named(
     rows: Sequence[Row], members: Sequence[tuple[int, int]]
-) -> tuple[tuple[Entry, int], ...]:
+) -> tuple[tuple[TimetableEntry, int], ...]:
     named = [(rows[number].entry, starts) for number, starts in members]
     return tuple(sorted(named, key=lambda one: -one[1]))
 
 
-def beside(entries: Sequence[Entry], instants: Sequence[datetime]) -> tuple[list[int], list[Wrong]]:
+def beside(
+    entries: Sequence[TimetableEntry], instants: Sequence[datetime]
+) -> tuple[list[int], list[Wrong]]:
     """How many entries start in the minute of each instant; and those that can't be meant."""
     grids = [grid_over(at.replace(second=0), timedelta(minutes=1)) for at in instants]
     found = [0] * len(grids)
@@ -160,11 +162,11 @@ def _fullest(tally: Tally, above: int, second: int, limit: int) -> list[tuple[in
     return minutes[:limit]
 
 
-def _together(rows: Sequence[Row], grid: Grid, minute: int, second: int) -> Together:
+def _together(rows: Sequence[Row], grid: Grid, minute: int, second: int) -> StartsAtOnce:
     bit = 1 << minute
     who = tuple(
         row.entry
         for row in rows
         if any(minutes & bit and seconds >> second & 1 for minutes, seconds in row.layers)
     )
-    return Together(grid.at(minute) + timedelta(seconds=second), who)
+    return StartsAtOnce(grid.at(minute) + timedelta(seconds=second), who)

@@ -17,7 +17,7 @@ from schedd.web.pages.cluster.audit_text import in_words
 from schedd.web.pages.cluster.overview_facts import COLOURS
 from schedd.web.pages.cluster.shard_ring import ring
 from schedd.web.pages.forms import taking
-from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import moment
 from schedkit.sources import actor_told
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -68,7 +68,7 @@ class ClusterSeen:
     done: tuple[Deed, ...]
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     async with asked.at_once() as all_:
         cluster = all_.call(
             "ClusterService.GetCluster", cluster_pb.GetClusterRequest(), cluster_pb.Cluster
@@ -97,7 +97,7 @@ async def _read(asked: Asked) -> Shown:
     return Shown("Cluster", seen)
 
 
-async def _checked(asked: Asked) -> Shown:
+async def _checked(asked: PageRequest) -> Shown:
     checked = await asked.call(
         "ClusterService.CheckCluster",
         cluster_pb.CheckClusterRequest(),
@@ -148,7 +148,7 @@ def refusal(reason: str) -> str:
 
 
 @taking("reason")
-async def _pause(asked: Asked) -> Done:
+async def _pause(asked: PageRequest) -> Done:
     request = cluster_pb.PauseClusterRequest(note=asked.fields.get("reason", ""))
     await asked.call("ClusterService.PauseCluster", request, cluster_pb.Cluster)
     told = "The cluster is paused: nothing is fired and nothing started."
@@ -156,7 +156,7 @@ async def _pause(asked: Asked) -> Done:
 
 
 @taking("catch_up")
-async def _resume(asked: Asked) -> Done:
+async def _resume(asked: PageRequest) -> Done:
     catch_up = asked.fields.get("catch_up") == "yes"
     request = cluster_pb.ResumeClusterRequest(catch_up=catch_up, catch_up_nothing=not catch_up)
     await asked.call("ClusterService.ResumeCluster", request, cluster_pb.Cluster)
@@ -164,7 +164,7 @@ async def _resume(asked: Asked) -> Done:
 
 
 @taking("member", "reason")
-async def _transfer(asked: Asked) -> Done:
+async def _transfer(asked: PageRequest) -> Done:
     request = cluster_pb.TransferLeaderRequest(
         member=asked.fields.get("member", ""), reason=asked.fields.get("reason", "")
     )

@@ -15,7 +15,7 @@ from typing import Final
 
 from schedd.api import paging
 from schedd.web import formatting
-from schedd.web.pages.page import Asked
+from schedd.web.pages.page import PageRequest
 from schedd.web.pages.rows import moment
 from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
@@ -29,7 +29,7 @@ GOOD_FOR: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class MissedRuns:
     """`runs` of MOST at most, told when; `reached`: how far back was looked, None: to the end."""
 
     runs: tuple[datetime, ...] = ()
@@ -49,15 +49,15 @@ class Missed:
         return f"{number} missed since {since}; no further back was looked"
 
 
-NONE_MISSED: Final = Missed()
+NONE_MISSED: Final = MissedRuns()
 
 
-async def missed(asked: Asked) -> Missed:
+async def missed(asked: PageRequest) -> MissedRuns:
     """Those of the namespace, by a look that is GOOD_FOR so long. Raises Unavailable."""
 
-    async def look() -> Missed:
+    async def look() -> MissedRuns:
         listed = await asked.call("RunService.ListRuns", request, wire.ListRunsResponse)
-        return Missed(tuple(_told_at(listed.runs)), paging.reached(listed.next_page_token))
+        return MissedRuns(tuple(_told_at(listed.runs)), paging.reached(listed.next_page_token))
 
     request = wire.ListRunsRequest(
         namespace=asked.namespace, states=[common_pb2.RUN_STATE_MISSED], page_size=MOST

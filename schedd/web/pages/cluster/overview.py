@@ -10,22 +10,22 @@ from typing import Final
 
 from schedd.web.pages.cluster.overview_facts import glance
 from schedd.web.pages.cluster.overview_queries import Stored, read
-from schedd.web.pages.page import Asked, Page, Shown
+from schedd.web.pages.page import Page, PageRequest, Shown
 from schedkit.clock import utcnow
 
 EVERY: Final = 0.5
 """Seconds between two looks at the cluster, however many watch."""
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     return _shown(asked, await read(asked), away=False)
 
 
-def _without(asked: Asked, kept: object) -> Shown:
+def _without(asked: PageRequest, kept: object) -> Shown:
     return _shown(asked, kept if isinstance(kept, Stored) else Stored(), away=True)
 
 
-def _shown(asked: Asked, stored: Stored, *, away: bool) -> Shown:
+def _shown(asked: PageRequest, stored: Stored, *, away: bool) -> Shown:
     cluster = asked.services.cluster
     seen = glance(
         stored,

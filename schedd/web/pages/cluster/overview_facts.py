@@ -18,14 +18,14 @@ from statistics import median_low
 from typing import Final
 
 from schedd.api import availability
-from schedd.api.runs.waiting_runs import Waits
+from schedd.api.runs.waiting_runs import WaitSummary
 from schedd.api.views import paused
 from schedd.core.cluster.dependency import DependencyFailure
 from schedd.core.cluster.membership import ClusterView
 from schedd.core.ids import TenureId
 from schedd.core.runs.records import Counts
 from schedd.web import formatting
-from schedd.web.formatting import Look
+from schedd.web.formatting import StateStyle
 from schedd.web.pages.cluster.overview_queries import Stored
 from schedd.web.pages.rows import JobLine, RunLine, job_line, lateness, look_of, run_line
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
@@ -79,7 +79,7 @@ class WorkerLine:
 class Bar:
     """A run in the strip: 0 to 1 high by the logarithm of its lateness."""
 
-    look: Look
+    look: StateStyle
     height: float
     title: str
 
@@ -109,7 +109,7 @@ class Glance:
     worst: timedelta | None
     away: bool
     read: bool
-    states: tuple[tuple[Look, int], ...] = field(default=())
+    states: tuple[tuple[StateStyle, int], ...] = field(default=())
 
     @property
     def slots(self) -> int:
@@ -229,7 +229,7 @@ def _lost(what: str, lost: Sequence[tuple[str, datetime | None]]) -> str:
     return f"{what}{'s' if len(lost) > 1 else ''} {_listed(named)} {plural} lost{since}"
 
 
-def _waits(found: Waits, now: datetime) -> Iterable[str]:
+def _waits(found: WaitSummary, now: datetime) -> Iterable[str]:
     if runs := found.in_vain:
         named = [name for _, name in found.jobs[:NAMED]]
         if more := len(found.jobs[NAMED:]):

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from schedd.api.cluster.cluster import lost_now
-from schedd.api.runs.waiting_runs import NO_WAITS, Waits, waits
+from schedd.api.runs.waiting_runs import NO_WAITS, WaitSummary, waits
 from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.core.cluster.cluster_events import NO_LOSSES, Losses
 from schedd.core.runs.records import Counts
 from schedd.core.timers.cluster_pauses import Pause
-from schedd.web.pages.cluster.missed_runs import NONE_MISSED, Missed, missed
-from schedd.web.pages.page import Asked
+from schedd.web.pages.cluster.missed_runs import NONE_MISSED, MissedRuns, missed
+from schedd.web.pages.page import PageRequest
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 
@@ -39,14 +39,14 @@ class Stored:
     runs: Sequence[run_pb2.Run] = ()
     jobs: Sequence[job_pb2.Job] = ()
     pause: Pause | None = None
-    waits: Waits = NO_WAITS
-    missed: Missed = NONE_MISSED
+    waits: WaitSummary = NO_WAITS
+    missed: MissedRuns = NONE_MISSED
     lost: Losses = NO_LOSSES
     read: bool = False
     """False: it hasn't been read yet."""
 
 
-async def waiting_now(asked: Asked) -> Waits:
+async def waiting_now(asked: PageRequest) -> WaitSummary:
     """What waits, by a look that is GOOD_FOR so long: of all namespaces, whose jobs have names for
     who looks into them alone.
     """
@@ -54,7 +54,7 @@ async def waiting_now(asked: Asked) -> Waits:
     return found.told_in(asked.namespace or DEFAULT_NAMESPACE)
 
 
-async def read(asked: Asked) -> Stored:
+async def read(asked: PageRequest) -> Stored:
     """One set of queries. Raises Unavailable, or OutOfTouch where PostgreSQL gives no answer."""
     namespace, services = asked.namespace, asked.services
     async with asked.at_once() as all_:

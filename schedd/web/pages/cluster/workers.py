@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from schedd.web.pages.forms import taking
-from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import moment
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
@@ -52,7 +52,7 @@ class WorkerRow:
         return self.state != "lost"
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     listed = await asked.call(
         "ClusterService.ListWorkers",
         cluster_pb.ListWorkersRequest(),
@@ -104,7 +104,7 @@ def _unstored(worker: cluster_pb.Worker) -> str:
 
 
 @taking("reason")
-async def _drain(asked: Asked) -> Done:
+async def _drain(asked: PageRequest) -> Done:
     name, reason = asked.variables["worker"], asked.fields.get("reason", "")
     request = cluster_pb.DrainWorkerRequest(worker=name, reason=reason)
     await asked.call("ClusterService.DrainWorker", request, cluster_pb.Worker)
@@ -113,7 +113,7 @@ async def _drain(asked: Asked) -> Done:
 
 
 @taking()
-async def _undrain(asked: Asked) -> Done:
+async def _undrain(asked: PageRequest) -> Done:
     name = asked.variables["worker"]
     request = cluster_pb.UndrainWorkerRequest(worker=name)
     await asked.call("ClusterService.UndrainWorker", request, cluster_pb.Worker)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from schedd.web import formatting
-from schedd.web.formatting import LOOKS, Look
+from schedd.web.formatting import LOOKS, StateStyle
 from schedd.web.pages.rows import look_of
 from schedproto.v1 import run_pb2
 
@@ -45,7 +45,7 @@ class Cell:
 
     column: int
     row: int
-    look: Look
+    look: StateStyle
     told: str
     since: datetime
     until: datetime
@@ -89,7 +89,7 @@ def almanac(runs: Sequence[run_pb2.Run], now: datetime, *, more: bool) -> Almana
 def _cells(
     runs: Iterable[run_pb2.Run], size: timedelta, first: datetime, *, by_hour: bool
 ) -> Iterable[Cell]:
-    held: dict[datetime, Counter[Look]] = {}
+    held: dict[datetime, Counter[StateStyle]] = {}
     for run in runs:
         at = formatting.instant(run.scheduled_at)
         start = at.replace(minute=0, second=0, microsecond=0) if by_hour else _day(at)

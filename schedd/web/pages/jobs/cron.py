@@ -9,7 +9,7 @@ from typing import Final
 
 from schedd.api.errors import InvalidArgument
 from schedd.core.schedule.zones import zone as zoned
-from schedd.web.pages.page import Asked, Page, Shown
+from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.rest.field_names import in_words, rename
 from schedproto.v1 import job_service_pb2 as wire
 
@@ -42,7 +42,7 @@ class CronSeen:
     presets: tuple[tuple[str, str], ...] = PRESETS
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     expression = asked.query.get("expression", FIRST).strip()
     zone = (asked.query.get("timeZone") or asked.query.get("zone", "UTC")).strip()
     job = asked.query.get("job", "")

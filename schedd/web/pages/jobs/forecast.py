@@ -25,18 +25,18 @@ from schedd.api.jobs.jobs import newest_definitions
 from schedd.core.runs.records import StoredDefinition
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.schedule.timetable import (
-    Entry,
     Forecast,
     Grid,
     Hot,
     Row,
+    TimetableEntry,
     forecast,
     grid_over,
     row_of,
 )
 from schedd.core.schedule.work_budget import TooMuchWork, limited
 from schedd.runtime import job_codec
-from schedd.web.pages.page import Asked, Page, Shown
+from schedd.web.pages.page import Page, PageRequest, Shown
 from schedkit.clock import utcnow
 from schedproto.v1 import job_pb2
 
@@ -113,7 +113,7 @@ _COUNTED: Final = Counted()
 _THREAD: Final = ThreadPoolExecutor(1, thread_name_prefix="forecast")
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     found = await asked.read(newest_definitions, asked.services, asked.namespace, JOBS + 1)
     hour = utcnow().replace(minute=0, second=0, microsecond=0)
     loop = asyncio.get_running_loop()
@@ -196,9 +196,9 @@ def job_of(stored: StoredDefinition) -> job_pb2.Job:
     return job
 
 
-def entry_of(job: job_pb2.Job) -> Entry:
+def entry_of(job: job_pb2.Job) -> TimetableEntry:
     """A job's schedule with its name. Pure."""
-    return Entry(
+    return TimetableEntry(
         job.name,
         job.name,
         job_codec.when(job),

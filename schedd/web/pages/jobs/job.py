@@ -13,7 +13,7 @@ from typing import Any, Final
 from schedd.web import formatting
 from schedd.web.pages.jobs.calendar_view import Almanac, almanac
 from schedd.web.pages.jobs.jobs import newest_runs
-from schedd.web.pages.page import Asked, Page, Shown
+from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.pages.rows import JobLine, RunLine, job_line, moment, run_line
 from schedd.web.pages.typed_times import instant_of
 from schedkit.clock import utcnow
@@ -73,7 +73,7 @@ class JobSeen:
     answer: str
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     name = asked.variables["job"]
     job = await asked.call(
         "JobService.GetJob",
@@ -110,7 +110,7 @@ async def _read(asked: Asked) -> Shown:
     return Shown(job.name, seen)
 
 
-async def _explained(asked: Asked, job: str, at: str) -> str:
+async def _explained(asked: PageRequest, job: str, at: str) -> str:
     """What became of an instant, if one is asked for."""
     if not at:
         return ""

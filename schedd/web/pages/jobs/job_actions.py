@@ -6,12 +6,12 @@ from typing import Final
 
 from schedd.api.errors import NotFound
 from schedd.web.pages.forms import taking, wrong
-from schedd.web.pages.page import Action, Asked, Done
+from schedd.web.pages.page import Action, Done, PageRequest
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 
 
 @taking()
-async def _trigger(asked: Asked) -> Done:
+async def _trigger(asked: PageRequest) -> Done:
     job = asked.variables["job"]
     request = job_service_pb2.TriggerJobRequest(
         namespace=asked.namespace, job=job, idempotency_key=asked.once
@@ -21,7 +21,7 @@ async def _trigger(asked: Asked) -> Done:
 
 
 @taking("reason")
-async def _pause(asked: Asked) -> Done:
+async def _pause(asked: PageRequest) -> Done:
     job, note = asked.variables["job"], asked.fields.get("reason", "")
     request = job_service_pb2.PauseJobRequest(namespace=asked.namespace, job=job, note=note)
     await asked.call("JobService.PauseJob", request, job_pb2.Job)
@@ -29,7 +29,7 @@ async def _pause(asked: Asked) -> Done:
 
 
 @taking()
-async def _resume(asked: Asked) -> Done:
+async def _resume(asked: PageRequest) -> Done:
     job = asked.variables["job"]
     request = job_service_pb2.ResumeJobRequest(namespace=asked.namespace, job=job)
     await asked.call("JobService.ResumeJob", request, job_pb2.Job)
@@ -37,7 +37,7 @@ async def _resume(asked: Asked) -> Done:
 
 
 @taking("name", "reason")
-async def _delete(asked: Asked) -> Done:
+async def _delete(asked: PageRequest) -> Done:
     job = asked.variables["job"]
     if asked.fields.get("name") != job:
         problem = f"isn't the job's name; {job} was not deleted"

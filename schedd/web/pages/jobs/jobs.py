@@ -13,9 +13,9 @@ from typing import Final
 from schedd.api import paging
 from schedd.api.runs.runs import newest_states
 from schedd.core.runs.lifecycle import State
-from schedd.web.formatting import LOOKS, Look
+from schedd.web.formatting import LOOKS, StateStyle
 from schedd.web.pages.jobs import job_actions, new_job
-from schedd.web.pages.page import Asked, Page, Shown
+from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.pages.rows import JobLine, job_line
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 
@@ -30,7 +30,7 @@ class JobRow:
     """A job with how its newest runs ended, oldest first."""
 
     line: JobLine
-    results: tuple[Look, ...]
+    results: tuple[StateStyle, ...]
     labels: tuple[str, ...]
     pause_note: str
 
@@ -43,7 +43,7 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Jobs:
+class JobsPage:
     """A page of jobs. `next`: the token of the one after it, if there is one. `looked_to`: how far
     back they were looked for; None: to the end, or until the page was full.
     """
@@ -56,7 +56,7 @@ class Jobs:
     looked_to: datetime | None = None
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     words = asked.query.get("filter", "").strip()
     listed = await asked.call(
         "JobService.ListJobs",
@@ -71,7 +71,7 @@ async def _read(asked: Asked) -> Shown:
     shown = [job.job_id for job in listed.jobs]
     states = await asked.read(newest_states, asked.services, shown, RESULTS)
     rows = tuple(row_of(job, states[job.job_id]) for job in listed.jobs)
-    seen = Jobs(
+    seen = JobsPage(
         rows,
         words,
         listed.next_page_token,
@@ -81,7 +81,7 @@ async def _read(asked: Asked) -> Shown:
     return Shown("Jobs", seen)
 
 
-async def newest_runs(asked: Asked, job: str, count: int) -> Sequence[run_pb2.Run]:
+async def newest_runs(asked: PageRequest, job: str, count: int) -> Sequence[run_pb2.Run]:
     """The newest runs of a job, newest first."""
     listed = await asked.call(
         "RunService.ListRuns",

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from schedd.core.schedule.zones import UnknownZone, zone
 from schedd.web.pages.forms import taking, wrong
-from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.rest.bodies import once
 from schedkit.protojson import FormErrors, from_json, standard
 from schedproto.v1 import job_pb2, job_service_pb2
@@ -45,12 +45,12 @@ class Form:
         return self.values.get(name, default)
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     return Shown("New job", Form(asked.query))
 
 
 @taking(*FIELDS)
-async def _create(asked: Asked) -> Done:
+async def _create(asked: PageRequest) -> Done:
     job = job_of(asked.fields)
     job.namespace = asked.namespace
     request = job_service_pb2.CreateJobRequest(job=job, idempotency_key=asked.once)

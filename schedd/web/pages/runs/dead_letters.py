@@ -21,7 +21,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from schedd.api.dead_letters.dead_letters import greatest_groups
 from schedd.web import formatting
 from schedd.web.pages.forms import taking, wrong
-from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, reason, run_line
 from schedproto.v1 import run_pb2, run_service_pb2
 
@@ -42,7 +42,7 @@ def whose(job: str, *, submitted: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LetterGroup:
     """A kind of error of a job, or of what was submitted: `job` is its name then, if it has one."""
 
     job: str
@@ -103,12 +103,12 @@ class RedriveRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetters:
+class DeadLettersPage:
     """The greatest groups, and the redrives; the letters, where a job or a kind of error was asked
     for, as the groups are of those alone. `waiting`: letters of all groups.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[LetterGroup, ...]
     waiting: int
     redrives: tuple[RedriveRow, ...]
     job: str
@@ -123,7 +123,7 @@ class DeadLetters:
         return self.waiting - sum(group.count for group in self.groups)
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     job, fingerprint = asked.query.get("job", ""), asked.query.get("fingerprint", "")
     if asked.query.get("page") and not (job or fingerprint):
         problem = "it is of the letters of a job, or of a kind of error"
@@ -141,7 +141,7 @@ async def _read(asked: Asked) -> Shown:
         letters = all_.read("the letters", _letters_of(asked, job, fingerprint))
     greatest, waiting = groups.result()
     listed = letters.result()
-    seen = DeadLetters(
+    seen = DeadLettersPage(
         groups=tuple(group_of(group) for group in greatest),
         waiting=waiting,
         redrives=tuple(redrive_of(redrive) for redrive in redrives.result().redrives),
@@ -155,7 +155,7 @@ async def _read(asked: Asked) -> Shown:
 
 
 async def _letters_of(
-    asked: Asked, job: str, fingerprint: str
+    asked: PageRequest, job: str, fingerprint: str
 ) -> run_service_pb2.ListDeadLettersResponse:
     """Those of a job, of a kind of error, or both, if that is asked for."""
     if not (job or fingerprint):
@@ -172,9 +172,9 @@ async def _letters_of(
     )
 
 
-def group_of(group: run_pb2.DeadLetterGroup) -> Group:
+def group_of(group: run_pb2.DeadLetterGroup) -> LetterGroup:
     """A group as a row. Pure."""
-    return Group(
+    return LetterGroup(
         job=group.job,
         submitted=group.submitted,
         fingerprint=group.fingerprint,
@@ -211,7 +211,7 @@ def chosen_of(redrive: run_pb2.Redrive) -> str:
 
 
 @taking(*OF_GROUP, "rate", "reason")
-async def _redrive(asked: Asked) -> Done:
+async def _redrive(asked: PageRequest) -> Done:
     fields = asked.fields
     request = run_service_pb2.RedriveDeadLettersRequest(
         namespace=asked.namespace,
@@ -230,7 +230,7 @@ async def _redrive(asked: Asked) -> Done:
 
 
 @taking(*OF_GROUP, "reason")
-async def _discard(asked: Asked) -> Done:
+async def _discard(asked: PageRequest) -> Done:
     request = run_service_pb2.DiscardDeadLettersRequest(
         namespace=asked.namespace,
         group=_chosen(asked.fields),
@@ -246,14 +246,14 @@ async def _discard(asked: Asked) -> Done:
 
 
 @taking()
-async def _stop(asked: Asked) -> Done:
+async def _stop(asked: PageRequest) -> Done:
     request = run_service_pb2.StopRedriveRequest(redrive_id=asked.variables["redrive"])
     await asked.call("RunService.StopRedrive", request, run_pb2.Redrive)
     return Done("The redrive stands still until it is resumed.", asked.link("dead-letters"))
 
 
 @taking()
-async def _resume(asked: Asked) -> Done:
+async def _resume(asked: PageRequest) -> Done:
     request = run_service_pb2.ResumeRedriveRequest(redrive_id=asked.variables["redrive"])
     await asked.call("RunService.ResumeRedrive", request, run_pb2.Redrive)
     return Done("The redrive goes on.", asked.link("dead-letters"))

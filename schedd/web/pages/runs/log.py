@@ -23,7 +23,7 @@ from uuid import UUID
 from schedd.api.calls import STREAMING
 from schedd.api.errors import CallError
 from schedd.core.ids import RunId
-from schedd.web.pages.page import Asked
+from schedd.web.pages.page import PageRequest
 from schedkit.errors import Unavailable
 from schedproto.v1 import run_pb2, run_service_pb2
 
@@ -84,7 +84,7 @@ class LogText:
         return found
 
 
-async def kept(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
+async def kept(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
     """What a run wrote that has ended, as far as it is kept: the newest that fits a page."""
     text, found, size = LogText(), Newest(LONGEST), 0
     try:
@@ -99,7 +99,7 @@ async def kept(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
     return found.told
 
 
-async def _ends(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
+async def _ends(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
     """The first and the last of what it wrote, without what lies between."""
     stored = await asked.services.store.output(RunId(UUID(run_id)), None)
     pieces = run_pb2.Output.FromString(stored[1]).pieces if stored else ()
@@ -107,7 +107,7 @@ async def _ends(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
     return (_ENDS, *(part for piece in pieces for part in text.parts(piece)))
 
 
-async def so_far(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
+async def so_far(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
     """What a run that lives has written by now; nothing where that can't be told in time."""
     text, found = LogText(), Newest(SO_FAR)
     try:
@@ -121,7 +121,7 @@ async def so_far(asked: Asked, run_id: str) -> tuple[LogPart, ...]:
 
 
 async def _pieces(
-    asked: Asked, run_id: str, *, follow: bool
+    asked: PageRequest, run_id: str, *, follow: bool
 ) -> AsyncGenerator[run_pb2.LogPiece, None]:
     request = run_service_pb2.ReadLogsRequest(run_id=run_id, follow=follow)
     read = STREAMING["schedd.v1.RunService.ReadLogs"]

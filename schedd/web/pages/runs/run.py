@@ -14,10 +14,10 @@ from typing import Final
 
 from schedd.api.services import DEFAULT_NAMESPACE
 from schedd.web.pages.forms import taking
-from schedd.web.pages.page import Action, Asked, Done, Page, Shown
+from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, run_line
 from schedd.web.pages.runs.log import EARLIER, LogPart, kept, so_far
-from schedd.web.pages.runs.run_timeline import Step, story
+from schedd.web.pages.runs.run_timeline import TimelineStep, story
 from schedkit.protojson import payload_value
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
@@ -60,7 +60,7 @@ class RunSeen:
     redrive_of: str
     parent: str
     children: int
-    steps: tuple[Step, ...]
+    steps: tuple[TimelineStep, ...]
     attempts: tuple[run_pb2.Attempt, ...]
     answer: str
     checks: tuple[run_service_pb2.ExplainRunResponse.Check, ...]
@@ -70,7 +70,7 @@ class RunSeen:
     """What the script says where it drops what it has shown, or couldn't show."""
 
 
-async def _read(asked: Asked) -> Shown:
+async def _read(asked: PageRequest) -> Shown:
     run_id = asked.variables["run"]
     run = await asked.call(
         "RunService.GetRun", run_service_pb2.GetRunRequest(run_id=run_id), run_pb2.Run
@@ -122,7 +122,7 @@ async def _read(asked: Asked) -> Shown:
     return Shown(f"{run.job or 'submitted'} {run.run_id[:8]}", seen, over=not lives)
 
 
-async def _result(asked: Asked, run_id: str) -> str:
+async def _result(asked: PageRequest, run_id: str) -> str:
     """What it returned, in words or as it is."""
     told = await asked.call(
         "RunService.GetRunResult",
@@ -138,7 +138,7 @@ async def _result(asked: Asked, run_id: str) -> str:
     return json.dumps(payload_value(told.result), indent=2, ensure_ascii=False)
 
 
-async def _beside(asked: Asked, seen: object) -> Sequence[LogPart]:
+async def _beside(asked: PageRequest, seen: object) -> Sequence[LogPart]:
     """What it has written so far, for who reads it without a script."""
     if not isinstance(seen, RunSeen) or not seen.lives or seen.children or not seen.line.attempt:
         return ()
@@ -146,7 +146,7 @@ async def _beside(asked: Asked, seen: object) -> Sequence[LogPart]:
 
 
 @taking("reason")
-async def _cancel(asked: Asked) -> Done:
+async def _cancel(asked: PageRequest) -> Done:
     run_id, reason = asked.variables["run"], asked.fields.get("reason", "")
     request = run_service_pb2.CancelRunRequest(run_id=run_id, reason=reason)
     run = await asked.call("RunService.CancelRun", request, run_pb2.Run)
@@ -156,7 +156,7 @@ async def _cancel(asked: Asked) -> Done:
 
 
 @taking()
-async def _retry(asked: Asked) -> Done:
+async def _retry(asked: PageRequest) -> Done:
     request = run_service_pb2.RetryRunRequest(run_id=asked.variables["run"])
     run = await asked.call("RunService.RetryRun", request, run_pb2.Run)
     told = f"This run does run {request.run_id} again."

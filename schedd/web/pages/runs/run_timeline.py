@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from schedd.core.runs.lifecycle import State
 from schedd.web import formatting
-from schedd.web.formatting import LOOKS, Look
+from schedd.web.formatting import LOOKS, StateStyle
 from schedd.web.pages.cluster.audit_text import in_words
 from schedd.web.pages.rows import look_of, moment, reason
 from schedkit.sources import actor_told
@@ -39,11 +39,11 @@ _ENDED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineStep:
     """One thing that happened. `since`: the time from the step before; None for the first."""
 
     at: datetime
-    look: Look
+    look: StateStyle
     what: str
     token: int = 0
     detail: str = ""
@@ -55,51 +55,55 @@ def story(
     run: run_pb2.Run,
     attempts: Iterable[run_pb2.Attempt],
     audit: Iterable[cluster_pb.AuditEntry],
-) -> Iterator[Step]:
+) -> Iterator[TimelineStep]:
     """The steps, oldest first."""
     steps = [*_of_run(run), *_of_audit(audit)]
     steps += [step for attempt in attempts for step in _of_attempt(attempt)]
     before: datetime | None = None
     for step in sorted(steps, key=lambda step: step.at):
         since = step.at - before if before is not None else None
-        yield Step(step.at, step.look, step.what, step.token, step.detail, since, step.refused)
+        yield TimelineStep(
+            step.at, step.look, step.what, step.token, step.detail, since, step.refused
+        )
         before = step.at
 
 
-def _of_run(run: run_pb2.Run) -> Iterator[Step]:
+def _of_run(run: run_pb2.Run) -> Iterator[TimelineStep]:
     due = moment(run, "due_at")
     if due is not None:
         by = f"fired by {run.fired_by}" if run.fired_by else ""
-        yield Step(due, WAITS, "due", detail=by)
+        yield TimelineStep(due, WAITS, "due", detail=by)
     retry = moment(run, "retry_at")
     if retry is not None and run.state == common_pb2.RUN_STATE_RETRYING:
-        yield Step(retry, AGAIN, "to be tried again")
+        yield TimelineStep(retry, AGAIN, "to be tried again")
     ended = moment(run, "finished_at")
     if ended is not None and run.state in _ENDED and not run.fencing_token:
         look = look_of(run.state)
         why = reason(run.reason, run.exit_code)
-        yield Step(ended, look, look.word, detail=" · ".join(filter(None, (why, run.excluded_by))))
+        yield TimelineStep(
+            ended, look, look.word, detail=" · ".join(filter(None, (why, run.excluded_by)))
+        )
 
 
-def _of_attempt(attempt: run_pb2.Attempt) -> Iterator[Step]:
+def _of_attempt(attempt: run_pb2.Attempt) -> Iterator[TimelineStep]:
     number, token = attempt.attempt, attempt.fencing_token
     assigned = moment(attempt, "assigned_at")
     started = moment(attempt, "started_at")
     ended = moment(attempt, "finished_at")
     if assigned is not None:
         told = f"attempt {number} handed out to {attempt.worker or 'a worker'}"
-        yield Step(assigned, WAITS, told, token)
+        yield TimelineStep(assigned, WAITS, told, token)
     if started is not None:
-        yield Step(started, RUNS, f"attempt {number} started", token)
+        yield TimelineStep(started, RUNS, f"attempt {number} started", token)
     if ended is not None and attempt.state != common_pb2.RUN_STATE_RUNNING:
         look = look_of(attempt.state)
         why = reason(attempt.reason, attempt.exit_code)
         took = f"took {formatting.span(ended - started)}" if started is not None else ""
         detail = " · ".join(filter(None, (why, took, attempt.error)))
-        yield Step(ended, look, f"attempt {number} {look.word}", token, detail)
+        yield TimelineStep(ended, look, f"attempt {number} {look.word}", token, detail)
 
 
-def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[Step]:
+def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[TimelineStep]:
     """What people asked for, and results that were refused since their token was old."""
     for entry in entries:
         at = moment(entry, "at")
@@ -112,4 +116,4 @@ def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[Step]:
         what = f"{entry.action} {entry.outcome}" if refused else f"{entry.action} asked for"
         said = "" if entry.action == "submit" else in_words(entry.after)  # the page shows it
         detail = " · ".join(filter(None, (by, why if refused else "", said)))
-        yield Step(at, look, what, entry.fencing_token, detail, refused=refused)
+        yield TimelineStep(at, look, what, entry.fencing_token, detail, refused=refused)
