@@ -13,26 +13,33 @@ gRPC: calls, Attach, nudges        HTTP: pages, REST, metrics, health
 `lifecycle` is how a daemon starts and answers its service manager.
 """
 
+from __future__ import annotations
+
 import asyncio
+import gc
+import logging
+import math
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final, NoReturn, TypeVar
 
 from starlette.applications import Starlette
 
+from schedd.api.availability import TWIN
+from schedd.api.views import paused
 from schedd.app import member_settings
 from schedd.app.claim_prefix import prefix_owner
 from schedd.app.composition import Ground, Parts, build
-from schedd.app.garbage_collection import Sweeper
 from schedd.app.grpc_services import serve
-from schedd.app.lifecycle import ServingStatus, once_available
 from schedd.app.listeners import Doors, opened
-from schedd.app.readiness import notes, readiness
+from schedd.cluster.cluster_pause import ClusterPause
+from schedd.cluster.member import MemberLifecycle
 from schedd.cluster.prefix_claim import PrefixClaim
 from schedd.config import Config
-from schedd.core.cluster.dependency import Dependency
+from schedd.core.cluster.dependency import Dependency, DependencyFailure
+from schedd.core.cluster.readiness import Unready
 from schedd.etcd import client as etcd_client
 from schedd.results.objects import StoredObjects
 from schedd.rpc.workers.attach import ClusterTerms
@@ -42,10 +49,218 @@ from schedd.store.connection.database import Database
 from schedd.store.postgres import PostgresStore
 from schedd.telemetry.recorder import Telemetry
 from schedd.web import app as web
+from schedkit.backoff import Backoff
+from schedkit.clock import boottime
 from schedkit.daemon import service
-from schedkit.errors import Unavailable
+from schedkit.errors import NotNow, Rejected, Unavailable
 from schedkit.objects import open_objects
 from schedkit.tasks import Loop, guard
+
+# Whether a member is ready to serve: what `/readyz`, gRPC's health service and metrics say.
+
+FRESH: Final = 5.0
+"""Seconds without an answer of the database after which a member isn't ready."""
+
+
+def readiness(
+    member: MemberLifecycle,
+    clock: DatabaseClock,
+    etcd_away: Callable[[], float],
+    leaving: Callable[[], bool],
+    failures: Callable[[], Sequence[DependencyFailure]],
+) -> Callable[[], dict[Unready, str]]:
+    """Why this member isn't ready to serve, in words; nothing: it is. `etcd_away`: for how many
+    seconds no call of etcd was answered. `leaving`: it was asked to end. `failures`: of the
+    dependencies; where one has a cause, that is said in place of the silence.
+    """
+
+    def reasons() -> dict[Unready, str]:
+        found: dict[Unready, str] = {}
+        if leaving():
+            found[Unready.LEAVING] = "it was asked to end, and hands over"
+        cluster = member.cluster
+        if cluster.twin:
+            found[Unready.TWIN] = TWIN.format(cluster.twin)
+        elif cluster.foreign:
+            found[Unready.ANOTHER_CLUSTER] = cluster.foreign
+        elif cluster.tenure is None:
+            found[Unready.NO_TENURE] = "it has no tenure"
+        elif not cluster.trusted():
+            found[Unready.UNTRUSTED] = "its lease in etcd is no longer trusted"
+        failed = {failure.dependency: failure for failure in failures()}
+        if (failure := failed.get(Dependency.ETCD)) is not None:
+            found[Unready.ETCD] = str(failure)
+        elif not cluster.trusted() and (silent := etcd_away()):
+            found[Unready.ETCD] = f"etcd hasn't answered for {silent:.1f} s"
+        away = clock.away_for()
+        if (failure := failed.get(Dependency.POSTGRESQL)) is not None:
+            found[Unready.DATABASE] = str(failure)
+        elif away > FRESH:
+            found[Unready.DATABASE] = f"the database hasn't answered for {away:.1f} s"
+        if cluster.view().leader is None:
+            found[Unready.NO_LEADER] = "the cluster has no leader"
+        return found
+
+    return reasons
+
+
+def notes(brake: ClusterPause) -> Callable[[], list[str]]:
+    """What somebody who looks should know, though the member is ready."""
+
+    def told() -> list[str]:
+        pause = brake.pauses.present
+        return [f"the cluster is {paused(pause)}"] if pause else []
+
+    return told
+
+
+# How a daemon starts before its database if it must, and what its service manager hears of it.
+#
+# waiting for PostgreSQL ──▶ waiting for etcd ──READY──▶ serving │ serving; not ready: why
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks at whether a daemon is ready to serve."""
+
+
+async def once_available(
+    step: Callable[[], Coroutine[Any, Any, T]], what: str, daemon: service.Daemon
+) -> T | None:
+    """Do this as soon as the world is there; a daemon starts before its database if it must.
+
+    None: it was asked to end before.
+
+    Raises:
+        NotNow: the dependency rejects this process. A start ends by that, so that whoever starts it
+            sees why; its service manager tries again.
+    """
+    backoff = Backoff(0.2, 5.0)
+    while not daemon.draining.is_set():
+        try:
+            return await _unless_draining(step(), daemon)
+        except Rejected as rejected:
+            raise NotNow(str(rejected)) from rejected
+        except Unavailable as away:
+            log.warning("waiting for %s: %s", what, away)
+            daemon.status(f"waiting for {what}")
+        await _unless_draining(asyncio.sleep(backoff.next()), daemon)
+    return None
+
+
+async def _unless_draining(work: Coroutine[Any, Any, T], daemon: service.Daemon) -> T | None:
+    """What the work gives; None as soon as the daemon is asked to end."""
+    doing = asyncio.create_task(work, name="start")
+    asked = asyncio.create_task(daemon.draining.wait(), name="asked to end")
+    try:
+        await asyncio.wait({doing, asked}, return_when=asyncio.FIRST_COMPLETED)
+        return doing.result() if doing.done() else None
+    finally:
+        doing.cancel()
+        asked.cancel()
+        await asyncio.gather(doing, asked, return_exceptions=True)
+
+
+class ServingStatus:
+    """How a daemon that serves stands, for its service manager. `answered`: whether etcd has; until
+    then it takes what is sent to it, but it isn't started. `unready`: why it isn't ready to serve.
+    """
+
+    def __init__(
+        self,
+        daemon: service.Daemon,
+        serving: str,
+        answered: Callable[[], bool],
+        unready: Callable[[], Sequence[str]],
+    ) -> None:
+        self._daemon = daemon
+        self._serving = serving
+        self._answered = answered
+        self._unready = unready
+        self._started = asyncio.Event()
+
+    async def start(self) -> NoReturn:
+        """READY once etcd has answered; then the answers to reloads."""
+        await self._started.wait()
+        self._daemon.ready(self._serving)
+        await service.answer_reloads(self._daemon, self._serving)
+
+    async def tell(self) -> NoReturn:
+        """Its status, whenever that is another, and as long as it isn't ready; its end it tells
+        itself.
+        """
+        told = ""
+        while True:
+            started = self._started.is_set()
+            if self._answered():
+                self._started.set()
+            status = self._status()
+            again = started and status != self._serving  # a reload may have told otherwise
+            if (again or status != told) and not self._daemon.draining.is_set():
+                told = status
+                self._daemon.status(status)
+            await asyncio.sleep(LOOK_EVERY if self._started.is_set() else LOOK_EVERY / 10)
+
+    def _status(self) -> str:
+        if not self._answered():
+            return f"{self._serving}; waiting for etcd"
+        reasons = self._unready()
+        return f"{self._serving}; not ready: {', '.join(reasons)}" if reasons else self._serving
+
+
+# Garbage in cycles: looked for when little is held, and seldom while much is.
+#
+# Everything stands still while the interpreter looks through all objects it knows, and it would
+# look
+# each time that they have grown by a quarter. An owner of 33,000 runs has half a million: 0.15 s
+# of a
+# processor each few seconds, ten times that on a machine that is busy with others, for a handful
+# of
+# objects a time. What is held here is freed by counting; cycles come from failures, and can wait.
+#
+# Invariants
+# - The young are looked through once there are `YOUNG` more of them: most cycles never grow old.
+# - The old are looked through each minute while they are `FEW`, and at the latest after
+#   `AT_LATEST`.
+
+EVERY: Final = 60.0
+YOUNG: Final = 20_000
+"""Objects. A run makes some thirty: at the interpreter's own 700 they were looked through for each
+twenty runs, for a tenth of the loop's time.
+"""
+FEW: Final = 100_000
+"""Objects that are looked through in some 30 ms."""
+AT_LATEST: Final = 900.0
+"""Seconds. A herd is over by then; an owner of very much stands still four times an hour."""
+NEVER: Final = 2**31 - 1
+
+
+class Sweeper:
+    """Looks through the old objects in the interpreter's place."""
+
+    def __init__(self, clock: Callable[[], float] = boottime) -> None:
+        self._clock = clock
+        self._swept = -math.inf
+        self.loop = Loop("garbage", self.step, interval=EVERY)
+
+    def take_over(self) -> None:
+        """From now on nobody else looks through the old; what was made by now is never looked at
+        again, for it stays.
+        """
+        _, middle, _ = gc.get_threshold()
+        gc.set_threshold(YOUNG, middle, NEVER)
+        gc.freeze()
+        self._swept = self._clock()
+
+    async def step(self) -> None:
+        """Look, if it is time."""
+        now = self._clock()
+        if now - self._swept >= AT_LATEST or len(gc.get_objects(generation=2)) <= FEW:
+            gc.collect()
+            self._swept = now
+
 
 SWITCH_EVERY: Final = 0.001
 """Seconds after which a thread that computes lets another have the interpreter. The event loop

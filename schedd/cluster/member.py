@@ -24,13 +24,11 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NoReturn
 from uuid import uuid4
 
-from schedd.cluster.database_watch import AWAY_AFTER, DatabaseWatch
-from schedd.cluster.handover import hand_over
 from schedd.cluster.leader.candidate import Candidate, Duties
 from schedd.cluster.leader.recovery import Recovery
 from schedd.cluster.leader.term import Duty, Leadership
@@ -41,7 +39,7 @@ from schedd.cluster.registration import Name, Registration
 from schedd.cluster.shards import Shards
 from schedd.cluster.tenure import LiveTenure, Loops, TenureLoop, TenureOver
 from schedd.core.cluster.membership import ClusterView, MemberView
-from schedd.core.ids import TenureId
+from schedd.core.ids import ShardId, TenureId
 from schedd.core.runs.model import AuditEntry, Tenure
 from schedd.ports import Coordination, KeepLease, LeaseKeeper, MembershipStore, RecoveryStore
 from schedd.runtime.cluster_clock import DatabaseClock
@@ -50,6 +48,105 @@ from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, guard, heed_cancellation
+
+# Handing over: a member that is asked to end stays until others own what it owned.
+#
+#     its key says "draining" ──→ the leader's map gives it nothing ──→ it releases, others take
+#                                                                          └──→ it may go
+#
+# It is still a member meanwhile, and still the leader if it was: someone has to write that map.
+
+WITHIN: Final = 2.0
+"""Seconds that others have; then the member leaves, and its fenced row frees the rest."""
+
+LOOK_EVERY: Final = 0.02
+
+
+async def hand_over(store: MembershipStore, live: LiveTenure) -> None:
+    """Wait until others own what this tenure owned; not for ever, and not when it is alone."""
+    given = frozenset(live.owned())
+    if not any(_takes_shards(member, live.tenure) for member in live.view().members):
+        return
+    try:
+        async with asyncio.timeout(WITHIN):
+            await _taken_by_others(store, given, live.tenure)
+    except TimeoutError:
+        log.warning("not all shards were taken within %.0f s; leaving", WITHIN)
+    except Unavailable as error:
+        log.warning("leaving without having handed over: %s", error)
+
+
+def _takes_shards(member: MemberView, me: TenureId) -> bool:
+    return member.tenure != me and member.weight > 0 and not member.draining
+
+
+async def _taken_by_others(
+    store: MembershipStore, given: Collection[ShardId], me: TenureId
+) -> None:
+    while True:
+        owners = {row.id: row.owner for row in await store.read_shards()}
+        if me not in owners.values() and all(owners.get(shard) for shard in given):
+            return
+        await asyncio.sleep(LOOK_EVERY)
+
+
+# Whether this member should give up because PostgreSQL is away for it, but not for others.
+#
+#     answered ──silent for 2.5 s──→ away: says so in its key
+#                                      ├─ away for the others too ──→ stays: nothing would be
+# better
+#                                      └─ for us alone, 3.5 s on end ─→ the tenure ends
+#
+# A member that can't reach the database can't release its shards; what it can do is to let its key
+# go, so that the leader fences it and others take them. When the database is away for everyone
+# that
+# would only make the leader and all shards move about: then everyone waits.
+#
+# Invariants
+# - Others count as better off only if one and the same of them has said for 3.5 s on end that it
+#   reaches the database, while we haven't: at the end of an outage they find out one after
+# another,
+#   and amid one each may get a single answer, which is told of for 2.5 s and until its next look.
+
+AWAY_AFTER: Final = 2.5
+"""Seconds of silence after which a member says that its database is away."""
+
+BETTER_OFF_FOR: Final = 3.5
+"""Seconds for which another must have been better off: longer than one answer is told of."""
+
+
+@dataclass(slots=True)
+class DatabaseWatch:
+    """Looks at the silence of the database, in seconds, each second; `clock`: CLOCK_BOOTTIME."""
+
+    tenure: TenureId
+    view: Callable[[], ClusterView]
+    silence: Callable[[], float]
+    clock: Callable[[], float]
+    _better_off: dict[TenureId, float] = field(default_factory=dict, init=False)
+    """Since when each of the others that are has been."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether the database is there, as far as one can tell."""
+        return self.silence() < AWAY_AFTER
+
+    def check(self) -> None:
+        """Decide.
+
+        Raises:
+            TenureOver: leave, so that others may take over.
+        """
+        now, known = self.clock(), self._better_off
+        others = [] if self.answers else [one for one in self.view().members if one.database]
+        self._better_off = {
+            one.tenure: known.get(one.tenure, now) for one in others if one.tenure != self.tenure
+        }
+        if any(now - since >= BETTER_OFF_FOR for since in self._better_off.values()):
+            raise TenureOver(
+                f"PostgreSQL has been silent for {self.silence():.1f} s, and others reach it"
+            )
+
 
 log = logging.getLogger(__name__)
 

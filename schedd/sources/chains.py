@@ -10,26 +10,191 @@ walk into one index.
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn, TypeAlias
 
+from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.cluster.owner_transactions import Failed, Transactor
 from schedd.core.ids import JobId, RunId
-from schedd.core.jobs.chains import Join, ParentEnded, Wanted
+from schedd.core.jobs.chains import After, Cycle, Join, ParentEnded, Wanted
 from schedd.core.jobs.definition import Definition, Delivery
 from schedd.core.runs.redrive import line_of
 from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ChainStore, ClusterClock
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.sources.chain_backoff import Key, SlowJoins, key_of
-from schedd.sources.chain_payload import handed_on
 from schedkit.errors import TookTooLong
 from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop
+from schedproto.v1 import common_pb2, run_pb2
+
+# What a chain hands on: what the parents gave back, as the payload of the child's run. Pure.
+#
+#     one parent      its result as it is; null where it gave none
+#     several         {"a": …, "b": …} by their names; bytes as {"base64": …}
+#
+# A payload is bounded: what doesn't fit any more, in the order of the parents' names, and what is
+# in
+# the result store, is null, and its parent named under `_left_out`, which is no job's name.
+
+LEFT_OUT: Final = "_left_out"
+_SPARE: Final = 16 * 1024
+"""For the names of those that are left out."""
+
+
+def handed_on(after: After, ended: Iterable[ParentEnded], results: Mapping[RunId, bytes]) -> bytes:
+    """The serialised payload of a run that comes after these."""
+    by_name = {one.job: results.get(one.run_id) for one in ended}
+    if len(after.jobs) == 1:
+        [name] = after.jobs
+        result = by_name.get(name)
+        if result is None:
+            return _json("null")
+        return _json(_mapped({name: result})) if _is_elsewhere(result) else result
+    return _json(_mapped({name: by_name.get(name) for name in after.jobs}))
+
+
+def _mapped(results: Mapping[str, bytes | None]) -> str:
+    """The map as JSON: results stand in it as they were written."""
+    parts: list[str] = []
+    left_out: list[str] = []
+    room = MAX_PAYLOAD - _SPARE
+    for name in sorted(results):
+        result = results[name]
+        elsewhere = result is not None and _is_elsewhere(result)
+        text = "null" if result is None or elsewhere else _text(result)
+        part = f"{json.dumps(name)}: {text}"
+        if elsewhere or len(part.encode()) + 2 > room:
+            left_out.append(name)
+            part = f"{json.dumps(name)}: null"
+        room -= len(part.encode()) + 2
+        parts.append(part)
+    if left_out:
+        parts.append(f"{json.dumps(LEFT_OUT)}: {json.dumps(left_out)}")
+    return "{" + ", ".join(parts) + "}"
+
+
+def _text(result: bytes) -> str:
+    payload = common_pb2.Payload.FromString(result)
+    if payload.raw:
+        return json.dumps({"base64": base64.b64encode(payload.raw).decode()})
+    try:
+        json.loads(payload.json, parse_constant=_no_json)
+    except (ValueError, RecursionError):
+        return json.dumps(payload.json)
+    return payload.json
+
+
+def _is_elsewhere(result: bytes) -> bool:
+    """Whether it was too large for a row."""
+    return run_pb2.StoredResult.FromString(result).HasField("kept")
+
+
+def _no_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _json(text: str) -> bytes:
+    return common_pb2.Payload(json=text).SerializeToString()
+
+
+# Joins that the database takes too long for: found by halves, then judged alone, ever less often.
+#
+#     a transaction took too long ─→ its joins are suspected ─→ half of them, half of those, …
+#                                 ─→ the one: put off, each time for twice as long
+#     the others ─────────────────→ judged meanwhile, without it
+#
+# Invariants
+# - A join that took too long is in no transaction with another, for it would take that one along.
+# - A step tries one that is suspected, or known, after what is neither: nobody waits for more.
+# - What is forgotten is found again.
+
+Key: TypeAlias = tuple[JobId, Cycle]
+
+PAUSE: Final = timedelta(seconds=30)
+LONGEST_PAUSE: Final = timedelta(hours=1)
+KNOWN: Final = 1_000
+"""So many are remembered."""
+
+
+def key_of(join: Join) -> Key:
+    """What is judged once."""
+    return join.child, join.cycle
+
+
+def pause_after(times: int) -> timedelta:
+    """How long one waits that took too long so many times in a row."""
+    doubled: timedelta = PAUSE * 2 ** min(times - 1, 16)
+    return min(LONGEST_PAUSE, doubled)
+
+
+class SlowJoins:
+    """Who may be judged with whom, from how long it took."""
+
+    def __init__(self) -> None:
+        self._suspects: set[Key] = set()
+        self._times: dict[Key, int] = {}
+        """How often, in a row, those that are known took too long alone."""
+
+    def parts(self, wanted: Sequence[Wanted]) -> list[list[Wanted]]:
+        """What is judged in this step, each part for itself."""
+        plain: list[Wanted] = []
+        suspects: list[Wanted] = []
+        known: list[Wanted] = []
+        for one in wanted:
+            key = key_of(one.join)
+            kind = known if key in self._times else suspects if key in self._suspects else plain
+            kind.append(one)
+        tried = suspects[: (len(suspects) + 1) // 2] or known[:1]
+        return [part for part in (plain, tried) if part]
+
+    def left(self, wanted: Sequence[Wanted], judged: Collection[Key]) -> list[Join]:
+        """Those that are known and have to wait for another step: they keep no others from being
+        looked at meanwhile.
+        """
+        keys = ((one.join, key_of(one.join)) for one in wanted)
+        return [join for join, key in keys if key in self._times and key not in judged]
+
+    def done(self, judged: Sequence[Wanted]) -> None:
+        """The transaction of these came to its end."""
+        for one in judged:
+            key = key_of(one.join)
+            self._suspects.discard(key)
+            if self._times.pop(key, None):
+                log.info("job %s: its chain of %s is judged after all", *_told(one.join))
+
+    def failed(self, parts: Sequence[Sequence[Wanted]]) -> list[tuple[Join, timedelta]]:
+        """Each of these took too long, as it was; gives who is put off, and for how long."""
+        many = [part for part in parts if len(part) > 1]
+        if many:
+            self._suspects = {key_of(one.join) for part in many for one in part}
+        return [self._alone(part[0].join) for part in parts if len(part) == 1]
+
+    def _alone(self, join: Join) -> tuple[Join, timedelta]:
+        key = key_of(join)
+        times = self._times.pop(key, 0) + 1
+        if times == 1:
+            log.warning(
+                "job %s: its chain of %s isn't judged within the database's statement_timeout; it"
+                " is tried again, ever less often. Are the statistics of runs, live and"
+                " chain_arrivals up to date (ANALYZE)?",
+                *_told(join),
+            )
+        self._suspects.discard(key)
+        self._times[key] = times
+        while len(self._times) > KNOWN:
+            del self._times[next(iter(self._times))]
+        return join, pause_after(times)
+
+
+def _told(join: Join) -> tuple[JobId, datetime]:
+    return join.child, join.cycle.scheduled_at
+
 
 log = logging.getLogger(__name__)
 

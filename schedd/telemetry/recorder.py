@@ -40,6 +40,7 @@ from schedd.core.events import (
     ClusterWatched,
     DatabaseSeen,
     DeadLettered,
+    DeadRun,
     Deleted,
     EndedUnreported,
     Event,
@@ -63,12 +64,62 @@ from schedd.core.events import (
 from schedd.core.runs.lifecycle import Reason
 from schedd.ports import Cluster
 from schedd.runtime.loop_monitor import LoopMonitor
-from schedd.telemetry.dead_run_log import DeadRunLines
 from schedd.telemetry.metrics import ClusterGauges, MemberMetrics, ReadinessGauges
+from schedkit.clock import boottime
 from schedkit.daemon.logs import listed
 from schedkit.lease_margin import Slack
 from schedkit.ttl_cache import Momentary
 from schedproto.v1.worker_service_pb2 import Refusal
+
+# A line of log for each run that failed for good; of a flood, so many a second and a count.
+#
+# tell ──▶ fewer than A_SECOND in this second? ──yes──▶ its line
+# └─no─▶ counted ──go_on, when the second is over──▶ one line with the count
+
+A_SECOND: Final = 20
+"""Lines."""
+
+
+class DeadRunLines:
+    """What was told in this second, and what wasn't. `clock`: seconds that never go back."""
+
+    def __init__(self, clock: Callable[[], float] = boottime) -> None:
+        self._clock = clock
+        self._since = clock()
+        self._told = 0
+        self._untold = 0
+
+    def tell(self, runs: Iterable[DeadRun]) -> None:
+        """A line for each, while there is room."""
+        self._turn()
+        for run in runs:
+            if self._told == A_SECOND:
+                self._untold += 1
+                continue
+            self._told += 1
+            log.info(
+                "a run failed for good",
+                extra={
+                    "run_id": run.run,
+                    "job": run.job,
+                    "reason": run.reason,
+                    "attempt": run.attempt,
+                },
+            )
+
+    def go_on(self) -> None:
+        """Say how many had no line, once their second is over."""
+        if self._untold:
+            self._turn()
+
+    def _turn(self) -> None:
+        now = self._clock()
+        if now - self._since < 1:
+            return
+        if self._untold:
+            log.info("%d more runs failed for good; see `schedctl dlq groups`", self._untold)
+        self._since, self._told, self._untold = now, 0, 0
+
 
 log = logging.getLogger(__name__)
 

@@ -25,9 +25,11 @@ worker could do doesn't count. What is more urgent doesn't wait for that, and fi
 the processor and the workers the less busy.
 """
 
+from __future__ import annotations
+
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -40,27 +42,233 @@ from schedd.core.dispatch.batch_size import BatchSize
 from schedd.core.dispatch.fair_share import Shares
 from schedd.core.events import Emit, RunsMissed
 from schedd.core.events import TimersFired as FiredEvent
-from schedd.core.ids import Epoch, Hint, JobId, ShardId
-from schedd.core.jobs.definition import Priority
+from schedd.core.ids import Epoch, Hint, JobId, ShardId, scheduled_run_id
+from schedd.core.jobs.definition import CatchUpPolicy, Definition, Delivery, Priority
 from schedd.core.runs.lifecycle import Reason, State
-from schedd.core.runs.model import Claim, Firing, Timer
+from schedd.core.runs.model import Claim, Firing, NewRun, RunKey, Timer
 from schedd.core.runs.records import FireOutcome
-from schedd.core.schedule.work_budget import OF_TURN, TooMuchWork
-from schedd.core.timers import fire_plan
+from schedd.core.schedule.compiled_schedule import Occurrence
+from schedd.core.schedule.work_budget import OF_OWNER, OF_TURN, TooMuchWork
+from schedd.core.timers import fire_plan, fire_steps
 from schedd.core.timers.cluster_pauses import Pauses
+from schedd.core.timers.fire_plan import NOT_EARLY, FirePlan
 from schedd.dispatch.run_index import RunIndex
 from schedd.ports import ClusterClock, OwnerStore
 from schedd.runtime.budgeted_work import on_loop
 from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
-from schedd.timers.fire_plans import Plans
-from schedd.timers.fire_rows import firing_of
+from schedd.runtime.owner_work import THREAD
 from schedd.timers.timer_loader import LOAD_EVERY, NearFuture
 from schedkit import failpoints
 from schedkit.clock import boottime
-from schedkit.records import replace
+from schedkit.records import dataclass, replace
 from schedkit.set_aside import set_aside
 from schedkit.tasks import Loop, in_turns
+
+# Steps of timers that need more work than a turn of the event loop may spend.
+#
+#     fire ──too much work──▶ add ──thread──▶ prepared ──the timer comes up again──▶ take
+#                                        └──failed──▶ the timer is put off
+#
+# A step is computed here beside the loop, and used by the fire loop when the timer comes up again,
+# if
+# nothing that it was computed from has changed. Meanwhile other timers fire on time.
+#
+# Invariants
+# - A step that is used was computed from the timer, the definition and the pauses as they are.
+# - A step fires what was due when it was computed; what fell due since is of the next step.
+
+MOST: Final = 10_000
+"""Timers whose steps wait to be computed, or to be used. Others wait until they come up again."""
+EVERY: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """What a step is computed from."""
+
+    timer: Timer
+    known: CachedDefinition
+    switched: int
+
+
+class Plans:
+    """The steps of one tenure that are computed off the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[JobId, tuple[_Basis, Callable[[], Firing]]] = OrderedDict()
+        self._prepared: OrderedDict[JobId, tuple[_Basis, Firing]] = OrderedDict()
+        self._computed: Callable[[Timer], None] = lambda _: None
+        self._failed: Callable[[Timer, Exception], None] = lambda _timer, _error: None
+        self.loop = Loop("plans", self.step, interval=EVERY)
+
+    def on_computed(self, told: Callable[[Timer], None]) -> None:
+        """Have `told(timer)` called when the step of a timer can be taken."""
+        self._computed = told
+
+    def on_failed(self, put_off: Callable[[Timer, Exception], None]) -> None:
+        """Have `put_off(timer, error)` called when the step of a timer can't be computed."""
+        self._failed = put_off
+
+    @property
+    def timers(self) -> Collection[Timer]:
+        """Those whose steps wait to be computed."""
+        return [basis.timer for basis, _ in self._waiting.values()]
+
+    def add(
+        self, timer: Timer, known: CachedDefinition, pauses: Pauses, step: Callable[[], Firing]
+    ) -> None:
+        """Have the step of this timer computed."""
+        basis = _Basis(timer, known, pauses.switched)
+        there = self._waiting.get(timer.job_id)
+        if there is None and len(self._waiting) >= MOST:
+            return
+        if there is None or not _same(there[0], basis):
+            self._waiting[timer.job_id] = basis, step
+            self.loop.wake()
+
+    def take(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> Firing | None:
+        """The step that was computed of exactly this; None: there is none."""
+        found = self._prepared.pop(timer.job_id, None) if self._prepared else None
+        if found is None or not _same(found[0], _Basis(timer, known, pauses.switched)):
+            return None
+        return found[1]
+
+    def waits(self, timer: Timer, known: CachedDefinition, pauses: Pauses) -> bool:
+        """Whether the step of exactly this is still to be computed."""
+        there = self._waiting.get(timer.job_id) if self._waiting else None
+        return there is not None and _same(there[0], _Basis(timer, known, pauses.switched))
+
+    async def step(self) -> float:
+        """Compute the step that has waited longest; seconds until the next."""
+        if not self._waiting:
+            return EVERY
+        job, (basis, computation) = next(iter(self._waiting.items()))
+        firing: Firing | None = None
+        with set_aside("timer", basis.timer, then=partial(self._failed, basis.timer)):
+            firing = await THREAD.run(OF_OWNER, computation)
+        self._drop(job, basis)
+        if firing is None:
+            return 0.0
+        self._prepared[job] = basis, firing
+        if len(self._prepared) > MOST:
+            self._prepared.popitem(last=False)
+        self._computed(basis.timer)
+        return 0.0
+
+    def _drop(self, job: JobId, basis: _Basis) -> None:
+        if self._waiting[job][0] is basis:  # else it was added again meanwhile, of something else
+            del self._waiting[job]
+
+
+def _same(one: _Basis, other: _Basis) -> bool:
+    return (
+        one.timer == other.timer
+        and one.switched == other.switched
+        and one.known.definition.generation == other.known.definition.generation
+    )
+
+
+# One timer's step, as the fire statement takes it: the plan (`core/timers/fire_steps.py`) made
+# into rows.
+#
+#     timer + definition ──plan──→ fires, folds, next ──→ Firing
+#
+# Invariants
+# - A run's id is reckoned from its job and nominal instant: whoever makes it makes the same.
+# - A late run bears the moment at which it was made (`ready_at`): so its row tells that it is
+#   late.
+# - What has made its `max_runs` has nothing due, and still knows where it would go on.
+
+
+def firing_of(
+    timer: Timer,
+    known: CachedDefinition,
+    now: datetime,
+    reckoned: Pauses,
+    most: int = fire_plan.FIRES,
+    looked: datetime | None = None,
+    ahead: timedelta = NOT_EARLY,
+) -> Firing:
+    """What this timer does at `now`; it fires at most so many. `looked`: at its first step, if it
+    takes several to catch up. `ahead`: runs are made so long before they are due.
+    """
+    definition = known.definition
+    if timer.nominal is None or timer.due_at is None:
+        raise ValueError(f"timer of job {timer.job_id} has nothing due")
+    left = definition.max_runs - timer.fired if definition.max_runs else None
+    limit = most if left is None else min(left, most)
+    plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, limit, looked, ahead)
+    fires = tuple(_run(definition, fire, now) for fire in plan.fires)
+    folds = tuple(_fold(definition.job_id, fold) for fold in plan.folds)
+    ended = left is not None and len(fires) >= left
+    return Firing(
+        job_id=timer.job_id,
+        shard=timer.shard,
+        generation=timer.generation,
+        due_at=timer.due_at,
+        next_due_at=plan.next.due if plan.next and not ended else None,
+        next_nominal=plan.next.nominal if plan.next else None,
+        last_instant=max((run.due_at for run in (*fires, *folds)), default=timer.due_at),
+        priority=definition.priority,
+        runs=folds + fires,
+        fired=timer.fired,
+        counted=len(fires) if left is not None else 0,
+        notices=definition.notices,
+    )
+
+
+def _plan(
+    timer: Timer,
+    nominal: datetime,
+    due: datetime,
+    known: CachedDefinition,
+    now: datetime,
+    reckoned: Pauses,
+    limit: int,
+    looked: datetime | None,
+    ahead: timedelta,
+) -> FirePlan:
+    """One step that fires at most `limit`."""
+    definition = known.definition
+    if limit <= 0:  # fewer are wanted than there were already
+        return FirePlan((), (), Occurrence(nominal, due))
+    if timer.fired:  # it may stand at the plain instant since a turn was given back
+        due = max(due, known.compiled.due(nominal))
+    return fire_steps.plan(
+        known.compiled,
+        definition.catch_up,
+        nominal,
+        due,
+        now,
+        reckoned,
+        at_most_once=definition.delivery is Delivery.AT_MOST_ONCE,
+        limit=limit,
+        looked=looked,
+        ahead=ahead,
+    )
+
+
+def _run(definition: Definition, fire: fire_plan.PlannedRun, now: datetime) -> NewRun:
+    return NewRun(
+        RunKey(fire.nominal, scheduled_run_id(definition.job_id, fire.nominal)),
+        fire.due,
+        ready_at=now if fire.late else None,
+        paced=fire.late and definition.catch_up.policy is CatchUpPolicy.ALL,
+    )
+
+
+def _fold(job: JobId, fold: fire_plan.Fold) -> NewRun:
+    return NewRun(
+        RunKey(fold.first, scheduled_run_id(job, fold.first)),
+        fold.due,
+        state=fold.state,
+        reason=fold.reason,
+        count=fold.count,
+        scheduled_until=fold.last,
+        excluded_by=fold.excluded_by,
+    )
+
 
 log = logging.getLogger(__name__)
 

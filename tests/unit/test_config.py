@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from schedd.app.member_settings import reach, tell_who_is_asked
-from schedd.config import Config
-from schedd.config.listening import ListenConfig
+from schedd.config import Config, ListenConfig
 from schedd.config.servers import Etcd, Postgres, ResultStoreConfig, TlsConfig
 from schedd.etcd.access import EtcdAccess
 from schedkit.clock import utcnow

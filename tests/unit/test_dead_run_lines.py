@@ -11,8 +11,7 @@ import pytest
 from schedd.core.events import DeadLettered, DeadRun
 from schedd.core.ids import JobId, RunId
 from schedd.core.runs.lifecycle import Reason
-from schedd.telemetry.dead_run_log import A_SECOND, DeadRunLines
-from schedd.telemetry.recorder import Telemetry
+from schedd.telemetry.recorder import A_SECOND, DeadRunLines, Telemetry
 from schedkit.daemon.logs import JsonLines
 
 DEAD = DeadRun(RunId(uuid4()), JobId(uuid4()), Reason.EXIT_CODE, 3)
@@ -20,7 +19,7 @@ DEAD = DeadRun(RunId(uuid4()), JobId(uuid4()), Reason.EXIT_CODE, 3)
 
 @pytest.fixture(autouse=True)
 def at_info(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "schedd.telemetry.dead_run_log")
+    caplog.set_level(logging.INFO, "schedd.telemetry.recorder")
 
 
 def test_a_run_that_fails_for_good_is_a_line_with_its_id(caplog: pytest.LogCaptureFixture) -> None:

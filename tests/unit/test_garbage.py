@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from schedd.app.garbage_collection import AT_LATEST, EVERY, FEW, Sweeper
+from schedd.app.daemon import AT_LATEST, EVERY, FEW, Sweeper
 
 
 @dataclass

@@ -21,9 +21,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -58,7 +60,22 @@ from workerd.executors import reflection
 from workerd.executors.base import AttemptStart, Stop, payload_bytes, until_stopped
 from workerd.executors.handlers.large_json import LARGE, beside, is_json
 from workerd.executors.reflection import Metadata, MethodNotCallable, NotThere
-from workerd.executors.tls_roots import system_roots
+
+# Whom this host trusts with TLS. gRPC's core has a list of its own, and is told the host's.
+
+
+def system_roots() -> bytes | None:
+    """All certificates, PEM, as OpenSSL finds them (`SSL_CERT_FILE` too); None: there are none.
+
+    Raises:
+        OSError: they can't be read.
+    """
+    where = ssl.get_default_verify_paths()
+    if where.cafile:
+        return Path(where.cafile).read_bytes()
+    hashed = sorted(Path(where.capath).glob("*.[0-9]")) if where.capath else []
+    return b"\n".join(each.read_bytes() for each in hashed) or None
+
 
 CONNECT_WITHIN: Final = 10.0
 LONGEST_WISH: Final = 86_400.0

@@ -17,20 +17,91 @@ Invariants
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import logging
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path as File
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast, get_origin, get_type_hints
 
 from schedkit.config import values
 from schedkit.config.lines import Path, lines_of, nearest
-from schedkit.config.schema import SettingKey, fields_of, flag_of, keys_of, secret, section
-from schedkit.config.values import hidden
+from schedkit.config.values import SHAPES, hidden, without_none
 from schedkit.errors import Misconfigured, NotNow
+
+# The keys of a configuration are read off its dataclasses. A field whose type is a dataclass is a
+# section, such as `etcd: Etcd`. Every other field is a key, with one of the types of
+# `values.SHAPES`. The path of a key names it everywhere: `etcd.endpoints` is `[etcd] endpoints`,
+# `PREFIX_ETCD__ENDPOINTS` and `--etcd-endpoints`.
+
+
+@dataclass(frozen=True, slots=True)
+class SettingKey:
+    """One setting: where it stands, its type (without None), and whether it may be shown."""
+
+    path: Path
+    kind: Any
+    secret: bool
+
+    @property
+    def dotted(self) -> str:
+        """`etcd.endpoints`."""
+        return ".".join(self.path)
+
+    @property
+    def flag(self) -> str:
+        """`--etcd-endpoints`."""
+        return flag_of(self.path)
+
+    def variable(self, prefix: str) -> str:
+        """`SCHEDD_ETCD__ENDPOINTS`."""
+        return f"{prefix}_" + "__".join(self.path).upper()
+
+
+def flag_of(path: Path) -> str:
+    """The flag for a path."""
+    return "--" + "-".join(path).replace("_", "-")
+
+
+def secret(default: str | None) -> Any:
+    """The default of a field that stands in no message, no log and no `repr`."""
+    return field(default=default, repr=False, metadata={"secret": True})
+
+
+def section(kind: Any) -> type | None:
+    """The dataclass of a section, `T` or `T | None`; None for a key's type."""
+    bare = without_none(kind)
+    return bare if isinstance(bare, type) and dataclasses.is_dataclass(bare) else None
+
+
+def fields_of(cls: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+    """The settable fields of a dataclass, each with its resolved type."""
+    kinds = get_type_hints(cls)
+    for each in dataclasses.fields(cast("Any", cls)):
+        if each.init:
+            yield each, kinds[each.name]
+
+
+def keys_of(cls: type, at: Path = ()) -> Iterator[SettingKey]:
+    """All keys of a configuration, sections descended into.
+
+    Raises:
+        TypeError: a field has a type that can't be configured.
+    """
+    for each, kind in fields_of(cls):
+        path = (*at, each.name)
+        inner = section(kind)
+        if inner is not None:
+            yield from keys_of(inner, path)
+            continue
+        bare = without_none(kind)
+        if get_origin(bare) is not Literal and bare not in SHAPES:
+            raise TypeError(f"{'.'.join(path)}: no setting can have the type {kind}")
+        yield SettingKey(path, bare, bool(each.metadata.get("secret")))
+
 
 __all__ = [
     "JOB_VARIABLES",

@@ -9,7 +9,7 @@ instant that is accounted for in between is then found there, so "no record" is 
 """
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -20,9 +20,9 @@ from schedd.api.budgeted_calls import compute
 from schedd.api.definitions import chains
 from schedd.api.errors import InvalidArgument
 from schedd.api.jobs import stored_jobs, timer_edit
-from schedd.api.jobs.backfilled_times import backfilled
 from schedd.api.runs.why import ENDS, waits_late
 from schedd.api.services import Caller, Services
+from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Delivery
 from schedd.core.runs import reasons
 from schedd.core.runs.lifecycle import LIVE, NEVER_RAN, Reason, State
@@ -35,6 +35,27 @@ from schedd.core.timers.fire_plan import GRACE
 from schedd.runtime import job_codec
 from schedkit.text.duration import render
 from schedproto.v1 import job_service_pb2
+
+# What backfills made of one instant, in words: beside what its own row says, not in its stead.
+
+
+async def backfilled(
+    services: Services, job_id: JobId, at: datetime
+) -> tuple[str, Sequence[RunRecord]]:
+    """The sentences, each after a blank, and the runs they are of; empty: there are none."""
+    made, to_come = await services.backfills.of_instant(job_id, at)
+    told = "".join(f" {_run(one)}" for one in made)
+    if to_come is not None:
+        told += f" Backfill {to_come} is to run it: no run of that is made yet."
+    return told, made
+
+
+def _run(record: RunRecord) -> str:
+    run = record.run
+    stands = f"is {run.state}" + (f" ({record.reason})" if record.reason else "")
+    now = ", as it stands now" if run.state in LIVE else ""
+    return f"Backfill {record.backfill} made run {run.key.run_id} for it, which {stands}{now}."
+
 
 _FAR: Final = timedelta(days=800)
 """How far back the instant before one that isn't is looked for."""

@@ -12,24 +12,111 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from schedd.cluster.leader.election import campaign, delete_invalid, withdraw
 from schedd.cluster.leader.recovery import Recovery
-from schedd.cluster.leader.shard_map_writer import publish
-from schedd.cluster.leader.tenure_fence import Census, fence_departed
 from schedd.cluster.leader.term import Duty, Leadership, TermOver, lead, open_term
 from schedd.cluster.leader.transfer import PATIENCE, delete_invalid_heir, forget
-from schedd.core.cluster.coordination import LeaseId
-from schedd.core.cluster.membership import HEIR, LEADER, ClusterView, Heir
+from schedd.core.cluster.coordination import Get, LeaseId, Put
+from schedd.core.cluster.membership import (
+    HEIR,
+    LEADER,
+    MAP,
+    MEMBERS,
+    ClusterView,
+    Heir,
+    MemberView,
+    members_of,
+)
 from schedd.core.cluster.shard_assignment import assign
-from schedd.core.cluster.shard_map import ShardMap
+from schedd.core.cluster.shard_map import ShardMap, encode
 from schedd.core.ids import TenureId, Timeline
 from schedd.ports import Coordination, MembershipStore
 from schedkit import failpoints
 from schedkit.backoff import Backoff
 from schedkit.clock import boottime
 from schedkit.tasks import Loop
+
+# Fencing: a tenure without a key in etcd loses its row in PostgreSQL, and with it its shards.
+#
+#     unfenced rows  −  keys, listed afterwards  =  departed  ──→ fenced
+#     unfenced rows  ∩  keys                     =  standing  ──→ may be given shards
+#
+# Members put the key first and the row second, so a row that was read before the list and has no
+# key in it belongs to a tenure whose key has gone for good. Were the list read first, a member
+# that
+# joined between the two would be fenced at once.
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Who was found. `standing`: with row and key. `joining`: with a key, and no row yet."""
+
+    standing: tuple[MemberView, ...]
+    joining: tuple[MemberView, ...]
+
+
+async def fence_departed(
+    coordination: Coordination, store: MembershipStore, leadership: Leadership
+) -> Census:
+    """Fence the tenures that have gone; the members that are here.
+
+    Raises:
+        TermOver: the term was raised meanwhile, or trust has passed.
+    """
+    tenures = await store.unfenced_tenures()
+    members = {member.tenure: member for member in members_of(await coordination.list(MEMBERS))}
+    departed = [tenure for tenure in tenures if tenure.id not in members]
+    if departed:
+        leadership.check()
+        if not await store.fence([tenure.id for tenure in departed], leadership.term):
+            raise TermOver("the term was raised by another leader")
+        for tenure in departed:
+            log.info("fenced tenure %s of member %s", tenure.id, tenure.member)
+    rows = {tenure.id for tenure in tenures}
+    return Census(
+        standing=tuple(member for member in members.values() if member.tenure in rows),
+        joining=tuple(member for member in members.values() if member.tenure not in rows),
+    )
+
+
+# The map: who is to own which shard (`core/cluster/shard_assignment.py`), written down for all to
+# follow.
+#
+# Invariants
+# - The map is written only when it differs, or when it is of another term than ours, so that each
+#   term's map can be told from the one before it.
+# - Written under the mandate: a leader that was replaced can't overwrite its successor's map.
+
+
+async def publish(coordination: Coordination, leadership: Leadership, shard_map: ShardMap) -> bool:
+    """Write the map if it isn't what stands there. Whether it was written.
+
+    Raises:
+        TermOver: the mandate has gone, or trust has passed.
+    """
+    guards, value = leadership.mandate.guards, encode(shard_map)
+    present = await coordination.txn(guards, [Get(MAP)])
+    if not present.succeeded:
+        raise TermOver("the election key is another's")
+    [entry] = present.read
+    if entry is not None and entry.value == value:
+        return False
+    leadership.check()
+    written = await coordination.txn(guards, [Put(MAP, value)])
+    if not written.succeeded:
+        raise TermOver("the election key is another's")
+    log.info(
+        "map of term %d written: %d shards over %d members",
+        shard_map.term,
+        len(shard_map.assigned),
+        len(set(shard_map.assigned.values())),
+        extra={"term": shard_map.term},
+    )
+    return True
+
 
 log = logging.getLogger(__name__)
 

@@ -52,8 +52,9 @@ from schedd.core.runs.records import (
     TimerEdit,
 )
 from schedd.store import audit
+from schedd.store.cluster.membership import FLOOR
 from schedd.store.connection.database import RolledBack, StartOver
-from schedd.store.dispatch.waiting_runs import cancel_waiting
+from schedd.store.dispatch.waiting_runs import LOCK_RUNS, cancel_waiting
 from schedd.store.jobs import calendars, chains, pools
 from schedd.store.jobs.job_rows import (
     account,
@@ -64,13 +65,58 @@ from schedd.store.jobs.job_rows import (
     set_timer,
     stored,
 )
-from schedd.store.jobs.shard_moves import move
 from schedd.store.notify import outbox, outbox_reroute
 from schedd.store.results import failure_counts
 from schedd.store.schema.tables import jobs, timers
 from schedd.store.statements import idempotency
 from schedd.store.statements.arrays import clean
 from schedd.store.statements.rows import decoded
+
+# A job moves to another shard, for its pool is another one (PROTOCOL 3).
+#
+#     both shards' rows, in order ─→ the job's ─→ its timer's ─→ its live runs' ─→ the new shard's
+#     epoch ─→ all that stands by shard: job, timer, resumption, failures, live runs, notifications
+#
+# Invariants
+# - The new shard's epoch grows past the old one's, and past the clock as a taking's does: so
+#   whatever
+#   its owner hands out next has a greater token than the job's runs ever had. The owner finds its
+#   epoch gone, takes the shard anew, and reads it.
+# - A run that has ended stays where it was: nobody asks for its shard.
+
+RAISE: Final = f"""
+UPDATE shards SET epoch = GREATEST(
+    epoch + 1, (SELECT epoch + 1 FROM shards WHERE id = %(here)s), {FLOOR})
+WHERE id = %(there)s
+"""
+
+MOVE: Final = (
+    "UPDATE jobs SET shard = %(there)s WHERE job_id = %(job)s",
+    "UPDATE timers SET shard = %(there)s WHERE job_id = %(job)s",
+    "UPDATE resumptions SET shard = %(there)s WHERE job_id = %(job)s",
+    "UPDATE failing SET shard = %(there)s WHERE job_id = %(job)s",
+    """
+    UPDATE runs r SET shard = %(there)s FROM live l
+    WHERE l.shard = %(here)s AND l.job_id = %(job)s
+      AND r.scheduled_at = l.scheduled_at AND r.run_id = l.run_id
+    """,
+    "UPDATE live SET shard = %(there)s WHERE shard = %(here)s AND job_id = %(job)s",
+    "UPDATE notifications SET shard = %(there)s WHERE job_id = %(job)s",
+)
+
+
+def move(connection: Connection, job_id: JobId, there: ShardId) -> None:
+    """Called with both shards' rows, the job's and its timer's locked."""
+    timer = select(timers.c.shard).where(timers.c.job_id == job_id)
+    here = connection.execute(timer).scalar_one()
+    if here == there:
+        return
+    where = {"job": job_id, "here": here, "there": there}
+    connection.exec_driver_sql(LOCK_RUNS, where | {"shard": here})
+    connection.exec_driver_sql(RAISE, where)
+    for statement in MOVE:
+        connection.exec_driver_sql(statement, where)
+
 
 LOOKED_AT: Final = 5_000
 """Jobs that one statement looks at: some hundredths of a second."""

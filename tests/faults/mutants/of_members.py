@@ -10,7 +10,7 @@ from faults.mutants.mutant import Mutant
 
 ASSIGNING = "schedd/store/dispatch/assign.py"
 FIRING = "schedd/store/timers/fire.py"
-FIRINGS = "schedd/timers/fire_rows.py"
+FIRINGS = "schedd/timers/fire.py"
 CATCH_UP = "schedd/core/timers/fire_plan.py"
 MEMBERSHIP = "schedd/store/cluster/membership.py"
 

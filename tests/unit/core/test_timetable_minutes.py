@@ -15,8 +15,8 @@ from schedd.core.schedule.cron import EPOCH, Dst, DstGap, Pass, parse
 from schedd.core.schedule.scheduled_times import CronInstants, EveryInstants, OneInstant
 from schedd.core.schedule.timetable import TimetableEntry, differ, grid_over
 from schedd.core.schedule.timetable.entries import row_of
+from schedd.core.schedule.timetable.load import Tally
 from schedd.core.schedule.timetable.minutes import Grid, clipped, count, first_of, layers_of
-from schedd.core.schedule.timetable.tally import Tally
 
 SEED = 20261122
 ZONES = ("UTC", "Europe/Riga", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")

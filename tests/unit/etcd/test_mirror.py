@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedd.core.cluster.coordination import CoordinationEntry, Listing, Revision
-from schedd.etcd.mirror import Changed, Doubt, Mirror, Removed
+from schedd.etcd.follow import Changed, Doubt, Mirror, Removed
 
 CLUSTER = 7
 

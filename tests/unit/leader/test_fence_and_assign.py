@@ -8,9 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from schedd.cluster.leader.candidate import Census, fence_departed, publish
 from schedd.cluster.leader.election import campaign
-from schedd.cluster.leader.shard_map_writer import publish
-from schedd.cluster.leader.tenure_fence import Census, fence_departed
 from schedd.cluster.leader.term import Leadership, TermOver, open_term
 from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.membership import LEADER, MAP, MemberView, encode_member, member_key

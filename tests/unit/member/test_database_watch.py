@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from schedd.cluster.database_watch import DatabaseWatch
+from schedd.cluster.member import DatabaseWatch
 from schedd.cluster.tenure import TenureOver
 from schedd.core.cluster.membership import EMPTY_VIEW, ClusterView, MemberView
 from schedd.core.ids import TenureId

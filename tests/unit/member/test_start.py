@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from schedd.app.lifecycle import LOOK_EVERY, ServingStatus, once_available
-from schedkit.daemon.service import Daemon, answer_reloads
-from schedkit.daemon.systemd_notify import Notifier
+from schedd.app.daemon import LOOK_EVERY, ServingStatus, once_available
+from schedkit.daemon.service import Daemon, Notifier, answer_reloads
 from schedkit.errors import Fault, Unavailable
 from support.wait import PATIENCE, wait_until_async
 

@@ -15,7 +15,7 @@ from schedd.core.ids import Epoch, ShardId, Token, token_of
 from schedd.core.runs.model import LiveRun
 from schedd.dispatch.workers.attached_worker import Attached
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.reconcile.unconfirmed import ANSWER_WITHIN, GRACE, IDLE, AskingBack
+from schedd.reconcile.rescue import ANSWER_WITHIN, GRACE, IDLE, AskingBack
 from support.runs import NOW, RecordingLine, SetClock, owning, running, worker
 from support.wait import PATIENCE
 

@@ -17,8 +17,17 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.model import Claim, LiveRun
 from schedd.core.runs.records import ChainRefused
 from schedd.dispatch.run_index import RunIndex
-from schedd.sources.chain_backoff import LONGEST_PAUSE, PAUSE, pause_after
-from schedd.sources.chains import LOOK_EVERY, MOST_RESULTS, MOST_TRIES, STUCK_FOR, WHILE_FED, Chains
+from schedd.sources.chains import (
+    LONGEST_PAUSE,
+    LOOK_EVERY,
+    MOST_RESULTS,
+    MOST_TRIES,
+    PAUSE,
+    STUCK_FOR,
+    WHILE_FED,
+    Chains,
+    pause_after,
+)
 from schedkit.errors import TookTooLong, Unavailable
 from schedproto.v1 import common_pb2
 from support.dispatching import SHELL, Definitions

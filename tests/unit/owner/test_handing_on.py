@@ -9,7 +9,7 @@ from schedd.api.definitions.validation import MAX_PAYLOAD
 from schedd.core.ids import RunId
 from schedd.core.jobs.chains import After, ParentEnded
 from schedd.core.runs.lifecycle import State
-from schedd.sources.chain_payload import LEFT_OUT, handed_on
+from schedd.sources.chains import LEFT_OUT, handed_on
 from schedproto.v1 import common_pb2, run_pb2
 
 Payload = common_pb2.Payload

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedctl.dev.configs import render, to_toml
-from schedctl.dev.daemons import environment
+from schedctl.dev.daemons import environment, render, to_toml
 from schedctl.dev.errors import BadOverride
 from schedctl.dev.overrides import apply, parse
 from schedctl.dev.records import ClusterFolder, ClusterPart, ClusterState, PartKind

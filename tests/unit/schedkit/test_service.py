@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from schedkit.daemon.systemd_notify import Notifier
+from schedkit.daemon.service import Notifier
 
 SOON = 20.0
 
@@ -251,7 +251,7 @@ def test_a_watchdog_meant_for_another_process_is_not_ours() -> None:
 
 @pytest.mark.parametrize("address", ["", "/nonexistent/notify", "@nobody-listens-here"])
 def test_telling_nobody_fails_nothing(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "schedkit.daemon.systemd_notify")
+    caplog.set_level("DEBUG", "schedkit.daemon.service")
     notifier = Notifier(address)
     notifier.ready("serving")
     notifier.beat()

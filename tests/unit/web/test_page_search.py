@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedd.api.errors import InvalidArgument
-from schedd.web.pages.runs.run_search import request_of, with_word
+from schedd.web.pages.runs.runs import request_of, with_word
 from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 
 

@@ -20,13 +20,11 @@ from schedd.core.runs.lifecycle import State
 from schedd.core.runs.records import StoredDefinition
 from schedd.web.formatting import LOOKS
 from schedd.web.pages.cluster.audit_text import in_words
-from schedd.web.pages.cluster.cluster import AUDIT_READ, deeds, rows_of
-from schedd.web.pages.cluster.shard_ring import NOBODY, ring
+from schedd.web.pages.cluster.cluster import AUDIT_READ, NOBODY, deeds, ring, rows_of
 from schedd.web.pages.jobs import forecast
-from schedd.web.pages.jobs.calendar_view import almanac
 from schedd.web.pages.jobs.forecast import KEPT as FORECASTS
 from schedd.web.pages.jobs.forecast import MILD, Counted, ForecastSeen, foreseen, heat
-from schedd.web.pages.jobs.job import definition, does, facts, paused
+from schedd.web.pages.jobs.job import almanac, definition, does, facts, paused
 from schedd.web.pages.jobs.new_job import job_of
 from schedd.web.pages.page import PageRequest
 from schedd.web.pages.runs.dead_letters import rate_of

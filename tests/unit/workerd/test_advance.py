@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from schedclient.handlers import Progress
 from schedproto.v1 import worker_service_pb2 as pb
 from support.wait import PATIENCE, wait_until_async
-from workerd.runs.progress import EVERY, Advance
+from workerd.runs.attempts import EVERY, Advance
 from workerd.stream.outbox import MemberOutbox
 
 KEY = pb.AssignmentKey(run_id="r", fencing_token=3)

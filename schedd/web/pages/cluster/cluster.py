@@ -6,21 +6,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import cos, pi, sin
 from typing import Final
 
 from schedd.api.cluster import leader_transfer
+from schedd.core.ids import SHARDS
 from schedd.web import formatting, http_auth
 from schedd.web.pages.cluster.audit_text import in_words
 from schedd.web.pages.cluster.overview_facts import COLOURS
-from schedd.web.pages.cluster.shard_ring import ring
 from schedd.web.pages.forms import taking
 from schedd.web.pages.page import Action, Done, Page, PageRequest, Shown
 from schedd.web.pages.rows import moment
 from schedkit.sources import actor_told
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
+
+# The shards as a ring: each a part of a circle, in the colour of its owner. Pure.
+
+SIZE: Final = 100.0
+"""The picture is as wide and as high."""
+INNER: Final = 36.0
+OUTER: Final = 48.0
+FILLED: Final = 0.86
+"""The part of a shard's angle that is painted; the rest is the gap to the next."""
+
+NOBODY: Final = -1
+
+
+def ring(
+    shards: Iterable[cluster_pb.Shard], colours: Mapping[str, int]
+) -> tuple[tuple[int, str], ...]:
+    """Colour of an owner (NOBODY: none) → an SVG path over its shards, the first at twelve."""
+    paths: dict[int, list[str]] = {}
+    for shard in shards:
+        paths.setdefault(colours.get(shard.owner, NOBODY), []).append(_wedge(shard.shard))
+    return tuple((colour, "".join(wedges)) for colour, wedges in sorted(paths.items()))
+
+
+def _wedge(number: int) -> str:
+    begin = 2 * pi * number / SHARDS
+    end = 2 * pi * (number + FILLED) / SHARDS
+    return (
+        f"M{_at(begin, OUTER)}A{OUTER:g} {OUTER:g} 0 0 1 {_at(end, OUTER)}"
+        f"L{_at(end, INNER)}A{INNER:g} {INNER:g} 0 0 0 {_at(begin, INNER)}z"
+    )
+
+
+def _at(angle: float, radius: float) -> str:
+    return f"{SIZE / 2 + radius * sin(angle):.2f} {SIZE / 2 - radius * cos(angle):.2f}"
+
 
 AUDIT_READ: Final = 10
 

@@ -8,16 +8,102 @@ looked: a page that answers at once and can go on, rather than one that reads mi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from schedd.api import paging
 from schedd.web.formatting import LOOKS, StateStyle
+from schedd.web.pages.forms import wrong
 from schedd.web.pages.page import Page, PageRequest, Shown
 from schedd.web.pages.rows import RunLine, run_line
-from schedd.web.pages.runs.run_search import request_of, with_word
-from schedproto.v1 import run_service_pb2
+from schedd.web.pages.typed_times import instant_of
+from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
+
+# The words that runs are searched by, as they stand in the address.
+#
+#     state:failed,retrying job:etl worker:w3 trigger:manual after:2026-03-04
+# before:2026-03-05T12:00
+#
+# Each word narrows it; one without a colon is a job. Of a field that takes one value a second word
+# is
+# refused: nothing is left out in silence. States are all those that are named. Pure.
+
+Request: TypeAlias = run_service_pb2.ListRunsRequest
+
+_BY_WORD: Final = {look.word: state for state, look in LOOKS.items()}
+MEND: Final = "mend the search, or leave the word out"
+TRIGGERS: Final = ("schedule", "manual", "submit", "backfill", "chain", "redrive")
+
+
+def _states(request: Request, field: str, value: str) -> None:
+    for word in value.split(","):
+        name = _BY_WORD.get(word.lower(), word.upper())
+        if name not in LOOKS:
+            raise wrong(field, f"{word!r} is no state; they are {', '.join(LOOKS).lower()}", MEND)
+        request.states.append(common_pb2.RunState.Value(f"RUN_STATE_{name}"))
+
+
+def _trigger(request: Request, field: str, value: str) -> None:
+    if value.lower() not in TRIGGERS:
+        raise wrong(field, f"{value!r} is no trigger; they are {', '.join(TRIGGERS)}", MEND)
+    request.trigger = run_pb2.Run.Trigger.Value(f"TRIGGER_{value.upper()}")
+
+
+def _text(name: str) -> Callable[[Request, str, str], None]:
+    def put(request: Request, field: str, value: str) -> None:
+        del field
+        setattr(request, name, value)
+
+    return put
+
+
+def _instant(name: str) -> Callable[[Request, str, str], None]:
+    def put(request: Request, field: str, value: str) -> None:
+        stamp: Timestamp = getattr(request, name)
+        stamp.FromDatetime(instant_of(value, field))
+
+    return put
+
+
+FIELDS: Final[dict[str, Callable[[Request, str, str], None]]] = {
+    "state": _states,
+    "job": _text("job"),
+    "worker": _text("worker"),
+    "trigger": _trigger,
+    "after": _instant("scheduled_after"),
+    "before": _instant("scheduled_before"),
+    "backfill": _text("backfill_id"),
+    "parent": _text("parent_run_id"),
+}
+
+
+def request_of(words: str) -> Request:
+    """What these words ask for. Raises InvalidArgument."""
+    request, given = Request(), set[str]()
+    for word in words.split():
+        field, colon, value = word.partition(":")
+        if not colon:
+            field, value = "job", word
+        if field not in FIELDS:
+            raise wrong(field[:60], f"is no word to search by; they are {', '.join(FIELDS)}", MEND)
+        if not value:
+            raise wrong(field, "names nothing", MEND)
+        if field in given and field != "state":
+            raise wrong(field, "is given twice, and takes one value", "leave one of them out")
+        given.add(field)
+        FIELDS[field](request, field, value)
+    return request
+
+
+def with_word(words: str, field: str, value: str) -> str:
+    """These words with another value of a field; without the field where that is empty."""
+    others = [word for word in words.split() if not word.startswith(f"{field}:")]
+    return " ".join([*others, f"{field}:{value}"] if value else others)
+
 
 ROWS: Final = 50
 
