@@ -20,6 +20,7 @@ from schedctl.dev.servers.http import fetch
 from schedctl.dev.servers.nonroot import open_to_all
 from schedctl.dev.servers.processes import find, living_in
 from support.cluster import DevCluster, dev_cluster
+from support.repository import ROOT
 from support.wait import wait_until
 
 
@@ -196,7 +197,7 @@ def test_an_ordinary_user_has_a_cluster_too(tmp_path_factory, user: int) -> None
     home.mkdir()
     os.chown(home, user, user)
     become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-    ours = Path(postgres.__file__).parents[3]
+    ours = ROOT
     paths = [path for path in sys.path if path.endswith("site-packages")]
     paths += map(str, (ours, ours / "client", ours / "proto"))
     if hidden := [path for path in paths if not open_to_all(Path(path))]:
