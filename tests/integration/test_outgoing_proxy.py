@@ -14,7 +14,7 @@ from aiohttp import web
 
 from schedd.core.ids import JobId, RunId, ShardId
 from schedd.core.jobs.notifications import Notification, NotificationChannel, NotificationKind
-from schedd.notify.senders import Webhook
+from schedd.notify.senders.webhook import Webhook
 from schedkit.egress.policy import Egress, ignored_proxies
 from schedproto.v1 import job_handler_pb2, job_handler_pb2_grpc, job_pb2
 from support.fake_member import FakeMember

@@ -225,7 +225,9 @@ async def test_whatever_a_module_does_to_its_process_the_worker_goes_on(tmp_path
         worker.signal(signal.SIGTERM)
         assert await worker.ended() == 0
         log = worker.log.read_text()
-        assert re.search(r"\d\d:\d\d:\d\d\.\d{3}Z INFO    workerd\.attach: attached to", log)
+        assert re.search(
+            r"\d\d:\d\d:\d\d\.\d{3}Z INFO    workerd\.stream\.streams: attached to", log
+        )
         assert "draining: SIGTERM" in log
         assert "hijacked" not in log
 

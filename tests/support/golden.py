@@ -129,7 +129,8 @@ def reckoned() -> dict[str, Any]:
     run = ids.scheduled_run_id(ids.JobId(JOB), AT)
     policy = definitions.RetryPolicy(max_attempts=5, backoff=timedelta(seconds=2), jitter=0.5)
     hashed = schedules.CronSchedule(("H H * * *", "H/7 * * * *"), "Europe/Berlin")
-    bounds = schedules.Bounds(jitter=timedelta(minutes=5))
+    bounds = getattr(schedules, "ScheduleBounds", None) or schedules.Bounds
+    bounds = bounds(jitter=timedelta(minutes=5))
     compiled = schedules.compile(hashed, "default/nightly", JOB, bounds)
     return {
         "instants": _instants(compiled, 5),

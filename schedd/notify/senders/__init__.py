@@ -16,66 +16,14 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yarl import URL
-
 from schedd.config.servers import Smtp
 from schedd.core.jobs.notifications import Notice, Notification, NotificationChannel
 from schedd.notify.senders import command
 from schedd.notify.senders.mail import Mail
-from schedd.notify.senders.message import body
-from schedkit.clock import utcnow
-from schedkit.egress.client import CallFailed, EgressClient
 from schedkit.egress.policy import Egress
-from schedkit.egress.secrets import keys
-from schedkit.egress.signing import signature
-from schedkit.egress.targets import ForbiddenTarget
-
-# Webhooks: one POST, to a permitted target, signed with the member's own key.
-#
-# Invariants
-# - Only permitted targets are called: public addresses, and those that the member's `egress.allow`
-#   lists (schedkit.egress.client).
-# - No redirect is followed. The answer is read no further than its status.
-
-
-class Webhook:
-    """Calls webhooks."""
-
-    def __init__(self, signing_key: Path | None, egress: Egress) -> None:
-        self._key = signing_key
-        self._client = EgressClient(egress, "schedd.toml")
-
-    async def send(self, one: Notification, address: str) -> str:
-        """Empty: the receiver took it."""
-        told = body(one)
-        headers = {"Content-Type": "application/json", "User-Agent": "schedd"}
-        try:
-            url = URL(address)
-            headers |= self._signature(one, told)
-            async with self._client.request("POST", url, headers=headers, data=told) as answer:
-                return "" if 200 <= answer.status < 300 else f"HTTP {answer.status}"
-        except (ForbiddenTarget, CallFailed) as error:
-            return str(error)
-        except (OSError, ValueError) as error:
-            return f"{type(error).__name__}: {error}"
-
-    async def close(self) -> None:
-        """Close what is open."""
-        await self._client.close()
-
-    def _signature(self, one: Notification, told: bytes) -> dict[str, str]:
-        """Without a key only the id, by which a receiver knows repeats. The file is read each time:
-        whoever turns the key over does so there.
-        """
-        identity = str(one.notification_id)
-        if self._key is None:
-            return {"webhook-id": identity}
-        found = keys(str(self._key), [self._key.resolve().parent])
-        return signature(found, identity, int(utcnow().timestamp()), told)
-
 
 if TYPE_CHECKING:
-    from schedd.notify.senders import Webhook
+    from schedd.notify.senders.webhook import Webhook
 
 LIMIT = 30.0
 """Seconds that one try may take, whatever it waits for."""
@@ -137,6 +85,6 @@ class Senders:
 
 
 def _loaded() -> type[Webhook]:
-    from schedd.notify.senders import Webhook
+    from schedd.notify.senders.webhook import Webhook
 
     return Webhook

@@ -21,7 +21,7 @@ OF_SCHEDULES: Sequence[Mutant] = (
     Mutant(
         "gap-skipped",
         "a fixed time that the clocks jump over doesn't run",
-        (Edit(EXPRESSION, " or dst.gap is Gap.SKIP:", " or dst.gap is not None:"),),
+        (Edit(EXPRESSION, " or dst.gap is DstGap.SKIP:", " or dst.gap is not None:"),),
         rides.FORWARD,
         "L1",
     ),

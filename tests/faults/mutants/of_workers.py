@@ -95,7 +95,7 @@ OF_WORKERS: Sequence[Mutant] = (
             ),
             Edit(
                 DISPATCH,
-                "    workers.lose(connection, gone, Kind.WORKER_LOST)\n",
+                "    workers.lose(connection, gone, EventKind.WORKER_LOST)\n",
                 "",
             ),
         ),
@@ -137,7 +137,7 @@ OF_WORKERS: Sequence[Mutant] = (
             Edit(
                 ADMISSION,
                 "        if (state := self.state(key)) is not None:\n"
-                "            return Known(state)\n",
+                "            return AlreadyTaken(state)\n",
                 "",
             ),
             Edit(
@@ -156,7 +156,7 @@ OF_WORKERS: Sequence[Mutant] = (
             Edit(
                 ADMISSION,
                 "        if not trusted or judged > offer.start_by:\n"
-                "            return Why.TOO_LATE\n",
+                "            return RejectReason.TOO_LATE\n",
                 "",
             ),
         ),
