@@ -70,8 +70,11 @@ def hits(name: str) -> Iterator[tuple[int, str]]:
 
 def wrong_titles() -> Iterator[str]:
     """Return what is wrong with titles of commits after `titles_since`."""
-    if _git("rev-parse", "--is-shallow-repository").strip() == "true":
-        return  # the first of them may be missing
+    since = f"{RULES['titles_since']}^{{commit}}"
+    command = ["git", "cat-file", "-e", since]
+    known = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if known.returncode:
+        return  # a shallow clone
     for line in _git("log", "--format=%h %s", f"{RULES['titles_since']}..HEAD").splitlines():
         commit, _, title = line.partition(" ")
         if len(title) > LONGEST:
