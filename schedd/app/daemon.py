@@ -213,12 +213,10 @@ class ServingStatus:
 # Garbage in cycles: looked for when little is held, and seldom while much is.
 #
 # Everything stands still while the interpreter looks through all objects it knows, and it would
-# look
-# each time that they have grown by a quarter. An owner of 33,000 runs has half a million: 0.15 s
-# of a
-# processor each few seconds, ten times that on a machine that is busy with others, for a handful
-# of
-# objects a time. What is held here is freed by counting; cycles come from failures, and can wait.
+# look each time that they have grown by a quarter. An owner of 33,000 runs has half a million: 0.15
+# s of a processor each few seconds, ten times that on a machine that is busy with others, for a
+# handful of objects a time. What is held here is freed by counting; cycles come from failures, and
+# can wait.
 #
 # Invariants
 # - The young are looked through once there are `YOUNG` more of them: most cycles never grow old.

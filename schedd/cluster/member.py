@@ -93,13 +93,11 @@ async def _taken_by_others(
 # Whether this member should give up because PostgreSQL is away for it, but not for others.
 #
 #     answered ──silent for 2.5 s──→ away: says so in its key
-#                                      ├─ away for the others too ──→ stays: nothing would be
-# better
+#                                      ├─ away for the others too ──→ stays: leaving doesn't help
 #                                      └─ for us alone, 3.5 s on end ─→ the tenure ends
 #
 # A member that can't reach the database can't release its shards; what it can do is to let its key
-# go, so that the leader fences it and others take them. When the database is away for everyone
-# that
+# go, so that the leader fences it and others take them. When the database is away for everyone that
 # would only make the leader and all shards move about: then everyone waits.
 #
 # Invariants

@@ -78,8 +78,7 @@ from schedkit.tasks import Loop, in_turns
 #
 # An owner that dies between a COMMIT and its pushes leaves such, so do a COMMIT of unknown outcome
 # and a stream that breaks. That it never started a heartbeat proves only once `start_by` has
-# passed;
-# its worker can say so at once, and then never starts it.
+# passed; its worker can say so at once, and then never starts it.
 #
 # Invariants
 # - Asking changes nothing. What the worker answers is stored by its token and its sender.

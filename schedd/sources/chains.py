@@ -39,8 +39,7 @@ from schedproto.v1 import common_pb2, run_pb2
 #     several         {"a": …, "b": …} by their names; bytes as {"base64": …}
 #
 # A payload is bounded: what doesn't fit any more, in the order of the parents' names, and what is
-# in
-# the result store, is null, and its parent named under `_left_out`, which is no job's name.
+# in the result store, is null, and its parent named under `_left_out`, which is no job's name.
 
 LEFT_OUT: Final = "_left_out"
 _SPARE: Final = 16 * 1024

@@ -71,8 +71,7 @@ from schedkit.tasks import Loop, in_turns
 #                                        └──failed──▶ the timer is put off
 #
 # A step is computed here beside the loop, and used by the fire loop when the timer comes up again,
-# if
-# nothing that it was computed from has changed. Meanwhile other timers fire on time.
+# if nothing that it was computed from has changed. Meanwhile other timers fire on time.
 #
 # Invariants
 # - A step that is used was computed from the timer, the definition and the pauses as they are.
@@ -169,8 +168,8 @@ def _same(one: _Basis, other: _Basis) -> bool:
     )
 
 
-# One timer's step, as the fire statement takes it: the plan (`core/timers/fire_steps.py`) made
-# into rows.
+# One timer's step, as the fire statement takes it: the plan (`core/timers/fire_steps.py`) made into
+# rows.
 #
 #     timer + definition ──plan──→ fires, folds, next ──→ Firing
 #

@@ -56,8 +56,7 @@ from schedkit.net.handshake import is_tls, why_not
 # What the tries of one call have come to: a refusal, or a change that may have been made.
 #
 # Invariant: a change that one try may have made is told so (`DeadlineExceeded`), whatever later
-# tries
-# came to.
+# tries came to.
 
 NO_TIME: Final = "NO_TIME"
 """Why a try was never sent: there was no time for it."""

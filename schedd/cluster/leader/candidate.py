@@ -45,8 +45,7 @@ from schedkit.tasks import Loop
 #     unfenced rows  ∩  keys                     =  standing  ──→ may be given shards
 #
 # Members put the key first and the row second, so a row that was read before the list and has no
-# key in it belongs to a tenure whose key has gone for good. Were the list read first, a member
-# that
+# key in it belongs to a tenure whose key has gone for good. Were the list read first, a member that
 # joined between the two would be fenced at once.
 
 

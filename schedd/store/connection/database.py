@@ -54,8 +54,7 @@ from schedkit.errors import Fault, Misconfigured, Rejected, Unavailable
 #                         ├─ longer than `seconds` ──→ its socket is shut down: the call fails
 #                         └─ its server was replaced ─→ the same
 #
-# PostgreSQL's timeouts are the server's own; one that stands still keeps none, and TCP sees
-# nothing
+# PostgreSQL's timeouts are the server's own; one that stands still keeps none, and TCP sees nothing
 # wrong as long as its host, or something in between, answers. Without this a thread that waits for
 # such a server would wait for ever, and with a few of them the member would be deaf to the server
 # that took its place.

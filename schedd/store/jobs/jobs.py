@@ -78,10 +78,9 @@ from schedd.store.statements.rows import decoded
 #     epoch ─→ all that stands by shard: job, timer, resumption, failures, live runs, notifications
 #
 # Invariants
-# - The new shard's epoch grows past the old one's, and past the clock as a taking's does: so
-#   whatever
-#   its owner hands out next has a greater token than the job's runs ever had. The owner finds its
-#   epoch gone, takes the shard anew, and reads it.
+# - The new shard's epoch grows past the old one's, and past the clock, as when a shard is taken.
+#   So each token of its owner is greater than the tokens of the job's runs. The owner finds its
+#   epoch gone, takes the shard again, and reads it.
 # - A run that has ended stays where it was: nobody asks for its shard.
 
 RAISE: Final = f"""

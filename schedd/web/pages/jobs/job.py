@@ -27,8 +27,7 @@ from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 #     days     a row a weekday, a column a week      hours     a row a day, a column an hour
 #
 # A cell has the colour of the worst that happened in it, else of what ran, and says how many of
-# each.
-# Pure.
+# each. Pure.
 
 WEEKS: Final = 16
 DAYS: Final = 7

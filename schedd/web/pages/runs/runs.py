@@ -29,8 +29,7 @@ from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 # before:2026-03-05T12:00
 #
 # Each word narrows it; one without a colon is a job. Of a field that takes one value a second word
-# is
-# refused: nothing is left out in silence. States are all those that are named. Pure.
+# is refused: nothing is left out in silence. States are all those that are named. Pure.
 
 Request: TypeAlias = run_service_pb2.ListRunsRequest
 
