@@ -71,7 +71,7 @@ class Assign:
         self._pools = pools
         self._emit = emit
 
-    async def hand_out(self, chosen: Sequence[Chosen], choice: SlotReservation) -> bool:
+    async def dispatch_runs(self, chosen: Sequence[Chosen], choice: SlotReservation) -> bool:
         """Hand these out; whether some are to be tried again at once."""
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
@@ -162,7 +162,7 @@ class Assign:
         unpushed: list[Assigned] = []
         for assigned in answer.assigned:
             run = assigned.run
-            self._board.handed_out(run)
+            self._board.dispatched(run)
             if not self._workers.push(assigned, known[run.key.run_id]):
                 unpushed.append(assigned)
         turns = []

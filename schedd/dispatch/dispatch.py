@@ -136,7 +136,7 @@ class Dispatch:
             if chosen:
                 try:
                     with self._board.starting():
-                        more = await self._assign.hand_out(chosen, choice) or more
+                        more = await self._assign.dispatch_runs(chosen, choice) or more
                 finally:  # what takes too long for the database is tried again by fewer
                     self._size.took(len(chosen), boottime() - began)
         more = more or await self._arm()
@@ -233,7 +233,7 @@ class Dispatch:
                 began = boottime()
                 try:
                     with self._board.starting():
-                        await self._assign.hand_out(chosen, choice)
+                        await self._assign.dispatch_runs(chosen, choice)
                 finally:
                     self._early_size.took(len(chosen), boottime() - began)
         return bool(chosen) and len(self._board.early) > 0

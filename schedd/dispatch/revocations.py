@@ -44,7 +44,7 @@ class Question:
             self._last_answered.set()
         self._ends.pop(at, None)
 
-    async def settled(self) -> None:
+    async def resolved(self) -> None:
         """Return when each was answered, or its time has passed."""
         try:
             while self._ends:

@@ -195,7 +195,7 @@ class RunIndex:
             self._waits_no_more(run.key.run_id, run.job_id)
         return taken
 
-    def handed_out(self, run: LiveRun) -> None:
+    def dispatched(self, run: LiveRun) -> None:
         """It runs, or is armed; a scan may have seen it wait meanwhile."""
         self.running.add(run)
         self.ready.discard(run.key.run_id)

@@ -7,7 +7,7 @@ from typing import Final
 
 from schedd.core.ids import IncarnationId
 from schedd.core.runs.model import LiveRun
-from schedd.dispatch.workers.remote_workers import Elsewhere, Heard
+from schedd.dispatch.workers.remote_workers import Elsewhere, LastHeartbeat
 
 ASK_AFTER: Final = timedelta(seconds=1)
 """Past `start_by`, before other members are asked about it: a heartbeat tells most by then."""
@@ -27,7 +27,7 @@ class StartConfirmation:
     async def never_started(
         self,
         runs: Collection[LiveRun],
-        said: Mapping[IncarnationId, Heard | None],
+        said: Mapping[IncarnationId, LastHeartbeat | None],
         speaking: Collection[IncarnationId],
         elsewhere: Elsewhere,
         now: datetime,
@@ -48,7 +48,7 @@ class StartConfirmation:
         )
         async with asyncio.TaskGroup() as group:
             answers = {
-                each: group.create_task(elsewhere.heard(each), name=f"heard {each}")
+                each: group.create_task(elsewhere.last_heartbeat(each), name=f"heard {each}")
                 for each in asked
             }
         told = {each: beat for each, task in answers.items() if (beat := task.result())}

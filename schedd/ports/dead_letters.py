@@ -23,9 +23,9 @@ class DeadLetterStore(Protocol):
         after: tuple[datetime, RunId] | None,
         limit: int,
         *,
-        settled: bool,
+        resolved: bool,
     ) -> Sequence[DeadLetterRecord]:
-        """Newest first by when their runs were due, past `after`; those that wait, with `settled`
+        """Newest first by when their runs were due, past `after`; those that wait, with `resolved`
         all. All those of a redrive.
         """
         ...

@@ -96,7 +96,7 @@ class UserStore(Protocol):
         timer: TimerEdit,
         audit: AuditEntry,
         missed: Callable[[JobRecord], NewRun | None] | None = None,
-        told: Redirected = NOT_REDIRECTED,
+        redirection: Redirected = NOT_REDIRECTED,
     ) -> JobRecord | StoreConflict | ChainRefused | None:
         """Write a new generation. `timer` is reset when the schedule changed;
         `missed` is asked under the job's locks, of the job as it stood, for the row that accounts

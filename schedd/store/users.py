@@ -122,10 +122,10 @@ class PostgresUserStore:
         timer: TimerEdit,
         audit: AuditEntry,
         missed: Callable[[JobRecord], NewRun | None] | None = None,
-        told: Redirected = NOT_REDIRECTED,
+        redirection: Redirected = NOT_REDIRECTED,
     ) -> JobRecord | StoreConflict | ChainRefused | None:
         """Write a new generation."""
-        wish = (job_id, seen_generation, definition, timer, audit, missed, told)
+        wish = (job_id, seen_generation, definition, timer, audit, missed, redirection)
         return await self.database.call(lambda c: jobs.update_job(c, *wish))
 
     async def pause_job(

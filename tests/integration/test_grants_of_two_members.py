@@ -74,7 +74,9 @@ class Desk:
     def is_anothers(self, key: object, token: object, sender: object) -> bool:
         return False
 
-    def heard(self, incarnation: object, since_refresh: float, answer: Callable[..., None]) -> None:
+    def record_heartbeat(
+        self, incarnation: object, since_refresh: float, answer: Callable[..., None]
+    ) -> None:
         answer(refreshed=True, lost=False)
 
     def reported(self, reported: Reported, line: AttachedStream) -> None:

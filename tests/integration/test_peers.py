@@ -19,7 +19,7 @@ from schedd.core.jobs.definition import Definition
 from schedd.core.runs.model import Assigned
 from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.dispatch.workers.remote_workers import Heard
+from schedd.dispatch.workers.remote_workers import LastHeartbeat
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.peers.wake_ups import Nudger
 from schedd.rpc.workers.job_refusals import AskedRefusals
@@ -114,7 +114,7 @@ async def test_one_hung_peer_delays_no_nudge_to_another(
 
 async def test_the_channel_to_a_member_that_has_gone_is_closed(cluster: Cluster, peers: Peers):
     relay = Relay(peers)
-    assert await relay.heard(worker().id) is None
+    assert await relay.last_heartbeat(worker().id) is None
     channel = peers._channels[cluster.members[OTHER]]
     del cluster.members[OTHER]
     peers.members_changed()
@@ -262,9 +262,9 @@ async def test_what_a_worker_said_to_another_member_comes_over_one_hop(peers: Pe
     run = running(1, one)
     holding = Holdings.of([(run.key.run_id, run.token)])
     at = NOW + timedelta(seconds=1)
-    peer.workers.heard(attached, at, holding, free=1, since_refresh=0, draining=False)
+    peer.workers.record_heartbeat(attached, at, holding, free=1, since_refresh=0, draining=False)
 
-    assert await Relay(peers).heard(one.id) == Heard(at, holding)
+    assert await Relay(peers).last_heartbeat(one.id) == LastHeartbeat(at, holding)
 
 
 async def test_any_member_tells_what_the_owner_of_a_runs_shard_knows_of_refusals(
@@ -311,7 +311,7 @@ async def test_how_a_worker_stands_comes_from_the_member_that_hears_it(peers: Pe
     """All of it, as that member tells it itself."""
     one = worker()
     attached = peer.workers.attach(one, WorkerOutbox())
-    peer.workers.heard(
+    peer.workers.record_heartbeat(
         attached,
         NOW,
         Holdings(bytes(8 * 24), spooled=bytes(3 * 24)),

@@ -46,7 +46,7 @@ async def list_dead_letters(
         RedriveId(id_of("redrive_id", request.redrive_id)) if request.redrive_id else None,
         (after[0], RunId(after[1])) if after else None,
         size + 1,
-        settled=request.settled,
+        resolved=request.settled,
     )
     page = rows[:size]
     last = page[-1].run.run.key if rows[size:] else None
@@ -127,5 +127,5 @@ async def check_job(services: Services, choice: LetterFilter) -> None:
     if not choice.job or await services.store.get_job(choice.namespace, choice.job) is not None:
         return
     of_job = LetterFilter(choice.namespace, choice.job)
-    if not await services.dead_letters.listed(of_job, None, None, 1, settled=True):
+    if not await services.dead_letters.listed(of_job, None, None, 1, resolved=True):
         raise stored_jobs.unknown(choice.job)

@@ -20,7 +20,7 @@ from schedd.core.dispatch.ready_queue import QueueHead
 from schedd.core.ids import JobId, Token
 from schedd.core.runs.model import Assigned, Incarnation, RunKey
 from schedd.core.runs.records import WorkerView
-from schedd.dispatch.workers.remote_workers import Heard
+from schedd.dispatch.workers.remote_workers import LastHeartbeat
 from schedd.runtime.definition_texts import CachedDefinition
 from schedkit.records import dataclass
 
@@ -84,7 +84,7 @@ class Attached:
     """Whether somebody has drained it, as it was told on this stream; None: it wasn't told."""
     refuses: str = ""
     """Why it asks for no new work though it isn't draining, in words."""
-    heard: Heard | None = None
+    last_heartbeat: LastHeartbeat | None = None
     """Its last heartbeat."""
     unable: dict[JobId, Unable] = field(default_factory=dict)
     """Jobs that it has refused for want of something."""

@@ -34,7 +34,7 @@ from schedd.dispatch.revocations import At, Question, Revocations, ask_elsewhere
 from schedd.dispatch.start_confirmation import StartConfirmation
 from schedd.dispatch.workers.attached_worker import Attached, AttachedStream
 from schedd.dispatch.workers.demand import Audience, Demand
-from schedd.dispatch.workers.remote_workers import Elsewhere, Heard, Nowhere
+from schedd.dispatch.workers.remote_workers import Elsewhere, LastHeartbeat, Nowhere
 from schedd.dispatch.workers.slot_index import Offering, SlotReservation
 from schedd.ports import ClusterClock
 from schedd.runtime.definition_texts import CachedDefinition
@@ -148,7 +148,7 @@ class WorkerRegistry:
             for told in self._slots_freed:
                 told()
 
-    def heard(
+    def record_heartbeat(
         self,
         attached: Attached,
         at: datetime,
@@ -163,7 +163,7 @@ class WorkerRegistry:
         """A heartbeat came."""
         attached.disk = disk
         attached.refuses = refuses
-        attached.heard = Heard(at, holding)
+        attached.last_heartbeat = LastHeartbeat(at, holding)
         attached.free = free
         attached.running = holding.unended
         attached.unstored = holding.spooled
@@ -296,7 +296,7 @@ class WorkerRegistry:
             async with asyncio.TaskGroup() as group:
                 asking = ask_elsewhere(self.elsewhere, away, self._revocations.answered)
                 task = group.create_task(asking, name="revoke elsewhere")
-                await question.settled()
+                await question.resolved()
                 task.cancel()
             return [*question.open]
 
@@ -350,23 +350,31 @@ class WorkerRegistry:
     def lists(self, run: LiveRun) -> bool:
         """Whether its worker is attached here, and its last heartbeat lists this assignment."""
         attached = self._of(run)
-        return attached is not None and attached.heard is not None and attached.heard.lists(run)
+        return (
+            attached is not None
+            and attached.last_heartbeat is not None
+            and attached.last_heartbeat.lists(run)
+        )
 
     def lacks(self, run: LiveRun, since: datetime) -> bool:
         """Whether its worker, attached here, has received all that was pushed to it, and said by a
         heartbeat of later than `since` that it doesn't have this assignment.
         """
         attached = self._of(run)
-        if attached is None or attached.heard is None or attached.received < attached.pushed:
+        if (
+            attached is None
+            or attached.last_heartbeat is None
+            or attached.received < attached.pushed
+        ):
             return False
-        return attached.heard.at > since and not attached.heard.lists(run)
+        return attached.last_heartbeat.at > since and not attached.last_heartbeat.lists(run)
 
     async def never_started(self, runs: Collection[LiveRun]) -> list[LiveRun]:
         """Those of which their live worker has said, by a heartbeat stamped after `start_by`,
         that it doesn't have this assignment. Asks the other members about workers that aren't
         attached here, or silent, once each.
         """
-        said = {each.incarnation.id: each.heard for each in self._attached.values()}
+        said = {each.incarnation.id: each.last_heartbeat for each in self._attached.values()}
         speaking = {
             each.incarnation.id for each in self._attached.values() if self._offering.speaks(each)
         }

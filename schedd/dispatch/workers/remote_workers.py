@@ -24,7 +24,7 @@ from schedkit.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LastHeartbeat:
     """What a worker said of itself in its last heartbeat to some member."""
 
     at: datetime
@@ -58,7 +58,7 @@ class Elsewhere(Protocol):
         """Have it ended, if its worker is to be found."""
         ...
 
-    async def heard(self, incarnation: IncarnationId) -> Heard | None:
+    async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
         """Its last heartbeat to one of them; None: nobody has heard it, or answers."""
         ...
 
@@ -84,7 +84,7 @@ class Nowhere:
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
         """Nobody is told."""
 
-    async def heard(self, incarnation: IncarnationId) -> Heard | None:
+    async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
         """Nobody has."""
         del incarnation
         return None

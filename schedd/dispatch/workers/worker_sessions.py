@@ -152,7 +152,7 @@ class Greeting:
                 del self._names[next(iter(self._names))]
         return self._names[incarnation] == worker
 
-    def heard(
+    def record_heartbeat(
         self, incarnation: Incarnation, since_refresh: float, answer: HeartbeatAnswer
     ) -> None:
         """A heartbeat came; `answer` is called once it is known whether etcd was refreshed."""

@@ -326,7 +326,7 @@ class WorkerService:
         self._advances.blocking(who, beat.blocking)
         since_refresh = frames.length(beat.since_refresh).total_seconds()
         if beat.HasField("judged_time"):
-            self._workers.heard(
+            self._workers.record_heartbeat(
                 attached,
                 frames.instant(beat.judged_time),
                 holding,
@@ -340,7 +340,7 @@ class WorkerService:
             if self._collect.lacks_start(run_id, token, who):
                 with self._aside("start", attached.incarnation):
                     self._collect.started(run_id, token, frames.since_epoch(since))
-        self._greeting.heard(
+        self._greeting.record_heartbeat(
             attached.incarnation,
             since_refresh,
             lambda *, refreshed, lost: self._answer(beat.sequence, outbox, refreshed, lost),

@@ -25,7 +25,7 @@ from schedd.core.ids import IncarnationId, RunId, Token
 from schedd.core.runs.model import Assigned, Incarnation, LiveRun, RunKey
 from schedd.core.runs.records import WorkerView
 from schedd.dispatch.workers.registry import WorkerRegistry
-from schedd.dispatch.workers.remote_workers import Heard
+from schedd.dispatch.workers.remote_workers import LastHeartbeat
 from schedd.rpc.peers.peers import Peers
 from schedd.rpc.workers import frames, worker_views
 from schedd.rpc.workers.outbox import MOST_IN_FRAME, WorkerOutbox, one_frame
@@ -96,7 +96,7 @@ class Relay:
             self._cancels[at] = (run, kill or already)
             self._waker.wake()
 
-    async def heard(self, incarnation: IncarnationId) -> Heard | None:
+    async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
         """Its newest heartbeat to one of them."""
         found = [
             heard
@@ -194,11 +194,11 @@ async def pass_on(
     asked = {_at(each.key): each.key for each in frame.revokes}
     with workers.answers_to(asked, ANSWER_WITHIN) as question:
         attached.line.pass_on(frame)
-        await question.settled()
+        await question.resolved()
     settled = [down.RevokeAnswer(key=key) for at, key in asked.items() if at not in question.open]
     response = wire.RelayResponse(revoke_answers=settled)
-    if attached.heard is not None and not frame.ListFields():
-        response.heartbeat.CopyFrom(_heartbeat(attached.heard))
+    if attached.last_heartbeat is not None and not frame.ListFields():
+        response.heartbeat.CopyFrom(_heartbeat(attached.last_heartbeat))
     return response
 
 
@@ -212,23 +212,23 @@ def _at(key: down.AssignmentKey) -> tuple[RunId, Token]:
     return run.run_id, token
 
 
-def _heartbeat(heard: Heard) -> down.Heartbeat:
+def _heartbeat(heard: LastHeartbeat) -> down.Heartbeat:
     beat = down.Heartbeat(judged_time=frames.stamp(heard.at))
     beat.holdings.extend(_holdings(heard))
     return beat
 
 
-def _holdings(heard: Heard) -> Iterable[down.Holding]:
+def _holdings(heard: LastHeartbeat) -> Iterable[down.Holding]:
     for run_id, token in heard.holding:
         yield down.Holding(key=down.AssignmentKey(run_id=str(run_id), fencing_token=token))
 
 
-def _heard(answer: wire.RelayResponse) -> Heard | None:
+def _heard(answer: wire.RelayResponse) -> LastHeartbeat | None:
     if not answer.HasField("heartbeat"):
         return None
     beat = answer.heartbeat
     try:
-        return Heard(frames.instant(beat.judged_time), frames.holdings(beat))
+        return LastHeartbeat(frames.instant(beat.judged_time), frames.holdings(beat))
     except frames.BadFrame as bad:
         log.warning("answer of a member rejected: %s", bad)
         return None

@@ -250,11 +250,11 @@ def update_job(
     timer: TimerEdit,
     entry: AuditEntry,
     missed: Callable[[JobRecord], NewRun | None] | None = None,
-    told: Redirected = NOT_REDIRECTED,
+    redirection: Redirected = NOT_REDIRECTED,
 ) -> JobRecord | StoreConflict | ChainRefused | None:
-    """Write a new generation, if the present one is the one seen. `missed` says of the job as it
-    stood what accounts for what was due by the old schedule and never fired; `told`, what becomes
-    of what waits to be told of it.
+    """Write a new generation, if the present one is the one seen. `missed` returns, for the job as
+    it was, the row for scheduled times of the old schedule that never fired. `redirection` says
+    what happens to notifications that wait for delivery.
     """
     if definition.after:
         chains.lock(connection)
@@ -280,7 +280,7 @@ def update_job(
         raise RolledBack(StoreConflict("name")) from error
     for shard in there:
         move(connection, job_id, shard)
-    outbox_reroute.edited(connection, job_id, told)
+    outbox_reroute.edited(connection, job_id, redirection)
     _pin(connection, definition)
     _link(connection, definition)
     set_timer(connection, job_id, timer, line=definition.line)

@@ -30,11 +30,11 @@ class PostgresDeadLetterStore:
         after: tuple[datetime, RunId] | None,
         limit: int,
         *,
-        settled: bool,
+        resolved: bool,
     ) -> list[DeadLetterRecord]:
         """Newest first, past `after`."""
         return await self.database.call(
-            lambda c: dead_letters.listed(c, choice, redrive, after, limit, settled=settled)
+            lambda c: dead_letters.listed(c, choice, redrive, after, limit, resolved=resolved)
         )
 
     async def get(self, run_id: RunId) -> DeadLetterRecord | None:

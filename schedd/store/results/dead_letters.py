@@ -49,13 +49,13 @@ def listed(
     after: tuple[datetime, RunId] | None,
     limit: int,
     *,
-    settled: bool,
+    resolved: bool,
 ) -> list[DeadLetterRecord]:
-    """Newest first by when their runs were due, past `after`. Those that wait; `settled`, or of
+    """Newest first by when their runs were due, past `after`. Those that wait; `resolved`, or of
     a redrive, all.
     """
     query = _letters(newest_first(limit)).where(jobs.c.namespace == clean(choice.namespace))
-    if not settled and redrive is None:
+    if not resolved and redrive is None:
         query = query.where(dead_letters.c.settled.is_(None))
     if choice.job:
         query = query.where(of_job(choice.namespace, choice.job))

@@ -246,7 +246,9 @@ async def test_a_lost_incarnation_is_told_and_never_comes_back(place: Place):
     await place.greeting._look_after()
     assert await place.live() == set()
     answers: list[tuple[bool, bool]] = []
-    place.greeting.heard(one, TTL, lambda *, refreshed, lost: answers.append((refreshed, lost)))
+    place.greeting.record_heartbeat(
+        one, TTL, lambda *, refreshed, lost: answers.append((refreshed, lost))
+    )
     assert answers == [(False, True)]
     turned = await place.greeting.greet(one, [])
     assert isinstance(turned, Turned)

@@ -147,7 +147,7 @@ async def edited(me: Member, job: JobRecord, old: Notice, new: Notice) -> None:
         replace(job.definition, generation=generation + 1),
         TimerEdit(),
         ok("update"),
-        told=redirected(Notices(failure=old), Notices(failure=new)),
+        redirection=redirected(Notices(failure=old), Notices(failure=new)),
     )
     assert isinstance(done, JobRecord)
 

@@ -277,10 +277,10 @@ async def test_a_run_that_fails_for_good_becomes_a_dead_letter(world: World) -> 
     )
 
     of = LetterFilter("default", "doomed")
-    [letter] = await me.store.dead_letters.listed(of, None, None, 10, settled=False)
+    [letter] = await me.store.dead_letters.listed(of, None, None, 10, resolved=False)
     assert (letter.run.run.key, letter.fingerprint) == (run.key, "exit 1")
     other = LetterFilter("default", "other")
-    assert await me.store.dead_letters.listed(other, None, None, 10, settled=False) == []
+    assert await me.store.dead_letters.listed(other, None, None, 10, resolved=False) == []
     assert (await me.store.users.counts()).dead_letters == 1
 
 

@@ -49,7 +49,7 @@ class Member:
 
     def hears(self, *holding: LiveRun, at: datetime = NOW) -> None:
         held = [(run.key.run_id, run.token) for run in holding]
-        self.workers.heard(
+        self.workers.record_heartbeat(
             self.stream, at, Holdings.of(held), free=1, since_refresh=0, draining=False
         )
 

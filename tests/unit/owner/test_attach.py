@@ -46,7 +46,9 @@ class Greeting:
     def gone(self, incarnation: IncarnationId) -> None:
         self.ended.append(incarnation)
 
-    def heard(self, incarnation: object, since_refresh: float, answer: object) -> None: ...
+    def record_heartbeat(
+        self, incarnation: object, since_refresh: float, answer: object
+    ) -> None: ...
 
 
 class Refused(Exception):

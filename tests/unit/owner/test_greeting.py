@@ -46,7 +46,7 @@ async def test_one_that_was_lost_is_told_so_until_its_stream_ends() -> None:
     told: list[bool] = []
 
     await greets._look_after()
-    greets.heard(one, 0.0, lambda *, refreshed, lost: told.append(lost))
+    greets.record_heartbeat(one, 0.0, lambda *, refreshed, lost: told.append(lost))
     assert told == [True]
     assert rows.ended == [one.id]
 
@@ -80,7 +80,7 @@ async def test_one_whose_row_a_restored_database_lacks_is_told_that_it_is_lost()
     told: list[bool] = []
 
     await greets._look_after()
-    greets.heard(one, 0.0, lambda *, refreshed, lost: told.append(lost))
+    greets.record_heartbeat(one, 0.0, lambda *, refreshed, lost: told.append(lost))
     assert (told, rows.ended) == ([True], [one.id])
 
 
@@ -104,7 +104,7 @@ async def test_two_heartbeats_of_one_are_answered_both_and_refresh_it_once() -> 
     greets = greeting(leases, WorkerRegistry(SetClock(), lambda _event: None))
     told: list[bool] = []
     for _ in range(2):
-        greets.heard(one, 9.0, lambda *, refreshed, lost: told.append(refreshed))
+        greets.record_heartbeat(one, 9.0, lambda *, refreshed, lost: told.append(refreshed))
     await greets._refresh()
     assert (leases.asked, told) == ([[one]], [True, True])
 

@@ -267,7 +267,9 @@ async def test_what_a_live_worker_doesnt_have_past_its_start_by_goes_back() -> N
     world.rows.live = {one.id}
     attached = world.workers.attach(one, RecordingLine())
     after = run.start_by + timedelta(milliseconds=1)
-    world.workers.heard(attached, after, Holdings(), free=4, since_refresh=0, draining=False)
+    world.workers.record_heartbeat(
+        attached, after, Holdings(), free=4, since_refresh=0, draining=False
+    )
 
     await world.rescue.step()
 
@@ -620,7 +622,7 @@ async def test_what_runs_by_the_board_alone_is_read_again() -> None:
     waits = run(1, token=Token(7))
     world = World(waits)
     await world.rescue.step()
-    world.board.handed_out(running(1, worker()))
+    world.board.dispatched(running(1, worker()))
     await read_by_a_scan(world)
     assert [*world.board.ready] == [waits]
 

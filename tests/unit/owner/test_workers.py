@@ -19,7 +19,7 @@ from schedd.core.schedule import compiled_schedule
 from schedd.dispatch.revocations import ASKED_AT_ONCE
 from schedd.dispatch.start_confirmation import MOST_ASKED
 from schedd.dispatch.workers.registry import REVOKE_MARGIN, SILENT_AFTER, WorkerRegistry
-from schedd.dispatch.workers.remote_workers import Heard, Nowhere
+from schedd.dispatch.workers.remote_workers import LastHeartbeat, Nowhere
 from schedd.runtime.definition_texts import CachedDefinition
 from schedproto.v1 import job_pb2
 from support.runs import NOW, RecordingLine, SetClock, running, worker
@@ -144,7 +144,7 @@ def test_a_worker_that_drains_offers_nothing(workers: WorkerRegistry):
     one = worker()
     attached = workers.attach(one, RecordingLine())
     workers.granted(attached, slots=2, received=0)
-    workers.heard(attached, NOW, Holdings(), free=2, since_refresh=0, draining=True)
+    workers.record_heartbeat(attached, NOW, Holdings(), free=2, since_refresh=0, draining=True)
     assert not workers.offers()
 
 
@@ -301,7 +301,7 @@ def test_nothing_is_offered_of_a_worker_that_was_silent_for_a_while():
     assert len(workers.offers()) == 1
     boot[0] += 0.1
     assert not workers.offers()
-    workers.heard(attached, NOW, Holdings(), free=2, since_refresh=0, draining=False)
+    workers.record_heartbeat(attached, NOW, Holdings(), free=2, since_refresh=0, draining=False)
     assert len(workers.offers()) == 1
 
 
@@ -319,7 +319,7 @@ async def test_a_worker_whose_line_was_cut_in_silence_counts_as_not_attached() -
     assert told == [False, True, False]
     workers.cancel(running(1, one))
     assert len(line.cancelled) == len(other.cancelled) == 1, "by both ways"
-    workers.heard(attached, NOW, Holdings(), free=2, since_refresh=0, draining=False)
+    workers.record_heartbeat(attached, NOW, Holdings(), free=2, since_refresh=0, draining=False)
     workers.look()
     workers.detach(attached)
     assert told == [False, True, False, True, False]
@@ -345,14 +345,20 @@ async def test_never_started_needs_a_heartbeat_stamped_after_start_by(workers: W
     out = running(1, one, token=7)
     assert out.start_by is not None
     assert not await never_started()
-    workers.heard(attached, out.start_by, Holdings(), free=1, since_refresh=0, draining=False)
+    workers.record_heartbeat(
+        attached, out.start_by, Holdings(), free=1, since_refresh=0, draining=False
+    )
     assert not await never_started()
     after = out.start_by + timedelta(milliseconds=1)
     holds = [(out.key.run_id, Token(7))]
-    workers.heard(attached, after, Holdings.of(holds), free=1, since_refresh=0, draining=False)
+    workers.record_heartbeat(
+        attached, after, Holdings.of(holds), free=1, since_refresh=0, draining=False
+    )
     assert not await never_started()
     another = [(out.key.run_id, Token(6))]
-    workers.heard(attached, after, Holdings.of(another), free=1, since_refresh=0, draining=False)
+    workers.record_heartbeat(
+        attached, after, Holdings.of(another), free=1, since_refresh=0, draining=False
+    )
     assert await never_started()
 
 
@@ -391,7 +397,7 @@ class OtherMember(Nowhere):
         self.cancelled: list[LiveRun] = []
         self.revoked: list[LiveRun] = []
         self.answers = False
-        self.beat: Heard | None = None
+        self.beat: LastHeartbeat | None = None
         self.hears: list[WorkerView] = []
         self.asked: list[list[int]] = []
         """The numbers of the workers of each question."""
@@ -405,7 +411,7 @@ class OtherMember(Nowhere):
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
         self.cancelled.append(run)
 
-    async def heard(self, incarnation: IncarnationId) -> Heard | None:
+    async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
         return self.beat
 
     async def views(self, away: Sequence[Incarnation]) -> list[WorkerView]:
@@ -498,9 +504,9 @@ async def test_what_another_member_heard_of_a_worker_says_what_never_started(
     assert out.start_by is not None
     clock.time = out.start_by + timedelta(seconds=2)
     assert await workers.never_started([out]) == []
-    other.beat = Heard(clock.time, Holdings.of([(out.key.run_id, out.token)]))
+    other.beat = LastHeartbeat(clock.time, Holdings.of([(out.key.run_id, out.token)]))
     assert await workers.never_started([out]) == []
-    other.beat = Heard(clock.time, Holdings())
+    other.beat = LastHeartbeat(clock.time, Holdings())
     assert await workers.never_started([out]) == [out]
 
 
@@ -513,7 +519,7 @@ async def test_workers_with_long_runs_dont_keep_the_others_from_being_asked_abou
     assert last.start_by is not None
     clock.time = last.start_by + timedelta(seconds=2)
     long = Holdings.of((run.key.run_id, run.token) for run in out[:-1])
-    other.beat = Heard(clock.time, long)
+    other.beat = LastHeartbeat(clock.time, long)
     scans = [await workers.never_started(out) for _ in range(2)]
     assert [last] in scans
 
@@ -528,7 +534,7 @@ async def test_a_worker_that_is_silent_here_is_asked_about_elsewhere(clock: SetC
     out = running(1, one)
     assert out.start_by is not None
     clock.time = out.start_by + timedelta(seconds=2)
-    other.beat = Heard(clock.time, Holdings())
+    other.beat = LastHeartbeat(clock.time, Holdings())
     assert await workers.never_started([out]) == []
     boot[0] += SILENT_AFTER + 0.1
     assert await workers.never_started([out]) == [out]
@@ -545,7 +551,7 @@ class World:
         self.beat()
 
     def beat(self) -> None:
-        self.workers.heard(
+        self.workers.record_heartbeat(
             self.attached, NOW, Holdings(bytes(8 * 24)), free=2, since_refresh=1.5, draining=True
         )
 
