@@ -1,17 +1,17 @@
-"""Assign: what was chosen is written, a transaction a lane, and then pushed to its workers.
+"""Assign: write the chosen assignments, one transaction a lane, then push them to their workers.
 
     chosen ──drafts──→ one transaction a lane ──┬─ assigned ──push──→ worker
-                                                ├─ refused ───→ once more, if its definition was old
-                                                ├─ held, full ─→ until another of its job is gone
-                                                ╰─ failed ────→ back on the board
+                                                ├─ refused ───→ again, if its definition was old
+                                                ├─ held, full ─→ until another of its job has ended
+                                                ╰─ failed ────→ back into the run index
 
-The choice is a wish: overlap, pause, generation and state are judged by the assign statement on
-rows, under the shard's lock (PROTOCOL 3). A run is pushed only after a COMMIT that was seen; one
-whose COMMIT is in doubt is found by the scan, and goes back by itself when it never started.
+The choice is provisional: the assign statement checks overlap, pause, generation and state on rows,
+under the shard's lock (PROTOCOL 3). A run is pushed only after its COMMIT succeeded. A run whose
+COMMIT is in doubt is found by the scan, which returns it automatically if it never started.
 
-A draft that was refused is looked at once more: made from an old definition, it is made anew at
-once; if other runs of its job are in its way, it is held until one of them is gone, and what it
-replaces is ended (`crowds`); else the scan brings it back.
+A refused draft is checked again. Made from an old definition, it is made again at once. If other
+runs of its job block it, it is held until one of them has ended, and runs that it replaces are
+ended (`overlap`). Otherwise the scan brings it back.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ AFTER_COMMIT = failpoints.awaited("assign.after_commit")
 
 
 class Assign:
-    """Hands out what dispatch has chosen."""
+    """Writes and pushes the assignments that dispatch has chosen."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Assign:
         self._emit = emit
 
     async def dispatch_runs(self, chosen: Sequence[Chosen], choice: SlotReservation) -> bool:
-        """Hand these out; whether some are to be tried again at once."""
+        """Dispatch these runs; return whether some must be tried again at once."""
         known = {run.key.run_id: entry for run, entry, _ in chosen}
         runs = {run.key.run_id: run for run, _, _ in chosen}
         drafts = [draft_of(run, entry, to) for run, entry, to in chosen]
@@ -139,8 +139,8 @@ class Assign:
             self._board.ready.add([run], need, paced=paced)
 
     async def _send_elsewhere(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> None:
-        """Their streams broke meanwhile. Where they are attached nowhere, nobody was told of these
-        tokens, so nobody can start.
+        """Send assignments through other members: their streams here broke meanwhile. If a worker
+        is attached nowhere, it never received the token, so the run can't start and is given back.
         """
         absent = [each.run for each in await self._workers.elsewhere.assign(handed)]
         unstarted = [Unstarted(run.key, run.shard, run.token) for run in absent]
@@ -156,7 +156,7 @@ class Assign:
     def _push(
         self, answer: Assignments, known: dict[RunId, CachedDefinition], runs: dict[RunId, LiveRun]
     ) -> list[Assigned]:
-        """Send what was assigned, and tell of what wasn't; gives what couldn't be sent."""
+        """Push the assigned runs and report the others; return those that couldn't be pushed."""
         self._transactor.lost(answer.lost, "assign")
         now = self._clock.now()
         unpushed: list[Assigned] = []
@@ -171,7 +171,7 @@ class Assign:
             self._board.forget(key.run_id, run.job_id)
             if known[key.run_id].definition.max_runs:
                 turns.append((run.job_id, run.shard))
-        if turns:  # given back: a schedule that had ended by them may go on
+        if turns:  # runs counted by `max_runs` are given back: an ended schedule may continue
             self._nudges.jobs_changed(turns)
         if answer.ended:
             self._emit(EndedUnreported(State.SKIPPED, Reason.OVERLAP, len(answer.ended)))
@@ -186,7 +186,7 @@ class Assign:
         return unpushed
 
     async def _look_into(self, refused: Sequence[tuple[LiveRun, CachedDefinition]]) -> bool:
-        """Why were these not handed out? Whether some are to be tried again at once."""
+        """Read the definitions of refused runs; return whether some are ready again at once."""
         jobs: set[JobId] = {run.job_id for run, _ in refused}
         self._catalogue.forget(jobs)
         newest = await self._catalogue.newest(jobs)

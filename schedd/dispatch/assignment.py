@@ -1,4 +1,4 @@
-"""What dispatch would hand out, and to whom: wishes, until the statement has judged them."""
+"""Drafts of assignments: what dispatch has chosen, until the assign statement accepts it."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ it. Until they are read those that are under way count as paced ones of one slot
 
 
 class LateRuns:
-    """What of a tenure is late."""
+    """Late runs of a tenure."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class LateRuns:
         self._pace = Pace(boot())
 
     def room(self) -> Room:
-        """How much may go now. Nothing is counted while nothing late waits: it may be paced, and
-        nobody know it yet.
+        """Return how many late runs may be dispatched now. While no late run waits nothing is
+        counted: whether runs are paced may be unknown yet.
         """
         part = len(self._board.read) / SHARDS
         releases = self._pace.releases(self._limits.release_rate * part, self._boot())
@@ -67,8 +67,8 @@ class LateRuns:
         return Room(slots - taken, releases, LOOKED_UP, idle=not under_way)
 
     async def look(self) -> None:
-        """Read what is needed to count what is under way: a run that another owner handed out has
-        its definition read here for the first time.
+        """Read the definitions needed to count paced runs in progress: those of runs that another
+        owner dispatched aren't cached yet.
 
         Raises:
             Unavailable: it can't be read now.
@@ -79,7 +79,7 @@ class LateRuns:
             await self._catalogue.newest([*islice(unknown, LOOKED_UP)])
 
     def _under_way(self) -> list[LiveRun]:
-        """Those that are paced, or may be: of the others none is looked at again."""
+        """Return runs that are paced, or may be; the others aren't checked again."""
         late, catalogue = self._board.running.late, self._catalogue
         paced = [run for run in late if catalogue.paces(run) or not catalogue.knows(run.job_id)]
         if len(paced) < len(late):
@@ -88,7 +88,7 @@ class LateRuns:
         return paced
 
     def released(self, count: int) -> None:
-        """So many paced ones are handed out."""
+        """Count paced runs that were dispatched."""
         self._pace.released(count)
 
     def wait(self) -> float:

@@ -1,22 +1,22 @@
-"""Dispatch: give ready runs to workers that have slots for us.
+"""Dispatch: send ready runs to workers that have granted slots to this member.
 
     ready queue + offers ──choose──→ chosen ──assign──→ worker
 
-From choice to push a run's slots are under way (`attached`): a worker that grants less meanwhile is
-told, and keeps them for it.
+From choice to push, the slots of a run are reserved (`attached_worker`). A worker that lowers its
+grant meanwhile is sent the reserved number, and keeps those slots.
 
-A batch is written as a whole, and where much is ready it is full: there it has nothing of a lower
-priority than its first, so that the few that are urgent don't take the time of the many. The next
-one has: who waits beside free slots waits for one batch, however many are urgent.
+A batch is written in one statement. When many runs are ready, a batch contains only the priority
+class of its first run, so that a few urgent runs don't wait for a large batch. The next batch also
+takes lower classes: a run with free slots waits for one batch at most.
 
-What slots are left then is for what is due soon (`core/timers/pre_dispatch`): it is handed out
-ahead and armed, in a batch of its own, so that what is ready doesn't wait for it.
+Remaining slots are used for pre-dispatch of runs that are due soon (`core/timers/pre_dispatch`), in
+a separate batch, so that ready runs don't wait for it.
 
-Slots may be granted for what goes before another member's head alone; a run that goes after it
-leaves them unused, and the demand that is told then has them dealt anew. What is late goes as far
-as there is room for it (`late_runs`), and asks for no more slots than that.
+Slots may be granted only for runs that have priority over another member's head. A run of lower
+rank leaves such slots unused, and the next demand makes workers divide them again. Late runs are
+dispatched within their limits (`catch_up_limits`), and request no more slots than that.
 
-The choice is a wish, which `assign` has judged on rows.
+The choice is provisional until `assign` has checked it on rows.
 """
 
 from collections.abc import Callable, Collection
@@ -61,13 +61,13 @@ SORTED_AT_MOST: Final = 2_000
 """Runs that are put into the line of their need in one round; the rest has its turn in the next."""
 TRY_HELD_EVERY: Final = 1.0
 TRY_HELD: Final = 16
-"""Jobs of which a held run is tried unasked, in turn: the truth behind all hints."""
+"""Jobs whose held runs are tried periodically, in turn, in case hints were lost."""
 UNSORT_EVERY: Final = 10.0
-"""Seconds after which what nobody here can do is looked up again: it may have been edited."""
+"""Seconds after which runs that no worker here can do are looked up again: an edit may help."""
 
 
 class Dispatch:
-    """The loop that hands runs out."""
+    """The loop that dispatches runs."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Dispatch:
         emit: Emit,
         passed: Callable[[LiveRun], None] = lambda _: None,
     ) -> None:
-        """`passed`: told of a run that has waited too long, and isn't on the queue any more."""
+        """`passed`: called with a run that is past its deadline and was taken off the queue."""
         self._passed = passed
         self._board = board
         self._broadcasts = broadcasts
@@ -109,7 +109,7 @@ class Dispatch:
         self.loop.wake()
 
     def slots_freed(self) -> None:
-        """Slots became free: where nothing waits, nobody looks."""
+        """Slots became free: wake the loop if runs wait."""
         if self._board.ready or self._board.early:
             self.loop.wake()
 
@@ -119,7 +119,7 @@ class Dispatch:
         self.loop.wake()
 
     async def step(self) -> float:
-        """One round; gives the seconds until the next is needed."""
+        """Run one round; return the seconds until the next."""
         if self._changed and self._board.ready.has_pooled:
             self._board.ready.unsort_pooled(self._changed)
         self._changed.clear()
@@ -150,7 +150,7 @@ class Dispatch:
         return min(1.0, ripens, self._late.wait(), self._pools.wait())
 
     def _look_again(self, now: float) -> None:
-        """Whatever hint was lost, nothing waits for ever."""
+        """Try held and unplaceable runs again, in case hints were lost."""
         if now >= self._try_held_at:
             self._try_held_at = now + TRY_HELD_EVERY
             held = self._board.held
@@ -169,11 +169,12 @@ class Dispatch:
     async def _choose(
         self, choice: SlotReservation
     ) -> tuple[list[tuple[LiveRun, CachedDefinition, SlotOffer]], bool]:
-        """Take runs off the queue in order, as far as the offers go; whether to go on at once.
+        """Take runs off the queue in order, as far as offers allow; return them, and whether to
+        continue at once.
 
-        A run that no offer fits waits in the line of its need and holds nobody up. One that a scan
-        puts back while definitions are read is chosen once. An offer stands until the next wait;
-        what is granted during one is for whoever goes next, not for what was popped before.
+        A run that no offer fits waits in the queue of its need and blocks no other run. A run that
+        a scan puts back while definitions are read is chosen once. An offer is valid until the next
+        await; slots granted during one are for the next runs, not for those popped before.
         """
         await self._late.look()
         rooms = await self._pools.look(self._board.ready.pools())
@@ -226,7 +227,7 @@ class Dispatch:
         return chosen, True
 
     async def _arm(self) -> bool:
-        """Hand out what is due soon, as far as slots are left; whether there is more of it."""
+        """Pre-dispatch runs that are due soon into remaining slots; return whether more wait."""
         with self._workers.choosing() as choice:
             chosen = await self._choose_early(choice)
             if chosen:
@@ -296,8 +297,8 @@ class Dispatch:
         return batch
 
     def placeable(self) -> int:
-        """How many of those that are ready somebody here could do, slots or not; what is paced
-        waits for its release.
+        """Return how many ready runs some worker here could do, with or without free slots. Paced
+        runs wait for their release.
         """
         here = self._workers.incarnations()
         return self._board.ready.count(

@@ -1,12 +1,13 @@
-"""Crowds: jobs of which several runs are there, where that means more than a full slot.
+"""Apply the overlap policy to jobs that have several runs.
 
     held by assign ─┐
-    found by scan ──┴→ does its job, or a trigger, line runs up? ──one transaction a lane──→ parted
-                            ended → off the board     cancelled → its worker is told
+    found by scan ──┴→ does its job, or a trigger, queue runs? ──one transaction a lane──→ parted
+                            ended → out of the run index     cancelled → cancel sent to its worker
 
-Which runs have to go is judged on rows (`schedd/store/dispatch/overlap.py`). Here is only who asks
-when: at once when a run wasn't handed out for it, and at each scan, for a run that no slot is free
-for is judged too. A worker is told again at each scan, until the run has ended (`rescue`).
+The statement decides on rows which runs end (`schedd/store/dispatch/overlap.py`). This module
+decides when to run it: at once when overlap kept a run from being dispatched, and at each scan,
+because runs without a free slot are checked too. Each scan sends the cancel again until the run has
+ended (`rescue`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from schedd.runtime.definition_cache import DefinitionCache
 from schedd.runtime.definition_texts import CachedDefinition
 
 MOST_LOOKED_AT: Final = 500
-"""Jobs that a scan looks at; the others have their turn in the next ones."""
+"""Jobs that one scan checks; the others have their turn in the next scans."""
 MOST_OF_LINE: Final = 100
 """The oldest waiting runs of a job of which it is asked whether they end by their definition."""
 
@@ -99,16 +100,16 @@ class OverlapEnforcer:
                     ending=ending,
                 )
         answers = await self._transactor.by_lane(crowds.values(), self._store.part)
-        released = sum(self._told(each, crowds) for each in answers if isinstance(each, Parted))
+        released = sum(self._apply(each, crowds) for each in answers if isinstance(each, Parted))
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
         return released > 0
 
-    def _told(self, parted: Parted, crowds: Mapping[JobId, Crowd]) -> int:
-        """How many became ready."""
+    def _apply(self, parted: Parted, crowds: Mapping[JobId, Crowd]) -> int:
+        """Apply the result of the statement here; return how many runs became ready."""
         counted = {job for _, job in parted.ended if crowds[job].counted}
-        if counted:  # turns were given back: schedules that had ended by them may go on
+        if counted:  # runs counted by `max_runs` are given back: an ended schedule may continue
             self._nudges.jobs_changed([(job, crowds[job].shard) for job in counted])
         ends = (
             (State.CANCELLED, Reason.BY_OVERLAP, len(parted.ended) - parted.skipped),
@@ -169,9 +170,8 @@ def _ending(
 
 
 def crowded(runs: Sequence[LiveRun]) -> list[LiveRun]:
-    """Of jobs of which one run never had a token and another one is there, one of each kind: by
-    what its trigger says of overlap, and the newest definition. Children of broadcasts are in
-    nobody's way.
+    """Return, for jobs with several runs of which one never had a token, one run of each kind: by
+    the overlap of its trigger, with the newest definition. Children of broadcasts block no run.
     """
     seen: set[JobId] = set()
     several: set[JobId] = set()

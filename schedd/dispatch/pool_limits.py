@@ -1,5 +1,5 @@
-"""Pools at one owner: how many runs of each may go in a round. A hint: the statement that hands out
-judges them on rows, and another read is due when it had less room.
+"""Pools at one owner: how many runs of each may be dispatched in a round. A hint: the assign
+statement checks limits on rows. If it found less room, the pool is read again.
 
     lines that wait for a pool ──look──→ standings ──→ rooms, less by what goes
                                    └─ again: a second later, when one of its runs may have ended,
@@ -26,7 +26,7 @@ LONGEST_REST: Final = 0.1
 
 
 NOWHERE: Final = PoolUsage(limit=0, rate=None, paused=False, running=0, recent=0)
-"""Of a pool that isn't there, which no call leaves a job in."""
+"""Stands for a missing pool; calls never leave a job in one."""
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Seen:
 
 
 class PoolLimits:
-    """What is known of the pools whose runs wait here."""
+    """Known usage of the pools whose runs wait here."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class PoolLimits:
         self._seen: dict[PoolKey, _Seen] = {}
         self._rests_until = 0.0
         self.rooms = Rooms()
-        """How much room is left: who hands out takes it here."""
+        """How much room is left; dispatch takes it from here."""
 
     async def look(self, pools: Collection[PoolKey]) -> Rooms:
         """How much room these have, and no others.
@@ -80,7 +80,7 @@ class PoolLimits:
         return self.rooms
 
     def forget(self, pools: Collection[PoolKey]) -> None:
-        """Read them anew: they aren't as they were."""
+        """Forget these pools: they changed and must be read again."""
         for pool in pools:
             self._seen.pop(pool, None)
             self.rooms.left.pop(pool, None)

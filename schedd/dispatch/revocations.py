@@ -1,10 +1,10 @@
-"""Assignments that were asked back, until each is settled (PROTOCOL 3).
+"""Assignments that are being revoked, until each is resolved (PROTOCOL 3).
 
-asked ─→ answered: given up, or started
-     └─→ past its `start_by`: it can't be started any more
+revoke sent ─→ answered: given up, or started
+           └─→ past its `start_by`: it can't start any more
 
-However many are asked back together, one question waits for them all: for the one that may start
-longest, until that is answered too.
+One question waits for all assignments that are revoked together: for the one with the latest
+`start_by` first, and then for the others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from schedd.dispatch.workers.remote_workers import Elsewhere
 At: TypeAlias = tuple[RunId, Token]
 
 ASKED_AT_ONCE: Final = 16
-"""Workers elsewhere that are asked at the same time."""
+"""Workers at other members that are asked at the same time."""
 
 
 class Question:
-    """Assignments that were asked back together. `left`: seconds from now that each may take."""
+    """Assignments that are revoked together. `left`: timeout of each, in seconds from now."""
 
     def __init__(self, left: Mapping[At, float]) -> None:
         now = asyncio.get_running_loop().time()
@@ -35,7 +35,7 @@ class Question:
 
     @property
     def open(self) -> Collection[At]:
-        """Those without an answer."""
+        """Assignments without an answer."""
         return self._ends.keys()
 
     def answered(self, at: At) -> None:
@@ -45,24 +45,24 @@ class Question:
         self._ends.pop(at, None)
 
     async def resolved(self) -> None:
-        """Return when each was answered, or its time has passed."""
+        """Return when each was answered or has timed out."""
         try:
             while self._ends:
                 self._last_answered.clear()
                 async with asyncio.timeout_at(next(reversed(self._ends.values()))):
                     await self._last_answered.wait()
         except TimeoutError:
-            return  # the last one's time has passed, so have the others'
+            return  # the latest has timed out, so have the others
 
 
 class Revocations:
-    """Who waits for the answer to which revoke; several may wait for one."""
+    """Questions by the revokes whose answers they wait for; several may wait for one."""
 
     def __init__(self) -> None:
         self._asked: dict[At, list[Question]] = {}
 
     def answered(self, at: At) -> None:
-        """Its worker gave it up, or says that it has started."""
+        """Note that the worker gave the assignment up, or reported its start."""
         for question in self._asked.pop(at, ()):
             question.answered(at)
 
@@ -86,7 +86,7 @@ async def ask_elsewhere(
     away: Mapping[IncarnationId, Sequence[LiveRun]],
     answered: Callable[[At], None],
 ) -> None:
-    """Ask these workers by other members, some at a time; tell each answer as it comes."""
+    """Revoke through other members, a limited number at a time; report each answer."""
     turn = asyncio.Semaphore(ASKED_AT_ONCE)
 
     async def ask(incarnation: IncarnationId, runs: Sequence[LiveRun]) -> None:

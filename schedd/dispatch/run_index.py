@@ -1,15 +1,15 @@
-"""What an owner has before it: the near future, the ready, the running. In memory, for one tenure.
+"""Index of an owner's work: due timers, ready runs, running runs. In memory, for one tenure.
 
-    timers ──due──→ (fire) ──→ ready ──(dispatch)──→ running ──(collect, rescue)──→ gone
-                     retries ──end of back-off──↗ │     └──retry──→ retries
-                                     overlap limit ├──→ held ──one of its job is gone──→ ready
-                                  it is a broadcast └──→ broadcasts ──its children ended──→ gone
+    timers ──due──→ (fire) ──→ ready ──(dispatch)──→ running ──(collect, rescue)──→ ended
+                      retries ──end of backoff──↗ │     └──retry──→ retries
+                                     overlap limit ├──→ held ──one of its job ended──→ ready
+                                  it is a broadcast └──→ broadcasts ──its children ended──→ ended
 
-The rows in PostgreSQL are the truth; this is what was last read or written of them. Losing an
-entry costs a scan's time, keeping a stale one costs a refused statement and lasts until the next
-scan.
+The rows in PostgreSQL are authoritative; the index holds what was last read or written. A lost
+entry costs the time until the next scan. A stale entry costs a refused statement, and lasts until
+the next scan.
 
-What is due later is `early` from when it may be armed on, beside its place among what waits
+A run that is due later is in `early` as soon as it may be pre-dispatched, and also in `waiting`
 (`core/timers/pre_dispatch`).
 """
 
@@ -49,9 +49,9 @@ def _unknown(_: LiveRun) -> Need | None:
 
 
 class RunIndex:
-    """The owned work of one tenure. `priority_of`: of a job, as far as it is known. `need_of`: of a
-    run that is to be sorted at once, slots or not. `early_need_of`: of one that may be armed, as
-    far as it is known.
+    """The owned work of one tenure. `priority_of`: the priority of a job, if known. `need_of`: the
+    need of a run that is sorted at once, with or without slots. `early_need_of`: the need of a run
+    that may be pre-dispatched, if known.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class RunIndex:
         self.waiting: Agenda[RunId, LiveRun] = Agenda()
         """Runs that aren't ready yet: in their back-off, or due later."""
         self.early = EarlyRuns()
-        """Of these, those that may be handed out before they are ready."""
+        """Those of them that may be pre-dispatched."""
         self.ready = ReadyQueue()
         self.running = DispatchedRuns()
         self.broadcasts: dict[RunId, LiveRun] = {}
-        """Those that have begun; no worker has them."""
+        """Broadcasts that have begun; no worker has them."""
         self.ended = 0
         """How many attempts are known to have ended here."""
         self.on_room: Callable[[], None] = lambda: None
@@ -83,24 +83,24 @@ class RunIndex:
         self.on_short: Callable[[], None] = lambda: None
         """Called when few are left here of what waits, and there are more in their rows."""
         self.busy = 0
-        """How many batches are under way to be fired or handed out (`starting`)."""
+        """How many batches are being fired or dispatched (`starting`)."""
         self._reading = 0
         self._over: dict[RunId, Token] = {}
-        """What has ended while rows were read, and under which token."""
+        """Runs that ended while rows were read, with their tokens."""
         self.read: set[ShardId] = set()
         """Owned shards whose live runs were all read since they were gained: of these it is known
         what is under way.
         """
         self._kept: dict[JobId, set[RunId]] = {}
-        """Of what waits, that which isn't armed before another of its job is gone."""
+        """Waiting runs that aren't pre-dispatched before another of their job has ended."""
         self._held = BlockedRuns()
         self._judged: dict[JobId, int] = {}
-        """Of jobs whose runs are being judged: how many went meanwhile."""
+        """By job whose runs are being judged: how many have ended meanwhile."""
         ownership.listen(self._shards_changed)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Around a batch that is fired, or handed out: what has ended can wait for it."""
+        """Around a batch that is fired or dispatched: results of ended runs can wait for it."""
         self.busy += 1
         try:
             yield
@@ -109,8 +109,8 @@ class RunIndex:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Around a look at rows and their sorting in: what ends meanwhile stays away, though it is
-        among them.
+        """Around reading rows and sorting them in: runs that end meanwhile stay removed, although
+        they are among the rows.
         """
         self._reading += 1
         try:
@@ -138,7 +138,7 @@ class RunIndex:
             if run.shard not in self.ownership.epochs or run.state not in LIVE:
                 self.forget(run_id, run.job_id)
             elif at_hand is not None and at_hand.token > run.token:
-                continue  # read before it was handed out
+                continue  # read before it was dispatched
             elif run.state is State.RUNNING:
                 self._put_running(run)
             elif run.ready_at > now:
@@ -153,8 +153,8 @@ class RunIndex:
         return fresh
 
     def put_again(self, run: LiveRun, now: datetime) -> int:
-        """It stands here as its row does. What is known of its job may be more than when it was put
-        here: then it is sorted anew. Gives whether it is ready and new to the queue.
+        """Sort a run again if more is known of its job than when it was added; its row hasn't
+        changed. Return whether it is ready and new to the queue.
         """
         run_id = run.key.run_id
         if self.ready.is_unsorted(run_id):
@@ -165,7 +165,7 @@ class RunIndex:
         return 0
 
     def left(self, runs: Iterable[LiveRun]) -> list[LiveRun]:
-        """Those of these that wait in their rows alone: there is more than is held in memory."""
+        """Return those that wait in rows only: not all runs are held in memory."""
         if not self.ready.leaves_some:
             return []
         return [run for run in runs if run.state is not State.RUNNING and not self._has(run)]
@@ -189,27 +189,27 @@ class RunIndex:
         return ripe
 
     def take_early(self, count: int, goes: Callable[[Need], bool]) -> list[LiveRun]:
-        """Take out the soonest due of what may be armed, to hand it out: it waits no more."""
+        """Take out the soonest due runs that may be pre-dispatched."""
         taken = self.early.take(count, goes)
         for run in taken:
             self._waits_no_more(run.key.run_id, run.job_id)
         return taken
 
     def dispatched(self, run: LiveRun) -> None:
-        """It runs, or is armed; a scan may have seen it wait meanwhile."""
+        """Note that a run was dispatched; a scan may have read it as waiting meanwhile."""
         self.running.add(run)
         self.ready.discard(run.key.run_id)
         self._waits_no_more(run.key.run_id, run.job_id)
 
     def wait(self, run: LiveRun) -> None:
-        """It waits until it is ready, and isn't armed before another of its job is gone."""
+        """Keep a run until it is ready; pre-dispatch it only after another of its job has ended."""
         run_id = run.key.run_id
         self.early.discard(run_id)
         self.waiting.put(run_id, run.ready_at, run)
         self._kept.setdefault(run.job_id, set()).add(run_id)
 
     def hold(self, run: LiveRun) -> None:
-        """Its job has as many admitted runs as it may: it waits until one of them is gone."""
+        """Hold a run until another of its job has ended: the job is at its overlap limit."""
         self.ready.discard(run.key.run_id)
         self._held.add(run)
 
@@ -222,15 +222,15 @@ class RunIndex:
         return len(released)
 
     def judge(self, jobs: Iterable[JobId]) -> None:
-        """Runs of these jobs are off the queue, until somebody says `judged`. Who goes meanwhile
-        doesn't find them held, though they may be judged by rows as they were before; and of
-        those that are held none may go before them.
+        """Runs of these jobs are off the queue until `judged` is called. Runs of these jobs that
+        end meanwhile are counted, because the statement may not have seen their ends. Held runs
+        must not go before those that are being judged.
         """
         self._judged = dict.fromkeys(jobs, 0)
 
     def judged(self) -> int:
-        """They are where they belong: as many as went meanwhile may be tried again, or armed; gives
-        how many of them were held.
+        """The runs are sorted in again: as many held runs as ended meanwhile may be tried. Return
+        their number.
         """
         gone, self._judged = self._judged, {}
         for job, count in gone.items():
@@ -244,18 +244,18 @@ class RunIndex:
         return self._held.jobs
 
     def over(self, run: LiveRun) -> int:
-        """It has ended, wherever it stands: as `gone`."""
+        """Remove a run that has ended, as `gone`."""
         if self._reading:
             self._over[run.key.run_id] = run.token
         return self.forget(run.key.run_id, run.job_id)
 
     def forget(self, run_id: RunId, job: JobId) -> int:
-        """The run has ended, or is somebody else's, wherever it stands: as `gone`."""
+        """Remove a run that has ended or belongs to another owner now, as `gone`."""
         return self.gone(job) if self._take_off(run_id, job) else 0
 
     def gone(self, job: JobId) -> int:
-        """A run of this job is no more. One that was held may take its place, at once or when
-        others of its job have been judged. So may one be armed. Gives how many may go now.
+        """A run of this job was removed. A held one may take its place, at once or when others of
+        its job have been judged; one may be pre-dispatched. Return how many may go now.
         """
         early = self._unkeep(job)
         if job in self._judged:
@@ -264,7 +264,7 @@ class RunIndex:
         return early + self.release(job)
 
     def standing(self, until: datetime) -> list[LiveRun]:
-        """What stands here now, but for what becomes ready later than `until`."""
+        """Return all runs here, except those that become ready later than `until`."""
         soon = (run for run in self.waiting.values() if run.ready_at <= until)
         begun = self.broadcasts.values()
         return [*self.running.values(), *begun, *self.ready, *soon, *self._held]
@@ -295,7 +295,7 @@ class RunIndex:
         self.on_room = self.on_short = lambda: None
 
     def _wait(self, run: LiveRun, now: datetime) -> None:
-        """Until it is ready, or may be armed; or in its row, until a scan reads it."""
+        """Keep a run until it is ready or may be pre-dispatched, or leave it to a later scan."""
         if len(self.waiting) >= HERD and self._is_for_later(run, now):
             self._waits_no_more(run.key.run_id, run.job_id)
             return
@@ -319,7 +319,7 @@ class RunIndex:
         return need is not None
 
     def _unkeep(self, job: JobId) -> int:
-        """Those that weren't to be armed may be, as far as is known; gives how many."""
+        """Allow pre-dispatch of the job's kept runs; return how many may be, as far as known."""
         kept = [self.waiting.get(run_id) for run_id in self._kept.pop(job, ())]
         return sum(self._may_be_armed(found[1]) for found in kept if found is not None)
 
@@ -338,7 +338,7 @@ class RunIndex:
         return any(run_id in place for place in places) or self._held.has(run_id, run.job_id)
 
     def _put_running(self, run: LiveRun) -> None:
-        """What stands here already, of the same handing out, isn't over for being read again."""
+        """Add a running run; a known run of the same assignment counts as the same attempt."""
         run_id = run.key.run_id
         stands = self.running.get(run_id)
         if stands is None or stands.token != run.token or run.children is not None:

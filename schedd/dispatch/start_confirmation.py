@@ -1,4 +1,4 @@
-"""What of the handed out surely never started, by what its workers have said to any member."""
+"""Find dispatched runs that certainly never started, by their workers' heartbeats to any member."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -10,15 +10,16 @@ from schedd.core.runs.model import LiveRun
 from schedd.dispatch.workers.remote_workers import Elsewhere, LastHeartbeat
 
 ASK_AFTER: Final = timedelta(seconds=1)
-"""Past `start_by`, before other members are asked about it: a heartbeat tells most by then."""
+"""Time past `start_by` before other members are asked: most are confirmed by a heartbeat by then.
+"""
 
 MOST_ASKED: Final = 8
 """Workers about which a scan asks at most; the others have their turn in the next ones."""
 
 
 class StartConfirmation:
-    """Asks the other members about workers that say nothing here, once each. A worker with a long
-    run is asked about as long as it runs: a few of them must not keep the others from their turn.
+    """Asks the other members about workers that are silent here, once each. Workers with long runs
+    are asked about as long as they run, so the number of questions is limited and goes in turn.
     """
 
     def __init__(self) -> None:
@@ -48,16 +49,16 @@ class StartConfirmation:
         )
         async with asyncio.TaskGroup() as group:
             answers = {
-                each: group.create_task(elsewhere.last_heartbeat(each), name=f"heard {each}")
+                each: group.create_task(elsewhere.last_heartbeat(each), name=f"heartbeat of {each}")
                 for each in asked
             }
-        told = {each: beat for each, task in answers.items() if (beat := task.result())}
-        heard = {**said, **told}
+        received = {each: beat for each, task in answers.items() if (beat := task.result())}
+        heartbeats = {**said, **received}
         return [
             run
             for run in runs
             if run.incarnation is not None
-            and (last := heard.get(run.incarnation)) is not None
+            and (last := heartbeats.get(run.incarnation)) is not None
             and last.never_started(run)
         ]
 

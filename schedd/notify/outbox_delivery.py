@@ -1,15 +1,14 @@
-"""Notifications: what waits in the outbox of owned shards is delivered, each try on its own.
+"""Deliver the notifications in the outbox of owned shards, each delivery in a task.
 
     rows that may be tried ─→ definitions of their jobs ─→ claimed, by lane ─→ a task each
-    tasks' answers ─→ settled, by lane: delivered, tried again later, given up
+    tasks' outcomes ─→ written, by lane: delivered, tried again later, given up
 
 Invariants
-- Of one target (a host, a program, the mail server) so many are tried at once, and no more: one
-  that is slow or dead keeps nobody else waiting, nor do hundreds of them
-  (`core/jobs/receiver_limits.py`); and nothing here is ever waited for by dispatch.
-- Whom to tell is the newest definition's word: one that is older than the row's claim isn't tried.
-- An answer is kept until it is settled. What is under way when the tenure ends is tried again by
-  whoever owns the shard then: told twice rather than never.
+- Deliveries to one target (a host, a program, the mail server) are limited, so a slow target delays
+  no other target (`core/jobs/receiver_limits.py`). Dispatch never waits for a delivery.
+- The newest definition names the targets. A definition older than the row's claim isn't used.
+- An outcome is kept until it is written. A delivery in progress when the tenure ends is repeated by
+  the next owner: a notification may be sent twice, never zero times.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 SOONEST: Final = 0.05
-"""Seconds from one look to the next, however often somebody wakes it."""
+"""Minimum seconds between two rounds, however often the loop is woken."""
 COUNT_EVERY: Final = 10.0
 
 
@@ -76,7 +75,7 @@ class OutboxDelivery:
         self._group: asyncio.TaskGroup | None = None
         self._receivers = Receivers()
         self._under_way: dict[tuple[UUID, NotificationChannel], str] = {}
-        """Tries that aren't settled, with their targets."""
+        """Deliveries without a written outcome, with their targets."""
         self._busy: dict[tuple[JobId, NotificationChannel], str] = {}
         """Whose targets have enough to do."""
         self._answers: list[DeliveryOutcome] = []
@@ -90,7 +89,7 @@ class OutboxDelivery:
         raise AssertionError("a loop never returns")
 
     async def step(self) -> float:
-        """Settle what was answered, and begin what may be tried; seconds until the next look."""
+        """Write outcomes and start deliveries; return the seconds until the next round."""
         await self._settle()
         shards = sorted(self._board.ownership.epochs)
         if not shards:
@@ -112,7 +111,7 @@ class OutboxDelivery:
     def _chosen(
         self, waiting: Sequence[PendingNotification], known: Mapping[JobId, CachedDefinition]
     ) -> list[PendingNotification]:
-        """Those whose targets have room; the others are busy."""
+        """Return those whose targets have room; mark the other targets as busy."""
         chosen: list[PendingNotification] = []
         receivers = self._receivers.copy()
         for one in waiting:
@@ -146,10 +145,10 @@ class OutboxDelivery:
                 raise each.error
 
     async def _try(self, one: Notification, entry: CachedDefinition | None) -> None:
-        error = "the definition of its job can't be read here"
+        error = "the definition of the job can't be read by this member"
         if entry is not None:
             notice = _notice(entry, one.kind, one.way)
-            # Who edits a job so that nobody is told any more means what waits, too.
+            # An edit that removes a target also cancels its waiting notifications.
             began = boottime()
             error = "" if notice is None else await self._sent(one, notice)
             if notice is not None:
@@ -160,22 +159,20 @@ class OutboxDelivery:
         self._loop.wake()
 
     async def _sent(self, one: Notification, notice: Notice) -> str:
-        """Why it wasn't delivered; empty: it was. What one of them breaks holds up no other, and no
-        owner: the next one would have the same before it.
-        """
+        """Return why it wasn't delivered; empty if it was. An exception fails one delivery only."""
         raised: list[Exception] = []
         with set_aside("notification", f"notification {one.notification_id}", then=raised.append):
             return await self._sender.send(one, notice)
         return f"{type(raised[0]).__name__}: {raised[0]}"
 
     async def _settle(self) -> None:
-        """Answers for shards that are another's now are dropped: it tells once more."""
+        """Write outcomes. Those for shards of another owner are dropped: that owner sends again."""
         if answers := list(self._answers):
             await self._transactor.rows(answers, self._store.settle)
             del self._answers[: len(answers)]
             for one in answers:
-                told = one.notification
-                to = self._under_way.pop((told.notification_id, told.way), None)
+                sent = one.notification
+                to = self._under_way.pop((sent.notification_id, sent.way), None)
                 if to is not None:
                     self._receivers.end(to)
 
@@ -190,7 +187,7 @@ class OutboxDelivery:
 
 
 def _asked(one: PendingNotification, entry: CachedDefinition) -> PendingNotification:
-    """With what is known of whom to tell: by other ways than its own if that isn't named."""
+    """Return it with the channels of the definition, if its own channel isn't among them."""
     notices = entry.definition.notices
     notice = None if notices is None else notices.of(one.kind)
     ways = () if notice is None or one.way in notice.ways else notice.ways
@@ -200,7 +197,7 @@ def _asked(one: PendingNotification, entry: CachedDefinition) -> PendingNotifica
 def _notice(
     entry: CachedDefinition, kind: NotificationKind, way: NotificationChannel
 ) -> Notice | None:
-    """Whom the job wants told of this by this way."""
+    """Return the notice of the job for this kind, if it names this channel."""
     notices = entry.definition.notices
     notice = None if notices is None else notices.of(kind)
     return notice if notice is not None and way in notice.ways else None

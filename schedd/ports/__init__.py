@@ -1,10 +1,10 @@
-"""What the loops and calls need of the world, as small protocols.
+"""Protocols for the dependencies of loops and calls.
 
-Adapters give them (`store/` over PostgreSQL, `etcd/`, `rpc/`, `senders/` to the world), `app/` ties
-them together, twins stand in for them in simulation. Each method is one round of work that either
-happened, or raised `schedkit.errors.Unavailable`; a refusal is a returned value. Methods of the
-owner are one transaction each, whose first statement locks the rows of the claim's shards where
-they are still its own (PROTOCOL 1); shards that aren't are left out and named in the answer.
+Adapters implement them (`store/` over PostgreSQL, `etcd/`, `rpc/`, `notify/senders/`), `app/`
+composes them, and simulations replace them. A method either completes or raises
+`schedkit.errors.Unavailable`; a refusal is a returned value. Each method of the owner is one
+transaction. Its first statement locks the claim's shard rows that it still owns (PROTOCOL 1). Other
+shards are left out and named in the answer.
 """
 
 from schedd.ports.access_tokens import AccessTokenStore

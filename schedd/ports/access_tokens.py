@@ -10,17 +10,15 @@ from schedd.core.runs.model import AuditEntry
 from schedkit.records import dataclass
 
 Noted: TypeAlias = Callable[[AccessToken, Sequence[AccessTokenId]], tuple[str, str]]
-"""What the audit has of one that is revoked before and after, and of those that end with it."""
+"""Returns the audit's `before` and `after` for a revoked token and the tokens that end with it."""
 
 MOST_MARKED: Final = 1_000
-"""Of those that end with one that is revoked so many are told at most."""
+"""Limit on the listed tokens that end with a revoked token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """One that is worth nothing any more, and what ended with it just now: the first MOST_MARKED,
-    nearest first.
-    """
+    """A revoked token and the tokens that ended with it: the first MOST_MARKED, nearest first."""
 
     token: AccessToken
     with_it: Sequence[AccessTokenId]
@@ -40,7 +38,7 @@ class AccessTokenStore(Protocol):
         ...
 
     async def find_all(self, tokens: Collection[AccessTokenId]) -> Sequence[AccessToken]:
-        """Those of these that there are, in one look; ended or not."""
+        """Return those that exist, in one read; ended or not."""
         ...
 
     async def list(
@@ -56,7 +54,7 @@ class AccessTokenStore(Protocol):
         audit: AuditEntry,
         noted: Noted,
     ) -> Revoked | None:
-        """From now on it, and all that was made by it at any depth, is worth nothing; the first
-        time stays. None: there is none.
+        """Revoke a token and all tokens created with it, at any depth. Revoking again keeps the
+        first time. None: there is no such token.
         """
         ...

@@ -1,4 +1,4 @@
-"""What calls on backfills read and write, one transaction a method."""
+"""Reads and writes of calls on backfills, one transaction a method."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from schedd.core.timers.backfill_records import Backfilled, BackfillRecord
 class BackfillStore(Protocol):
     """Backfills as people see them; their runs are made by their jobs' owners (`OwnerStore`)."""
 
-    async def plan(self, job_id: JobId, wish: BackfillRequest) -> BackfillSelection:
-        """What it would run now, and what it would leave out; nothing is stored."""
+    async def plan(self, job_id: JobId, request: BackfillRequest) -> BackfillSelection:
+        """Return what it would run now, and what it would leave out; nothing is stored."""
         ...
 
     async def create(
         self,
         job_id: JobId,
         seen_generation: int,
-        wish: BackfillRequest,
+        request: BackfillRequest,
         idempotency: Idempotency | None,
         audit: AuditEntry,
     ) -> Backfilled | StoreConflict | None:
@@ -52,9 +52,9 @@ class BackfillStore(Protocol):
         audit: AuditEntry,
         noted: Callable[[BackfillRecord, Sequence[LiveRun]], tuple[str, str]],
     ) -> tuple[BackfillRecord, Sequence[LiveRun]] | None:
-        """Make no more runs of it; what waits is CANCELLED (BY_USER), what runs is marked, and its
-        worker must be told. Gives the runs that changed. One that is done stays so. `noted`: what
-        the audit has of it, before and after, by how it stood and what changed.
+        """Create no more runs of it. Waiting runs become CANCELLED (BY_USER); running ones are
+        marked, and the caller sends the cancel to their workers. Returns the changed runs. A
+        finished backfill isn't changed. `noted` returns the audit's `before` and `after`.
         """
         ...
 

@@ -10,7 +10,7 @@ from schedd.core.runs.records import CalendarRecord, PinnedCalendar
 
 
 class CalendarStore(Protocol):
-    """What user calls read and write of calendars. Jobs are pinned to versions of them with their
+    """Reads and writes of user calls on calendars. Jobs are pinned to versions of them with their
     definitions (`UserStore`).
     """
 

@@ -13,14 +13,14 @@ from schedd.core.runs.records import ChainRefused
 
 
 class ChainStore(Protocol):
-    """What an owner reads and writes of joins, and what calls ask of the graph."""
+    """Reads and writes of an owner for joins, and reads of calls for the graph."""
 
     async def due(self, shards: Sequence[ShardId]) -> list[Join]:
-        """What has arrived at jobs of these shards and is to be judged. A hint; some at a time."""
+        """Return joins of these shards that are due for evaluation. A hint; a limited number."""
         ...
 
     async def results(self, runs: Collection[RunId]) -> dict[RunId, bytes]:
-        """What these runs gave back (serialised `Payload`), as far as they gave anything."""
+        """Return the results of these runs (serialized `Payload`), if they have any."""
         ...
 
     async def join(self, claim: Claim, wanted: Sequence[Wanted]) -> list[LiveRun]:
@@ -40,5 +40,5 @@ class ChainStore(Protocol):
         ...
 
     async def waiting(self, job_id: JobId, at: datetime) -> list[Join]:
-        """What has arrived at a job of the cycles of an instant, and waits for the others."""
+        """Return the incomplete joins of a job for the cycles of a scheduled time."""
         ...

@@ -15,7 +15,7 @@ class ChangeStore(Protocol):
         ...
 
     async def since(self, cursor: Cursor, jobs: Sequence[JobId] | None) -> MissedChanges:
-        """What changed since, of these jobs or of all."""
+        """Return the changes since then, of these jobs or of all."""
         ...
 
     async def unended(self, scope: Scope, most: int) -> list[RunId]:
@@ -23,7 +23,7 @@ class ChangeStore(Protocol):
         ...
 
     async def read(self, run_ids: Sequence[RunId]) -> list[Change]:
-        """Those of these that exist, as they stand now, in this order."""
+        """Return the current state of those that exist, in this order."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The cluster as it stands: its time, its newest view, what is asked of it."""
+"""The cluster: its time, its newest view, requests to it."""
 
 from datetime import datetime
 from typing import Protocol
@@ -26,21 +26,21 @@ class Succession(Protocol):
     """Planned changes of leader."""
 
     async def ask(self, view: ClusterView, heir: TenureId) -> bool:
-        """Wish that this tenure follows the leader of the view. False: another leads by now, or
-        another wish stands.
+        """Request that this tenure becomes the next leader. False: the leader has changed, or
+        another request exists.
         """
         ...
 
     async def follows(self, term: Term) -> ClusterView:
-        """The first view in which somebody leads under a later term than this one."""
+        """Return the first view with a leader of a later term."""
         ...
 
 
 class Checkup(Protocol):
-    """What is known of the cluster, gathered for a person."""
+    """Facts about the cluster, for diagnostics."""
 
     async def facts(self) -> Facts:
-        """As of now. Raises nothing: what can't be read has its reason in its place."""
+        """Return the current facts. Raises nothing: facts that can't be read have the reason."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What calls on dead letters and redrives read and write, one transaction a method."""
+"""Reads and writes of calls on dead letters and redrives, one transaction a method."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class DeadLetterStore(Protocol):
         *,
         resolved: bool,
     ) -> Sequence[DeadLetterRecord]:
-        """Newest first by when their runs were due, past `after`; those that wait, with `resolved`
-        all. All those of a redrive.
+        """Newest first by due time, past `after`: waiting ones, or with `resolved` all. Of a
+        redrive always all.
         """
         ...
 
@@ -47,8 +47,8 @@ class DeadLetterStore(Protocol):
         audit: AuditEntry,
         noted: Callable[[int], str],
     ) -> Sequence[RunId] | StoreConflict:
-        """Settle those that wait, but for what a redrive is about to do again; which. `noted`: what
-        the audit has of it, by how many they are. A Conflict: more than `choice.at_most`.
+        """Resolve waiting letters, except those queued for redrive; return which. `noted` returns
+        the audit text for their number. A `StoreConflict`: more than `choice.at_most`.
         """
         ...
 
@@ -60,9 +60,9 @@ class DeadLetterStore(Protocol):
         by: str,
         audit: AuditEntry,
     ) -> RunRecord | StoreConflict | None:
-        """Do one run again, which must have ended so that it may be; the run that does, however
-        often it is asked for. None: its job is deleted. A `StoreConflict`: it isn't at the line's
-        generation, or too many wait in line.
+        """Redrive one run that has ended; return the new run, the same for each request. None: its
+        job is deleted. A `StoreConflict`: the job's generation isn't the line's, or its queue is
+        full.
         """
         ...
 
@@ -72,14 +72,14 @@ class DeadLetterStore(Protocol):
 
     async def create(
         self,
-        wish: RedriveRequest,
+        request: RedriveRequest,
         idempotency: Idempotency | None,
         audit: AuditEntry,
         noted: Callable[[int], str],
     ) -> RedriveRecord | StoreConflict | None:
-        """Store it with the letters that are chosen now; None: none is free; a Conflict: more than
-        `choice.at_most`, or the key. The same idempotency
-        key and digest give the one of then. `noted` as in `discard`.
+        """Store it with the letters that are chosen now; None: there are none. A `StoreConflict`:
+        more than `choice.at_most`, or the idempotency key. The same key and digest return the
+        stored redrive. `noted` as in `discard`.
         """
         ...
 
@@ -99,7 +99,7 @@ class DeadLetterStore(Protocol):
         *,
         on: bool,
     ) -> RedriveRecord | None:
-        """Stop it, or have it go on; one that is done, or so already, stays as it is. `noted`: what
-        the audit has of how it stands.
+        """Stop or continue a redrive; a finished one isn't changed. `noted` returns the audit text
+        for its state.
         """
         ...

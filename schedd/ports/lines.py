@@ -1,4 +1,4 @@
-"""Between members and workers: hints, revokes, and waiting for changes."""
+"""Messages between members and workers: hints, revokes, and waiting for changes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,15 +28,15 @@ class Nudges(Protocol):
         ...
 
     def runs_made(self, runs: Sequence[LiveRun]) -> None:
-        """These were inserted just now: an owner that is here needs no look for them."""
+        """These runs were inserted: an owner at this member needs no scan to find them."""
         ...
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
-        """Somebody may be watching these runs, here or at another member."""
+        """Send hints of these runs to watchers, here and at other members."""
         ...
 
     def cluster_changed(self) -> None:
-        """The cluster was paused or resumed, or its map is to be looked at: everybody looks."""
+        """The cluster was paused or resumed, or its map may have changed: all members read it."""
         ...
 
 
@@ -52,23 +52,23 @@ class WorkerLines(Protocol):
     def cancel(self, run: LiveRun, *, kill: bool = False) -> None: ...
     def workers(self) -> list[WorkerView]: ...
     async def views(self, incarnations: Sequence[Incarnation]) -> list[WorkerView]:
-        """How each of these stands, by whichever member heard it last."""
+        """Return the state of each, from the member that received its last heartbeat."""
         ...
 
 
 class Refusals(Protocol):
-    """Which workers have refused runs, as the member that hands them out was told."""
+    """Workers that refused runs, as known to the member that dispatches them."""
 
     async def of(self, shard: ShardId, job: JobId, generation: int) -> Mapping[IncarnationId, str]:
-        """Those that can't run this job, of this shard, as it is defined now, and why, in words."""
+        """Return the workers that can't run this generation of the job, each with the reason."""
         ...
 
 
 class Watching(Protocol):
-    """One who waits for runs to change."""
+    """Waits for changes of some runs."""
 
     def wake(self) -> None:
-        """Have `wait` return: there is something else to see."""
+        """Make `wait` return."""
         ...
 
     async def wait(self, timeout: float) -> None:
@@ -79,26 +79,26 @@ class Watching(Protocol):
 
 
 class Changes(Protocol):
-    """Waiting for runs to change."""
+    """Waiters for changes of runs."""
 
     def watching(self, runs: Sequence[RunId]) -> AbstractContextManager[Watching]:
-        """For this block somebody waits for changes of these, again and again."""
+        """Return a waiter for changes of these runs, valid for the block."""
         ...
 
 
 class Reader(Protocol):
-    """One who reads along what an attempt writes."""
+    """Reads the output of one attempt live."""
 
     def take(self) -> Sequence[run_pb2.LogPiece]:
-        """What came since the last time; at first all that is kept of it comes."""
+        """Return the pieces since the last call; the first call returns all that are kept."""
         ...
 
 
 class Advances(Protocol):
-    """How far running attempts are, as this member was told."""
+    """Progress of running attempts, as reported to this member."""
 
     def of(self, run: LiveRun) -> run_pb2.RunProgress | None:
-        """How far it is; None when it doesn't run, or nothing was told here."""
+        """Return the progress of a run; None if it isn't running or reported none here."""
         ...
 
     def blocks(self, worker: IncarnationId | None) -> Sequence[worker_service_pb2.Blocking]:
@@ -107,10 +107,10 @@ class Advances(Protocol):
 
 
 class Tails(Protocol):
-    """Reading along what runs write, at this member."""
+    """Followers of the output of runs, at this member."""
 
     def following(self, run: LiveRun, wake: Callable[[], None]) -> AbstractContextManager[Reader]:
-        """For this block somebody reads along the attempt that runs now; `wake` is called when
-        there is something to take.
+        """Follow the output of the running attempt for the length of the block. `wake` is called
+        when there are pieces to take.
         """
         ...

@@ -1,4 +1,4 @@
-"""The outbox of notifications, and who delivers them."""
+"""The outbox of notifications, and their delivery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from schedd.core.runs.model import Claim
 
 
 class NotificationStore(Protocol):
-    """What an owner reads and writes of the outbox."""
+    """Reads and writes of an owner for the outbox."""
 
     async def waiting(
         self,
@@ -39,17 +39,17 @@ class NotificationStore(Protocol):
     async def claim(
         self, claim: Claim, wanted: Sequence[PendingNotification]
     ) -> list[Notification]:
-        """Those of these that are still free, each to be tried once now."""
+        """Claim those that are still free, each for one delivery now."""
         ...
 
     async def settle(
-        self, claim: Claim, settled: Sequence[DeliveryOutcome]
+        self, claim: Claim, outcomes: Sequence[DeliveryOutcome]
     ) -> list[DeliveryOutcome]:
-        """Write down what became of tries; gives those that were written."""
+        """Write the outcomes of deliveries; return those that were written."""
         ...
 
     async def overdue(self, shards: Sequence[ShardId]) -> list[Overdue]:
-        """Those of these in which some waited for a day without as much as a try. A hint."""
+        """Return those with notifications that waited for a day without a delivery. A hint."""
         ...
 
     async def expire(
@@ -59,7 +59,7 @@ class NotificationStore(Protocol):
         ...
 
     async def tell_late(self, claim: Claim, late: Sequence[Happened]) -> list[RunId]:
-        """Tell of runs that wait for too long; gives those that weren't told before."""
+        """Queue notifications of late runs; return the runs that had none before."""
         ...
 
 
@@ -67,7 +67,7 @@ class Sender(Protocol):
     """Delivers notifications."""
 
     async def send(self, notification: Notification, notice: Notice) -> str:
-        """Deliver it by its way. Empty: it was taken; else why it wasn't, in words. Takes a
+        """Deliver it over its channel; return why it failed, empty if it was accepted. Takes a
         bounded time, and raises nothing.
         """
         ...

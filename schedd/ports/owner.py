@@ -1,4 +1,4 @@
-"""What a shard's owner reads and writes, one transaction a method, fenced by its shards' rows."""
+"""Reads and writes of a shard's owner, one transaction a method, fenced by its shards' rows."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
@@ -42,7 +42,7 @@ from schedd.core.timers.backfill_records import OpenBackfill
 
 
 class OwnerStore(Protocol):
-    """What a shard's owner reads and writes."""
+    """Reads and writes of a shard's owner."""
 
     async def due_timers(
         self, shards: Sequence[ShardId], until: datetime, limit: int, *, latest: bool = False
@@ -72,8 +72,8 @@ class OwnerStore(Protocol):
     async def changed_runs(
         self, shards: Sequence[ShardId], states: Sequence[State], until: datetime, since: Cursor
     ) -> ChangedRuns | None:
-        """Of what `live_runs` gives, what may have changed since. None: that can't be told, for
-        the database isn't that of then.
+        """Return those of `live_runs` that may have changed since. None: unknown, because the
+        database was restored or replaced.
         """
         ...
 
@@ -96,22 +96,20 @@ class OwnerStore(Protocol):
         ...
 
     async def there(self, ids: Collection[IncarnationId]) -> list[Incarnation]:
-        """Those of these that are neither written off nor drained."""
+        """Return those that are neither lost nor drained."""
         ...
 
     async def done(self, keys: Sequence[RunKey]) -> dict[RunId, frozenset[str]]:
-        """Of broadcasts that do others again: on which workers those have succeeded."""
+        """Return, for redriven broadcasts, the workers on which the originals succeeded."""
         ...
 
     async def over(self, keys: Sequence[RunKey]) -> list[RunKey]:
-        """Of these broadcasts those of which no child is left, or a child is to be told that it is
-        cancelled with them. A hint.
-        """
+        """Return broadcasts without children in progress, or with children to cancel. A hint."""
         ...
 
     async def close(self, claim: Claim, closings: Sequence[Closing]) -> ClosedBroadcasts:
-        """End those whose last child has ended; cancel the children of those that are cancelled,
-        whose workers must be told.
+        """End broadcasts whose last child has ended. Cancel the children of cancelled ones; the
+        caller sends the cancels to their workers.
         """
         ...
 
@@ -120,13 +118,13 @@ class OwnerStore(Protocol):
         ...
 
     async def part(self, claim: Claim, crowds: Sequence[Crowd]) -> Parted:
-        """End the runs that others of their jobs replace, or leave no room for; those that run are
-        marked, and their workers must be told. Some at a time: call again.
+        """End the runs that the overlap policy replaces or skips. Running ones are marked, and the
+        caller sends the cancels to their workers. A limited number: call again.
         """
         ...
 
     async def backfills(self, shards: Sequence[ShardId]) -> list[OpenBackfill]:
-        """Those of these shards' jobs of which more runs may be made now, oldest first."""
+        """Return the backfills that may create more runs now, oldest first."""
         ...
 
     async def feed(self, claim: Claim, wanted: Sequence[OpenBackfill]) -> list[LiveRun]:

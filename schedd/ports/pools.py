@@ -10,8 +10,8 @@ from schedd.core.runs.records import StoreConflict
 
 
 class PoolStore(Protocol):
-    """What user calls read and write of pools. Jobs name theirs in their definitions
-    (`UserStore`); what is handed out is judged by them (`OwnerStore`).
+    """Reads and writes of user calls on pools. Jobs name theirs in their definitions
+    (`UserStore`); dispatch checks their limits (`OwnerStore`).
     """
 
     async def set(
@@ -39,7 +39,7 @@ class PoolStore(Protocol):
         audit: AuditEntry,
         noted: Callable[[PoolRecord], str] | None = None,
     ) -> PoolRecord | None:
-        """Have nothing of it start, or start again; None: there is none. `noted`: what the audit
+        """Pause or resume starts of the pool; None: there is no such pool. `noted`: what the audit
         has of how it stands.
         """
         ...

@@ -17,15 +17,15 @@ class RecoveryStore(Protocol):
     """
 
     async def read_mark(self) -> Mark:
-        """Where the database stands."""
+        """Return the mark of the database."""
         ...
 
     async def mark(self, term: Term) -> Mark | None:
-        """Make the next one, greater than the one before."""
+        """Write the next mark, greater than the one before."""
         ...
 
     async def tell(self, term: Term, entry: AuditEntry) -> bool:
-        """A line of the audit."""
+        """Write an audit row."""
         ...
 
     async def begin(
@@ -35,8 +35,8 @@ class RecoveryStore(Protocol):
         note: Callable[[datetime, datetime, Pause | None], str],
         entry: Callable[[Pauses, Pauses], AuditEntry],
     ) -> Pause | None:
-        """Pause the cluster from its newest mark on, write off every worker's incarnation, and end
-        the backfills that weren't done.
+        """Pause the cluster from its newest mark on, record every worker's incarnation as lost, and
+        end unfinished backfills.
 
         `until`: when the lost database may have gone on; None: until now. `note` is made of where
         it went back to, of that, and of the pause that lasts already. May be repeated.
@@ -44,7 +44,7 @@ class RecoveryStore(Protocol):
         ...
 
     async def holding(self) -> Pause | None:
-        """The pause of a recovery that nobody has resumed."""
+        """Return the pause of a recovery that still lasts."""
         ...
 
     async def waiting(

@@ -1,4 +1,4 @@
-"""What a shard's owner reads and deletes of what isn't kept any more."""
+"""Reads and deletes of a shard's owner for data past its retention."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -53,13 +53,13 @@ class RetentionStore(Protocol):
         ...
 
     async def unwanted(self, shards: Sequence[ShardId], limit: int) -> list[Unwanted]:
-        """Objects whose rows are gone, longest gone first."""
+        """Return objects whose rows were deleted, the longest deleted first."""
         ...
 
     async def put_aside(self, claim: Claim, stuck: Sequence[Unwanted]) -> list[str]:
-        """They couldn't be removed: let all others go before them."""
+        """Move these behind all others: they couldn't be removed."""
         ...
 
     async def settle(self, claim: Claim, removed: Sequence[Unwanted]) -> list[str]:
-        """They are gone from the result store too."""
+        """Record that these were removed from the result store."""
         ...

@@ -1,4 +1,4 @@
-"""What is read now and then for whoever watches the cluster; nothing is decided by it."""
+"""Statistics for people who watch the cluster; no decision depends on them."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,12 +9,12 @@ from schedd.core.ids import ShardId
 
 
 class SurveyStore(Protocol):
-    """Short reads, whatever there is."""
+    """Short reads, however much data there is."""
 
     async def stock(self, shards: Sequence[ShardId]) -> Stock:
-        """What there is of these shards."""
+        """Return the numbers of these shards."""
         ...
 
     async def look(self) -> DatabaseLook:
-        """What the whole database is held up by."""
+        """Return what blocks or slows down the whole database."""
         ...

@@ -1,4 +1,4 @@
-"""What user calls read and write."""
+"""Reads and writes of user calls."""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
@@ -36,7 +36,7 @@ from schedkit.errors import Unavailable
 
 
 class UserStore(Protocol):
-    """What user calls read and write; each writing call is one transaction with its audit line.
+    """Reads and writes of user calls; each writing call is one transaction with its audit line.
 
     Calls on jobs lock the shard row first, then jobs, timers, runs (PROTOCOL 3).
     """
@@ -85,7 +85,7 @@ class UserStore(Protocol):
         ...
 
     async def newest_definitions(self, namespace: str, limit: int) -> list[StoredDefinition]:
-        """Those of the newest jobs, newest first, without their calendars."""
+        """Return those of the newest jobs, newest first, without their calendars."""
         ...
 
     async def update_job(
@@ -98,10 +98,10 @@ class UserStore(Protocol):
         missed: Callable[[JobRecord], NewRun | None] | None = None,
         redirection: Redirected = NOT_REDIRECTED,
     ) -> JobRecord | StoreConflict | ChainRefused | None:
-        """Write a new generation. `timer` is reset when the schedule changed;
-        `missed` is asked under the job's locks, of the job as it stood, for the row that accounts
-        for what was due by the old one and never fired; it may be asked several times. `told`:
-        what becomes of what waits to be told of it.
+        """Write a new generation. `timer` is reset when the schedule changed. `missed` is called
+        under the job's locks, perhaps several times, with the job as it was. It returns the row for
+        scheduled times of the old schedule that never fired. `redirection` says what happens to
+        notifications that wait for delivery.
         """
         ...
 
@@ -212,8 +212,8 @@ class UserStore(Protocol):
         audit: AuditEntry,
         noted: Callable[[RunRecord, RunRecord], tuple[str, str]] | None = None,
     ) -> RunRecord | None:
-        """PENDING and RETRYING become CANCELLED (BY_USER); RUNNING is marked `cancelling` and its
-        worker must be told. `noted`: what the audit has of it, before and after.
+        """PENDING and RETRYING become CANCELLED (BY_USER). RUNNING is marked `cancelling`, and the
+        caller sends the cancel to its worker. `noted` returns the audit's `before` and `after`.
         """
         ...
 
@@ -254,7 +254,7 @@ class UserStore(Protocol):
     async def audit(self, entry: AuditEntry) -> None: ...
     async def counts(self) -> Counts: ...
     async def waits(self) -> list[WaitingRuns]:
-        """What has waited longest among some of each shard, and of how many at least."""
+        """Return the runs that have waited longest, of a sample of each shard, and its size."""
         ...
 
     async def failing(self) -> list[FailingRow]:

@@ -1,4 +1,4 @@
-"""What any member writes down of workers and for them; tokens alone protect it."""
+"""Results and incarnations of workers, which any member may write; tokens alone protect them."""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
@@ -18,14 +18,14 @@ DrainAudit: TypeAlias = Callable[[Drain | None, Drain | None], AuditEntry]
 
 
 class ResultStore(Protocol):
-    """What any member does with what workers say; the token alone protects it."""
+    """Writes of any member for reports of workers; the token alone protects them."""
 
     async def reported_runs(self, keys: Sequence[RunKey]) -> dict[RunKey, LiveRun]:
         """The runs as they stand, whatever their state, for deciding what a report means."""
         ...
 
     async def accept(self, reports: Sequence[Report]) -> list[Verdict | None]:
-        """One transaction for all; a verdict each, in order. STALE ones are in the audit."""
+        """Store all in one transaction; return a verdict each, in order. STALE ones are audited."""
         ...
 
     async def refuse(self, unstarted: Sequence[Unstarted]) -> list[RunKey]:
@@ -35,13 +35,13 @@ class ResultStore(Protocol):
         ...
 
     async def outdo(self, shard: ShardId, seen: Epoch) -> None:
-        """A token of this epoch was seen that the shard never gave out: raise the shard's epoch
-        above it, whoever owns it. Its owner finds its claim void, and takes it anew.
+        """Raise the shard's epoch above one that was seen in a token but never issued. The owner's
+        claim becomes invalid, and it takes the shard over again.
         """
         ...
 
     async def started(self, starts: Sequence[tuple[RunKey, Token, datetime]]) -> None:
-        """Write down the start of runs that take long, for people to see."""
+        """Record the start of long runs, for display."""
         ...
 
 
@@ -54,13 +54,11 @@ class WorkerStore(Protocol):
 
     async def incarnations(self, ids: Sequence[IncarnationId]) -> list[Incarnation]: ...
     async def not_living(self, ids: Sequence[IncarnationId]) -> frozenset[IncarnationId]:
-        """Those of these that are lost, or that nobody knows: a database that lost its tail knows
-        nothing of their lives, nor of their runs.
-        """
+        """Return those that are lost or unknown: a restored database may not contain them."""
         ...
 
     async def of_worker(self, worker: str) -> list[Incarnation]:
-        """Those of this worker that aren't lost, newest first."""
+        """Return those of this worker that aren't lost, newest first."""
         ...
 
     async def newest_of(self, names: Sequence[str]) -> list[Incarnation]:
@@ -72,13 +70,13 @@ class WorkerStore(Protocol):
         ...
 
     async def drain(self, worker: str, by: str, reason: str, entry: DrainAudit) -> Drain:
-        """Have it take nothing more, until it is undrained; `entry` makes the audit's line of what
+        """Drain a worker until it is undrained; `entry` makes the audit's line of what
         was and what is, if that differs.
         """
         ...
 
     async def undrain(self, worker: str, entry: DrainAudit) -> bool:
-        """Have it take work again; whether it was drained."""
+        """Undrain a worker; return whether it was drained."""
         ...
 
     async def lose(self, lost: Collection[IncarnationId], kind: EventKind | None) -> None:

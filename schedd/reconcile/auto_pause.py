@@ -1,13 +1,12 @@
-"""Standing: what becomes of a job without anybody's call: its pause ends, or it fails too often.
+"""Resume jobs whose pause has ended, and pause jobs that fail too often.
 
     pause until T ── T has come ──→ resumed: the instants until T are SKIPPED (PAUSED), later ones
                                     go by its catch-up
     N runs in a row failed for good ──→ paused, by `pause_after_failures: N`
 
-The rows of both are read each second (`schedd/store/results/failure_counts.py`), so that what a
-member leaves undone its successor finds. Nothing here is believed: both are written at the
-generation that they were reckoned from, or not at all. A job that can't be read is set aside: a
-newer member may own it.
+The rows of both are read each second (`schedd/store/results/failure_counts.py`), so a new owner
+finds what the old one left. Both changes are written only at the generation from which they were
+computed. A job that can't be read is set aside: a newer member may own it.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from schedkit.tasks import Loop, in_turns
 log = logging.getLogger(__name__)
 
 EVERY: Final = 1.0
-"""Seconds between two looks."""
+"""Seconds between two rounds."""
 SOONEST: Final = 0.1
-"""Seconds from one look to the next, however often somebody wakes it."""
+"""Minimum seconds between two rounds, however often the loop is woken."""
 BATCH: Final = 200
-"""Jobs of one look."""
+"""Jobs of one round."""
 ACTOR: Final = "schedd"
 
 
@@ -68,7 +67,7 @@ class AutoPause:
         self.loop.wake()
 
     async def step(self) -> float:
-        """One look; seconds until the next."""
+        """Run one round; return the seconds until the next."""
         shards, now = sorted(self._board.ownership.epochs), boottime()
         if now < self._look_at:
             return self._look_at - now
@@ -92,7 +91,7 @@ class AutoPause:
         self, resumed: list[JobId], paused: list[JobId], shards: dict[JobId, ShardId]
     ) -> None:
         for job in paused:
-            log.warning("job %s is paused: too many of its runs in a row failed", job)
+            log.warning("job paused: too many consecutive runs failed: job_id=%s", job)
         if resumed or paused:
             self._nudges.jobs_changed([(job, shards[job]) for job in (*resumed, *paused)])
         if resumed:
@@ -108,7 +107,7 @@ def _name_of_failing(one: tuple[JobRecord, int]) -> str:
 
 
 def _ended(record: JobRecord) -> Sequence[Resumption]:
-    """How a job whose pause has ended goes on; nothing, if it was resumed."""
+    """Return how a job whose pause has ended continues; nothing if it was resumed."""
     stored = record.definition
     if record.paused_until is None or not stored.paused:
         return ()

@@ -1,19 +1,19 @@
-"""Deadlines: runs that wait too long end, whether or not a worker is there.
+"""Deadlines: end runs that wait too long, with or without a worker.
 
-    all that waits on the board, now and then ─→ whose time is over (`core/runs/deadlines`)
-    what dispatch came upon ───────────────────┤        └─one transaction a lane─→ MISSED, FAILED
-    what a scan found in rows alone ───────────╯
+    waiting runs of the run index, periodically ─→ past their deadline (`core/runs/deadlines`)
+    runs that dispatch found late ───────────────┤        └─one transaction a lane─→ MISSED, FAILED
+    runs that a scan found in rows only ─────────╯
 
-So does, as SKIPPED, what was made early and is of an instant that was edited away
+Runs that were created early end as SKIPPED if an edit removed their scheduled time
 (`core/timers/pre_dispatch`).
 
-A broadcast's child waits for one worker alone: so long as its job allows after that was last seen
-here (`core/runs/broadcast.Away`).
+The child of a broadcast waits for one worker. It may wait as long as its job allows after that
+worker was last seen here (`core/runs/broadcast.Away`).
 
-How often all of it is looked at goes by how long that takes: dispatch hands out nothing late, so an
-end that is written some seconds after its time does no harm. The definitions of what waits may not
-be at hand, for a new owner's say: so many are read in a look, of all jobs in turn. What goes on
-meanwhile (it is handed out, cancelled) stays as it is: the statement ends what waits.
+The interval depends on how long a round takes. Dispatch never dispatches a run past its deadline,
+so an end that is written some seconds later does no harm. The definitions of waiting runs may not
+be cached, for example at a new owner: each round reads some, of all jobs in turn. A run that was
+dispatched or cancelled meanwhile isn't changed: the statement ends waiting runs only.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 SHARE: Final = 40
-"""So many times as long as a look took is waited until the next, within these bounds."""
+"""The pause between two rounds is this many times the length of a round, within these bounds."""
 LOOK_AT_LEAST_EVERY: Final = 10.0
 READ_AT_ONCE: Final = 500
-"""Definitions that one look reads."""
+"""Definitions that one round reads."""
 AT_ONCE: Final = 500
 """Runs that one round of transactions ends."""
 BATCH: Final = 5_000
-"""Runs that one look ends."""
+"""Runs that one round ends."""
 
 
 class Deadlines:
@@ -86,25 +86,25 @@ class Deadlines:
         self._nudges = nudges
         self._emit = emit
         self._ready: Callable[[], None] = lambda: None
-        self._told: dict[RunId, LiveRun] = {}
+        self._passed: dict[RunId, LiveRun] = {}
         self._look_at = 0.0
         """When all that waits is looked at again, in seconds of CLOCK_BOOTTIME."""
         self._asked: set[JobId] = set()
         """Jobs whose definitions were asked for, those that can't be read among them."""
         self.loop = Loop("deadlines", self.step, interval=LOOK_EVERY)
 
-    def on_ready(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when runs became ready."""
-        self._ready = told
+    def on_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when runs became ready."""
+        self._ready = callback
 
     def passed(self, run: LiveRun) -> None:
-        """Its time is over, and it is off the queue: end it now."""
-        self._told[run.key.run_id] = run
+        """End a run that is past its deadline and off the queue."""
+        self._passed[run.key.run_id] = run
         self.loop.wake()
 
     async def left(self, runs: Sequence[LiveRun]) -> None:
-        """These wait in rows alone, as a scan has just found them: those whose time is over are
-        ended by the loop, so many at a time; a later scan finds the others.
+        """Check runs that wait in rows only, as a scan has just found them. The loop ends a limited
+        number of those past their deadline; a later scan finds the others.
         """
         asked = [run for run in runs if run.line is None or run.line & HURRIED or run.parent]
         if self._brake.on or not asked:
@@ -112,28 +112,28 @@ class Deadlines:
         try:
             await self._catalogue.newest({run.job_id for run in asked})
         except Unavailable as away:
-            log.info("what waits in rows alone can't be judged now: %s", away)
+            log.info("deadlines of runs outside memory can't be checked now: %s", away)
             return
         over = {end.key.run_id for end in await self._judged(asked)}
         for run in asked:
-            if run.key.run_id in over and len(self._told) < BATCH:
+            if run.key.run_id in over and len(self._passed) < BATCH:
                 self.passed(run)
 
     async def step(self) -> float:
-        """One look; seconds until the next."""
+        """Run one round; return the seconds until the next."""
         if self._brake.on:
             return LOOK_EVERY
         began = boottime()
-        told = dict(self._told)  # more may come meanwhile
-        waiting, whole = told, began >= self._look_at
+        passed = dict(self._passed)  # more may come meanwhile
+        waiting, whole = passed, began >= self._look_at
         if whole:
-            waiting = {run.key.run_id: run for run in self._board.waits()} | told
+            waiting = {run.key.run_id: run for run in self._board.waits()} | passed
         if whole:
             self._look_for_workers(waiting.values())
         ends = await self._over(waiting.values())
         if len(ends) < BATCH:
             over = {end.key.run_id for end in ends}
-            self._drop(run_id for run_id in told if run_id not in over)
+            self._drop(run_id for run_id in passed if run_id not in over)
         if whole and len(ends) < BATCH:
             now = boottime()
             wait = max(LOOK_EVERY, SHARE * (now - began))
@@ -149,7 +149,7 @@ class Deadlines:
         for end in ends:
             if end.key in ended:
                 run_id, job = end.key.run_id, end.job_id
-                apart = run_id in self._told  # dispatch took it off the board
+                apart = run_id in self._passed  # dispatch took it off the board
                 ready += self._board.gone(job) if apart else self._board.forget(run_id, job)
         self._tell([end for end in ends if end.key in ended])
         self._drop(end.key.run_id for end in ends)
@@ -168,12 +168,12 @@ class Deadlines:
         if dead := [end for end in ended if end.fingerprint]:
             self._emit(DeadLettered(tuple(map(_dead, dead))))
 
-    def _drop(self, told: Iterable[RunId]) -> None:
-        for run_id in told:
-            self._told.pop(run_id, None)
+    def _drop(self, runs: Iterable[RunId]) -> None:
+        for run_id in runs:
+            self._passed.pop(run_id, None)
 
     async def _over(self, waiting: Collection[LiveRun]) -> list[Expiry]:
-        """How those end whose time is over, some at a time."""
+        """Return the ends of runs past their deadline, a limited number."""
         await self._read({run.job_id for run in waiting if not self._catalogue.knows(run.job_id)})
         return await self._judged(waiting)
 
@@ -190,7 +190,7 @@ class Deadlines:
         return ends
 
     def _end_of(self, run: LiveRun, now: datetime) -> Expiry | None:
-        """How it ends, if its time is over by the definition at hand."""
+        """Return how a run ends, if it is past the deadline of its cached definition."""
         known = self._catalogue.known_of(run.job_id)
         if known is None or not _may_end(run, known.definition):
             return None

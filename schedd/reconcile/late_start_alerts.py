@@ -1,9 +1,9 @@
-"""Runs that wait for too long for their first start are told of (`on_late`), while they still wait.
+"""Notify about runs that wait too long for their first start (`on_late`), while they still wait.
 
-    all that waits on the board, now and then ─→ late by its definition at hand ─→ told, once a run
+    waiting runs of the run index, periodically ─→ late by the cached definition ─→ notified, once
 
-What starts late between two looks is told of with its result (`reports`): the run's row says
-whether it was told. Definitions that aren't at hand the deadlines' loop reads.
+A run that starts late between two rounds is notified with its result (`reports`): the run's row
+says whether that happened. Definitions that aren't cached are read by the deadlines' loop.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 SHARE: Final = 40
-"""So many times as long as a look took is waited until the next, within these bounds."""
+"""The pause between two rounds is this many times the length of a round, within these bounds."""
 LOOK_AT_LEAST_EVERY: Final = 10.0
 BATCH: Final = 500
-"""Runs of one look."""
+"""Runs of one round."""
 
 
 class LateStarts:
-    """The loop that tells of late runs."""
+    """The loop that notifies about late runs."""
 
     def __init__(
         self,
@@ -56,24 +56,24 @@ class LateStarts:
         self._transactor = transactor
         self._clock = clock
         self._brake = brake
-        self._told: set[RunId] = set()
-        """Of those that wait."""
+        self._notified: set[RunId] = set()
+        """Waiting runs whose notification was written."""
         self.loop = Loop("late starts", self.step, interval=LOOK_EVERY)
 
     async def step(self) -> float:
-        """One look; seconds until the next."""
+        """Run one round; return the seconds until the next."""
         if self._brake.on or not self._catalogue.any_late:
             return LOOK_EVERY
         began = boottime()
         late = await self._late()
         await self._transactor.rows(late, self._store.tell_late)
-        self._told |= {one.run_id for one in late}
+        self._notified |= {one.run_id for one in late}
         if len(late) == BATCH:
             return 0.0
         return min(LOOK_AT_LEAST_EVERY, max(LOOK_EVERY, SHARE * (boottime() - began)))
 
     async def left(self, runs: Sequence[LiveRun]) -> None:
-        """These wait in rows alone, as a scan has just found them; the rows know what was told."""
+        """Check runs that wait in rows only, as a scan has just found them."""
         unknown = self._catalogue.any_late
         asked = [run for run in runs if (unknown if run.line is None else run.line & TOLD_LATE)]
         if self._brake.on or not asked:
@@ -86,24 +86,24 @@ class LateStarts:
             for at in range(0, len(late), BATCH):
                 await self._transactor.rows(late[at : at + BATCH], self._store.tell_late)
         except Unavailable as away:
-            log.info("of what waits in rows alone can't be told now that it is late: %s", away)
+            log.info("late runs outside memory can't be checked now: %s", away)
 
     async def _late(self) -> list[Happened]:
         now = self._clock.now()
         late: list[Happened] = []
         still: set[RunId] = set()
         async for run in in_turns(self._board.waits(), every=1_000):
-            if run.key.run_id in self._told:
+            if run.key.run_id in self._notified:
                 still.add(run.key.run_id)
                 continue
             with set_aside("late start", run):
                 if len(late) < BATCH and (one := self._late_one(run, now)) is not None:
                     late.append(one)
-        self._told = still
+        self._notified = still
         return late
 
     def _late_one(self, run: LiveRun, now: datetime) -> Happened | None:
-        """What is to be told, if its job wants that and it is late."""
+        """Return the notification of a late run, if its job requests one."""
         definition = self._catalogue.definition_of(run.job_id)
         notices = None if definition is None else definition.notices
         if notices is None or run.parent is not None or run.losses:

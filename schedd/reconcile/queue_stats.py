@@ -1,4 +1,4 @@
-"""A survey of what is owned, for whoever watches the cluster: pools, and what is behind.
+"""Statistics of owned shards, for people who watch the cluster: pools and lateness.
 
     rows, read now and then ─┐
     runs that wait here ─────┼─→ a pool: how full, how much waits, how many slots could do it
@@ -31,7 +31,7 @@ LOOK_EVERY: Final = 15.0
 
 
 class Survey:
-    """The loop that looks."""
+    """The loop that reads statistics."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Survey:
         board.ownership.listen(lambda _gained, _dropped: self.loop.wake())
 
     async def step(self) -> None:
-        """One look."""
+        """Run one round."""
         shards = sorted(self._board.ownership.epochs)
         stock = await self._surveys.stock(shards)
         standings = await self._store.pools(stock.pools) if stock.pools else {}

@@ -1,27 +1,27 @@
-"""Rescue: the periodic scan that is the truth behind every hint.
+"""Rescue: the periodic scan that finds all work, also when hints were lost.
 
-    rows of the owned shards, read ──→ then the live workers, listed linearizably ──→ judge
-      PENDING, RETRYING   → onto the board (whatever nudge was lost)
-      RUNNING, worker gone → loss: RETRYING at once with a new token, or FAILED
-      RUNNING, its key merely missing → looked for again and again until it is there, or gone
-      RUNNING, never started past start_by → back whence it came, no attempt spent
-      RUNNING, its worker may know nothing of it, before that → asked back (asking_back)
-      RUNNING, cancelling  → its worker is told again
-      RUNNING, a broadcast → no worker has it: it ends with its children (broadcasts)
-      several of one job   → what others replace, or leave no room for, is ended (crowds)
+    rows of the owned shards, read ──→ then the live workers, listed linearizably ──→ decide
+      PENDING, RETRYING   → into the run index (a wake-up may be lost)
+      RUNNING, worker lost → RETRYING at once with a new token, or FAILED
+      RUNNING, its key merely missing → read again until the key exists, or the worker is lost
+      RUNNING, never started past start_by → back to its previous state, no attempt spent
+      RUNNING, maybe unknown to its worker, before that → revoked (`AskingBack`)
+      RUNNING, cancelling  → the cancel is sent again
+      RUNNING, a broadcast → no worker has it: it ends with its children (`broadcasts`)
+      several of one job   → runs that the overlap policy replaces or skips end (`overlap`)
 
-Absence is judged on a list read after the rows (PROTOCOL 6), so a run that was handed out after
-the list was made is never taken for lost. Loss of an incarnation is committed by the rescuing
-transaction, and final.
+Lost workers are found in a list that is read after the rows (PROTOCOL 6), so a run that was
+dispatched after the list was read is never taken for lost. The rescuing transaction commits the
+loss of an incarnation, and the loss is final.
 
-A scan is read in parts of about `PART` rows, and takes a tenth of the time, or of much what ten
-seconds' pause leaves: so however much waits, no statement comes near its timeout and nothing else
-stands still. What stood on the board before the scan and isn't among its rows is taken off. What is
-more than the board holds is judged as it passes by (`on_left`), and read again once few are there.
+A scan reads parts of about `PART` rows and takes a tenth of the time; a long scan is followed by a
+pause of ten seconds. So no statement comes near its timeout and no other work is blocked, however
+many runs wait. Runs that were in the index before the scan and aren't among its rows are removed.
+Runs that don't fit into the index are checked while they are read (`on_left`), and read again once
+few are left in the index.
 
-Of what stands on the board and whose row hasn't changed since the last scan only the id is read.
-Each `FULL_EVERY`, and after what went wrong, all of them are: so nothing on the board is wrong for
-ever.
+For runs in the index whose rows haven't changed since the last scan only the id is read. Each
+`FULL_EVERY`, and after an error, all rows are read: so a wrong entry of the index doesn't last.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ from schedkit.tasks import Loop, in_turns
 #
 #     a scan's RUNNING runs, their workers live ─→ may start yet, but should have by now
 #       ├─ in its worker's last heartbeat: it has come
-#       ├─ handed out under an earlier epoch, or missing in a heartbeat since ─→ revoke
+#       ├─ dispatched under an earlier epoch, or missing in a heartbeat since ─→ revoke
 #       │                                              ├─→ given up: a refusal, as any (`collect`)
 #       │                                              └─→ it has started: nothing
-#       └─ on its way, for all that is known: the next scan looks again
+#       └─ perhaps still on its way: the next scan checks it again
 #
 # An owner that dies between a COMMIT and its pushes leaves such, so do a COMMIT of unknown outcome
 # and a stream that breaks. That it never started a heartbeat proves only once `start_by` has
@@ -99,9 +99,9 @@ class AskingBack:
         self._workers = workers
         self._clock = clock
         self._out: dict[At, tuple[datetime, LiveRun]] = {}
-        """What is to be asked for, and from when on."""
+        """Assignments to revoke, and from when on."""
         self._answered: set[At] = set()
-        """Of those that the last scan found."""
+        """Answered assignments that the last scan found."""
         self.loop = Loop("asking back", self.step, interval=IDLE)
 
     def found(self, runs: Iterable[LiveRun]) -> None:
@@ -201,7 +201,7 @@ class Rescue:
         """Seconds, the last scan."""
         self._parts = FIRST_PARTS
         self._since: Cursor | None = None
-        """What was committed before is on the board; None: that isn't known."""
+        """Changes committed before it are in the run index; None: unknown."""
         self._full_at = 0.0
         self._gone: frozenset[IncarnationId] = frozenset()
         self._asking_back = AskingBack(board.ownership, workers, clock)
@@ -218,20 +218,20 @@ class Rescue:
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """What must run in a tenure."""
+        """The loops of a tenure."""
         return self.loop, self._search, self._asking_back.loop
 
-    def on_ready(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when runs became ready."""
-        self._ready = told
+    def on_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when runs became ready."""
+        self._ready = callback
 
-    def on_left(self, *told: Callable[[Sequence[LiveRun]], Awaitable[None]]) -> None:
-        """Have these called with what a scan finds that waits in its rows alone."""
-        self._left = told
+    def on_left(self, *callbacks: Callable[[Sequence[LiveRun]], Awaitable[None]]) -> None:
+        """Call `callbacks` with the runs that a scan finds waiting in rows only."""
+        self._left = callbacks
 
     def more(self) -> None:
-        """Few of those that wait are left on the board, and there are others: a scan, unless there
-        was one just now.
+        """Few waiting runs are left in the run index, and more are in rows: scan, unless a scan has
+        just ended.
         """
         if self._scan_again_at < self._scan_at:
             self._scan_at = self._scan_again_at
@@ -243,12 +243,12 @@ class Rescue:
         self.loop.wake()
 
     def look_at(self, shards: Iterable[ShardId]) -> None:
-        """Runs of these shards were inserted or made ready: bring them onto the board now."""
+        """Runs of these shards were inserted or made ready: read them into the run index now."""
         self._look_at.update(shards)
         self.loop.wake()
 
     async def step(self) -> float:
-        """One scan of everything, or before it is time, of the shards that were named."""
+        """Scan all shards; before a scan is due, only the shards passed to `look_at`."""
         now = boottime()
         if now < self._scan_at and self._look_at:
             shards, self._look_at = sorted(self._look_at & set(self._board.ownership.epochs)), set()
@@ -265,13 +265,14 @@ class Rescue:
             ended = boottime()
             self._took = ended - now
             self._scan_again_at = ended + min(self._took, LONGEST_REST)
-            if self._scan_at:  # else somebody wants another: a key went after the list was read
+            if self._scan_at:  # else a key was deleted after the list was read: scan again
                 self._scan_at = max(self._scan_at, ended + _rest(self._took))
         return 0.0 if self._look_at else max(0.0, self._scan_at - boottime())
 
     async def look_again(self) -> None:
-        """Look for workers that are missing: often, for absence counts only if nobody may have come
-        and gone between two looks. Once one of them is gone, there is a scan at once.
+        """Check workers whose keys are missing. Checks are frequent: a worker counts as lost only
+        if it can't have returned and stopped again between two of them. A lost worker starts a
+        scan.
         """
         gone = await self._leases.look_again()
         if gone - self._gone:
@@ -371,8 +372,8 @@ class Rescue:
             self._ready()
         await self._put(runs)
         if left := self._board.left(runs):
-            for told in self._left:
-                await told(left)
+            for callback in self._left:
+                await callback(left)
         for run in runs:
             if run.cancelling and run.state is State.RUNNING:
                 self._workers.cancel(run, kill=run.killing)
@@ -440,7 +441,7 @@ class Rescue:
 
 
 def _waits(run: LiveRun) -> bool:
-    """What runs by the board, and whose row is as it was, does not."""
+    """Return whether a run waits: a running one with an unchanged row is read again."""
     return run.state is not State.RUNNING
 
 

@@ -1,13 +1,13 @@
-"""What isn't kept any more, deleted by the owner of its shard: runs, logs, and their objects.
+"""Delete data past its retention, at the owner of its shard: runs, logs, and their objects.
 
     a sweep:  old rows, a page at a time ─→ judged ─→ deleted, fenced
               old dead letters, where they aren't kept for ever ─→ judged ─→ deleted, fenced
               jobs with a retention of their own ─→ their old runs ─→ deleted, fenced
               old logs, a page at a time ─→ judged ─→ deleted, fenced
-              objects whose rows are gone ─→ removed from the result store ─→ settled, fenced
+              objects whose rows are gone ─→ removed from the result store ─→ recorded, fenced
     then it rests
 
-A page takes its time, and four times as long is waited until the next: what is due goes before.
+After each page the loop waits four times as long as the page took: due runs have priority.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PAGE: Final = 500
 JOBS: Final = 1_000
 OBJECTS: Final = 100
 SHARE: Final = 4
-"""So many times as long as a page took is waited until the next."""
+"""The pause after a page is this many times the length of reading it."""
 BETWEEN: Final = (0.02, 5.0)
 """Seconds, at least and at most."""
 SWEEP_EVERY: Final = (2.0, 600.0)
@@ -68,7 +68,7 @@ class Retaining:
         self.loop = Loop("retention", self.step, interval=self._every)
 
     async def step(self) -> float:
-        """One page; seconds until the next, or until the next sweep."""
+        """Process one page; return the seconds until the next page or sweep."""
         began = boottime()
         sweep = self._sweep = self._sweep or self._pages()
         try:
@@ -149,7 +149,7 @@ class Retaining:
             yield
 
     async def _logs(self) -> AsyncIterator[None]:
-        """What runs wrote that are kept longer than that."""
+        """Delete logs of runs that are kept longer than their logs."""
         after, now = _BEGINNING, self._clock.now()
         before = ago(now, self._retention.logs)
         while self._shards:
@@ -182,8 +182,8 @@ class Retaining:
             removed, stuck = await self._objects.remove([one.place for one in asked])
             aside = [one for one in asked if one.place in stuck]
             await self._transactor.rows(aside, self._store.put_aside)
-            settled = [one for one in asked if one.place in removed]
-            gone = set(await self._transactor.rows(settled, self._store.settle))
+            done = [one for one in asked if one.place in removed]
+            gone = set(await self._transactor.rows(done, self._store.settle))
             left |= {*removed, *stuck} - gone
             self._emit(Deleted(objects=len(gone)))
             if not gone:
@@ -201,7 +201,7 @@ def _place(key: RunKey) -> tuple[datetime, RunId]:
 
 
 def ago(now: datetime, length: timedelta) -> datetime:
-    """So long before, or the first instant that there is."""
+    """Return the time `length` ago, or the earliest possible one."""
     try:
         return now - length
     except OverflowError:

@@ -1,18 +1,16 @@
-"""Collect: take workers' results, decide what follows, store it, and only then acknowledge.
+"""Collect: receive workers' results, decide the next state, store it, and only then acknowledge.
 
-    results ──whose runs?──→ decide (core/runs/retry) ──one transaction──→ acknowledge
-                                                                    └──→ board, or nudge the owner
+    results ──their runs──→ decide (core/runs/retry) ──one transaction──→ acknowledge
+                                                                    └──→ run index, or wake-up
 
-Any member does this, with or without a tenure: the token alone protects the row (PROTOCOL 5). What
-is decided before the transaction can't change under it, since the statement compares token and
-state. So a run that this member has handed out itself, under that token, is taken from its board,
-and one whose end was accepted is over for all: rows are read of the others alone, before and
-afterwards. While the database is away nothing is acknowledged and the worker keeps the result. What
-this member can't judge (`reports`) it doesn't answer either.
+Any member does this, with or without a tenure: the token alone protects the row (PROTOCOL 5). A
+decision made before the transaction stays valid, because the statement compares token and state.
+Runs that this member dispatched under that token come from its run index; the other rows are read.
+While the database is unavailable nothing is acknowledged and the worker keeps the result. Results
+that this member can't decide (`reports`) aren't acknowledged either.
 
-Invariant: one result, refusal or start that can't be handled is set aside; the others of its batch
-are stored. A result that was set aside isn't acknowledged: its worker keeps it, and sends it to
-another member.
+Invariant: a result, refusal or start that fails is set aside; the others of its batch are stored. A
+result that was set aside isn't acknowledged: its worker keeps it, and sends it to another member.
 """
 
 import math
@@ -48,24 +46,24 @@ from schedkit.tasks import Loop, in_turns
 
 BATCH: Final = 500
 QUEUE: Final = 20_000
-"""Results, and refusals, held at most. Past that new ones are dropped: a worker sends its results
-again, and a run that was refused is found by the scan, for it never started. (Not those of what was
-handed out here, which are as many as that: a drain gives back thousands.)
+"""Results and refusals that are held at most; further ones are dropped. A worker resends its
+results, and the scan finds refused runs, which never started. Refusals of runs that this member
+dispatched are always kept: a drain returns thousands.
 """
 
 GATHER: Final = 0.1
 """Seconds; see `_gathers`."""
 TAKEN: Final = frozenset({Verdict.ACCEPTED, Verdict.CANCELLED})
-"""Verdicts of what is stored now, and wasn't before."""
+"""Verdicts of results that this transaction stored."""
 ALARM_EVERY: Final = 60.0
-"""Seconds between two alarms of one shard: each has it taken anew, which its jobs wait for."""
+"""Seconds between two alarms of one shard: each causes a takeover, which delays its jobs."""
 
 AFTER_COMMIT = failpoints.awaited("accept.after_commit")
 
 _At: TypeAlias = tuple[RunId, Token, bytes]
 """A result, by its digest."""
 _Kept: TypeAlias = tuple[Reported, AttachedStream]
-"""With the stream by which it came last."""
+"""With the stream that sent it last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +81,14 @@ class AssignmentRefusal:
     """Why it can't run it, in words."""
 
 
-NO_SUCH_RUN: Final = "the run doesn't exist (any more)"
+NO_SUCH_RUN: Final = "the run doesn't exist, or was deleted"
 STRAYS_A_MINUTE: Final = 6_000
 """Stale results of one worker; a restored database may have forgotten all runs of a worker's spool,
 which holds 20,000 results.
 """
 TOO_MANY_STRAYS: Final = (
     f"more than {STRAYS_A_MINUTE:,} results a minute were stale:"
-    " results of this worker aren't taken until the minute is over"
+    " further results of this worker are rejected until the minute ends"
 )
 AUDITED_A_MINUTE: Final = 60
 """Stale results of one worker, of runs that exist, that have a row of the audit log each, whatever
@@ -105,7 +103,7 @@ MOST_STRAYING: Final = 1_000
 
 
 class Allowance:
-    """So many in each minute."""
+    """A limit per minute."""
 
     __slots__ = ("_most", "_since", "_taken")
 
@@ -146,13 +144,13 @@ class Collect:
         self._nudges = nudges
         self._emit = emit
         self.board: RunIndex | None = None
-        """The board of this member's tenure, while it has one."""
+        """The run index of this member's tenure, while it has one."""
         self._ready: Callable[[], None] = lambda: None
         self._unable: Callable[[IncarnationId, JobId, Unable], None] = lambda *_: None
         self._strays: dict[str, Allowance] = {}
-        """Of workers whose results were refused as stale."""
+        """By worker: results that were rejected as stale."""
         self._audited: dict[str, Allowance] = {}
-        """Of workers whose results are about to be."""
+        """By worker: stale results with an audit row."""
         self._results: dict[_At, _Kept] = {}
         self._refusals: dict[tuple[RunId, Token], AssignmentRefusal] = {}
         self._starts: dict[tuple[RunId, Token], tuple[RunKey, Token, datetime]] = {}
@@ -160,13 +158,13 @@ class Collect:
         """When the first of the results came that wait."""
         self.loop = Loop("collect", self.step, interval=5.0)
 
-    def on_ready(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when runs of this member became ready."""
-        self._ready = told
+    def on_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when runs of this member became ready."""
+        self._ready = callback
 
-    def on_unable(self, told: Callable[[IncarnationId, JobId, Unable], None]) -> None:
-        """Have `told()` called of who can't do a job of this generation."""
-        self._unable = told
+    def on_unable(self, callback: Callable[[IncarnationId, JobId, Unable], None]) -> None:
+        """Call `callback(worker, job, unable)` when a worker refuses a job as unable."""
+        self._unable = callback
 
     def reported(self, reported: Reported, line: AttachedStream) -> None:
         """A result came; it is acknowledged once it is stored, over the `line` by which it came
@@ -212,9 +210,7 @@ class Collect:
         return run.token == token and run.incarnation == sender
 
     def started(self, run_id: RunId, token: Token, at: datetime) -> None:
-        """A heartbeat told when this run started, of which that was lacking. It is written down for
-        people to see.
-        """
+        """Store the start time that a heartbeat reported, for display."""
         run = self.board.running.get(run_id) if self.board else None
         if run is not None and run.token == token and self.board:
             self.board.running.add(replace(run, started_at=at))
@@ -247,16 +243,16 @@ class Collect:
         batch = list(self._results.items())[:BATCH]
         runs = await self._runs_of([reported for _, (reported, _) in batch])
         decided = await self._decide([reported for _, (reported, _) in batch], runs)
-        told: dict[_At, Report] = {}
+        reports: dict[_At, Report] = {}
         for (at, _), report in zip(batch, decided, strict=True):
-            if report is None:  # not answered, so its worker brings it to another member
+            if report is None:  # not acknowledged, so its worker sends it to another member
                 del self._results[at]
             else:
-                told[at] = self._with_audit(report, runs.get(report.key))
-        verdicts = await self._store.accept([*told.values()]) if told else []
+                reports[at] = self._with_audit(report, runs.get(report.key))
+        verdicts = await self._store.accept([*reports.values()]) if reports else []
         await AFTER_COMMIT()
-        async for (at, report), verdict in in_turns(zip(told.items(), verdicts, strict=True)):
-            reported, line = self._results.pop(at)  # it may have come again, by another stream
+        async for (at, report), verdict in in_turns(zip(reports.items(), verdicts, strict=True)):
+            reported, line = self._results.pop(at)  # the newest stream that sent it
             if verdict is None:
                 continue
             line.acknowledge(reported.key, reported.token, stale=verdict is Verdict.STALE)
@@ -264,7 +260,7 @@ class Collect:
             if verdict is Verdict.STALE:
                 self._stray(report, exists=run is not None)
             self._tell(report, verdict, run)
-        answers = zip(told.values(), verdicts, strict=True)
+        answers = zip(reports.values(), verdicts, strict=True)
         changed = [
             report for report, verdict in answers if verdict in TAKEN and report.key in runs
         ]  # the others' rows can't be read: the next scan finds that they have ended
@@ -280,9 +276,7 @@ class Collect:
             self._nudges.jobs_changed(sorted(failed))
 
     async def _runs_of(self, reported: Sequence[Reported]) -> dict[RunKey, LiveRun]:
-        """The runs that these are about: as they were handed out here under these tokens, or else
-        as they stand.
-        """
+        """Return the runs of results: as dispatched here under their tokens, else as stored."""
         running = self.board.running if self.board else {}
         found = {
             one.key: run
@@ -329,11 +323,11 @@ class Collect:
             self._refusals.pop(at, None)
 
     async def _look_for_alarm(self, refusal: AssignmentRefusal, run: LiveRun) -> None:
-        """Somebody gave out a token greater than the row has ever had. The shard's epoch is raised
-        above it before the run goes out again.
+        """Raise the shard's epoch if the worker has seen a token greater than the row ever had,
+        before the run is dispatched again.
 
-        No alarm: a late frame of an earlier token, and what anybody says of an assignment that
-        isn't theirs. A worker that lies of its own costs a shard one takeover a minute.
+        No alarm for a late frame of an earlier token, or for another worker's assignment. A worker
+        that lies costs a shard one takeover a minute.
         """
         theirs = (run.token, run.incarnation) == (refusal.token, refusal.sender)
         if not theirs or refusal.greatest <= run.token:
@@ -359,7 +353,7 @@ class Collect:
                 self._ready()
 
     async def _hand_on(self, keys: Sequence[RunKey]) -> None:
-        """Tell the board, or the owner, how these runs stand now."""
+        """Update the run index with these runs, or wake their owners."""
         if not keys:
             return
         self._nudges.runs_changed([(key.run_id, None) for key in keys])
@@ -380,8 +374,8 @@ class Collect:
             self._nudges.runs_ready(sorted(elsewhere))
 
     def _stray(self, report: Report, *, exists: bool) -> None:
-        """A result was refused as stale. Of one worker so many a minute are looked up. Of runs that
-        don't exist (any more) the audit has one row a minute.
+        """Count a stale result against the worker's limit per minute. For runs that don't exist the
+        audit log has one row a minute.
         """
         if not exists:
             self._audit.note(report.worker, str(report.sender), "result", NO_SUCH_RUN)

@@ -1,12 +1,12 @@
-"""Who reads along what a running attempt writes, at this member.
+"""Followers of the output of running attempts, at this member.
 
     reader ─→ follow ↓ the worker's stream ─→ pieces ↑, those kept and those that come ─→ reader
 
-A worker sends output while it comes only for those who follow it, over its stream to the member
-that they call: it is attached to all of them. What a reader can't take in time is left out: it is
-in the pieces' offsets, and the output's ends are stored when the attempt has ended.
+A worker sends output live only while a reader follows it, over its stream to the reader's member.
+Pieces that a reader doesn't take in time are dropped: the pieces' offsets show it. The first and
+last parts of the output are stored when the attempt has ended.
 
-Invariant: what came from anybody but the attempt's own incarnation isn't passed on.
+Invariant: only pieces from the attempt's own incarnation are passed on.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from schedkit.records import dataclass
 from schedproto.v1 import run_pb2
 
 MOST_WAITING: Final = 1024 * 1024
-"""Bytes of pieces that wait for one reader; what comes beyond that is left out."""
+"""Bytes of pieces that wait for one reader; further pieces are dropped."""
 PIECE: Final = 500
 """Bytes that a piece takes besides what is in it."""
 
 
 class LogReader:
-    """One who reads along."""
+    """Reads the output of one attempt live."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -46,7 +46,7 @@ class LogReader:
             self._wake()
 
     def take(self) -> list[run_pb2.LogPiece]:
-        """What came since the last time."""
+        """Return the pieces since the last call."""
         pieces, self._bytes = [*self._pieces], 0
         self._pieces.clear()
         return pieces
@@ -67,13 +67,13 @@ class MemberLogTails:
 
     @contextmanager
     def following(self, run: LiveRun, wake: Callable[[], None]) -> Iterator[LogReader]:
-        """For this block somebody reads along the attempt that runs now, and is woken when there
-        is something to take.
+        """Follow the output of the running attempt for the length of the block. `wake` is called
+        when there are pieces to take.
         """
         at, reader = (run.key.run_id, run.token), LogReader(wake)
         followed = self._followed.setdefault(at, _Followed(run))
         followed.readers.add(reader)
-        self._workers.follow(run, on=True)  # for one more reader too: all that is kept comes again
+        self._workers.follow(run, on=True)  # for each new reader: the worker resends all it kept
         try:
             yield reader
         finally:
@@ -83,7 +83,7 @@ class MemberLogTails:
                 self._workers.follow(run, on=False)
 
     def attached(self, incarnation: IncarnationId) -> None:
-        """Its stream is new: it has heard of no reader."""
+        """Request the output of followed attempts again: the worker's stream is new."""
         for followed in self._followed.values():
             if followed.run.incarnation == incarnation:
                 self._workers.follow(followed.run, on=True)

@@ -1,4 +1,4 @@
-"""The result store behind its port: its blocking calls in threads of their own, none for ever."""
+"""The result store behind its port: blocking calls run in threads, each with a timeout."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PATIENCE: Final = 60.0
-"""Seconds for one call: the drivers' own limits are below that."""
+CALL_TIMEOUT: Final = 60.0
+"""Timeout of one call, in seconds; the drivers' own limits are lower."""
 MOST_FAILED: Final = 3
 _THREADS: Final = 4
 
@@ -39,8 +39,8 @@ class StoredObjects:
             yield part
 
     async def remove(self, places: Sequence[str]) -> tuple[list[str], list[str]]:
-        """One after the other. What stays holds up no other, unless `MOST_FAILED` in a row
-        say that it is the store.
+        """Remove objects one by one. A failed removal delays no other; `MOST_FAILED` failures in a
+        row end the call, because the store itself is failing.
         """
         gone: list[str] = []
         stuck: list[str] = []
@@ -49,7 +49,7 @@ class StoredObjects:
             try:
                 await self._called(partial(self._objects.remove, place))
             except Unavailable as error:
-                log.warning("the result store takes nothing away: %s", error)
+                log.warning("removal from the result store failed: object=%s %s", place, error)
                 stuck.append(place)
                 in_a_row += 1
                 if in_a_row == MOST_FAILED:
@@ -60,7 +60,7 @@ class StoredObjects:
         return gone, stuck
 
     async def check(self) -> str:
-        """What is wrong with the store; empty: nothing is."""
+        """Return why the store is unavailable; empty if it isn't."""
         try:
             await self._called(self._objects.check)
         except Unavailable as error:
@@ -74,11 +74,11 @@ class StoredObjects:
     async def _called(self, call: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(CALL_TIMEOUT):
                 answer = await loop.run_in_executor(self._threads, call)
         except TimeoutError:
             self.on_away()
-            raise StoreAway(f"no answer within {PATIENCE:g} s") from None
+            raise StoreAway(f"timed out after {CALL_TIMEOUT:g} s") from None
         except Unavailable:
             self.on_away()
             raise

@@ -1,15 +1,16 @@
-"""How far running attempts are, as their workers have told this member: the newest of each.
+"""Progress of running attempts, as workers last reported it to this member.
 
-    attempt ─→ worker ──Progress, to each member it is attached to──→ came ─→ who asks here
+    attempt ─→ worker ──Progress, to each member it is attached to──→ came ─→ callers here
 
-It is shown and nothing else: no decision stands on it, and none of it is stored. A worker tells it
-all anew on each new stream.
+Progress is only displayed: no decision depends on it, and it isn't stored. A worker sends all of it
+again on each new stream.
 
 Invariants
-- Of a run is shown what the incarnation told that it was handed to, under its present token.
-- What a worker doesn't hold any more, by its heartbeat, is forgotten; all, when its stream is gone.
-- At most one entry for each run that is RUNNING on that worker, by its last heartbeat: what it says
-  of any other run isn't kept. Before its first heartbeat, `MOST_BEFORE` entries at most.
+- Only progress from the run's own incarnation, under its current token, is shown.
+- Progress of runs that the worker's heartbeat doesn't list is deleted; all of it when its stream
+  ends.
+- One entry for each run that the worker's last heartbeat lists. Before the first heartbeat,
+  `MOST_BEFORE` entries at most.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ class MemberProgress:
     """The port of this name."""
 
     def __init__(self) -> None:
-        self._told: dict[IncarnationId, dict[tuple[RunId, Token], run_pb2.RunProgress]] = {}
+        self._progress: dict[IncarnationId, dict[tuple[RunId, Token], run_pb2.RunProgress]] = {}
         self._held: dict[IncarnationId, Holdings] = {}
-        """What each worker runs, by its last heartbeat."""
+        """The runs of each worker, by its last heartbeat."""
         self._blocking: dict[IncarnationId, Sequence[worker_service_pb2.Blocking]] = {}
 
     def came(
         self, sender: IncarnationId, run: RunId, token: Token, progress: run_pb2.RunProgress
     ) -> None:
-        """A worker says that this attempt is so far."""
-        told = self._told.setdefault(sender, {})
+        """Keep the progress of an attempt."""
+        known = self._progress.setdefault(sender, {})
         held = self._held.get(sender)
-        if (run, token) in told or len(told) < MOST_BEFORE or (held and (run, token) in held):
-            told[run, token] = progress
+        if (run, token) in known or len(known) < MOST_BEFORE or (held and (run, token) in held):
+            known[run, token] = progress
 
     def blocking(
         self, sender: IncarnationId, blocking: Sequence[worker_service_pb2.Blocking]
@@ -55,22 +56,22 @@ class MemberProgress:
             self._blocking.pop(sender, None)
 
     def held(self, sender: IncarnationId, holding: Holdings) -> None:
-        """A worker has these in hand, and nothing else."""
+        """Keep the runs that a worker holds; forget the progress of others."""
         self._held[sender] = holding
-        if told := self._told.get(sender):
-            self._told[sender] = {at: said for at, said in told.items() if at in holding}
+        if known := self._progress.get(sender):
+            self._progress[sender] = {at: said for at, said in known.items() if at in holding}
 
     def gone(self, sender: IncarnationId) -> None:
-        """Its stream is over."""
-        self._told.pop(sender, None)
+        """Forget a worker whose stream ended."""
+        self._progress.pop(sender, None)
         self._held.pop(sender, None)
         self._blocking.pop(sender, None)
 
     def of(self, run: LiveRun) -> run_pb2.RunProgress | None:
-        """How far it is; None when it doesn't run, or nothing was told here."""
+        """Return the progress of a run; None if it isn't running or reported none here."""
         if run.state is not State.RUNNING or run.incarnation is None:
             return None
-        return self._told.get(run.incarnation, {}).get((run.key.run_id, run.token))
+        return self._progress.get(run.incarnation, {}).get((run.key.run_id, run.token))
 
     def blocks(self, worker: IncarnationId | None) -> Sequence[worker_service_pb2.Blocking]:
         """Handlers that block event loops of this worker, by its last heartbeat."""

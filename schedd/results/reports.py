@@ -1,8 +1,8 @@
-"""From what a worker says of an attempt's end to what is stored of it. Pure.
+"""Turn a worker's result into the report that is stored. Pure.
 
-Invariant: nobody judges what can't be read. Where a definition that this member doesn't understand
-(a newer member's) says whether the run is tried again, there is no report: judged without it, a run
-that a leaving worker gave back would have failed for good.
+Invariant: no decision without a definition. If this member can't read the definition that decides
+on a retry (a newer member wrote it), there is no report. Otherwise a run that a draining worker
+gave back would fail for good.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Reported:
 def report_of(
     reported: Reported, run: LiveRun | None, known: Mapping[JobId, CachedDefinition], now: datetime
 ) -> Report | None:
-    """What is to be stored; None where that can't be told here. `run`: as its row stands."""
+    """Return the report to store; None if this member can't decide. `run`: its row."""
     if run is None or run.token != reported.token or run.state is not State.RUNNING:
-        sequel = _as_told(reported)  # the statement will refuse it, or find it stored already
+        sequel = _as_reported(reported)  # the statement will refuse it, or find it stored already
     elif (entry := known.get(run.job_id)) is None:
         if reported.outcome is not ReportedOutcome.SUCCEEDED and not run.cancelling:
             return None
-        sequel = _as_told(reported)  # nothing follows, whatever the definition says
+        sequel = _as_reported(reported)  # nothing follows, whatever the definition says
     else:
         sequel = after_attempt(
             reported.outcome,
@@ -98,12 +98,12 @@ def report_of(
 
 
 def _late(run: LiveRun, reported: Reported, notices: Notices) -> bool:
-    """Whether its first start was late. What waits for too long is told of before it starts."""
+    """Return whether its first start was late. Long waits are reported earlier, while they last."""
     if run.attempt > 1 or run.losses or reported.started_at is None:
         return False
     return notices.is_late(run.due_at, reported.started_at)
 
 
-def _as_told(reported: Reported) -> Sequel:
+def _as_reported(reported: Reported) -> Sequel:
     succeeded = reported.outcome is ReportedOutcome.SUCCEEDED
     return Sequel(State.SUCCEEDED if succeeded else State.FAILED, reported.reason)

@@ -1,1 +1,1 @@
-"""What every stage needs of its process: cluster time, work budgets, loop and dependency health."""
+"""Services of the process: cluster time, work budgets, loop and dependency health."""

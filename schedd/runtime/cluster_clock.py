@@ -4,12 +4,11 @@
             └──→ timeline, and when the last good probe was sent
 
 Invariants
-- A standby, or a server of a lower timeline than was ever seen, is no database of ours: it was
-  replaced, and what it says about time or rows counts for nothing.
-- Whoever meets such a server leaves it: the connections to it are closed.
-- A database that went back, or became another one, is left alone until the tenure that knew it is
-  over (`broken`, `follow`).
-- How long the database has been away is counted from the sending of the last good probe.
+- A standby, or a server with a lower timeline than one seen before, was replaced: its time and its
+  rows are ignored, and the connections to it are closed.
+- A database that was restored or replaced isn't used until the tenure that knew it has ended
+  (`broken`, `follow`).
+- The time without a database is counted from the sending of the last good probe.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ log = logging.getLogger(__name__)
 PROBE_EVERY: Final = 1.0
 
 WALL_CLOCK_TOLERANCE: Final = 1.0
-"""Seconds; past them the operator is told."""
+"""Seconds of difference above which a warning is logged."""
 
 
 class DatabaseClock:
-    """The port `ClusterClock`. `probe` is the store's, and so are `reconnect`, which closes the
-    connections that there are, `expects`, which is told of each higher timeline that was seen,
-    `lineage` and `follow`; `clock` gives seconds of CLOCK_BOOTTIME.
+    """The port `ClusterClock`. `probe`, `reconnect`, `expects`, `lineage` and `follow` belong to
+    the store: `reconnect` closes all connections, `expects` receives each higher timeline. `clock`
+    returns seconds of CLOCK_BOOTTIME.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class DatabaseClock:
         """
         if self._time is None:
             raise DatabaseUnavailable(
-                "PostgreSQL: this member never reached it, so there is no cluster time yet"
+                "PostgreSQL was never reached by this member, so cluster time is unknown"
             )
         now = self._time.now(self._clock())
         if self._shown is None or now > self._shown:
@@ -95,7 +94,7 @@ class DatabaseClock:
         return self._timeline
 
     def expect(self, timeline: Timeline) -> None:
-        """Somebody has seen this timeline: servers of a lower one were replaced."""
+        """Reject servers of a lower timeline: they were replaced."""
         if timeline > self._expected:
             self._expected = timeline
             self._expects(timeline)
@@ -142,24 +141,24 @@ class DatabaseClock:
     def _check(self, probe: Probe) -> None:
         if probe.in_recovery:
             self._reconnect()
-            raise Unavailable("the database is a standby, or still recovers")
+            raise Unavailable("the database is a standby, or still in recovery")
         self.expect(probe.timeline)
         if probe.timeline < self._expected:
             self._reconnect()
             raise Unavailable(
-                f"the database is on timeline {probe.timeline}, and {self._expected} was seen:"
-                " this server was replaced"
+                f"the database is on timeline {probe.timeline}, but {self._expected} was seen"
+                " before: this server was replaced"
             )
         if self._timeline not in (NO_TIMELINE, probe.timeline):
-            log.warning("the database went from timeline %d to %d", self._timeline, probe.timeline)
+            log.warning("database timeline changed: from=%d to=%d", self._timeline, probe.timeline)
 
-    def _compare_wall_clock(self, told: datetime, trip: float) -> None:
-        off = (utcnow() - told).total_seconds()
+    def _compare_wall_clock(self, database: datetime, trip: float) -> None:
+        off = (utcnow() - database).total_seconds()
         wrong = abs(off) > WALL_CLOCK_TOLERANCE + trip
         if wrong and not self._wall_clock_wrong:
             log.warning(
-                "this host's wall clock is %+.1f s off the database's; nothing depends on it,"
-                " but what is logged here is dated by it",
+                "this host's wall clock is %+.1f s off the database's clock: scheduling isn't"
+                " affected, but log timestamps are wrong",
                 off,
             )
         self._wall_clock_wrong = wrong

@@ -1,10 +1,10 @@
-"""Definitions at hand: read once, compiled once, kept for the newest generation seen of each job.
+"""Cache of definitions: read once, compiled once, the newest generation seen of each job.
 
-The database decides with which generation a run is handed out (the assign statement compares it),
-so an old entry here costs a refused draft and a fresh read, never a wrong run.
+The database decides with which generation a run is dispatched: the assign statement compares it. So
+a stale entry costs a refused draft and another read, never a wrong run.
 
-Invariant: whoever asks is given what was at hand then and what was read for it, whatever others
-forget while it waits for the database. A definition that is missing from an answer can't be read.
+Invariant: a caller gets the definitions cached at its call and those read for it, even if others
+forget them meanwhile. A definition that is missing from an answer can't be read.
 """
 
 import logging
@@ -38,7 +38,7 @@ class DefinitionCache:
     """Job → newest known definition."""
 
     any_late = False
-    """Whether a definition was read whose job wants its late runs told."""
+    """Whether a definition was read whose job notifies about late runs."""
 
     def __init__(self, store: OwnerStore, capacity: int = CAPACITY) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class DefinitionCache:
 
     def need_of(self, run: LiveRun) -> Need | None:
         """What it asks for, where it is known at hand to be a broadcast or a child of one: those
-        don't go by whether anybody has a slot, or by whose.
+        don't depend on free slots.
         """
         definition = self.definition_of(run.job_id)
         if definition is None or definition.placement is not Placement.BROADCAST:
@@ -100,7 +100,7 @@ class DefinitionCache:
         return need_of(definition, run)
 
     def early_need_of(self, run: LiveRun) -> Need | None:
-        """What it asks for, if by the definition at hand it may be armed; None without it."""
+        """Return its need if the cached definition allows pre-dispatch; None otherwise."""
         known = self._known.get(run.job_id)
         if known is None or not armable(run, known.definition, known.compiled):
             return None
@@ -116,18 +116,18 @@ class DefinitionCache:
         return definition is not None and run.paced_by(definition)
 
     def slots_of(self, job: JobId) -> int:
-        """That a run of it takes, by the definition at hand; one without it."""
+        """Return the slots of a run by the cached definition; 1 without it."""
         definition = self.definition_of(job)
         return 1 if definition is None else definition.slots
 
     def clear(self) -> None:
-        """Read all of them anew: generations of a database that lost its tail may come again."""
+        """Forget all: a restored database may reuse generations."""
         self._known.clear()
         self._sharing.clear()
         self._taken = 0
 
     def forget(self, jobs: Iterable[JobId]) -> None:
-        """Read these anew when they are next wanted."""
+        """Read these again when they are next requested."""
         for job in jobs:
             self._drop(job)
 
@@ -142,7 +142,7 @@ class DefinitionCache:
         return found
 
     async def _read(self, jobs: list[JobId]) -> dict[JobId, CachedDefinition]:
-        """What is read, whoever forgets it meanwhile."""
+        """Return what is read, even if others forget it meanwhile."""
         found: dict[JobId, CachedDefinition] = {}
         stored = await self._store.definitions(jobs) if jobs else {}
         async for job, row in in_turns(stored.items()):
@@ -153,11 +153,11 @@ class DefinitionCache:
         return found
 
     async def _take(self, job: JobId, row: StoredDefinition) -> CachedDefinition | None:
-        """Keep it. One that can't be read (a newer member's, or of a zone that is no more) is told
-        once and left out: it must not end the loops that serve all others.
+        """Keep a definition. One that can't be read (written by a newer member, or with a time zone
+        that was removed) is logged once and left out: it must not end the loops.
         """
         known: CachedDefinition | None = None
-        put_aside = partial(self._set_aside, job, row)  # which tells it once
+        put_aside = partial(self._set_aside, job, row)  # logs it once
         with set_aside("definition", row.name, then=put_aside, logged=False):
             known = await computed(partial(self._wordings.known, row))
         if known is None:

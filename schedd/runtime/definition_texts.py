@@ -28,18 +28,18 @@ from schedkit.records import dataclass, replace
 from schedproto.v1 import job_pb2
 
 MOST: Final = 1_024
-"""Wordings that are remembered; past that the longest unused goes."""
+"""Stored definitions that are remembered; beyond that the least recently used is dropped."""
 LONGEST: Final = 4_096
-"""Bytes of a wording that may be remembered."""
+"""Longest stored definition that is remembered, in bytes."""
 ITSELF: Final = 800
 """Bytes that a definition takes but for its words, as was measured."""
 ALONE: Final = 3_200
 """Bytes that its words take, beside twice their length."""
 
 NEVER_EDITED: Final = datetime.max.replace(tzinfo=UTC)
-"""Of a definition of which nobody says when it was made: nothing was due after that."""
+"""`edited_at` of a definition without a known time: no run was due after it."""
 
-_NOBODY: Final = JobId(UUID(int=0))
+_NO_JOB: Final = JobId(UUID(int=0))
 
 Words = tuple[bytes, str, tuple[PinnedCalendar, ...]]
 """The stored message, the namespace, and the calendars that it names."""
@@ -53,14 +53,14 @@ class CachedDefinition:
     compiled: CompiledSchedule
     spec: job_pb2.Job
     once: bool = False
-    """It has one run, and nobody asks for it afterwards."""
+    """It has one run, and isn't needed afterwards."""
     edited_at: datetime = NEVER_EDITED
     """When its generation was made."""
     words: int = ALONE
     """Bytes that its words take, about, beside `ITSELF`, however many jobs share them."""
 
     def ends(self, run: LiveRun, now: datetime) -> Reason | None:
-        """Why a run of it that waits has to end now; None: it may go on waiting."""
+        """Return why a waiting run of it must end now; None if it may wait longer."""
         if self._edited_away(run):
             return Reason.EDITED if run.ready_at <= now else None
         return overdue(run, self.definition, now)
@@ -75,7 +75,7 @@ class CachedDefinition:
 
 
 class DefinitionTexts:
-    """What was read last, by its words."""
+    """Recently read definitions, by their stored text."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -108,4 +108,4 @@ def _read(words: Words) -> tuple[job_pb2.Job, Definition]:
     spec, namespace, calendars = words
     message = stored_spec(spec)
     check_dialect(message)
-    return message, definition_of(message, _NOBODY, 0, namespace, "", calendars)
+    return message, definition_of(message, _NO_JOB, 0, namespace, "", calendars)

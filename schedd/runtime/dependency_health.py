@@ -50,7 +50,7 @@ class _Trouble:
 
 
 class DependencyHealth:
-    """Of one member."""
+    """Health of the dependencies of one member."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class DependencyHealth:
         self._troubles: dict[Dependency, _Trouble] = {}
 
     def failures(self) -> list[DependencyFailure]:
-        """The failures that people should know of now."""
+        """Return the failures that are shown now."""
         now = self._clock()
         return [
             trouble.failure

@@ -61,10 +61,10 @@ SET_BY_CLUSTER = (
     "calendar_versions",
     "warnings",
 )
-"""Fields that people read and never write; what they write in them is never stored."""
+"""Read-only fields: a value in a request is never stored."""
 
 OF_INSTANTS = ("start", "end", "jitter", "catch_up", "exclude")
-"""Fields that say something of a schedule's instants; `on_demand` and `after` have none."""
+"""Fields that affect scheduled times; `on_demand` and `after` have none."""
 
 LEVEL = 8
 """Of definitions. Members that know less leave a job alone whose definition needs it."""
@@ -199,16 +199,17 @@ def _says(plain: Message, path: str) -> bool:
 
 
 def keep_dialect(old: job_pb2.Job, new: job_pb2.Job) -> None:
-    """Leave the dialect of a spec as it was: an edit of other things doesn't write `cron` anew."""
+    """Keep the cron dialect of a spec when an edit doesn't change `cron`."""
     kept = old.cron_dialect if old.cron_dialect > LEVEL else min(old.cron_dialect, DIALECT)
     new.cron_dialect = max(kept, _level(new))
 
 
 def check_dialect(spec: job_pb2.Job) -> None:
-    """Raises CronError for a definition of a later version: its instants would only be guessed."""
+    """Raises CronError for a definition of a later version: its scheduled times are unknown."""
     if spec.cron_dialect > LEVEL:
         problem = f"was stored by version {spec.cron_dialect} of definitions"
-        raise CronError("cron", problem, f"this version knows {LEVEL}: upgrade it")
+        hint = f"this member supports version {LEVEL}: upgrade it"
+        raise CronError("cron", problem, hint)
 
 
 class InvalidSpec(ValueError):
@@ -343,7 +344,7 @@ def schedule_of(
     name: str,
     calendars: Sequence[PinnedCalendar] = (),
 ) -> CompiledSchedule:
-    """What `compiled` gives of the definition that this is; of its other fields none is read."""
+    """Return the compiled schedule; only these fields of the definition are read."""
     seed = f"{namespace}/{name}"
     exclude = _exclude(spec, calendars)
     return compiled_schedule.compile(when(spec), seed, job_id, bounds_of(spec), exclude)
@@ -404,7 +405,7 @@ def calendar_of(pinned: PinnedCalendar) -> Calendar:
 
 
 def rules_of(said: calendar_service_pb2.Calendar) -> Rules:
-    """What a calendar says. Raises WrongRules."""
+    """Parse a calendar. Raises WrongRules."""
     return rules(
         dates=said.dates,
         weekdays=said.weekdays,

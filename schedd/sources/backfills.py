@@ -20,7 +20,7 @@ from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 1.0
 WHILE_FED: Final = 0.1
-"""Seconds until the next look after one that had something to make."""
+"""Seconds until the next round after one that created runs."""
 LINGERS: Final = 30
 """Looks without anything to make after which it is looked now and then: the runs take a while."""
 
@@ -41,19 +41,19 @@ class Backfills:
         self.loop = Loop("backfills", self.step, interval=LOOK_EVERY)
         board.ownership.listen(lambda gained, _dropped: self.wake() if gained else None)
 
-    def on_ready(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when runs became ready."""
-        self._ready = told
+    def on_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when runs became ready."""
+        self._ready = callback
 
     def wake(self) -> None:
-        """A backfill may have been asked for: look now."""
+        """A backfill may have been created: run a round now."""
         self.loop.wake()
 
     async def step(self) -> float:
-        """Make what there is room for; seconds until the next look."""
+        """Create runs within the limits; return the seconds until the next round."""
         early = self._looked_at + WHILE_FED - boottime()
         if early > 0:
-            return early  # nudges come with each trigger of any job
+            return early  # a wake-up comes with each trigger of any job
         self._looked_at = boottime()
         shards = sorted(self._board.ownership.epochs)
         wanted = await self._store.backfills(shards) if shards else []

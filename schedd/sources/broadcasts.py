@@ -1,10 +1,10 @@
-"""Broadcasts at their owner: who they are for when it is their turn, and their end.
+"""Broadcasts at their owner: choose their target workers, and end them.
 
-    ready ──who is there, could do it, and hasn't done it──→ dispatch drafts it ─→ children
-    begun ──no child is left, or it is cancelled──one transaction a lane──→ ended, children told
+    ready ──running workers that match and haven't succeeded──→ dispatch drafts it ─→ children
+    begun ──last child ended, or it is cancelled──one transaction a lane──→ ended
 
-Who ends a child, any member, need not know of its parent: a look at the rows, now and then, and
-soon after an attempt has ended here, is what ends it (`store/dispatch/broadcasts.py`).
+The member that ends a child doesn't update its parent. A periodic scan of the rows ends parents; it
+also runs soon after an attempt has ended here (`store/dispatch/broadcasts.py`).
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ log = logging.getLogger(__name__)
 AT_ONCE: Final = 500
 """Broadcasts that are looked at together."""
 LOOKS: Final = 4
-"""In a round, while nobody is there for any of them."""
+"""Reads of the queue in a round, while no worker matches any of them."""
 FORGET_EVERY: Final = 10.0
-"""Seconds at most that what nobody was there for makes room for the others."""
+"""Longest time in seconds for which broadcasts without a worker let others go first."""
 CHILDREN_AT_ONCE: Final = 1_000
 """Past so many children a transaction begins no other broadcast."""
 TRY_EVERY: Final = 1.0
-"""Seconds until those for which nobody was there are looked at again."""
+"""Seconds until broadcasts without a worker are tried again."""
 LOOK_EVERY: Final = 1.0
 LOOK_SOON: Final = 0.1
-"""Seconds between two looks while attempts end here."""
+"""Seconds between two rounds while attempts end here."""
 
 
 class Broadcasts:
@@ -81,22 +81,22 @@ class Broadcasts:
         self._emit = emit
         self._ready: Callable[[], None] = lambda: None
         self._try_at = 0.0
-        self._nobody: set[Need] = set()
-        """For what nobody was there: others are looked at first, so that each has its turn."""
+        self._unmatched: set[Need] = set()
+        """Needs that no worker matched: the others are tried first, so that each has its turn."""
         self._forget_at = 0.0
         self._look_at = 0.0
         self._ended = self._seen = 0
         self._next = 0
-        """Where the next look begins: it is at some of them, in turn."""
-        """As of the last look: how many attempts had ended here."""
+        """Where the next round begins: each reads some of them, in turn."""
+        """How many attempts had ended here at the last round."""
         self.loop = Loop("broadcasts", self.step, interval=LOOK_EVERY)
 
-    def on_ready(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when runs became ready."""
-        self._ready = told
+    def on_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when runs became ready."""
+        self._ready = callback
 
     def wake(self) -> None:
-        """One may have been cancelled: look now."""
+        """A broadcast may have been cancelled: run a round now."""
         self._look_at = 0.0
         if self._board.broadcasts:
             self.loop.wake()
@@ -106,8 +106,8 @@ class Broadcasts:
     async def choose(
         self, room: Room, rooms: Rooms
     ) -> list[tuple[LiveRun, CachedDefinition, Each]]:
-        """Take those off the queue whose turn it is, with whom they are for. Those for which nobody
-        is there go on waiting.
+        """Take the next broadcasts off the queue, with their target workers. A broadcast that no
+        worker matches waits.
         """
         now = boottime()
         if now < self._try_at:
@@ -131,7 +131,7 @@ class Broadcasts:
                 if chosen or all_seen:
                     break
         except Unavailable as away:  # the others don't wait for that
-            log.warning("couldn't see whom broadcasts are for: %s", away)
+            log.warning("target workers of broadcasts can't be read: %s", away)
             self._try_at = boottime() + TRY_EVERY
             return []
         finally:  # they wait, until it is known for whom they are
@@ -139,7 +139,7 @@ class Broadcasts:
                 self._put_back(run)
         for run, _, _ in chosen:
             self._board.ready.discard(run.key.run_id)
-        if not chosen and (taken or self._nobody):
+        if not chosen and (taken or self._unmatched):
             self._try_at = boottime() + TRY_EVERY
             if all_seen:
                 self._forget(boottime())
@@ -148,7 +148,7 @@ class Broadcasts:
     async def _looked_at(
         self, runs: Sequence[LiveRun], there: Sequence[Incarnation]
     ) -> list[tuple[LiveRun, CachedDefinition, Each]]:
-        """Those of these that somebody is there for."""
+        """Return the broadcasts that have target workers."""
         known = await self._catalogue.newest({run.job_id for run in runs})
         done = await self._store.done([run.key for run in runs])
         now = self._clock.now()
@@ -161,7 +161,7 @@ class Broadcasts:
             need = need_of(entry.definition, run)
             names = targets(need, there) if need.each else ()
             if not names:
-                self._nobody.add(need)
+                self._unmatched.add(need)
             left = Each(tuple(name for name in names if name not in done.get(run.key.run_id, ())))
             if left.workers and children < CHILDREN_AT_ONCE:
                 children += len(left.workers)
@@ -174,15 +174,15 @@ class Broadcasts:
         self._board.ready.add([run], need, paced=paced)
 
     def _goes(self, need: Need | None, _rank: float) -> bool:
-        return need is not None and need.each and need not in self._nobody
+        return need is not None and need.each and need not in self._unmatched
 
     def _forget(self, now: float) -> None:
-        """Somebody may be there by now for what nobody was there for."""
-        self._nobody.clear()
+        """Try unmatched needs again: a worker may have started meanwhile."""
+        self._unmatched.clear()
         self._forget_at = now + FORGET_EVERY
 
     async def _there(self) -> list[Incarnation]:
-        """Who lives, is neither drained nor about to leave, wherever it is attached."""
+        """Return running workers that aren't draining, attached to any member."""
         here, leaving = self._workers.present(), self._workers.leaving()
         live = await self._leases.live()
         return await self._store.there((live | {one.id for one in here}) - leaving)
@@ -190,7 +190,7 @@ class Broadcasts:
     # -- how they end --
 
     async def step(self) -> float:
-        """One look at those that have begun; seconds until the next."""
+        """Check running broadcasts once; return the seconds until the next round."""
         board, now = self._board, boottime()
         if not board.broadcasts:
             return LOOK_EVERY

@@ -95,7 +95,7 @@ def _is_elsewhere(result: bytes) -> bool:
 
 
 def _no_json(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} isn't valid JSON")
 
 
 def _json(text: str) -> bytes:
@@ -110,7 +110,7 @@ def _json(text: str) -> bytes:
 #
 # Invariants
 # - A join that took too long is in no transaction with another, for it would take that one along.
-# - A step tries one that is suspected, or known, after what is neither: nobody waits for more.
+# - A step tries suspected or known joins after all others, so no other join waits for them.
 # - What is forgotten is found again.
 
 Key: TypeAlias = tuple[JobId, Cycle]
@@ -118,11 +118,11 @@ Key: TypeAlias = tuple[JobId, Cycle]
 PAUSE: Final = timedelta(seconds=30)
 LONGEST_PAUSE: Final = timedelta(hours=1)
 KNOWN: Final = 1_000
-"""So many are remembered."""
+"""Joins that are remembered."""
 
 
 def key_of(join: Join) -> Key:
-    """What is judged once."""
+    """Return the key of a join, which is evaluated once."""
     return join.child, join.cycle
 
 
@@ -133,7 +133,7 @@ def pause_after(times: int) -> timedelta:
 
 
 class SlowJoins:
-    """Who may be judged with whom, from how long it took."""
+    """Groups joins into transactions by how long they took before."""
 
     def __init__(self) -> None:
         self._suspects: set[Key] = set()
@@ -141,7 +141,7 @@ class SlowJoins:
         """How often, in a row, those that are known took too long alone."""
 
     def parts(self, wanted: Sequence[Wanted]) -> list[list[Wanted]]:
-        """What is judged in this step, each part for itself."""
+        """Return the joins of this step, one transaction for each part."""
         plain: list[Wanted] = []
         suspects: list[Wanted] = []
         known: list[Wanted] = []
@@ -165,7 +165,7 @@ class SlowJoins:
             key = key_of(one.join)
             self._suspects.discard(key)
             if self._times.pop(key, None):
-                log.info("job %s: its chain of %s is judged after all", *_told(one.join))
+                log.info("slow chain evaluated: job=%s cycle=%s", *_logged(one.join))
 
     def failed(self, parts: Sequence[Sequence[Wanted]]) -> list[tuple[Join, timedelta]]:
         """Each of these took too long, as it was; gives who is put off, and for how long."""
@@ -179,10 +179,10 @@ class SlowJoins:
         times = self._times.pop(key, 0) + 1
         if times == 1:
             log.warning(
-                "job %s: its chain of %s isn't judged within the database's statement_timeout; it"
-                " is tried again, ever less often. Are the statistics of runs, live and"
-                " chain_arrivals up to date (ANALYZE)?",
-                *_told(join),
+                "chain evaluation exceeded statement_timeout: job=%s cycle=%s. It is retried with a"
+                " growing backoff. Run ANALYZE on runs, live and chain_arrivals if their statistics"
+                " are old.",
+                *_logged(join),
             )
         self._suspects.discard(key)
         self._times[key] = times
@@ -191,7 +191,7 @@ class SlowJoins:
         return join, pause_after(times)
 
 
-def _told(join: Join) -> tuple[JobId, datetime]:
+def _logged(join: Join) -> tuple[JobId, datetime]:
     return join.child, join.cycle.scheduled_at
 
 
@@ -199,9 +199,9 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 0.25
 WHILE_FED: Final = 0.02
-"""Seconds until the next look after one that found something."""
+"""Seconds until the next round after one that found something."""
 MOST_RESULTS: Final = 64
-"""Of parents, read for one step: 4 MiB."""
+"""Results of parents that are read for one step: 4 MiB."""
 STUCK_FOR: Final = timedelta(seconds=30)
 """Until a join is looked at again whose job's definition can't be read here, or that the database
 refuses: it must not keep the others from their turn.
@@ -227,17 +227,17 @@ class Chains:
         self._clock = clock
         self._ready: Callable[[], None] = lambda: None
         self._tried: dict[Key, int] = {}
-        """What was judged at the last looks, in a row, and is due all the same."""
+        """Joins evaluated in consecutive rounds that are still due, with the number of rounds."""
         self._slow = SlowJoins()
         self.loop = Loop("chains", self.step, interval=LOOK_EVERY)
         board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
 
-    def on_ready(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when runs became ready."""
-        self._ready = told
+    def on_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when runs became ready."""
+        self._ready = callback
 
     async def step(self) -> float:
-        """Judge what is due; seconds until the next look."""
+        """Evaluate due joins; return the seconds until the next round."""
         shards = sorted(self._board.ownership.epochs)
         due = await self._store.due(shards) if shards else []
         here = {key_of(one) for one in due}
@@ -321,7 +321,7 @@ class Chains:
 
 
 def _ended(one: Join) -> Mapping[JobId, ParentEnded]:
-    """Its parents' runs that have ended: what it is skipped by already, and what came since."""
+    """Return the parents' runs that have ended: recorded with a skip, and arrived since."""
     return {**one.told, **one.arrived}
 
 

@@ -1,11 +1,10 @@
 """Redrives whose id is hashed to an owned shard: their next runs are made as fast as they may be.
 
     open ones, read ─→ definitions of the next letters' jobs ─→ one transaction a lane: count what
-    the rate allows, insert ─→ the owners of those jobs are told
+    the rate allows, insert ─→ wake-up of the owners of those jobs
 
-The jobs are anybody's: whoever owns them finds the runs as it finds what a person triggers. What
-the rate allows is counted on the redrive's row, by `store/results/redrive_feed.py`: this loop only
-asks.
+The jobs may belong to any owner, which finds the runs like triggered runs. The rate is counted on
+the redrive's row (`store/results/redrive_feed.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from schedkit.tasks import Loop
 
 LOOK_EVERY: Final = 1.0
 WHILE_FED: Final = 0.1
-"""Seconds until the next look while there is one to feed."""
+"""Seconds until the next round while a redrive is open."""
 
 
 class RedriveLoop:
@@ -44,13 +43,13 @@ class RedriveLoop:
         board.ownership.listen(lambda gained, _dropped: self.loop.wake() if gained else None)
 
     async def step(self) -> float:
-        """Make what may be made now; seconds until the next look."""
+        """Create the runs that may be created now; return the seconds until the next round."""
         shards = sorted(self._board.ownership.epochs)
         wanted = await self._store.redrives(shards) if shards else []
         if not wanted:
             return LOOK_EVERY
         jobs = {job for one in wanted for job in one.jobs}
-        self._catalogue.forget(jobs)  # of other members' jobs nobody tells it when they change
+        self._catalogue.forget(jobs)  # no hints arrive for changed jobs of other owners
         known = await self._catalogue.newest(jobs)
         lines = {job: line_of(entry.definition) for job, entry in known.items()}
         made = await self._transactor.rows(

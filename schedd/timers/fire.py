@@ -1,28 +1,26 @@
-"""Fire: turn due instants into runs, a little before they are due; nothing starts early.
+"""Fire: turn due timers into runs, a little before they are due; no run starts early.
 
-    agenda (`near_future`) ──due──→ plan ──one transaction a lane──→ runs
+    agenda (`timer_loader`) ──due──→ plan ──one transaction a lane──→ runs
 
-What is due comes to the agenda by a loop of its own (`near_future`), so that nothing waits for it.
-The plan (`firings`) says which instants run, which are only accounted for, and where the timer
-stands next. The fire statement inserts from the timers that advanced, so a timer that was paused,
-edited, moved or fired by somebody else meanwhile inserts nothing (PROTOCOL 3); its row is then read
-again. One that comes back unchanged met a guard of the database:
-its clock is behind ours, or the cluster was just paused or resumed. It is tried again after a
-pause. While the cluster is paused nothing is looked at.
+A separate loop loads timers into the agenda (`timer_loader`), so firing never waits for a load. The
+plan (`fire_plan`) says which scheduled times run, which are only recorded, and the timer's next
+state. The fire statement inserts runs only for timers that advanced. A timer that was paused,
+edited, moved or fired by another member meanwhile inserts nothing (PROTOCOL 3), and its row is read
+again. If its row is unchanged, a guard of the database rejected it: the database's clock is behind
+this member's, or the cluster was just paused or resumed. It is tried again after a pause. While the
+cluster is paused no timer fires.
 
-Runs are made ahead (`core/timers/pre_dispatch`), so that the database and this loop leave the way
-of what is due at one instant. A schedule that excludes instants has none made before they are due:
-the next version of its calendar may exclude them.
+Runs are created ahead (`core/timers/pre_dispatch`), so that the database isn't busy with them at
+the due time. A schedule with exclusions creates no run ahead: the next version of its calendar may
+exclude it.
 
-Of what is due the higher priority goes first, by the order of what waits for a worker: else what is
-urgent would wait for all of a herd before it waits for a slot, where it goes first. What is late
-comes up behind what is due now (`board`), and its runs bear the moment at which they were made. A
-batch is of one class, so that the few that are urgent don't take the time of the many; and it is as
-large as takes a moment, for it isn't interrupted. While enough is ready for those who hand out,
-firing more of it starts nothing sooner: between two batches it rests for as long as one took, and
-the longer the more is ready, so that it comes to go as fast as what is ready is handed out. What no
-worker could do doesn't count. What is more urgent doesn't wait for that, and finds the database,
-the processor and the workers the less busy.
+Due timers of higher priority fire first, in the order of the ready queue. Late timers fire after
+the timers that are due now, and their runs record when they were created (`ready_at`). A batch has
+one priority class, so a few urgent timers don't delay a large batch. Its size is limited by time,
+because it isn't interrupted. While enough runs are ready for dispatch, firing more starts none
+sooner: the loop rests between two batches, longer the more runs are ready, until it fires as fast
+as runs are dispatched. Runs that no worker can do don't count. More urgent timers don't wait for
+the rest.
 """
 
 from __future__ import annotations
@@ -84,7 +82,7 @@ EVERY: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Basis:
-    """What a step is computed from."""
+    """The input of a step."""
 
     timer: Timer
     known: CachedDefinition
@@ -101,9 +99,9 @@ class Plans:
         self._failed: Callable[[Timer, Exception], None] = lambda _timer, _error: None
         self.loop = Loop("plans", self.step, interval=EVERY)
 
-    def on_computed(self, told: Callable[[Timer], None]) -> None:
-        """Have `told(timer)` called when the step of a timer can be taken."""
-        self._computed = told
+    def on_computed(self, callback: Callable[[Timer], None]) -> None:
+        """Call `callback(timer)` when the step of a timer can be taken."""
+        self._computed = callback
 
     def on_failed(self, put_off: Callable[[Timer, Exception], None]) -> None:
         """Have `put_off(timer, error)` called when the step of a timer can't be computed."""
@@ -111,7 +109,7 @@ class Plans:
 
     @property
     def timers(self) -> Collection[Timer]:
-        """Those whose steps wait to be computed."""
+        """Timers whose steps wait to be computed."""
         return [basis.timer for basis, _ in self._waiting.values()]
 
     def add(
@@ -174,10 +172,9 @@ def _same(one: _Basis, other: _Basis) -> bool:
 #     timer + definition ──plan──→ fires, folds, next ──→ Firing
 #
 # Invariants
-# - A run's id is reckoned from its job and nominal instant: whoever makes it makes the same.
-# - A late run bears the moment at which it was made (`ready_at`): so its row tells that it is
-#   late.
-# - What has made its `max_runs` has nothing due, and still knows where it would go on.
+# - A run's id is derived from its job and scheduled time: every member derives the same id.
+# - A late run records when it was created (`ready_at`), so its row shows that it is late.
+# - A timer that has used up its `max_runs` has no due time, but keeps its next scheduled time.
 
 
 def firing_of(
@@ -194,7 +191,7 @@ def firing_of(
     """
     definition = known.definition
     if timer.nominal is None or timer.due_at is None:
-        raise ValueError(f"timer of job {timer.job_id} has nothing due")
+        raise ValueError(f"timer of job {timer.job_id} has no due time")
     left = definition.max_runs - timer.fired if definition.max_runs else None
     limit = most if left is None else min(left, most)
     plan = _plan(timer, timer.nominal, timer.due_at, known, now, reckoned, limit, looked, ahead)
@@ -228,7 +225,7 @@ def _plan(
     looked: datetime | None,
     ahead: timedelta,
 ) -> FirePlan:
-    """One step that fires at most `limit`."""
+    """Return one step that fires at most `limit` runs."""
     definition = known.definition
     if limit <= 0:  # fewer are wanted than there were already
         return FirePlan((), (), Occurrence(nominal, due))
@@ -286,9 +283,9 @@ ON_TIME: Final = timedelta(0)
 GUARD_PAUSE: Final = timedelta(seconds=0.5)
 """Before a timer that the database held back is tried again."""
 ENOUGH: Final = 1_000
-"""Runs that are ready: as many as are handed out at once at most. With so many it rests as long as
-a batch took, with twice as many four times as long, with three times as many nine times: a batch
-takes a tenth of what it takes to hand it out.
+"""Ready runs from which on the loop rests: as many as one dispatch batch. It then rests as long as
+a batch took; with twice as many ready runs 4 times as long, with three times as many 9 times. To
+fire a batch takes a tenth of the time to dispatch it.
 """
 RESTS: Final = 9
 """Times as long at most: what waits for workers that don't come mustn't stop all else."""
@@ -333,7 +330,7 @@ class FireLoop:
         self._looked: dict[JobId, tuple[ShardId, int, datetime]] = {}
         """Of jobs that are catching up, each of this generation: when they were first looked at."""
         self._begun: set[JobId] = set()
-        """Those of them of which this owner has made some runs, and has more to make."""
+        """Those with runs created by this owner, and more to create."""
         self._size, self._rows = BatchSize(BATCH), BatchSize(ROWS, LEAST_ROWS)
         self._rest_until = 0.0
         self._rests: float = Priority.LOW
@@ -348,13 +345,13 @@ class FireLoop:
         board.ownership.listen(self._shards_changed)
         board.timers.has_begun = self._has_begun
 
-    def on_ready(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when runs became ready."""
-        self._ready = told
+    def on_ready(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when runs became ready."""
+        self._ready = callback
 
-    def on_made(self, told: Callable[[Sequence[Hint]], None]) -> None:
-        """Have `told(hints)` called of runs that were made."""
-        self._made = told
+    def on_made(self, callback: Callable[[Sequence[Hint]], None]) -> None:
+        """Call `callback(hints)` with runs that were created."""
+        self._made = callback
 
     def changed(self, jobs: Iterable[JobId]) -> None:
         """Timers of these jobs were written; read them now."""
@@ -364,7 +361,7 @@ class FireLoop:
     async def step(self) -> float:
         """Read what changed, fire what is due; seconds until the next."""
         if self._brake.on:
-            self._changed.clear()  # at its end all is loaded anew: a long pause gathers nothing
+            self._changed.clear()  # when the pause ends, all is loaded again: nothing accumulates
             self._looked.clear()
             self._begun.clear()
             self._open.clear()
@@ -412,7 +409,7 @@ class FireLoop:
             self._changed |= jobs
             raise
         self._near.known(jobs)
-        self._settled(jobs)
+        self._close(jobs)
         for gone in jobs - {row.job_id for row in rows}:
             self._board.timers.discard(gone)
             self._looked.pop(gone, None)
@@ -427,7 +424,7 @@ class FireLoop:
                 self._board.timers.put(row.job_id, now + GUARD_PAUSE, row, priority)
         if held:
             log.warning(
-                "%d timers were held back: the database's clock is behind ours,"
+                "%d timers delayed: the database's clock is behind this member's,"
                 " or the cluster was just paused or resumed",
                 len(held),
             )
@@ -452,12 +449,12 @@ class FireLoop:
             answers = await self._transactor.by_lane(firings, write)
             await AFTER_COMMIT()
         except BaseException:
-            self._settled(timers)
+            self._close(timers)
             self._board.timers.come_up(due, now=self._clock.now())
             raise
         failed = [answer for answer in answers if isinstance(answer, Failed)]
         in_doubt = {firing.job_id for answer in failed for firing in answer.items}
-        self._settled(timers.keys() - in_doubt)
+        self._close(timers.keys() - in_doubt)
         # What is of a shard that was dropped meanwhile may have been left out: who has it loads it.
         done = [
             firing
@@ -493,7 +490,7 @@ class FireLoop:
         return firings
 
     def _put_off(self, timer: Timer, now: datetime, error: Exception) -> None:
-        """Its step can't be computed: it comes up again later, and holds no other up."""
+        """Try a timer again later: its step can't be computed, and must not delay others."""
         later = TOO_MUCH_FOR if isinstance(error, TooMuchWork) else SET_ASIDE_FOR
         self._board.timers.put_off(timer, now + later)
 
@@ -510,7 +507,7 @@ class FireLoop:
         held = chain(self._open.values(), self._board.timers.values(), self.plans.timers)
         return behind((t.due_at for t in held if t.due_at is not None and t.shard in owned), now)
 
-    def _settled(self, jobs: Iterable[JobId]) -> None:
+    def _close(self, jobs: Iterable[JobId]) -> None:
         for job in jobs:
             self._open.pop(job, None)
 
@@ -538,7 +535,7 @@ class FireLoop:
             self.loop.wake()
 
     def _free(self, timer: Timer) -> bool:
-        """Whether it is owned here, and neither on the board nor being written."""
+        """Return whether it is owned here, and neither in the run index nor being written."""
         job = timer.job_id
         owned = self._epoch(timer.shard) is not None
         return owned and job not in self._open and job not in self._board.timers
@@ -576,7 +573,7 @@ class FireLoop:
         return looked
 
     def _shards_changed(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
-        """Who comes and goes elsewhere has no part in how long the others take to catch up."""
+        """Timers of dropped shards don't count in the time that the others take to catch up."""
         moved = gained | dropped
         self._looked = {job: of for job, of in self._looked.items() if of[0] not in moved}
         self._begun &= self._looked.keys()
@@ -641,7 +638,7 @@ class FireLoop:
 
 
 def missed(firings: Iterable[Firing]) -> Counter[Reason]:
-    """How many instants these account for as MISSED, by reason."""
+    """Return how many scheduled times these record as MISSED, by reason."""
     counts: Counter[Reason] = Counter()
     for firing in firings:
         for run in firing.runs:

@@ -28,7 +28,7 @@ UNBEGUN: Final = 1.5
 
 
 class Timers(Agenda[JobId, Timer]):
-    """Timers by job, in the order in which they are to be fired."""
+    """Timers by job, in the order in which they fire."""
 
     def __init__(
         self, ownership: Ownership, ahead: Lookahead, priority_of: Callable[[JobId], Priority]
@@ -71,7 +71,7 @@ class Timers(Agenda[JobId, Timer]):
         return found is not None and found[1] == timer
 
     def sort(self, job: JobId) -> None:
-        """What is known of its priority has changed."""
+        """Sort a timer again: the known priority of its job has changed."""
         found = self.get(job)
         if found is not None:
             at, timer = found

@@ -1,4 +1,4 @@
-"""The near future: timers that will soon be due, brought from the database to the board in time.
+"""Load timers that will soon be due from the database into the run index.
 
     timers due within the horizon ──load──→ agenda;  of some, definitions ──read ahead──→ catalogue
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 HORIZON: Final = timedelta(seconds=10)
 """How far ahead timers are held in memory at the least."""
 LOAD_EVERY: Final = timedelta(seconds=2.5)
-"""Between two loads. A nudge brings a new timer in at once; the load is the truth."""
+"""Between two loads. A wake-up loads a new timer at once; the load finds all timers without it."""
 LATEST_LOAD: Final = timedelta(seconds=5)
 """After the one before; till then a load rests nineteen times as long as it took."""
 REST: Final = 19
@@ -46,11 +46,11 @@ sooner than what it brought, so the next load can wait until half of that has fi
 READ_AHEAD: Final = 2_000
 """Definitions that are read ahead after one load: each takes 4 KB until its job has run."""
 AT_ONCE: Final = 200
-"""Of them in one go, and all of them while something is due."""
+"""Definitions read in one batch; while timers are due, only one batch is read."""
 
 
 class NearFuture:
-    """Keeps what is due soon on the board of one tenure."""
+    """Keeps the timers of one tenure that are due soon in the run index."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class NearFuture:
         self._left_some = False
         self._fired_since = 0
         self._newer: set[JobId] = set()
-        """Of these something was read or written since the last load began."""
+        """Jobs whose timers were read or written since the last load began."""
         self._unread: list[JobId] = []
         self._ahead = 0
         self.loop = Loop("load", self.step, interval=LOAD_EVERY.total_seconds())
         board.ownership.listen(lambda _gained, _dropped: self.reload())
 
-    def on_load(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when a load has brought what it could."""
-        self._loaded = told
+    def on_load(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` after each load."""
+        self._loaded = callback
 
     def reload(self) -> None:
         """Shards were gained or dropped, or a pause has ended: load now."""
@@ -89,14 +89,14 @@ class NearFuture:
         self.loop.wake()
 
     def fired(self, jobs: Collection[JobId]) -> None:
-        """The timers of these have advanced, and stand on the board as they do now."""
+        """The timers of these jobs have advanced; the run index has their new state."""
         self._fired_since += len(jobs)
         self.known(jobs)
         if self._runs_low:
             self.loop.wake()
 
     def known(self, jobs: Iterable[JobId]) -> None:
-        """What stands on the board of these is newer than what a load under way has read."""
+        """The run index has newer timers of these jobs than a load in progress has read."""
         self._newer.update(jobs)
 
     def nothing_is_due(self) -> None:
@@ -107,7 +107,7 @@ class NearFuture:
     async def step(self) -> float:
         """Load if it is time, and read ahead; seconds until the next."""
         if self._brake.on:
-            return LOAD_EVERY.total_seconds()  # at its end all is loaded anew
+            return LOAD_EVERY.total_seconds()  # when the pause ends, all is loaded again
         loaded = await self._load_if_due()
         idle = self._idle
         wanted = (loaded or idle) and self._load_at is not None
@@ -136,7 +136,7 @@ class NearFuture:
             return False
         self._load_at = now + LOAD_EVERY
         await self._load(now, with_latest=True)
-        if self._load_at is not None:  # else somebody wants another: shards came meanwhile
+        if self._load_at is not None:  # else shards were gained meanwhile: load again
             ended = self._clock.now()
             rested = min(ended + REST * (ended - now), now + LATEST_LOAD)
             self._load_at = max(self._load_at, rested)

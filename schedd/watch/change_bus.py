@@ -1,10 +1,10 @@
-"""Who hears of each run that this member stores otherwise: its own feed, and other members'.
+"""Distribute hints of changed runs to this member's feed and to the feeds of other members.
 
-    loops, calls ──hints──▶ Ears ──▶ the feed of this member
-                                └──▶ Ear of each other member that listens ──▶ its feed
+    loops, calls ──hints──▶ ChangeBus ──▶ the feed of this member
+                                     └──▶ HintQueue of each subscribed member ──▶ its feed
 
-A hint is lost with the process that had it: whoever listens looks the rows through as well. Nobody
-listens, and a hint costs nothing.
+Hints are lost with the process that held them, so every listener also scans the rows. Without
+listeners a hint costs nothing.
 """
 
 import asyncio
@@ -14,20 +14,20 @@ from typing import Final, Protocol
 
 from schedd.core.ids import Hint, JobId, RunId
 
-MOST_HEARD: Final = 50_000
-"""Runs that are kept for one listener, sixteen bytes each and what a table takes."""
+MOST_HINTS: Final = 50_000
+"""Runs that are kept for one listener, 16 bytes each plus table overhead."""
 
 
 class ChangeListener(Protocol):
-    """One who wants to hear."""
+    """Receives hints."""
 
     def hear(self, hints: Sequence[Hint]) -> None: ...
 
 
-class Ear:
-    """What another member has to be told. `jobs`: those it cares for; None: all."""
+class HintQueue:
+    """Hints to send to another member. `jobs`: the jobs it watches; None: all."""
 
-    def __init__(self, jobs: frozenset[JobId] | None, most: int = MOST_HEARD) -> None:
+    def __init__(self, jobs: frozenset[JobId] | None, most: int = MOST_HINTS) -> None:
         self._jobs = jobs
         self._most = most
         self._runs: dict[RunId, None] = {}
@@ -35,7 +35,7 @@ class Ear:
         self._news = asyncio.Event()
 
     def hear(self, hints: Sequence[Hint]) -> None:
-        """These were stored otherwise."""
+        """Keep the hints of watched jobs."""
         for run, job in hints:
             if not cares(self._jobs, job):
                 continue
@@ -47,7 +47,7 @@ class Ear:
             self._news.set()
 
     async def wait(self, most: float) -> bool:
-        """Until there is something to take, for at most so many seconds. Whether there is."""
+        """Wait up to `most` seconds for hints; return whether there are any."""
         try:
             async with asyncio.timeout(most):
                 return await self._news.wait()
@@ -55,7 +55,7 @@ class Ear:
             return False
 
     def take(self, most: int) -> tuple[list[RunId], bool]:
-        """The first `most` that were heard of, and whether there were more than could be kept."""
+        """Return the first `most` runs, and whether some hints were dropped."""
         taken = [run for run, _ in zip(self._runs, range(most), strict=False)]
         for run in taken:
             del self._runs[run]
@@ -66,35 +66,35 @@ class Ear:
 
 
 class ChangeBus:
-    """All that listen at this member."""
+    """The listeners at this member."""
 
     def __init__(self) -> None:
         self._listeners: set[ChangeListener] = set()
 
     def hear(self, hints: Sequence[Hint]) -> None:
-        """Tell all that listen."""
+        """Pass hints to all listeners."""
         for listener in self._listeners:
             listener.hear(hints)
 
     def add(self, listener: ChangeListener) -> None:
-        """It listens from now on."""
+        """Add a listener."""
         self._listeners.add(listener)
 
     def remove(self, listener: ChangeListener) -> None:
-        """It doesn't any more."""
+        """Remove a listener."""
         self._listeners.discard(listener)
 
     @contextmanager
-    def listening(self, jobs: frozenset[JobId] | None) -> Iterator[Ear]:
-        """For this block another member listens."""
-        ear = Ear(jobs)
-        self.add(ear)
+    def listening(self, jobs: frozenset[JobId] | None) -> Iterator[HintQueue]:
+        """Collect hints for another member, for the length of the block."""
+        queue = HintQueue(jobs)
+        self.add(queue)
         try:
-            yield ear
+            yield queue
         finally:
-            self.remove(ear)
+            self.remove(queue)
 
 
 def cares(jobs: frozenset[JobId] | None, job: JobId | None) -> bool:
-    """Whether a run of this job, if that is known, matters to who wants to hear of these."""
+    """Return whether a run of `job` (None: unknown) matters to a listener for `jobs`."""
     return jobs is None or job is None or job in jobs

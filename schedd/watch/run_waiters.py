@@ -1,7 +1,7 @@
-"""Waiting for runs to change: told at once by what this member stores itself.
+"""Wait for runs to change. Changes that this member stores wake waiters at once.
 
-What another member stores is found by looking again; whoever waits decides how soon. Who watches
-all runs of a job or of a namespace, here or at another member, hears of it too (`ears`).
+Changes that another member stores are found by polling; each waiter sets its interval. Watchers of
+a job or a namespace, at any member, receive hints of these changes too (`change_bus`).
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from schedd.watch.change_bus import ChangeBus
 
 
 class RunWaiter:
-    """One who waits."""
+    """Waits for changes of some runs."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
 
     def wake(self) -> None:
-        """There is something else to see."""
+        """Make `wait` return."""
         self.event.set()
 
     async def wait(self, timeout: float) -> None:
@@ -44,7 +44,7 @@ class Watchers:
         self._watched: dict[RunId, set[RunWaiter]] = defaultdict(set)
 
     def changed(self, hints: Sequence[Hint]) -> None:
-        """Wake those who wait for one of these."""
+        """Wake the waiters of these runs."""
         if self._watched:
             for run, _ in hints:
                 for watch in self._watched.get(run, ()):
@@ -53,7 +53,7 @@ class Watchers:
 
     @contextmanager
     def watching(self, runs: Sequence[RunId]) -> Iterator[RunWaiter]:
-        """For this block somebody waits for changes of these, again and again."""
+        """Yield a waiter for changes of these runs, for the length of the block."""
         watch = RunWaiter()
         for run in runs:
             self._watched[run].add(watch)

@@ -1,15 +1,15 @@
-"""Looks through the rows of runs, each made once for all who wait for the same.
+"""Snapshots of runs, each read once for all streams that wait for the same scope and cursor.
 
-    one who begins ──▶ the next look of its scope and cursor ──its turn─▶ runs ──▶ pages of changes
-    one more       ──▶ the same                                                    └ read once for
-    one who comes when it goes on ──▶ the one after it                               all that are
-                                                                                     told of it
+    a new stream      ──▶ the next snapshot of its scope and cursor ──its turn─▶ runs ──▶ pages
+    another stream    ──▶ the same snapshot                               each page is read once
+    a later stream, while that one is read ──▶ the snapshot after it      for all its streams
+
 Invariants
-- Nobody is given a look that had begun when they asked, nor a page of one: whatever changes after a
-  look's beginning reaches the box of each who shares it.
-- Who leaves ends a look for nobody else; one that all have left ends.
-- Of a look its ids are kept, and the pages that somebody is just told of. A run that stands as it
-  did is one object, however often it is read.
+- A stream never gets a snapshot that began before its request, nor a page of one. Changes after the
+  beginning of a snapshot reach the box of each stream that shares it.
+- A stream that leaves doesn't end a snapshot for others. A snapshot without streams ends.
+- A snapshot keeps ids, and the pages that streams are reading. An unchanged run is one object,
+  however often it is read.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from schedd.ports.changes import ChangeStore
 AT_ONCE: Final = 500
 """Runs read by one statement."""
 AT_FIRST: Final = 1_000
-"""Runs that haven't ended a stream begins with, at most."""
+"""Runs in progress that a stream begins with, at most."""
 LOOKS: Final = 2
-"""Looks that go on at the same time."""
+"""Snapshots that are read at the same time."""
 
 T = TypeVar("T")
 Page: TypeAlias = "Sequence[Change]"
 
 
 class Shared(Generic[T]):
-    """What is being made for several: each waits for it and may leave; the last one ends it."""
+    """A value that several callers wait for. Each may leave; the last one cancels the work."""
 
     def __init__(self, making: Coroutine[Any, Any, T], name: str) -> None:
         self._task = asyncio.create_task(making, name=name)
@@ -43,14 +43,14 @@ class Shared(Generic[T]):
 
     @property
     def lost(self) -> bool:
-        """Nothing will come of it, or nothing came."""
+        """Whether the work was cancelled or failed."""
         task = self._task
         if not task.done():
             return bool(task.cancelling())
         return task.cancelled() or task.exception() is not None
 
     async def wait(self) -> T:
-        """What it is. Raises what its making raised."""
+        """Return the value. Raises the exception of the work."""
         self._waiting += 1
         try:
             return await asyncio.shield(self._task)
@@ -73,12 +73,12 @@ class Reads:
             yield await self.page(runs, first)
 
     async def page(self, runs: Sequence[RunId], first: int) -> Page:
-        """Those that follow here. Raises Unavailable."""
+        """Read the page that begins at `first`. Raises Unavailable."""
         read = await self._store.read(runs[first : first + AT_ONCE])
         return [self._one(change) for change in read]
 
     def _one(self, change: Change) -> Change:
-        """The object of before where it tells the same."""
+        """Return the earlier object if nothing changed."""
         before = self._known.get(change.run_id)
         if before is not None and before.same(change):
             return before
@@ -87,7 +87,7 @@ class Reads:
 
 
 class SnapshotRead:
-    """What a look has found, for all who share it."""
+    """The result of a snapshot, for all streams that share it."""
 
     def __init__(self, missed: MissedChanges, reads: Reads) -> None:
         self.missed = missed
@@ -95,17 +95,17 @@ class SnapshotRead:
         self._pages: WeakValueDictionary[int, Shared[Page]] = WeakValueDictionary()
 
     async def pages(self) -> AsyncIterator[Page]:
-        """Its runs as they stand. Raises Unavailable."""
+        """Yield the current state of its runs. Raises Unavailable."""
         for first in range(0, len(self.missed.runs), AT_ONCE):
             page = self._pages.get(first)
             if page is None or page.lost:
                 reading = self._reads.page(self.missed.runs, first)
-                page = self._pages[first] = Shared(reading, "a page of a look")
+                page = self._pages[first] = Shared(reading, "page of a snapshot")
             yield await page.wait()
 
 
 class SnapshotReads:
-    """The looks that go on, and those that wait for their turn."""
+    """The snapshots that are read, and those that wait for their turn."""
 
     def __init__(self, store: ChangeStore, reads: Reads) -> None:
         self._store, self._reads = store, reads
@@ -113,13 +113,13 @@ class SnapshotReads:
         self._turn = asyncio.Semaphore(LOOKS)
 
     async def look(self, scope: Scope, at: Cursor | None) -> SnapshotRead:
-        """What changed since; the runs that haven't ended where that isn't known. Begins later than
-        it was asked for. Raises Unavailable.
+        """Return the changes since `at`, or the runs in progress if those are unknown. The snapshot
+        begins after this call. Raises Unavailable.
         """
         asked = scope, at
         look = self._waiting.get(asked)
         if look is None:
-            look = self._waiting[asked] = Shared(self._made(scope, at), "a look")
+            look = self._waiting[asked] = Shared(self._made(scope, at), "snapshot")
         try:
             return await look.wait()
         finally:

@@ -2,14 +2,14 @@
 
     hints of this member and of the others ─┐ within EVERY, one SELECT for all who watch
                                             ├──▶ rows ──▶ Box of each stream ──▶ news
-    rows looked through, each SWEEP ────────┘ what no hint told
+    rows scanned, each SWEEP ───────────────┘ changes without a hint
 
 Invariants
-- What is told are rows. Hints say only where to look now; each SWEEP the rows that changed since
-  the last one are looked through, for the whole member. So a lost hint costs time alone.
-- A stream begins with a look that begins after its box listens (`looks`), and so does one whose
-  box overflowed: what it missed comes from rows. What a look can't reach is told as a gap.
-- Nobody watches, nothing is asked.
+- Streams send rows. Hints only say which rows to read now. Each SWEEP the member scans the rows
+  that changed since the last one, so a lost hint costs only time.
+- A stream begins with a snapshot that begins after its box is registered (`snapshots`). So does a
+  stream whose box overflowed. Changes that a snapshot can't find are sent as a gap.
+- Without watchers nothing is read.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ from typing import Final
 from schedd.core.ids import Hint, JobId, RunId
 from schedd.core.runs.change_stream import Box, Change, Cursor, Gap, MissedChanges, News, Scope
 from schedd.ports.changes import ChangeStore
-from schedd.watch.change_bus import MOST_HEARD, ChangeBus, cares
+from schedd.watch.change_bus import MOST_HINTS, ChangeBus, cares
 from schedd.watch.snapshots import Reads, Shared, SnapshotReads
 from schedkit.clock import boottime
 from schedkit.errors import Unavailable
 from schedkit.tasks import Loop, Turns, in_turns
 
 EVERY: Final = 0.03
-"""Seconds in which hints gather; as long as the last step took, if that is longer: however much
-changes, this takes no more than half of its time.
+"""Seconds in which hints are collected; at least as long as the last step took, so that this loop
+uses at most half of its time.
 """
 SWEEP: Final = 2.0
-"""Seconds between two looks through the rows."""
+"""Seconds between two scans of the rows."""
 IDLE: Final = 60.0
 KNOWN: Final = 20_000
-"""Runs of which it is known what was told of them last: a sweep finds again what hints told."""
+"""Runs whose last sent version is remembered: a sweep finds again what hints announced."""
 IN_A_TURN: Final = 50
-"""Changes that streams are told between two turns of the loop, all streams together: ten
-milliseconds' work where nothing of them was told before, half of one else.
+"""Changes that are sent between two turns of the event loop, all streams together: 10 ms of work if
+they are new to the streams, 0.5 ms otherwise.
 """
 PUT_IN_A_TURN: Final = 2_000
 """Changes put into boxes."""
@@ -47,8 +47,8 @@ BOXES_IN_A_TURN: Final = 10
 NOTHING: Final = (False, -1)
 """Before every state of a run."""
 
-ENDED_UNSEEN: Final = "runs that were scheduled earlier, and ended meanwhile, may be missing"
-OTHER_DATABASE: Final = "the database isn't that of then, or went back: what changed isn't known"
+ENDED_UNSEEN: Final = "runs that were scheduled earlier and have ended meanwhile may be missing"
+OTHER_DATABASE: Final = "the database was replaced or restored: changes since then are unknown"
 
 
 class Feed:
@@ -64,7 +64,7 @@ class Feed:
         self._boxes: dict[Box, asyncio.Event] = {}
         self._jobs: frozenset[JobId] | None = frozenset()
         self._known: dict[RunId, int] = {}
-        self._heard: dict[RunId, None] = {}
+        self._hints: dict[RunId, None] = {}
         self._older: frozenset[RunId] = frozenset()
         self._reached: Cursor | None = None
         self._first: Shared[Cursor] | None = None
@@ -79,24 +79,24 @@ class Feed:
 
     @property
     def jobs(self) -> frozenset[JobId] | None:
-        """The jobs that somebody watches; None: all runs matter; an empty set: nobody watches."""
+        """The watched jobs; None: all jobs; an empty set: no watchers."""
         return self._jobs
 
-    # -- what was heard --
+    # -- hints --
 
     def hear(self, hints: Sequence[Hint]) -> None:
-        """These were stored otherwise, here or at another member."""
+        """Note runs that changed, here or at another member."""
         if not self._boxes:
             return
-        if len(self._heard) > MOST_HEARD:
-            self._heard.clear()
+        if len(self._hints) > MOST_HINTS:
+            self._hints.clear()
             self.deaf()
-        self._heard.update((run, None) for run, job in hints if cares(self._jobs, job))
-        if self._heard:
+        self._hints.update((run, None) for run, job in hints if cares(self._jobs, job))
+        if self._hints:
             self.loop.wake()
 
     def deaf(self) -> None:
-        """What another member stored may not have been heard of: the rows say it, now."""
+        """Hints of other members may be missing: scan the rows now."""
         self._deaf = True
         self._next_sweep = 0.0
         self.loop.wake()
@@ -104,20 +104,20 @@ class Feed:
     # -- streams --
 
     async def follow(self, scope: Scope, after: Cursor | None) -> AsyncGenerator[News, None]:
-        """What changed since `after`, or the runs that haven't ended; then each change."""
+        """Yield changes since `after`, or the runs in progress; then each change."""
         with self._listening(scope) as (box, arrived):
             await self._begin()
-            yield News(after)  # it stands: whatever changes from here on is told
+            yield News(after)  # subscribed: changes from here on are sent
             at = after
             while True:
                 box.behind = False
-                told: dict[RunId, tuple[bool, int]] = {}
+                sent: dict[RunId, tuple[bool, int]] = {}
                 events: set[int] = set()
-                async for news in self._looked(scope, at, told, events):
+                async for news in self._looked(scope, at, sent, events):
                     at = news.cursor
                     yield news
-                assert at is not None, "a look ends with its cursor"
-                async for news in self._live(box, arrived, at, told, events):
+                assert at is not None, "a snapshot ends with its cursor"
+                async for news in self._live(box, arrived, at, sent, events):
                     at = news.cursor or at
                     yield news
 
@@ -136,7 +136,7 @@ class Feed:
             if not self._boxes:
                 self._ears.remove(self)
                 self._known.clear()
-                self._heard.clear()
+                self._hints.clear()
                 self._older, self._reached = frozenset(), None
 
     def _interest(self) -> None:
@@ -147,16 +147,16 @@ class Feed:
             self.on_interest()
 
     async def _begin(self) -> Cursor:
-        """From where sweeps go on: no later than what any stream looks at first."""
+        """Return the cursor at which sweeps continue: no later than any stream's first snapshot."""
         if self._reached is None:
             if self._first is None or self._first.lost:
-                self._first = Shared(self._store.now(), "where a feed begins")
+                self._first = Shared(self._store.now(), "first cursor of the feed")
             try:
                 now = await self._first.wait()
             finally:
                 self._first = None
             if not self._boxes:
-                return now  # nobody watches any more
+                return now  # the last watcher left
             self._reached = self._reached or now
         return self._reached
 
@@ -164,18 +164,18 @@ class Feed:
         self,
         scope: Scope,
         at: Cursor | None,
-        told: dict[RunId, tuple[bool, int]],
+        sent: dict[RunId, tuple[bool, int]],
         events: set[int],
     ) -> AsyncIterator[News]:
-        """What a look through the rows finds, and how far it goes. It keeps what it `told`, and the
-        ids of the `events` of the cluster.
+        """Yield the changes of a snapshot, and its cursor. Sent versions are added to `sent`, ids
+        of cluster events to `events`.
         """
         look = await self._looks.look(scope, at)
         async for page in look.pages():
             async for some in self._turns.of(page):
                 for change in some:
                     if scope.holds(change.record):
-                        told[change.run_id] = change.order
+                        sent[change.run_id] = change.order
                         yield News(at, change)
         if scope.job is None:
             for event in look.missed.events:
@@ -188,10 +188,10 @@ class Feed:
         box: Box,
         arrived: asyncio.Event,
         at: Cursor,
-        told: dict[RunId, tuple[bool, int]],
+        sent: dict[RunId, tuple[bool, int]],
         events: set[int],
     ) -> AsyncIterator[News]:
-        """What is put into the box until that is too much, without what was `told`, or `events`."""
+        """Yield what is put into the box, except `sent` and `events`, until the box overflows."""
         fresh = False
         while True:
             await arrived.wait()
@@ -201,7 +201,7 @@ class Feed:
             reached, gap, box.gap, changes = box.reached, box.gap, None, box.take()
             async for some in self._turns.of(changes):
                 for change in some:
-                    if told.get(change.run_id, NOTHING) < change.order:
+                    if sent.get(change.run_id, NOTHING) < change.order:
                         fresh = True
                         yield News(at, change)
             for event in box.take_events():
@@ -212,7 +212,7 @@ class Feed:
                 yield News(at, gap)
             if reached is not None and reached > at:
                 at = reached
-                told.clear()
+                sent.clear()
                 events.clear()
                 if fresh:
                     fresh = False
@@ -226,30 +226,30 @@ class Feed:
         since = await self._begin()
         await asyncio.sleep(max(self._every, self._took))
         began = boottime()
-        heard, self._heard = self._heard, {}
+        hints, self._hints = self._hints, {}
         try:
             if boottime() >= self._next_sweep:
-                await self._sweep(since, heard)
+                await self._sweep(since, hints)
             else:
-                await self._put(await self._read([*heard]))
+                await self._put(await self._read([*hints]))
         except Unavailable:
-            self.deaf()  # to what was heard of just now
+            self.deaf()  # the hints of this step are lost
             raise
         self._took = boottime() - began
-        if self._heard:
+        if self._hints:
             return 0.0
         return max(0.0, self._next_sweep - boottime())
 
-    async def _sweep(self, since: Cursor, heard: dict[RunId, None]) -> None:
-        """Look through what changed since, with what was heard of."""
+    async def _sweep(self, since: Cursor, hints: dict[RunId, None]) -> None:
+        """Read the rows that changed since, and those of hints."""
         deaf, self._deaf = self._deaf, False
         self._next_sweep = boottime() + self._sweep_every
         jobs, boxes = self._jobs, [*self._boxes]
         missed = await self._store.since(since, None if jobs is None else [*jobs])
-        runs = heard | dict.fromkeys(missed.runs) | dict.fromkeys(self._older - missed.older)
+        runs = hints | dict.fromkeys(missed.runs) | dict.fromkeys(self._older - missed.older)
         await self._put(await self._read([*runs]))
         if self._reached is None:
-            return  # nobody watches any more
+            return  # the last watcher left
         self._older, self._reached = missed.older, missed.cursor
         gap = _gap(missed) if deaf else None
         for box in boxes:
@@ -258,14 +258,14 @@ class Feed:
             box.gap = gap or box.gap
             box.put_events(missed.events)
             box.reached = missed.cursor
-            box.behind = box.behind or missed.unknown  # its own look says that nothing is known
+            box.behind = box.behind or missed.unknown  # its own snapshot sends the gap
             arrived.set()
 
     async def _read(self, runs: Sequence[RunId]) -> list[Change]:
         return [change async for page in self._reads.pages(runs) for change in page]
 
     async def _put(self, changes: Sequence[Change]) -> None:
-        """Into the boxes of those who watch them, what wasn't before."""
+        """Put new changes into the boxes of their watchers."""
         jobs: dict[JobId, list[Change]] = defaultdict(list)
         namespaces: dict[str, list[Change]] = defaultdict(list)
         async for change in in_turns(changes, PUT_IN_A_TURN):
@@ -283,7 +283,7 @@ class Feed:
 
 
 def _gap(missed: MissedChanges) -> Gap | None:
-    """What such a look can't tell."""
+    """Return the gap that such a snapshot leaves."""
     if missed.unknown:
         return Gap(OTHER_DATABASE)
     return Gap(ENDED_UNSEEN, missed.before) if missed.before is not None else None

@@ -1,12 +1,11 @@
-"""A worker's open stream, as the loops see it: what it may be given, and what it said last.
+"""A worker's open stream, as the loops see it: its free slots, and its last heartbeat.
 
-    granted ──choose──→ under way ──its transaction──→ pushed │ let go of ──→ free for us again
+    granted ──choose──→ under way ──its transaction──→ pushed │ let go ──→ free for this member
 
 Invariants
-- What is pushed and under way never goes beyond what was granted when it was chosen.
-- A grant that promises less than one before is answered at once: by how far this member goes all
-  the same. So far the worker keeps slots free. What is let go of afterwards is told too, if slots
-  are kept for that alone.
+- Slots pushed and under way never exceed the slots granted at the time of the choice.
+- A grant lower than the one before is answered at once with the number of slots still in use. The
+  worker keeps those free. When slots under way are let go afterwards, that is sent too.
 """
 
 from collections.abc import Sequence
@@ -29,16 +28,16 @@ MOST_UNABLE: Final = 1_000
 
 
 def is_news(
-    heads: Sequence[QueueHead], told: Sequence[QueueHead], slots: int, near: timedelta
+    heads: Sequence[QueueHead], sent: Sequence[QueueHead], slots: int, near: timedelta
 ) -> bool:
-    """Whether a worker of so many slots would deal otherwise by these than by what it was told.
-    `near`: by so much a head's age may be off.
+    """Return whether a worker with `slots` would divide them differently by `heads` than by those
+    `sent` before. `near`: tolerance for a head's age.
     """
-    return len(heads) != len(told) or any(
+    return len(heads) != len(sent) or any(
         (new.priority, new.least, min(new.slots, slots))
         != (old.priority, old.least, min(old.slots, slots))
         or abs(new.waiting_since - old.waiting_since) > near
-        for new, old in zip(heads, told, strict=True)
+        for new, old in zip(heads, sent, strict=True)
     )
 
 
@@ -69,9 +68,9 @@ class Attached:
     under_way: int = 0
     """Slots of runs that were chosen for it and are neither pushed yet nor let go of."""
     serial: int = 0
-    """Of the last grant that was answered; 0: none yet."""
-    told: int = 0
-    """How it was answered."""
+    """Serial of the last grant that was answered; 0: none yet."""
+    answered_reach: int = 0
+    """The slots in use in the last answer."""
     free: int = 0
     running: int = 0
     unstored: int = 0
@@ -81,7 +80,7 @@ class Attached:
     disk: tuple[int, int] = (0, 0)
     """Bytes that its spool takes, and that are free on its disk; 0: it didn't say."""
     drained: bool | None = None
-    """Whether somebody has drained it, as it was told on this stream; None: it wasn't told."""
+    """Whether it is drained, as last sent on this stream; None: not sent."""
     refuses: str = ""
     """Why it asks for no new work though it isn't draining, in words."""
     last_heartbeat: LastHeartbeat | None = None
@@ -90,14 +89,14 @@ class Attached:
     """Jobs that it has refused for want of something."""
     demanded: tuple[QueueHead, ...] = ()
     lost: bool = False
-    """Its incarnation was written off."""
+    """Its incarnation was recorded as lost."""
     spoke_at: float = 0.0
     """When its last grant or heartbeat came, in seconds of CLOCK_BOOTTIME."""
     beat_at: float = 0.0
     """When its last heartbeat came; before the first one: when it was attached."""
 
     def view(self, now: float) -> WorkerView:
-        """How people are told of it: its last word, and how old that is."""
+        """Return its state for display: its last heartbeat, and the age of that."""
         return WorkerView(
             incarnation=self.incarnation,
             attached_here=True,
@@ -114,7 +113,7 @@ class Attached:
 
     @property
     def stays(self) -> bool:
-        """Whether it takes work at all: it isn't drained, about to leave, or written off."""
+        """Whether it takes work at all: it isn't drained, leaving or lost."""
         return not (self.draining or self.drained or self.lost)
 
     @property
@@ -125,36 +124,36 @@ class Attached:
         return max(0, self._limit - self._reach)
 
     def grant(self, slots: int, received: int, last: float, serial: int) -> None:
-        """It keeps so many slots free; with a new serial it wants to hear how far it needs to."""
+        """Note a grant of slots; a new serial requests the number of slots in use."""
         self.granted, self.received, self.last = slots, received, last
         if serial and serial != self.serial:
             self.serial = serial
             self._tell_reach()
 
     def cant_do(self, job: JobId, unable: Unable) -> None:
-        """It refused a run of it: others are asked first from now on."""
+        """Note that it refused a run of this job: other workers are preferred from now on."""
         self.unable[job] = unable
         if len(self.unable) > MOST_UNABLE:
             del self.unable[next(iter(self.unable))]
 
     def drain(self, on: bool) -> None:
-        """Somebody has drained it, or nobody any more. It may have been told otherwise on a stream
-        before this one, and does what it hears last.
+        """Send the drain state if it changed. An earlier stream may have sent the opposite; the
+        worker applies the last one.
         """
         if on != self.drained and (on or self.drained or self.draining):
             self.line.drain(on=on)
         self.drained = on
 
     def tell_demand(self, heads: Sequence[QueueHead], near: timedelta = timedelta()) -> None:
-        """What waits here for it, if that is news."""
+        """Send the queue heads for this worker, if they matter to it."""
         if is_news(heads, self.demanded, self.incarnation.slots, near):
             self.demanded = tuple(heads)
             self.line.demand(heads)
 
     def let_go(self, slots: int) -> None:
-        """So much of what was under way isn't any more: it was pushed, or it never will be."""
+        """Release slots under way: their runs were pushed, or never will be."""
         self.under_way -= slots
-        if self.told > max(self._limit, self._reach):
+        if self.answered_reach > max(self._limit, self._reach):
             self._tell_reach()
 
     @property
@@ -166,5 +165,5 @@ class Attached:
         return self.pushed + self.under_way
 
     def _tell_reach(self) -> None:
-        self.told = self._reach
-        self.line.reach(self.serial, self.told)
+        self.answered_reach = self._reach
+        self.line.reach(self.serial, self.answered_reach)

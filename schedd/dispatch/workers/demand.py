@@ -1,12 +1,11 @@
-"""Who is told what waits here: once for all workers that can do the same, and where it is news.
+"""Send demand (the heads of the ready queue) to workers, once for each group with the same skills.
 
-    the queue ──once for each skill──→ heads ──news for workers of so many slots?──→ each of them
+    the queue ──once for each skill──→ heads ──do they matter with so many slots?──→ each worker
 
-A worker deals by the order of heads, and by no more slots than it has. So it is no news to it that
-of much there is a little less or more: a queue of ten thousand is told to a thousand workers when
-it begins and when it ends, not each time that some of it were handed out. That its oldest is
-another by now is news, for by that the queues of several owners are one; but where very many would
-hear of it, only as often as they may.
+A worker divides its slots by the order of heads, and by no more slots than it has. So small changes
+of a long queue don't matter to it: a queue of ten thousand runs is sent to a thousand workers when
+it begins and when it ends, not after each batch. A new oldest run does matter, because workers
+merge the queues of several owners by age. With very many workers it is sent less often.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,23 +20,23 @@ from schedd.dispatch.workers.attached_worker import Attached, is_news
 from schedkit.records import dataclass
 
 AGES_A_SECOND: Final = 2_000
-"""Frames for the sake of a head's age alone, about: it grows by a second each second where as much
-comes as goes. Of ten workers each knows it to 5 ms, of a thousand to half a second.
+"""Approximate limit on frames that only update a head's age, which changes all the time in a busy
+queue. Ten workers know it to 5 ms, a thousand to half a second.
 """
 
 Demand: TypeAlias = Callable[[Incarnation], Sequence[QueueHead]]
-"""What waits at this member that a worker can do."""
+"""Returns the queue heads at this member that a worker can do."""
 
 
 @dataclass(slots=True)
 class _Alike:
-    """Workers that can do the same of what is asked."""
+    """Workers with the same skills."""
 
     members: dict[Attached, None] = field(default_factory=dict)
     new: dict[Attached, None] = field(default_factory=dict)
-    """Those that have come since, and may have been told something else."""
-    told: tuple[QueueHead, ...] = ()
-    """All the others, last."""
+    """Members that were attached since, and may have received other heads."""
+    sent: tuple[QueueHead, ...] = ()
+    """The heads last sent to all other members."""
 
 
 class Audience:
@@ -49,14 +48,14 @@ class Audience:
         self._group_of: dict[Attached, Skill] = {}
 
     def came(self, attached: Attached) -> None:
-        """It is attached, and will be told what waits now apart from the others."""
+        """Add an attached worker; it is sent the current heads separately."""
         skill = skill_of(attached.incarnation, self._asked)
         self._group_of[attached] = skill
         group = self._groups.setdefault(skill, _Alike())
         group.members[attached] = group.new[attached] = None
 
     def went(self, attached: Attached) -> None:
-        """It isn't attached any more."""
+        """Remove a worker."""
         skill = self._group_of.pop(attached)
         group = self._groups[skill]
         del group.members[attached]
@@ -65,14 +64,14 @@ class Audience:
             del self._groups[skill]
 
     def tell(self, demand: Demand, asked: PlacementCriteria) -> None:
-        """Tell each what waits for it, if that is news. `asked`: all that `demand` looks at."""
+        """Send each worker its queue heads, if they matter. `asked`: the criteria of `demand`."""
         self._tell_apart(asked)
         near = timedelta(seconds=len(self._group_of) / AGES_A_SECOND)
         for group in self._groups.values():
             one = next(iter(group.members))
             heads = tuple(demand(one.incarnation))
-            if is_news(heads, group.told, one.incarnation.slots, near):
-                group.told = heads
+            if is_news(heads, group.sent, one.incarnation.slots, near):
+                group.sent = heads
                 group.new = group.members
             for attached in group.new:
                 attached.tell_demand(heads, near)

@@ -1,18 +1,16 @@
-"""The workers attached to this member: what each has granted, holds, and is told.
+"""The workers attached to this member: their granted slots, their runs, the demand sent to them.
 
-Slots are granted, never guessed: a worker says how many it keeps free for this member (`granted`)
-and how many slots' worth of assignments it has received on the stream; what was chosen for it since
-(`attached`) is on its way, so
+Workers grant slots to this member (`granted`), and report how many slots of assignments they have
+received on the stream. Runs chosen since are on their way (`attached_worker`), so
 
-    free for us = granted − (pushed + under way − received)
+    free for this member = granted − (pushed + under way − received)
 
-A worker may lower a grant at any time. It is told how far what is on its way goes, and keeps slots
-for that; what it refuses all the same costs nothing. The streams themselves
-(`rpc/workers/attach.py`) are behind `AttachedStream`. Nothing is offered of a worker that was
-silent for a while, or that is lost: what went to it would be lost with it, again and again.
+A worker may lower a grant at any time. It is sent the number of slots in use and keeps those; a
+refused run costs nothing. The streams (`rpc/workers/attach.py`) are behind `AttachedStream`. A
+silent or lost worker offers no slots: its runs would be lost with it.
 
-Revoking: `ok` of pause, edit and delete waits here until nothing can start any more (PROTOCOL 3).
-What concerns a worker that isn't attached here goes over one hop (`elsewhere`).
+Revoking: `ok` of pause, edit and delete waits here until no run can start any more (PROTOCOL 3).
+Requests for a worker that isn't attached here go over one hop (`elsewhere`).
 """
 
 import asyncio
@@ -78,13 +76,13 @@ class WorkerRegistry:
         self._audience = Audience()
         self._hearing = StartConfirmation()
 
-    def on_attachment(self, told: Callable[[bool], None]) -> None:
-        """Have `told(some)` called when that changes: whether any worker is attached, and heard."""
-        self._attachment = told
-        told(self._some)
+    def on_attachment(self, callback: Callable[[bool], None]) -> None:
+        """Call `callback(some)` when it changes whether any worker is attached and not silent."""
+        self._attachment = callback
+        callback(self._some)
 
     def look(self) -> None:
-        """See who has fallen silent: a line that was cut may stand for long before it breaks."""
+        """Check for silent workers: a cut connection may stay open for long."""
         some = self._offering.some()
         if some != self._some:
             self._some = some
@@ -101,8 +99,8 @@ class WorkerRegistry:
         running: int = 0,
         unstored: int = 0,
     ) -> Attached:
-        """A stream was opened; it takes the place of an older one of the same incarnation. What is
-        told of it counts until its first heartbeat.
+        """Add an opened stream; it replaces an older one of the same incarnation. The given state
+        is used until its first heartbeat.
         """
         now = self._boot()
         attached = Attached(
@@ -145,8 +143,8 @@ class WorkerRegistry:
         self._offering.spoke(attached)
         self._offering.changed(attached.incarnation.id)
         if attached.available:
-            for told in self._slots_freed:
-                told()
+            for callback in self._slots_freed:
+                callback()
 
     def record_heartbeat(
         self,
@@ -160,7 +158,7 @@ class WorkerRegistry:
         disk: tuple[int, int] = (0, 0),
         refuses: str = "",
     ) -> None:
-        """A heartbeat came."""
+        """Record a received heartbeat."""
         attached.disk = disk
         attached.refuses = refuses
         attached.last_heartbeat = LastHeartbeat(at, holding)
@@ -184,7 +182,7 @@ class WorkerRegistry:
                 self._offering.changed(attached.incarnation.id)
 
     def lost(self, incarnations: Iterable[IncarnationId]) -> None:
-        """These are written off: nothing more for them, even while their streams stand."""
+        """Send nothing more to lost incarnations, even while their streams are open."""
         self._mark(incarnations, lost=True)
 
     def spared(self, incarnations: Iterable[IncarnationId]) -> None:
@@ -202,16 +200,16 @@ class WorkerRegistry:
 
     # -- what the dispatcher asks --
 
-    def on_slots_freed(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when slots may be free."""
-        self._slots_freed.append(told)
+    def on_slots_freed(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when slots may be free."""
+        self._slots_freed.append(callback)
 
     def offers(self) -> Offers:
         """The slots that may be used now. It is the same one each time, and goes with the time."""
         return self._offering.now()
 
     def still_offered(self) -> Offers:
-        """What of the last `offers` may still be used."""
+        """Return the part of the last `offers` that may still be used."""
         return self._offering.still()
 
     def choosing(self) -> SlotReservation:
@@ -227,7 +225,7 @@ class WorkerRegistry:
         )
 
     def free_slots(self) -> int:
-        """Of these: what nothing holds, by the last heartbeats."""
+        """Return their free slots, by the last heartbeats."""
         return sum(
             attached.free
             for attached in self._attached.values()
@@ -239,7 +237,7 @@ class WorkerRegistry:
         return [attached.incarnation for attached in self._attached.values()]
 
     def present(self) -> list[Incarnation]:
-        """Those attached here that may be given work, slots or not."""
+        """Return those attached here that may receive work, with or without free slots."""
         return [
             attached.incarnation
             for attached in self._attached.values()
@@ -247,12 +245,12 @@ class WorkerRegistry:
         ]
 
     def leaving(self) -> set[IncarnationId]:
-        """Those attached here that take nothing more."""
+        """Return those attached here that take no more work."""
         return {one.incarnation.id for one in self._attached.values() if not one.stays}
 
     def push(self, assigned: Assigned, known: CachedDefinition) -> bool:
-        """Hand a run to its worker; False: its stream is gone, see `elsewhere`, or has come again
-        and may not have it.
+        """Push an assignment to its worker. False: its stream has ended (see `elsewhere`), or the
+        worker came back without permission for the namespace.
         """
         attached = self._of(assigned.run)
         namespace = known.definition.namespace
@@ -264,9 +262,8 @@ class WorkerRegistry:
         return True
 
     def demand(self, demand: Demand, asked: PlacementCriteria = NOTHING) -> None:
-        """Tell each worker what waits here for it, if that is news. What it can't do it isn't
-        told: slots granted for that would be idle, and missing elsewhere. `asked`: all that what
-        waits looks at.
+        """Send each worker the queue heads that it can do, if they matter to it. Slots granted for
+        other heads would be idle. `asked`: the criteria of all waiting runs.
         """
         self._demand = demand
         self._audience.tell(demand, asked)
@@ -274,8 +271,8 @@ class WorkerRegistry:
     # -- what calls ask --
 
     async def revoke(self, runs: Sequence[LiveRun], within: float = inf) -> list[At]:
-        """Ask for these assignments back; returns when each is settled or past its `start_by`, or
-        after `within` seconds. Gives those without an answer.
+        """Revoke these assignments. Return those without an answer when each is resolved, past its
+        `start_by`, or after `within` seconds.
         """
         now = self._clock.now()
         left = {
@@ -301,7 +298,7 @@ class WorkerRegistry:
             return [*question.open]
 
     def cancel(self, run: LiveRun, *, kill: bool = False) -> None:
-        """Have its worker end a run. A broadcast has none: its children are told."""
+        """Send a cancel to the run's worker. A broadcast has none: its children are cancelled."""
         if run.incarnation is None:
             return
         attached = self._of(run)
@@ -311,18 +308,18 @@ class WorkerRegistry:
             self.elsewhere.cancel(run, kill=kill)
 
     def follow(self, run: LiveRun, *, on: bool) -> None:
-        """Have its worker tell what it writes, or no more, if it is attached here."""
+        """Start or stop following the output of a run, if its worker is attached here."""
         if (attached := self._of(run)) is not None:
             attached.line.follow(run.key, run.token, on=on)
 
     def workers(self) -> list[WorkerView]:
-        """Those attached here."""
+        """Return the workers attached here."""
         now = self._boot()
         return [attached.view(now) for attached in self._attached.values()]
 
     async def views(self, incarnations: Sequence[Incarnation]) -> list[WorkerView]:
-        """How each of these stands, by the member that heard it last. Asks the other members about
-        those that aren't attached here, or silent, all at once.
+        """Return the state of each, from the member that received its last heartbeat. Asks the
+        other members about all workers that are silent or not attached here, in one round.
         """
         here = {one.incarnation.id: one for one in self._attached.values()}
         away = [
@@ -330,9 +327,9 @@ class WorkerRegistry:
             for one in incarnations
             if (attached := here.get(one.id)) is None or not self._offering.speaks(attached)
         ]
-        told = await self.elsewhere.views(away) if away else ()
+        others = await self.elsewhere.views(away) if away else ()
         now = self._boot()
-        found = {view.incarnation.id: view for view in told}
+        found = {view.incarnation.id: view for view in others}
         for one in incarnations:
             if (attached := here.get(one.id)) is not None:
                 own, other = attached.view(now), found.get(one.id)
@@ -340,7 +337,7 @@ class WorkerRegistry:
         return [found.get(one.id) or unheard(one) for one in incarnations]
 
     def refusals(self, job: JobId, generation: int) -> dict[IncarnationId, str]:
-        """Those attached here that have refused a run of it, as it was in this generation: why."""
+        """Return workers attached here that refused this generation of the job, with reasons."""
         return {
             incarnation: said.why
             for incarnation, attached in self._attached.items()
@@ -383,7 +380,7 @@ class WorkerRegistry:
         )
 
     def attached(self, incarnation: IncarnationId) -> Attached | None:
-        """Its stream here."""
+        """Return its stream here."""
         return self._attached.get(incarnation)
 
     def answers_to(self, ats: Iterable[At], within: float) -> AbstractContextManager[Question]:

@@ -1,12 +1,12 @@
 """Workers that are attached to other members: reached over one hop (PROTOCOL 4).
 
-A worker attaches to every member; one that reaches some of them only is still handed out to,
-asked and cancelled, through whichever member has its stream. What comes back (results, refusals,
-revoke answers) that member takes in itself, for any member may.
+A worker attaches to every member. If it reaches only some of them, the others send assignments,
+revokes and cancels through a member that has its stream. That member handles the answers (results,
+refusals, revoke answers) itself, as any member may.
 
 Invariants
-- `absent` is said only when every other member has answered that the worker isn't attached there:
-  then nobody was told. Without an answer it may have been.
+- A worker counts as absent only when every other member has answered that it isn't attached there.
+  Then it never received the assignment. Without an answer it may have.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LastHeartbeat:
-    """What a worker said of itself in its last heartbeat to some member."""
+    """A worker's last heartbeat to some member."""
 
     at: datetime
     """By the clock by which it judges `start_by`."""
     holding: Holdings
-    """What it listed as held, armed, running or spooled."""
+    """The assignments that it listed as held, armed, running or spooled."""
 
     def lists(self, run: LiveRun) -> bool:
         """Whether it has this assignment."""
@@ -45,25 +45,27 @@ class Elsewhere(Protocol):
     """The streams of the other members."""
 
     async def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> list[Assigned]:
-        """Pass these on; gives those whose workers are surely attached nowhere."""
+        """Forward these; return those whose workers are certainly attached nowhere."""
         ...
 
     async def revoke(
         self, incarnation: IncarnationId, runs: Sequence[LiveRun]
     ) -> Collection[tuple[RunId, Token]]:
-        """Ask its worker for these back; gives those that it has answered, so that are settled."""
+        """Revoke these from their worker; return those that it answered: they are resolved."""
         ...
 
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
-        """Have it ended, if its worker is to be found."""
+        """Send a cancel, if its worker is attached anywhere."""
         ...
 
     async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
-        """Its last heartbeat to one of them; None: nobody has heard it, or answers."""
+        """Return its last heartbeat; None if no member received one, or none answers."""
         ...
 
     async def views(self, away: Sequence[Incarnation]) -> Sequence[WorkerView]:
-        """How those of these stand that one of them hears, by the one that heard it last."""
+        """Return the states of those whose heartbeats other members receive, each from the member
+        that received the last one.
+        """
         ...
 
 
@@ -77,15 +79,15 @@ class Nowhere:
     async def revoke(
         self, incarnation: IncarnationId, runs: Sequence[LiveRun]
     ) -> Collection[tuple[RunId, Token]]:
-        """Nobody answers."""
+        """No answers: there are no other members."""
         del incarnation, runs
         return ()
 
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
-        """Nobody is told."""
+        """Do nothing: there are no other members."""
 
     async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
-        """Nobody has."""
+        """None: there are no other members."""
         del incarnation
         return None
 

@@ -1,9 +1,9 @@
-"""What the attached workers offer, brought up to date by what has changed alone.
+"""Index of the slots that attached workers offer, updated only for changed workers.
 
     a grant, a push, a drain … ──→ changed ──before the next round──→ offers
-    the last word of each, the oldest first ──→ whoever is silent for too long offers nothing
+    last message of each worker, the oldest first ──→ a silent worker offers nothing
 
-A round looks at no worker that nothing has happened to: most of a thousand are idle, and free.
+A round reads only workers that changed: of a thousand workers most are idle.
 """
 
 from collections import Counter
@@ -33,12 +33,12 @@ class Offering:
         self._silent_after = silent_after
         self._boot = boot
         self._awake: dict[IncarnationId, Attached] = {}
-        """Those that aren't known to be silent, by when they spoke last, the oldest first."""
+        """Workers that aren't silent, by the time of their last message, the oldest first."""
         self._changed: set[IncarnationId] = set()
         self._offers = Offers()
 
     def spoke(self, attached: Attached) -> None:
-        """A word of it came."""
+        """Note a grant or heartbeat of a worker."""
         incarnation = attached.incarnation.id
         if self.attached.get(incarnation) is attached:  # a stream's last frames may come behind it
             attached.spoke_at = self._boot()
@@ -47,7 +47,7 @@ class Offering:
             self._awake[incarnation] = attached
 
     def went(self, incarnation: IncarnationId) -> None:
-        """Its stream is gone."""
+        """Note that its stream has ended."""
         self._awake.pop(incarnation, None)
         self._changed.add(incarnation)
 
@@ -56,28 +56,28 @@ class Offering:
         self._changed.add(incarnation)
 
     def take(self, incarnation: IncarnationId, slots: int) -> Attached:
-        """So many slots of what it offered are under way."""
+        """Reserve slots of an offer."""
         attached = self.attached[incarnation]
         attached.under_way += slots
         self._offers.take(incarnation, slots)
         return attached
 
     def let_go(self, attached: Attached, slots: int) -> None:
-        """So many of what was under way aren't any more."""
+        """Release reserved slots."""
         attached.let_go(slots)
         self._changed.add(attached.incarnation.id)
 
     def speaks(self, attached: Attached) -> bool:
-        """Whether it was heard a short while ago."""
+        """Return whether a grant or heartbeat arrived recently."""
         return attached.spoke_at >= self._boot() - self._silent_after
 
     def some(self) -> bool:
-        """Whether anybody speaks."""
+        """Return whether any worker isn't silent."""
         self._hush()
         return bool(self._awake)
 
     def now(self) -> Offers:
-        """What may be used now."""
+        """Return the current offers."""
         self._hush()
         for incarnation in self._changed:
             attached = self.attached.get(incarnation)
@@ -106,7 +106,7 @@ class Offering:
         return self._offers
 
     def _hush(self) -> None:
-        """Whoever was silent for too long isn't reckoned with until it speaks again."""
+        """Drop the offers of workers that are silent for too long, until their next message."""
         while self._awake:
             incarnation, attached = next(iter(self._awake.items()))
             if self.speaks(attached):
@@ -116,7 +116,7 @@ class Offering:
 
 
 class SlotReservation:
-    """What is under way at the same time, from the choice to the push; a with-block around both."""
+    """Slots reserved from the choice to the push; a with-block around both."""
 
     def __init__(self, offering: Offering) -> None:
         self._offering = offering
@@ -134,7 +134,7 @@ class SlotReservation:
         self.settle()
 
     def take(self, offer: SlotOffer, slots: int) -> None:
-        """So many slots of an offer of this moment."""
+        """Reserve slots of a current offer."""
         self._under_way[self._offering.take(offer.id, slots)] += slots
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""What members reject of a worker, in the audit log: one row for each worker, kind and minute.
+"""Audit rejected items of workers: one row for each worker, kind and minute.
 
     stream, collect ──rejected(worker, kind, why)──→ counted in memory ──loop──→ audit row
 
@@ -58,7 +58,7 @@ class WorkerAudit:
         self.note(who.worker, who.host, kind, why)
 
     def note(self, worker: str, source: str, kind: str, why: str, count: int = 1) -> None:
-        """So many items of this worker were rejected."""
+        """Count rejected items of a worker."""
         kept = self._kept.get((worker, kind))
         if kept is None:
             kept = self._kept[worker, kind] = _Kept(source, why[:LONGEST_WHY])

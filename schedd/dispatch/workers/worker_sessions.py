@@ -1,14 +1,14 @@
-"""Who may attach, and how long: the lives of workers at a member (PROTOCOL 6).
+"""Sessions of workers at a member: registration, heartbeats and end of incarnations (PROTOCOL 6).
 
     hello → registered → key and lease in etcd → seen → attached → goodbye │ lost
 
-One identity is never served twice: a newcomer from the same spool directory (it holds its lock)
-ends the earlier incarnation, once the results that it still has in its spool are settled; one from
-another directory is turned away while the first's lease lives. A lost incarnation is told so and
-comes back as a new one; nothing here brings a lost one back to life.
+A worker name is never served twice. A new incarnation from the same spool directory (it holds its
+lock) ends the earlier one, once the results in the spool are stored. An incarnation from another
+directory is rejected while the first one's lease exists. A lost incarnation is rejected, and its
+worker registers as a new one; a loss is final.
 
-A worker that is turned away for its name isn't registered. An incarnation without a key was never
-there: its end is no loss.
+A worker that is rejected for its name isn't registered. The end of an incarnation without a key
+isn't a loss.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ from schedkit.tasks import Loop
 log = logging.getLogger(__name__)
 
 SPOOL_WITHIN: Final = 10.0
-"""Seconds that an earlier incarnation of a spool lives on for the results in it."""
+"""Seconds that an earlier incarnation of a spool is kept for the results in it."""
 LOOK_EVERY: Final = 1.0
 GATHER: Final = 0.05
-"""Seconds for which heartbeats that are to be refreshed are gathered, but for the first."""
+"""Seconds in which heartbeats are collected for one refresh of leases; the first isn't delayed."""
 TWINS_KNOWN: Final = 1000
-"""Of so many that were turned away it is known when the audit was told of them."""
+"""Rejected workers whose last audit row is remembered."""
 ANOTHER: Final = "ANOTHER_WORKER"
-"""Why a worker is refused that comes as somebody else."""
+"""Reason for rejecting a worker that uses another worker's incarnation."""
 MOST_NAMES: Final = 10_000
-TELL_EVERY: Final = 600.0
-"""Seconds after which it is told again of one that still asks."""
+AUDIT_EVERY: Final = 600.0
+"""Seconds between two audit rows of a rejected worker that keeps trying."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """A hello that is turned away: a status of the wire, a message, an UPPER_CASE reason."""
+    """A rejected hello: gRPC status, message, reason code."""
 
     status: str
     message: str
@@ -54,7 +54,7 @@ class Turned:
 
 
 WRITTEN_OFF: Final = Turned(
-    "FAILED_PRECONDITION", "this incarnation was written off", "INCARNATION_LOST"
+    "FAILED_PRECONDITION", "this incarnation was recorded as lost", "INCARNATION_LOST"
 )
 
 
@@ -91,19 +91,19 @@ class Greeting:
         self._audit = audit
         self._endings: list[_Ending] = []
         self._lost: set[IncarnationId] = set()
-        self._told: dict[tuple[str, IncarnationId], float] = {}
-        """Spool directories that were turned away, each with the incarnation that was there, and
-        when they asked last.
+        self._audited: dict[tuple[str, IncarnationId], float] = {}
+        """Rejected spool directories, each with the incarnation that had the name, and the time of
+        their last audit row.
         """
-        self._heard: list[tuple[Incarnation, HeartbeatAnswer]] = []
+        self._heartbeats: list[tuple[Incarnation, HeartbeatAnswer]] = []
         self._names: dict[IncarnationId, str] = {}
-        """Whose incarnations those are of which results came that ran before."""
+        """Worker names of earlier incarnations whose results arrived."""
         self._refreshes = Loop("worker leases", self._refresh, interval=5.0)
         self._look = Loop("worker lives", self._look_after, interval=LOOK_EVERY)
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """What must run for heartbeats to be answered."""
+        """The loops that answer heartbeats."""
         return self._refreshes, self._look
 
     async def greet(
@@ -120,7 +120,7 @@ class Greeting:
         stored = await self._store.register(incarnation)
         if stored.worker != incarnation.worker:
             return Turned(
-                "PERMISSION_DENIED", f"this incarnation is of worker {stored.worker}", ANOTHER
+                "PERMISSION_DENIED", f"this incarnation belongs to worker {stored.worker}", ANOTHER
             )
         if stored.lost_at is not None:
             return WRITTEN_OFF
@@ -140,8 +140,8 @@ class Greeting:
         return None
 
     async def is_of(self, worker: str, incarnation: IncarnationId) -> bool:
-        """Whether it is, or was, an incarnation of this worker; so is one that nobody knows, for no
-        run is of it. Raises Unavailable.
+        """Return whether the incarnation is or was of this worker, or is unknown: an unknown one
+        has no runs. Raises Unavailable.
         """
         if incarnation not in self._names:
             found = await self._store.incarnations([incarnation])
@@ -155,24 +155,28 @@ class Greeting:
     def record_heartbeat(
         self, incarnation: Incarnation, since_refresh: float, answer: HeartbeatAnswer
     ) -> None:
-        """A heartbeat came; `answer` is called once it is known whether etcd was refreshed."""
+        """Record a heartbeat; `answer` is called when its lease was refreshed, or that failed."""
         if incarnation.id in self._lost:
             answer(refreshed=False, lost=True)
         elif self._leases.due(incarnation.id, since_refresh):
-            self._heard.append((incarnation, answer))
+            self._heartbeats.append((incarnation, answer))
             self._refreshes.wake()
         else:
             answer(refreshed=False, lost=False)
 
     async def goodbye(self, incarnation: Incarnation) -> None:
-        """It ends in good order. Its key goes; the rest follows from that."""
+        """End an incarnation at its own request: delete its key."""
         try:
             await self._write_off(incarnation, None)
         except Unavailable as away:
-            log.info("goodbye of %s: %s; its lease ends by itself", incarnation.worker, away)
+            log.info(
+                "goodbye of worker %s failed: %s; its lease expires automatically",
+                incarnation.worker,
+                away,
+            )
 
     def gone(self, incarnation: IncarnationId) -> None:
-        """Its last stream to this member has ended."""
+        """Forget an incarnation whose last stream to this member has ended."""
         self._lost.discard(incarnation)
         self._leases.forget(incarnation)
 
@@ -202,10 +206,13 @@ class Greeting:
         return None
 
     async def _turn_away(self, incarnation: Incarnation, twin: Incarnation) -> Turned:
-        message = f"worker {incarnation.worker} is already there, on host {twin.host}"
+        message = (
+            f"worker {incarnation.worker} already exists on host {twin.host}:"
+            " stop it there, or give this worker another name"
+        )
         turned = Turned("ALREADY_EXISTS", message, "SECOND_IDENTITY")
-        told, now = (str(incarnation.spool_id), twin.id), boottime()
-        if now - self._told.get(told, -TELL_EVERY) < TELL_EVERY:  # it asks again each second
+        rejected, now = (str(incarnation.spool_id), twin.id), boottime()
+        if now - self._audited.get(rejected, -AUDIT_EVERY) < AUDIT_EVERY:  # it retries each second
             return turned
         await self._audit.audit(
             AuditEntry(
@@ -218,24 +225,24 @@ class Greeting:
                 source=incarnation.host,
             )
         )
-        self._told[told] = now
-        if len(self._told) > TWINS_KNOWN:
-            del self._told[next(iter(self._told))]
+        self._audited[rejected] = now
+        if len(self._audited) > TWINS_KNOWN:
+            del self._audited[next(iter(self._audited))]
         return turned
 
     async def _refresh(self) -> float:
-        """Refresh the leases of those heard, all at once."""
-        heard, self._heard = self._heard, []
-        named = {incarnation.id: incarnation for incarnation, _ in heard}  # one may be heard twice
+        """Refresh the leases of workers whose heartbeats were received, in one call."""
+        received, self._heartbeats = self._heartbeats, []
+        named = {incarnation.id: incarnation for incarnation, _ in received}  # may be there twice
         refreshed = await self._leases.heard([*named.values()])
-        for incarnation, answer in heard:
+        for incarnation, answer in received:
             answer(refreshed=incarnation.id in refreshed, lost=incarnation.id in self._lost)
-        if heard:
+        if received:
             await asyncio.sleep(GATHER)
-        return 0.0 if self._heard else 5.0
+        return 0.0 if self._heartbeats else 5.0
 
     async def _look_after(self) -> None:
-        """See who is silent, who was lost, and end what waited for a spool."""
+        """Check for silent and lost workers, and end incarnations that waited for a spool."""
         self._workers.look()
         self._workers.drained({one.worker for one in await self._store.drains()})
         attached = self._workers.incarnations()
@@ -244,16 +251,16 @@ class Greeting:
         self._workers.lost(one.id for one in gone)  # each time: a rescue in doubt spares them
         for one in gone:
             if one.id not in self._lost:
-                log.warning("worker %s was lost; it must start anew", one.worker)
-                if self._workers.attached(one.id) is not None:  # else nobody would forget it again
+                log.warning("worker lost: worker=%s; it must register again", one.worker)
+                if self._workers.attached(one.id) is not None:  # `gone` removes it later
                     self._lost.add(one.id)
                 await self._leases.end(one.worker, one.id)
         for ending in list(self._endings):
-            if boottime() > ending.until or await self._settled(ending):
+            if boottime() > ending.until or await self._all_stored(ending):
                 await self._end(ending)
                 self._endings.remove(ending)
 
-    async def _settled(self, ending: _Ending) -> bool:
+    async def _all_stored(self, ending: _Ending) -> bool:
         runs = await self._results.reported_runs([key for key, _ in ending.spooled])
         return not any(
             key in runs and runs[key].state is State.RUNNING and runs[key].token == token
@@ -265,6 +272,6 @@ class Greeting:
             await self._write_off(one, EventKind.WORKER_RESTARTED)
 
     async def _write_off(self, incarnation: Incarnation, kind: EventKind | None) -> None:
-        """Lost first, then without a key: in between nobody makes the key anew."""
+        """Record the loss, then delete the key: in this order no heartbeat creates it again."""
         await self._store.lose([incarnation.id], kind)
         await self._leases.end(incarnation.worker, incarnation.id)

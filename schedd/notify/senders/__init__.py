@@ -1,13 +1,13 @@
-"""How people are told: one module for each way, each a try of at most `LIMIT` seconds.
+"""Send notifications: one module for each channel; a delivery takes at most `LIMIT` seconds.
 
-    message   what is told, as JSON and as text
+    message   the facts, as JSON and as text
     webhook   POST to a checked address, signed by Standard Webhooks
     command   a program that the configuration allows, the JSON on its standard input
     mail      SMTP to the configured server
 
 Invariants
-- A definition names whom to tell; what a member may do for that its own configuration says.
-- What goes wrong out there is an answer in words, never an exception.
+- A definition names the targets; the member's configuration says which of them are allowed.
+- A failed delivery returns a text, never an exception.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from schedd.notify.senders.webhook import Webhook
 
 LIMIT = 30.0
-"""Seconds that one try may take, whatever it waits for."""
+"""Seconds that one delivery may take."""
 LONGEST_ERROR = 500
 
 
 class Senders:
-    """`schedd.ports.Sender`: each notification by its way."""
+    """`schedd.ports.Sender`: each notification by its channel."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Senders:
         self._mail = Mail(smtp, cluster_id)
 
     async def send(self, notification: Notification, notice: Notice) -> str:
-        """Deliver it; empty, or why it wasn't."""
+        """Deliver it; return why it wasn't delivered, empty if it was."""
         try:
             async with asyncio.timeout(LIMIT):
                 error = await self._send(notification, notice)
         except TimeoutError:
-            error = f"no answer within {LIMIT:.0f} s"
+            error = f"timed out after {LIMIT:.0f} s"
         return error[:LONGEST_ERROR]
 
     async def _send(self, notification: Notification, notice: Notice) -> str:
@@ -67,8 +67,8 @@ class Senders:
                 return await self._mail.send(notification, notice.email)
 
     async def _webhook(self) -> Webhook:
-        """Made for the first one, beside the loop: to load its HTTP client would take each start of
-        a member long, and many a cluster tells nobody that way.
+        """Return the sender. It is imported in a thread for the first webhook, because its HTTP
+        client would slow down every start of a member.
         """
         if self._opened is not None:
             return self._opened

@@ -1,11 +1,11 @@
 """Commands: a program that the configuration allows, run once by this member.
 
 Invariants
-- A program that isn't named in `notifications.commands` isn't run: who writes jobs chooses among
-  what the operator allowed, and gives its arguments, nothing more. No shell reads them.
-- It sees none of this daemon's variables, and no descriptor but its three.
-- Whatever ends its try ends it, and all that is left of its group.
-- Its own end is what counts: who leaves something running in the background has told.
+- Only programs named in `notifications.commands` run. A job chooses one of them and its arguments.
+  No shell reads the arguments.
+- The program sees none of this daemon's variables, and no descriptors except its three.
+- The end of the delivery kills the program and its process group.
+- The program's own exit counts. A process left in the background doesn't delay the delivery.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENVIRONMENT: Final = {
     "LANG": "C.UTF-8",
 }
 KEPT: Final = 4096
-"""Bytes of its standard error, its last ones; all is read."""
+"""Last bytes of standard error that are kept; all of it is read."""
 LINGER: Final = 1.0
 """Seconds from its end within which what it wrote is read: something that left its group may hold
 its standard error open for days.
@@ -37,7 +37,7 @@ ERROR: Final = 2
 async def run(one: Notification, argv: Sequence[str], allowed: Sequence[str]) -> str:
     """Empty: it ended with 0."""
     if argv[0] not in allowed:
-        return f"{argv[0]} isn't among notifications.commands of this member"
+        return f"command {argv[0]} isn't allowed: add it to notifications.commands of this member"
     try:
         transport, watched = await asyncio.get_running_loop().subprocess_exec(
             _Watched,
@@ -50,7 +50,7 @@ async def run(one: Notification, argv: Sequence[str], allowed: Sequence[str]) ->
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        return f"{argv[0]} can't be started: {error}"
+        return f"command {argv[0]} can't be started: {error}"
     try:
         try:
             watched.give(body(one))
@@ -67,13 +67,13 @@ async def run(one: Notification, argv: Sequence[str], allowed: Sequence[str]) ->
     if code == 0:
         return ""
     how = f"exit code {code}" if code is None or code > 0 else f"signal {-code}"
-    told = watched.last_words
-    return f"{how}: {told}" if told else how
+    line = watched.last_line
+    return f"{how}: {line}" if line else how
 
 
 class _Watched(asyncio.SubprocessProtocol):
-    """The program's end by itself: asyncio's own `wait` is for its pipes' ends, too, which whatever
-    it left behind may hold for as long as it lives.
+    """Watch the program's exit alone. asyncio's own `wait` also waits for its pipes, which a
+    process left in the background may keep open.
     """
 
     def __init__(self) -> None:
@@ -95,12 +95,12 @@ class _Watched(asyncio.SubprocessProtocol):
         pipe.write_eof()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Of its standard error, the last bytes are kept."""
+        """Keep the last bytes of standard error."""
         del fd
         self._kept = (self._kept + data)[-KEPT:]
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """Nobody writes there any more."""
+        """The last writer closed the pipe."""
         del exc
         if fd == ERROR:
             self.silent.set()
@@ -112,13 +112,13 @@ class _Watched(asyncio.SubprocessProtocol):
             self._close()
 
     @property
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """The last line of its standard error."""
         lines = self._kept.decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     def let_go(self) -> None:
-        """Nobody asks any more. Closed is when it has ended, so that its end is still seen."""
+        """Close the pipes now, and the transport once the program has exited."""
         self._let_go = True
         for fd in (0, ERROR):
             self._pipe(fd).close()

@@ -1,7 +1,7 @@
 """Mail: the standard library's SMTP client, in threads of its own.
 
-A try that is given up leaves its thread to its own timeouts; there are `AT_ONCE` of them, so a mail
-server that stands still holds up mail alone.
+A delivery that timed out leaves its thread to the client's own timeouts. There are `AT_ONCE`
+threads, so a mail server that doesn't answer delays mail only.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from schedd.notify.senders.message import subject, text
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 4
-PATIENCE: Final = 10.0
-"""Seconds for each answer of the server."""
+ANSWER_TIMEOUT: Final = 10.0
+"""Timeout for each answer of the server, in seconds."""
 
 
 class Mail:
@@ -47,7 +47,7 @@ class Mail:
         except (smtplib.SMTPException, OSError, ValueError) as error:
             return f"{type(error).__name__}: {error}"
         if refused:
-            log.warning("the mail server refused %s", ", ".join(sorted(refused)))
+            log.warning("the mail server rejected the recipients %s", ", ".join(sorted(refused)))
         return ""
 
     def close(self) -> None:
@@ -70,9 +70,9 @@ class Mail:
         smtp = self._smtp
         tls = ssl.create_default_context(cafile=smtp.ca and str(smtp.ca))
         client = (
-            smtplib.SMTP_SSL(smtp.host, smtp.port, timeout=PATIENCE, context=tls)
+            smtplib.SMTP_SSL(smtp.host, smtp.port, timeout=ANSWER_TIMEOUT, context=tls)
             if smtp.security == "tls"
-            else smtplib.SMTP(smtp.host, smtp.port, timeout=PATIENCE)
+            else smtplib.SMTP(smtp.host, smtp.port, timeout=ANSWER_TIMEOUT)
         )
         try:
             if smtp.security == "starttls":
@@ -81,7 +81,7 @@ class Mail:
                 client.login(smtp.user, smtp.password)
             return set(client.send_message(mail, smtp.mail_from, list(to)))
         finally:
-            # What it took it has: a farewell that fails would have it sent again.
+            # The server has accepted the mail: a failed QUIT must not cause another delivery.
             with contextlib.suppress(smtplib.SMTPException, OSError):
                 client.quit()
             client.close()

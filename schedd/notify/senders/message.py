@@ -1,4 +1,4 @@
-"""What is told: the same facts as JSON, for programs, and as text, for people."""
+"""The body of a notification: the same facts as JSON, for programs, and as text, for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS: Final = {
 
 def body(one: Notification) -> bytes:
     """As Standard Webhooks has it: type, timestamp, data."""
-    told = {
+    facts = {
         "type": one.kind.value,
         "timestamp": _instant(one.occurred_at),
         "data": {
@@ -42,7 +42,7 @@ def body(one: Notification) -> bytes:
             "held_back": one.held_back,
         },
     }
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(facts, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def subject(one: Notification) -> str:
@@ -53,18 +53,20 @@ def subject(one: Notification) -> str:
 
 
 def text(one: Notification) -> str:
-    """For people to read."""
+    """Return the facts as text for people."""
     facts = {
         "Job": f"{one.namespace}/{one.job}",
-        "Run": f"{one.run_id} ({one.state or 'not there any more'})",
+        "Run": f"{one.run_id} ({one.state or 'deleted'})",
         "Why": " ".join(part for part in (one.reason, one.error) if part),
         "Due": _instant(one.due_at),
-        "Instants": str(one.instants) if one.instants > 1 else "",
+        "Scheduled times": str(one.instants) if one.instants > 1 else "",
         "Started": _instant(one.started_at),
         "Finished": _instant(one.finished_at),
         "Worker": one.worker,
         "Failures in a row": str(one.failures) if one.failures else "",
-        "Held back": f"{one.held_back}, of which this is the newest" if one.held_back else "",
+        "Held back": f"{one.held_back} notifications, this one is the newest"
+        if one.held_back
+        else "",
         "Notification": str(one.notification_id),
     }
     lines = "\n".join(f"{name}: {value}" for name, value in facts.items() if value)

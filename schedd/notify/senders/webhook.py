@@ -30,13 +30,13 @@ class Webhook:
         self._client = EgressClient(egress, "schedd.toml")
 
     async def send(self, one: Notification, address: str) -> str:
-        """Empty: the receiver took it."""
-        told = body(one)
+        """Return why it wasn't delivered; empty if the receiver accepted it."""
+        payload = body(one)
         headers = {"Content-Type": "application/json", "User-Agent": "schedd"}
         try:
             url = URL(address)
-            headers |= self._signature(one, told)
-            async with self._client.request("POST", url, headers=headers, data=told) as answer:
+            headers |= self._signature(one, payload)
+            async with self._client.request("POST", url, headers=headers, data=payload) as answer:
                 return "" if 200 <= answer.status < 300 else f"HTTP {answer.status}"
         except (ForbiddenTarget, CallFailed) as error:
             return str(error)
@@ -47,12 +47,12 @@ class Webhook:
         """Close what is open."""
         await self._client.close()
 
-    def _signature(self, one: Notification, told: bytes) -> dict[str, str]:
-        """Without a key only the id, by which a receiver knows repeats. The file is read each time:
-        whoever turns the key over does so there.
+    def _signature(self, one: Notification, payload: bytes) -> dict[str, str]:
+        """Return the signature headers; without a key only the id, which identifies repeats. The
+        key file is read each time, so a rotated key needs no restart.
         """
         identity = str(one.notification_id)
         if self._key is None:
             return {"webhook-id": identity}
         found = keys(str(self._key), [self._key.resolve().parent])
-        return signature(found, identity, int(utcnow().timestamp()), told)
+        return signature(found, identity, int(utcnow().timestamp()), payload)

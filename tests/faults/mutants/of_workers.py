@@ -61,11 +61,13 @@ OF_WORKERS: Sequence[Mutant] = (
         (
             Edit(
                 COLLECT,
-                "        verdicts = await self._store.accept([*told.values()]) if told else []\n",
+                "        verdicts = await self._store.accept([*reports.values()])"
+                " if reports else []\n",
                 "        for _, (one, line) in batch:\n"
                 "            line.acknowledge(one.key, one.token, stale=False)\n"
                 '        await __import__("asyncio").sleep(0.05)\n'
-                "        verdicts = await self._store.accept([*told.values()]) if told else []\n",
+                "        verdicts = await self._store.accept([*reports.values()])"
+                " if reports else []\n",
             ),
         ),
         rides.BEFORE_STORING,

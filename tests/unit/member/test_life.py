@@ -262,7 +262,9 @@ async def test_who_is_about_to_take_anew_doesnt_lead_before(
         term = cluster.rows.term
         cluster.rows.timeline = Timeline(2)
         await wait_until_async(
-            lambda: caplog.text.count("from timeline 1 to 2") == 2, PATIENCE, "both to notice"
+            lambda: caplog.text.count("timeline changed: from=1 to=2") == 2,
+            PATIENCE,
+            "both to notice",
         )
         await cluster["a"].client.txn((), [Delete(LEADER)])
         looks.clear()

@@ -62,9 +62,9 @@ def test_of_runs_that_a_worker_doesnt_run_only_a_few_entries_are_kept(run):
     advances = MemberProgress()
     for token in range(10_000):
         advances.came(run.incarnation, run.key.run_id, Token(token), QUARTER)
-    assert len(advances._told[run.incarnation]) == MOST_BEFORE
+    assert len(advances._progress[run.incarnation]) == MOST_BEFORE
     advances.held(run.incarnation, Holdings.of([(run.key.run_id, run.token)]))
-    assert len(advances._told[run.incarnation]) <= 1
+    assert len(advances._progress[run.incarnation]) <= 1
     advances.came(run.incarnation, run.key.run_id, run.token, QUARTER)
     assert advances.of(run) == QUARTER
 

@@ -162,7 +162,7 @@ async def test_nobody_watches_and_nothing_is_asked_heard_or_kept() -> None:
         here.tasks[-1].cancel()
         await wait_until_async(lambda: not here.feed._boxes, PATIENCE, "the end of the stream")
         here.change(9, State.RUNNING)
-        assert (here.feed._heard, here.feed._known, here.feed._reached) == ({}, {}, None)
+        assert (here.feed._hints, here.feed._known, here.feed._reached) == ({}, {}, None)
         assert here.feed.jobs == frozenset()
 
 
