@@ -1,11 +1,13 @@
-"""Who calls over gRPC: asked before the request of any method is read.
+"""Authenticate callers over gRPC before a request is read.
 
-    call ─▶ token in its metadata, or certificate of its connection ─▶ Identity ─▶ may they at all?
-              └ unknown: held (`rejection_rate`), UNAUTHENTICATED         └ no: PERMISSION_DENIED
+    call ─▶ token in its metadata, or certificate of its connection ─▶ Identity ─▶ role allows it?
+              └ invalid: delayed (`rejection_rate`), UNAUTHENTICATED      └ no: PERMISSION_DENIED
 
-`reading.put`, the one way to serve a method, puts it behind the gate; one without a line in
-`api/auth/policy.py` is closed. Which namespaces a call may touch is judged by its request, in
-`api/auth/authorization.py`. What a handler runs in knows its caller by `caller()`.
+Invariants
+- Every method is registered by `request_decoding.put`, and so behind the gate. A method without a
+  rule in `api/auth/policy.py` is rejected.
+- Access to namespaces is checked later, by the request (`api/auth/authorization.py`).
+- Code inside a handler reads its caller from `caller()`.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ _CALLER: Final[ContextVar[Identity]] = ContextVar("caller", default=ANONYMOUS)
 
 
 def caller() -> Identity:
-    """Who made the call that this runs in."""
+    """Return the caller of the current call."""
     return _CALLER.get()
 
 
 class Gate:
-    """Before the methods of one member. `authentication` None: nobody is asked."""
+    """Authenticates the calls of one member. `authentication` None: no caller is authenticated."""
 
     def __init__(self, authentication: Authentication | None = None) -> None:
         self._authentication = authentication
@@ -50,7 +52,7 @@ class Gate:
         self._rejections = RejectionRate()
 
     def guarded(self, method: str, handler: Handler) -> Handler:
-        """The handler of this method (its full name), behind the gate."""
+        """Return the handler of this method (its full name), behind the gate."""
         if self._authentication is None or not self._authentication.demanded:
             return handler
         rule = POLICY.get(method)
@@ -60,16 +62,18 @@ class Gate:
         return _wrapped(handler, lambda context: self._admit(method, context, lately=lately))
 
     async def _admit(self, method: str, context: Context, *, lately: bool) -> None:
-        who = await self._known(method, context, lately=lately)
+        who = await self._identity(method, context, lately=lately)
         if isinstance(who, CallError):
-            self._tell(method, context.peer(), who)
+            self._log(method, context.peer(), who)
             if isinstance(who, Unauthenticated):
                 await self._rejections.turn(context.peer())
             await abort_with(context, who)
         _CALLER.set(who)
 
-    async def _known(self, method: str, context: Context, *, lately: bool) -> Identity | CallError:
-        """Return the caller, or why the call is rejected: without the traceback, as it is held."""
+    async def _identity(
+        self, method: str, context: Context, *, lately: bool
+    ) -> Identity | CallError:
+        """Return the caller, or why the call is rejected: without traceback, as the call may wait."""
         assert self._authentication is not None
         try:
             who = await self._authentication.of(
@@ -82,19 +86,19 @@ class Gate:
             return of_world(error)
         return who
 
-    def _tell(self, method: str, peer: str, refusal: CallError) -> None:
+    def _log(self, method: str, peer: str, refusal: CallError) -> None:
         if refused := self._lines.due():
-            told = (method, peer, refusal.message, refused)
-            log.info("%s of %s: %s (of %d that were refused since the last line)", *told)
+            values = (method, peer, refused, refusal.message)
+            log.info("call rejected: method=%s peer=%s rejected=%d error=%s", *values)
 
     def _certified(self, context: Context) -> Identity | Nobody | None:
-        """Whom the certificate of the connection names."""
+        """Return the identity in the certificate of the connection."""
         assert self._authentication is not None
-        told = context.auth_context()
-        pem = told.get("x509_pem_cert")
+        properties = context.auth_context()
+        pem = properties.get("x509_pem_cert")
         if not pem:
             return None
-        uris = [uri.decode(errors="replace") for uri in told.get("peer_uri", ())]
+        uris = [uri.decode(errors="replace") for uri in properties.get("peer_uri", ())]
         return self._authentication.of_certificate(next(iter(pem)), uris)
 
 
@@ -104,7 +108,7 @@ def _authorization(context: Context) -> tuple[str, ...]:
 
 
 def _wrapped(handler: Any, admit: Callable[[Context], Awaitable[None]]) -> Handler:
-    """The same kind of handler, that admits first."""
+    """Return a handler of the same kind that calls `admit` first."""
     if handler.response_streaming and isasyncgenfunction(handler.stream_stream):
         return grpc.stream_stream_rpc_method_handler(
             _generating(handler.stream_stream, admit),

@@ -1,4 +1,4 @@
-"""The user calls over gRPC: one generic handler a method, from the table in `api/calls.py`."""
+"""Serve the user calls over gRPC: one generic handler for each method of `api/calls.py`."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 MARGIN: Final = 0.25
-"""Seconds of a call's deadline that are kept for its answer."""
+"""Seconds of a call's deadline that are reserved for its answer."""
 
 
 MOST_PARTS_OF_BATCH: Final = 100_000
-"""Of a thousand requests in one."""
+"""Parts of a batch of a thousand requests."""
 
 MOST_NAMED: Final = 10
-"""Fields by their numbers, in a refusal."""
+"""Unknown fields that an error lists, by number."""
 
 
 def serve_calls(server: grpc.aio.Server, gate: Gate, services: Services) -> None:
-    """Put every user call on this server."""
-    places, in_hand = Places(), RequestMemory()
+    """Register every user call."""
+    places, memory = Places(), RequestMemory()
     for descriptor in SERVICES:
-        table = {each.name: _method(services, places, in_hand, each) for each in descriptor.methods}
+        table = {each.name: _method(services, places, memory, each) for each in descriptor.methods}
         put(server, gate, descriptor.full_name, table)
 
 
 def _method(
-    services: Services, places: Places, in_hand: RequestMemory, method: MethodDescriptor
+    services: Services, places: Places, memory: RequestMemory, method: MethodDescriptor
 ) -> grpc.RpcMethodHandler[Any, Any]:
     request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     if method.full_name in STREAMING:
@@ -54,7 +54,7 @@ def _method(
     if method.full_name in UNARY:
         most = MOST_PARTS_OF_BATCH if method.full_name in BATCHES else MOST_PARTS
         call = _unary(services, UNARY[method.full_name])
-        return unary(call, request, answer, most, in_hand)
+        return unary(call, request, answer, most, memory)
     return unary(_unbuilt(method), request, answer)
 
 
@@ -93,21 +93,20 @@ def _unbuilt(method: MethodDescriptor) -> Callable[[Message, Context], Awaitable
 
 
 def check_known(request: Message) -> None:
-    """A caller of a newer version may ask for what is unheard of here: dropped in silence, it would
-    be told `ok` of something else than it asked for. What a definition says beyond what is known is
-    stored as it is.
+    """Reject unknown fields of a request. A caller of a newer version would otherwise get `ok` for
+    something else than it requested. Unknown fields of a definition are stored as they are.
 
     Raises:
-        InvalidArgument: a field of the request itself, or of one in a batch, isn't known.
+        InvalidArgument: the request, or a request in a batch, has an unknown field.
     """
     asked = (request, *getattr(request, "requests", ()))
     unknown = sorted({number for each in asked for number in _unknown(each)})
     if unknown:
         named = ", ".join(map(str, unknown[:MOST_NAMED]))
         raise InvalidArgument(
-            f"{request.DESCRIPTOR.name} has fields that this member doesn't know: {named}",
+            f"{request.DESCRIPTOR.name} has fields unknown to this member: {named}",
             reason="UNKNOWN_FIELD",
-            remedy="upgrade the members first; nothing was done",
+            remedy="upgrade the members first; nothing was changed",
         )
 
 
@@ -117,14 +116,14 @@ def _unknown(message: Message) -> Iterator[int]:
 
 
 def caller_of(context: Context) -> Caller:
-    """Who calls, from where, and how long they wait."""
+    """Return the caller of a call, its address and its deadline."""
     left = context.time_remaining()
     deadline = None if left is None else max(0.0, left - MARGIN)
     return Caller(caller(), source=context.peer(), deadline=deadline)
 
 
 async def refuse(context: Context, error: CallError | Unavailable) -> NoReturn:
-    """Answer a call with what went wrong."""
+    """End the call with this error."""
     if isinstance(error, Unavailable):
         log.warning("call rejected, a dependency is unavailable: %s", error)
         error = of_world(error)

@@ -1,13 +1,13 @@
-"""How many gRPC connections one host may have at a member, so that no host has all of them.
+"""Limit the gRPC connections of one host at a member, so that no host takes all of them.
 
-grpcio tells nobody of connections. But their sockets are descriptors of this process: every second
-we look at those that are new, and end the newest of a host that has more than it may.
+grpcio has no API that lists its connections. Their sockets are descriptors of this process. Once a
+second, new sockets are counted by host, and the newest of a host over its limit are closed.
 
 Invariants
-- Who was there first stays: a host that comes again and again takes nothing from itself.
-- Only sockets that were accepted at this port are touched, and by a descriptor of our own: one that
-  grpcio closes meanwhile, and whose number goes to another, isn't taken for it (`st_ino`).
-- A host has too many for a second at most; how many all may have is grpcio's own limit.
+- The oldest connections of a host stay, so that reconnects don't evict them.
+- Only sockets accepted at this port are closed, each by a duplicated descriptor. `st_ino` detects a
+  descriptor number that grpcio closed and the kernel reused.
+- A host exceeds its limit for one second at most. grpcio itself limits the total.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ LOOK_EVERY: Final = 1.0
 MOST: Final = 16_384
 """Connections here, descriptors permitting: each worker has one to each member."""
 MOST_OF_ONE_HOST: Final = 256
-"""What one host may have in any case, if there may be as many."""
+"""The least limit of one host, within the limit of all hosts."""
 
 
 def most_of_all(descriptors: int, others: int) -> int:
-    """How many connections may be here, beside so many others: what they leave."""
+    """Return the limit of all hosts: the descriptors that `others` leave free."""
     return max(16, min(MOST, descriptors - SPARE - others))
 
 
 def most_of_one(connections: int) -> int:
-    """How many of so many connections may be one host's: half. A host may be a proxy, or run a
+    """Return the limit of one host: half of all connections. A host may be a proxy, or run a
     thousand workers.
     """
     return max(min(MOST_OF_ONE_HOST, connections), connections // 2)
@@ -51,16 +51,16 @@ class ConnectionLimit:
     def __init__(self, port: int, most: int) -> None:
         self._port, self._most = port, most
         self._hosts: dict[int, str] = {}
-        """Inode of each socket that was looked at → its peer's host, or "" for one that is no
-        connection of this port; in order of age.
+        """Inode of each known socket → its peer's host, oldest first. "" is a socket of another
+        port.
         """
 
     async def run(self) -> NoReturn:
-        """Look again and again, beside the loop. Until cancelled."""
+        """Check every LOOK_EVERY seconds in a thread, until cancelled."""
         while True:
             for host, ended in (await asyncio.to_thread(self.look)).items():
                 log.warning(
-                    "%s has more than %d gRPC connections here: %d were ended",
+                    "gRPC connections over the limit closed: host=%s limit=%d closed=%d",
                     host,
                     self._most,
                     ended,
@@ -68,24 +68,24 @@ class ConnectionLimit:
             await asyncio.sleep(LOOK_EVERY)
 
     def look(self) -> dict[str, int]:
-        """End what is too many; how many of which host."""
+        """Close connections over the limit. Return how many were closed, by host."""
         present = dict(_sockets())
         self._hosts = {inode: host for inode, host in self._hosts.items() if inode in present}
         for inode, descriptor in present.items():
             if inode not in self._hosts and (host := self._host(inode, descriptor)) is not None:
                 self._hosts[inode] = host
-        crowds: dict[str, list[int]] = defaultdict(list)
+        by_host: dict[str, list[int]] = defaultdict(list)
         for inode, host in self._hosts.items():
             if host:
-                crowds[host].append(inode)
-        many = {host: inodes[self._most :] for host, inodes in crowds.items()}
+                by_host[host].append(inode)
+        many = {host: inodes[self._most :] for host, inodes in by_host.items()}
         for inodes in many.values():
             for inode in inodes:
                 _shut(inode, present[inode])
         return {host: len(inodes) for host, inodes in many.items() if inodes}
 
     def _host(self, inode: int, descriptor: int) -> str | None:
-        """Of its peer; "" if it is no connection of this port, None if it can't be told."""
+        """Return the peer's host; "" if not a connection of this port, None if unknown."""
         with _had(inode, descriptor) as had:
             if had is None:
                 return None
@@ -94,14 +94,14 @@ class ConnectionLimit:
             try:
                 ours = had.getsockname()[1] == self._port
                 host: str = had.getpeername()[0]
-            except OSError:  # it listens, or was left
+            except OSError:  # a listener, or disconnected
                 return ""
             return host.removeprefix("::ffff:") if ours else ""
 
 
 def _sockets() -> Iterator[tuple[int, int]]:
-    """Inode and descriptor of each socket of this process; none when no descriptor is left to look
-    with: then nothing new comes either.
+    """Yield inode and descriptor of each socket of this process. Yield nothing when the process is
+    out of descriptors: then it accepts no new connections either.
     """
     try:
         with os.scandir("/proc/self/fd") as listed:
@@ -122,13 +122,13 @@ def _shut(inode: int, descriptor: int) -> None:
         if had is not None:
             try:
                 had.shutdown(socket.SHUT_RDWR)
-            except OSError:  # left meanwhile
+            except OSError:  # disconnected meanwhile
                 return
 
 
 @contextmanager
 def _had(inode: int, descriptor: int) -> Iterator[socket.socket | None]:
-    """This socket by a descriptor of our own; None if it is closed."""
+    """Yield the socket by a duplicated descriptor; None if it is closed."""
     try:
         ours = os.dup(descriptor)
     except OSError:  # closed meanwhile, or there is no descriptor left

@@ -1,14 +1,15 @@
-"""gRPC's own health service: may this member be asked, by service and in all.
+"""Serve gRPC's own health service, for the member and for each service.
 
-    why it isn't ready (as /readyz says) ──looked at, at each call──→ SERVING or NOT_SERVING
-                                           and twice a second, for who watches and for the log
-        of the member ("") and of each service of user calls; those of workers and peers serve as
-        long as the process does, for results count without a tenure
+    reasons why it isn't ready (as in /readyz) ──at each call──→ SERVING or NOT_SERVING
+                                                 every 0.5 s for watches and for the log
+        for the member ("") and each service of user calls; the services of workers and peers
+        serve as long as the process runs, because results are accepted without a tenure
 
-Anybody may ask, so nothing is held and nothing waited for while somebody is answered: a watch that
-is never read holds up no other. Requests are read as all others are (`reading`). A name that isn't
-served: `Check` refuses it with NOT_FOUND, `Watch` says SERVICE_UNKNOWN and goes on, as the protocol
-has it.
+Invariants
+- No call holds a lock or waits: callers aren't authenticated, and an unread watch delays no other.
+- Requests are decoded as all others are (`request_decoding`).
+- For an unknown service, `Check` answers NOT_FOUND. `Watch` sends SERVICE_UNKNOWN and continues, as
+  the protocol requires.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ OF_ALL: Final = ""
 
 
 class Health:
-    """What is said of this member. `unready`: why it isn't ready, a line each; cheap.
+    """The health of this member. `unready`: reasons why it isn't ready, one line each; cheap.
 
-    `asked`: services that serve while it is ready; `always`: those that do anyhow.
+    `asked`: services that serve while it is ready; `always`: services that always serve.
     """
 
     def __init__(
@@ -52,12 +53,12 @@ class Health:
         self._always = set(always)
         self._ready: bool | None = None
         self._changed = asyncio.Event()
-        """Set when it is another, and then a new one."""
+        """Set at each change, and then replaced."""
         self._places = Places()
         self.loop = Loop("grpc health", self.step, interval=LOOK_EVERY)
 
     def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
-        """Put it on this server."""
+        """Register the service."""
         self._look()
         table = {
             "Check": unary(self._check, HealthCheckRequest, HealthCheckResponse),
@@ -66,7 +67,7 @@ class Health:
         put(server, gate, SERVICE_NAME, table)
 
     async def step(self) -> None:
-        """Look how it is now; who watches hears of changes alone, and so does the log."""
+        """Update the status; watches and the log receive only changes."""
         self._look()
 
     def _look(self) -> None:
@@ -101,11 +102,11 @@ class Health:
         try:
             with self._places.taken(context.peer()):
                 self._look()
-                told = None
+                sent = None
                 while True:
                     changed, status = self._changed, self._status(asked.service)
-                    if status != told:  # who is slow misses some
-                        told = status
+                    if status != sent:  # slow readers miss some changes
+                        sent = status
                         yield HealthCheckResponse(status=status)
                     await changed.wait()
         except LimitReached as error:
@@ -114,7 +115,7 @@ class Health:
 
 def _not_served(service: str) -> NotFound:
     return NotFound(
-        f"no service {cut(service)!r} is served here",
+        f"gRPC service {cut(service)!r} not found",
         reason="NO_SUCH_SERVICE",
-        remedy="name one as schedd.v1.JobService, or none for the whole member",
+        remedy="name a service such as schedd.v1.JobService, or none for the whole member",
     )

@@ -1,17 +1,17 @@
-"""From the bytes of a request to its message; what can't be one is a value, and refused as one.
+"""Decode the bytes of a request. A request that can't be decoded is a value, rejected later.
 
-    bytes ──count parts──▶ too many: Unread ┐
-      └────────parse─────▶ no message: Unread ┴─▶ INVALID_ARGUMENT or RESOURCE_EXHAUSTED
+    bytes ──count parts──▶ too many: UndecodedRequest ──┐
+      └────────parse─────▶ malformed: UndecodedRequest ─┴─▶ INVALID_ARGUMENT, RESOURCE_EXHAUSTED
       └──────────────────▶ message ──▶ the call
 
 Invariants
-- Nothing that a peer sends raises while it is read: gRPC would answer UNKNOWN, with a traceback.
-- A request that doesn't come is waited for REQUEST_WITHIN, whatever deadline its caller has. grpcio
-  itself waits until the caller leaves, so to it each call is one of a stream of requests, of which
-  the first is taken: on the wire that is the same.
-- A message costs memory and time by its parts, not by its bytes: 4 MiB may hold two million empty
-  ones, a gigabyte when they are read, and seconds of the loop that keeps the lease alive. So parts
-  are counted before any is made. How deep they lie is protobuf's own limit (100).
+- Decoding never raises, whatever a peer sends: gRPC would answer UNKNOWN, with a traceback.
+- A missing request times out after REQUEST_WITHIN, whatever the caller's deadline. grpcio itself
+  waits until the caller disconnects. So each call is registered as a stream of requests, of which
+  the first is read: on the wire that is the same.
+- Parts are counted before any is decoded: the cost of a message grows with its parts, not its
+  bytes. 4 MiB may hold two million empty parts, a gigabyte once decoded, and seconds of the event
+  loop that keeps the lease alive. Nesting is limited by protobuf itself (100).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from schedkit.set_aside import note
 M = TypeVar("M", bound=Message)
 
 MOST_PARTS: Final = 20_000
-"""Fields of a request, all that lie in each other together: to look at them takes milliseconds."""
+"""Fields of a request, nested ones included: counting them takes milliseconds."""
 
 MOST_PARTS_OF_FRAME: Final = 250_000
-"""Of a worker's frame: the heartbeat of one of the version before names all that it holds, about
-eight parts each. Of a member's too, as it is relayed: of 500 assignments each has thirty, and three
+"""Parts of a frame of a worker, or of a member when relayed. A heartbeat of the previous version
+lists every held run, about eight parts each. Each of 500 assignments has thirty parts, and three
 for each variable.
 """
 
 OUT_OF_BOUNDS: Final = "OUT_OF_BOUNDS"
-"""Why a message is rejected whose fields aren't within their bounds (`schedkit.bounds`)."""
+"""Reason code for a field that is out of its bounds (`schedkit.bounds`)."""
 
 DEEPEST: Final = 100
-"""Messages within each other that protobuf reads; what lies deeper needs no counting."""
+"""Levels of nested messages that protobuf reads; deeper levels needn't be counted."""
 
 REQUEST_WITHIN: Final = 15.0
 """Seconds from the head of a call to the last byte of its request."""
@@ -58,7 +58,7 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 @dataclass(frozen=True, slots=True)
 class UndecodedRequest:
-    """A request that is none: a status of the wire, what is wrong, an UPPER_CASE reason."""
+    """A request that can't be decoded: gRPC status, message, reason code."""
 
     status: str
     why: str
@@ -72,9 +72,9 @@ class _TooMany(Exception):
 def reader(
     cls: type[M], most: int = MOST_PARTS, bounds: Bounds | None = None
 ) -> Callable[[bytes], M | UndecodedRequest]:
-    """Reads bytes as a message of this class; never raises.
+    """Return a decoder of messages of this class, which never raises.
 
-    `bounds`: what the message must be within. User calls check theirs later, when the caller is
+    `bounds`: the bounds of its fields. User calls check theirs later, when the caller is
     known (`schedd.api.request_check`).
     """
 
@@ -94,16 +94,18 @@ def reader(
         except _TooMany:
             why = f"the message has more than {most:,} parts"
             return UndecodedRequest("RESOURCE_EXHAUSTED", why, "TOO_MANY_PARTS")
-        except DecodeError:  # its own words quote what was sent
+        except DecodeError:  # its own message quotes the bytes
             return UndecodedRequest(
-                "INVALID_ARGUMENT", f"the bytes are no {cls.DESCRIPTOR.name}", "MALFORMED_MESSAGE"
+                "INVALID_ARGUMENT",
+                f"the request isn't a valid {cls.DESCRIPTOR.name}",
+                "MALFORMED_MESSAGE",
             )
 
     return read
 
 
 async def refuse_unread(context: Context, unread: UndecodedRequest) -> NoReturn:
-    """End a call whose request is none."""
+    """End the call of a request that can't be decoded."""
     await abort(context, unread.status, unread.why, reason=unread.reason)
 
 
@@ -112,26 +114,26 @@ def unary(
     request: type[Message],
     answer: type[Message],
     most: int = MOST_PARTS,
-    in_hand: RequestMemory | None = None,
+    memory: RequestMemory | None = None,
     bounds: Bounds | None = None,
 ) -> _Handler:
-    """The handler of a call with one request, of at most so many parts, and one answer.
+    """Return the handler of a call with one request, of at most `most` parts, and one answer.
 
-    `in_hand`: what the request counts in, and waits for; None: it is read at once.
+    `memory`: the memory limit that the request waits for; None: no limit.
     """
 
     async def handle(requests: AsyncIterator[Message | UndecodedRequest], context: Context) -> Any:
         return await call(await _asked(requests, context), context)
 
     async def in_turn(requests: AsyncIterator[Message | UndecodedRequest], context: Context) -> Any:
-        assert in_hand is not None
-        async with in_hand.turn() as turn:
+        assert memory is not None
+        async with memory.turn() as turn:
             asked = await _asked(requests, context)
             turn.weighs(asked.ByteSize())
             return await call(asked, context)
 
     read = reader(request, most, bounds)
-    handled = handle if in_hand is None else in_turn
+    handled = handle if memory is None else in_turn
     return grpc.stream_unary_rpc_method_handler(handled, read, answer.SerializeToString)
 
 
@@ -141,7 +143,7 @@ def streaming(
     answer: type[Message],
     bounds: Bounds | None = None,
 ) -> _Handler:
-    """The handler of a call with one request and a stream of answers."""
+    """Return the handler of a call with one request and a stream of answers."""
 
     async def handle(
         requests: AsyncIterator[Message | UndecodedRequest], context: Context
@@ -154,13 +156,13 @@ def streaming(
 
 
 async def _asked(requests: AsyncIterator[Message | UndecodedRequest], context: Context) -> Message:
-    """The one request of a call; without one, or with one that is none, the call ends here."""
+    """Return the one request of a call. End the call if it is missing or can't be decoded."""
     asked: Message | UndecodedRequest
     try:
         async with asyncio.timeout(REQUEST_WITHIN):
             asked = await anext(requests, _NOTHING)
     except TimeoutError:
-        why = f"no request came within {REQUEST_WITHIN:g} s"
+        why = f"no request received within {REQUEST_WITHIN:g} s"
         asked = UndecodedRequest("DEADLINE_EXCEEDED", why, "NO_REQUEST")
     if isinstance(asked, UndecodedRequest):
         await refuse_unread(context, asked)
@@ -173,8 +175,8 @@ _NOTHING: Final = UndecodedRequest(
 
 
 def put(server: grpc.aio.Server, gate: Gate, service: str, table: Mapping[str, _Handler]) -> None:
-    """Serve these methods behind the gate; registered by name, so that what is left has none (see
-    `server`).
+    """Serve these methods behind the gate. They are registered by name, so that only unknown
+    methods are unregistered (see `server`).
     """
     guarded = {name: gate.guarded(f"{service}.{name}", each) for name, each in table.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, guarded),))
@@ -182,7 +184,7 @@ def put(server: grpc.aio.Server, gate: Gate, service: str, table: Mapping[str, _
 
 
 def _count(content: bytes, at: int, end: int, of: Any, left: int, depth: int) -> int:
-    """How many more parts there may be after those in this piece. What is malformed is left to the
+    """Return how many parts are still allowed after this piece. Malformed bytes are left to the
     parser. Raises _TooMany.
     """
     inside = {} if of is None else _inside(of)
@@ -213,13 +215,13 @@ def _count(content: bytes, at: int, end: int, of: Any, left: int, depth: int) ->
     return left
 
 
-_PACKED: Final = "numbers, one after another"
+_PACKED: Final = "packed numbers"
 
 
 @cache
 def _inside(of: Any) -> dict[int, Any]:
-    """The fields of a message that have parts themselves: messages, by their descriptors, and
-    packed numbers.
+    """Return the fields of a message that have parts themselves: nested messages, by descriptor,
+    and packed numbers.
     """
     return {
         field.number: field.message_type or _PACKED

@@ -1,16 +1,14 @@
-"""How much of what callers sent a member holds at a time: past that, requests wait to be read.
+"""Limit the memory that requests of a member take. Past the limit, new requests wait to be read.
 
-    call ─→ a turn, in the order of coming ─→ its request is read, and weighed ─→ … ─→ its answer
-              └─ too much is in hand: it waits, its request on the wire, until its caller's deadline
+    call ─→ admitted in order of arrival ─→ its request is read, and its size counted ─→ its answer
+              └─ limit reached: the request stays on the wire until the caller's deadline
 
-While the database is away or slow calls hold what they were sent. Eight thousand of 4 MiB each may
-come; so their number bounds nothing.
+Without the limit, 8,000 calls with 4 MiB each may wait for an unavailable or slow database.
 
 Invariants
-- A request counts from before it is read until its call has ended, however that ends.
-- Who reads takes `WHILE_READ`, for what it will weigh isn't known; who sends slowly has that for
-  `SOON` alone, and little afterwards. So many that send slowly may have taken in more than `MOST`,
-  and who comes behind them waits a little: it is for honest callers of a slow database.
+- A request counts from before it is read until its call has ended.
+- A request that is being read counts as `WHILE_READ`, because its size isn't known yet. After
+  `SOON` it counts as `WHILE_SLOW`. So many slow senders together may exceed `MOST` a little.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 MOST: Final = 64 * 1024 * 1024
-"""Bytes, as on the wire."""
+"""Bytes on the wire."""
 WHILE_READ: Final = 1024 * 1024
 WHILE_SLOW: Final = 16 * 1024
 SOON: Final = 0.5
@@ -29,24 +27,24 @@ SOON: Final = 0.5
 
 
 class Turn:
-    """One call's part of it."""
+    """The memory of one call."""
 
-    __slots__ = ("_in_hand", "_slow", "size")
+    __slots__ = ("_memory", "_slow", "size")
 
-    def __init__(self, in_hand: RequestMemory) -> None:
-        self._in_hand = in_hand
+    def __init__(self, memory: RequestMemory) -> None:
+        self._memory = memory
         self.size = WHILE_READ
         self._slow = asyncio.get_running_loop().call_later(SOON, self.weighs, WHILE_SLOW)
 
     def weighs(self, size: int) -> None:
-        """Its request is read, and has so many bytes; 0: its call has ended."""
+        """Set the size of its request, in bytes; 0: the call has ended."""
         self._slow.cancel()
-        self._in_hand.change(size - self.size)
+        self._memory.change(size - self.size)
         self.size = size
 
 
 class RequestMemory:
-    """The requests that calls hold, by their bytes."""
+    """The bytes of all requests in progress."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -55,7 +53,7 @@ class RequestMemory:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Turn]:
-        """Around a call, from before its request is read."""
+        """Admit a call, from before its request is read."""
         await self._room()
         turn = Turn(self)
         try:
@@ -64,7 +62,7 @@ class RequestMemory:
             turn.weighs(0)
 
     def change(self, size: int) -> None:
-        """So much more is in hand, or less; then others are let in."""
+        """Add to the bytes taken, or subtract; then admit waiting calls."""
         self.taken += size
         while self._waiting and self.taken < self._most:
             first = next(iter(self._waiting))
@@ -74,7 +72,7 @@ class RequestMemory:
                 first.set_result(None)
 
     async def _room(self) -> None:
-        """Return when there is room, which is then taken for what is about to be read."""
+        """Wait for room, and take it for the request that will be read."""
         if not self._waiting and self.taken < self._most:
             self.taken += WHILE_READ
             return
@@ -84,6 +82,6 @@ class RequestMemory:
             await mine
         except asyncio.CancelledError:
             self._waiting.pop(mine, None)
-            if mine.done() and not mine.cancelled():  # it was let in at that very moment
+            if mine.done() and not mine.cancelled():  # admitted at the same moment
                 self.change(-WHILE_READ)
             raise

@@ -1,12 +1,12 @@
-"""The gRPC server of a member: bounded, and not to be ended by what anybody sends.
+"""The gRPC server of a member: bounded, and robust against malformed calls.
 
-grpcio (1.85) decodes the path of each call whose method isn't registered inside the one loop that
-takes calls; one byte there that isn't UTF-8 ends that loop, and with it the server, for everybody.
-So all methods are registered (`reading.put`), and what is left, which can be no method of ours, is
-taken by a loop of our own that doesn't look at its path: UNIMPLEMENTED, as it should be.
+grpcio (1.85) decodes the path of each unregistered method inside the one loop that accepts calls.
+One byte there that isn't UTF-8 ends that loop, and with it the whole server. So all methods are
+registered (`request_decoding.put`). Calls of unregistered methods are accepted by a loop of our
+own, which ignores the path and answers UNIMPLEMENTED.
 
-Where grpcio has another shape inside than the one known here, its own server is taken as it is;
-`tests/unit/rpc/test_server.py` holds that it bears such a path in either case.
+If the internals of another grpcio differ, its own server is used. `tests/unit/rpc/test_server.py`
+verifies in either case that the server survives such a path.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from schedkit.errors import Fault
 from schedkit.net.channel import SERVER_OPTIONS
 
 MOST_CALLS: Final = 2 * MOST_HELD
-"""Calls and streams at a time, half of them for authenticated callers; what is more is refused with
+"""Calls and streams at a time, half of them for authenticated callers. More are rejected with
 RESOURCE_EXHAUSTED.
 """
 
 MOST_WAITING: Final = 131_072
-"""Calls that wait to be taken, at most; none of their messages is read before."""
+"""Calls that may wait to be accepted; their messages are read later."""
 
 LOOK_EVERY: Final = 60.0
 
@@ -40,21 +40,19 @@ _INSIDE: Final = (
     (cygrpc, ("_schedule_rpc_coro", "_handle_rpc", "_MethodResolver")),
     (cygrpc.AioServer, ("_make_request_call_future", "_request_call")),
 )
-"""What of grpcio's inside is leaned on."""
+"""The grpcio internals that this module uses."""
 
 
 def make_server(connections: int) -> grpc.aio.Server:
-    """A server that isn't bound yet, for at most so many connections at a time."""
-    logging.getLogger(_GRPC).addFilter(_of_who_has_gone)
+    """Return an unbound server, for at most so many connections at a time."""
+    logging.getLogger(_GRPC).addFilter(_not_disconnected)
     options = (
         *SERVER_OPTIONS,
         ("grpc.max_allowed_incoming_connections", connections),
-        # Of more than 1,000 that wait for the loop to take them the core else cancels some, by
-        # chance, which tells their callers nothing. What is too much, `MOST_CALLS` says.
-        (
-            "grpc.http2.bdp_probe",
-            0,
-        ),  # else megabytes of each are taken in before they are asked for
+        # Without it, megabytes of each request are received before they are read.
+        ("grpc.http2.bdp_probe", 0),
+        # Without these, the core cancels some of more than 1,000 waiting calls at random, without
+        # a reason for the caller. `MOST_CALLS` is the limit.
         ("grpc.server.max_pending_requests", MOST_WAITING),
         ("grpc.server.max_pending_requests_hard_limit", MOST_WAITING),
     )
@@ -62,35 +60,35 @@ def make_server(connections: int) -> grpc.aio.Server:
     if all(hasattr(where, name) for where, names in _INSIDE for name in names):
         steady: Any = _steady()
         loop = asyncio.get_running_loop()
-        with contextlib.suppress(TypeError):  # another version's, made of other things
+        with contextlib.suppress(TypeError):  # another version has other arguments
             inner = steady(loop, None, (), (), options, MOST_CALLS)
             server._server = inner  # type: ignore[attr-defined]  # noqa: SLF001 - see above
     return server
 
 
-def _of_who_has_gone(record: logging.LogRecord) -> bool:
-    """False for what the core says of an answer that its caller hung up on: where it finds out
-    before the end of the call has come, it tells that as an error, with a traceback.
+def _not_disconnected(record: logging.LogRecord) -> bool:
+    """Return False for the core's log line about a caller that disconnected during the answer: the
+    core logs that as an error, with a traceback.
     """
     raised = record.exc_info[1] if record.exc_info else None
     return not (isinstance(raised, grpc.aio.InternalError) and _HUNG_UP in str(record.msg))
 
 
 async def served(server: grpc.aio.Server) -> NoReturn:
-    """Until cancelled. Raises Fault when the server ends by itself: a member without it is of no
-    use, and its service manager starts another.
+    """Wait until cancelled. Raises Fault when the server stops unexpectedly: the service manager
+    then restarts the member.
     """
     with contextlib.suppress(UnicodeDecodeError):
-        # Without a timeout it waits for a future of the server's own, and cancelling it would
-        # cancel that: then the server can't be stopped any more.
+        # Without a timeout it waits for an internal future of the server. Cancelling would cancel
+        # that future, and then the server couldn't be stopped.
         while await server.wait_for_termination(timeout=LOOK_EVERY):
             continue
-    raise Fault("the gRPC server ended by itself")
+    raise Fault("the gRPC server stopped unexpectedly")
 
 
 def _steady() -> type:
     class Steady(cygrpc.AioServer):  # type: ignore[misc]  # of no type
-        """Takes calls of no registered method aside."""
+        """Answers calls of unregistered methods separately."""
 
         _strays: asyncio.Task[NoReturn] | None = None
 

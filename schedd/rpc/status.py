@@ -1,8 +1,8 @@
-"""How a refusal travels over gRPC: status, message, and `google.rpc` details.
+"""Encode errors for gRPC: status, message, and `google.rpc` details.
 
     grpc-status-details-bin = google.rpc.Status{code, message, details: [ErrorInfo, BadRequest?]}
 
-ErrorInfo.reason is the UPPER_CASE word that programs look at; its metadata holds the remedy.
+ErrorInfo.reason is the reason code; its metadata holds the remedy.
 """
 
 import asyncio
@@ -32,8 +32,8 @@ async def abort(
     """End the call with this status; never returns.
 
     Raises:
-        CancelledError: the call has ended already, and there is nobody to tell: its caller left, or
-            gRPC's core refused its message, and says so later than the handler finds none.
+        CancelledError: the call has already ended: the caller disconnected, or gRPC's core rejected
+            its message after the handler had started.
     """
     code = _CODES[status]
     details = [
@@ -54,7 +54,7 @@ async def abort(
 
 
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: CallError) -> NoReturn:
-    """End the call with what the call said."""
+    """End the call with this error."""
     await abort(
         context,
         error.code,

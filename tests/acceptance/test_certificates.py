@@ -161,7 +161,7 @@ def test_a_workers_certificate_is_no_other_workers_and_no_persons(cluster: DevCl
         with pytest.raises(grpc.RpcError) as turned:
             next(iter(attach(iter([pb.WorkerFrame(hello=hello)]), timeout=PATIENCE)))
     assert turned.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    told = "the certificate is of worker/w1, and the hello of worker/w2"
+    told = "the certificate names worker/w1, but the hello worker/w2"
     assert told in (turned.value.details() or "")
 
 

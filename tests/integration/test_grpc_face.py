@@ -105,7 +105,7 @@ def test_what_a_newer_caller_asks_for_is_refused_and_not_dropped(channels: list[
         with pytest.raises(grpc.RpcError) as refused:
             call()
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert refused.value.details().endswith("has fields that this member doesn't know: 999")
+        assert refused.value.details().endswith("has fields unknown to this member: 999")
         info, _ = details(refused.value)
         assert (info.reason, info.metadata["remedy"]) == (
             "UNKNOWN_FIELD",

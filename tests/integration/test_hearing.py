@@ -117,14 +117,14 @@ async def test_a_member_that_falls_silent_with_its_connection_open_counts_as_not
 async def test_of_a_member_of_before_that_promises_nothing_silence_is_no_fault(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def told(
+    async def changes(
         ears: ChangeBus, _request: object
     ) -> AsyncIterator[peer_service_pb2.ChangesResponse]:
         with ears.listening(None):
             yield peer_service_pb2.ChangesResponse()
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(peer_changes, "told", told)
+    monkeypatch.setattr(peer_changes, "changes", changes)
     monkeypatch.setattr(peer_changes, "BEAT", 0.1)
     cluster, feed = Cluster(), Watched()
     cluster.members[OTHER] = peer.endpoint

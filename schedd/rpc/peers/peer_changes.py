@@ -1,13 +1,13 @@
-"""What changes at the other members, heard for as long as somebody watches here.
+"""Receive changes of runs from the other members, while this member has subscribers.
 
-    Feed ──which jobs?──▶ Hearing ──PeerService.Changes, a stream to each peer──▶ Ear over there
-      ◀──────────────── hints ────────────────────────────────────────────────────┘
+    Feed ──which jobs?──▶ PeerStreams ──PeerService.Changes, a stream to each peer──▶ its ChangeBus
+      ◀──────────────── hints ──────────────────────────────────────────────────────────┘
 
 Invariants
-- Where a stream breaks, or wasn't there, the feed is told that it was deaf: it looks at the rows.
-- A stream that says nothing has broken: the other member promises an answer each BEAT, and the
-  first one at once. So a connection that is half open is found within BEATS of them.
-- Of other jobs than before is asked before the stream of before ends: nothing is lost between.
+- When a stream breaks, or couldn't be opened, the feed is marked deaf and reads the rows instead.
+- A silent stream counts as broken: the peer answers at once, then at least every BEAT seconds. So a
+  half-open connection is detected after BEATS intervals.
+- When the jobs change, the new stream opens before the old one ends, so that no change is lost.
 """
 
 import asyncio
@@ -28,20 +28,20 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 10.0
 AGAIN_AFTER: Final = 1.0
-"""Seconds after which a peer that couldn't be heard is asked again."""
+"""Seconds until the next try after a stream broke."""
 GATHERS: Final = 0.05
-"""Seconds in which many begin to watch for one change of the streams."""
+"""Seconds in which new subscriptions are batched into one change of the streams."""
 MOST_JOBS: Final = 10_000
-"""Jobs in one request; of more, all are asked for."""
+"""Jobs in one request; with more, the request is for all jobs."""
 BOTH: Final = 1.0
-"""Seconds in which a stream goes on whose successor has begun."""
+"""Seconds that a stream overlaps with its successor."""
 BEAT: Final = 2.0
-"""Seconds after which an answer is given, if an empty one."""
+"""Seconds after which an empty answer is sent."""
 BEAT_MS: Final = round(BEAT * 1000)
 BEATS: Final = 3
-"""Beats without an answer after which a member has fallen silent."""
+"""Beats without an answer after which a peer counts as unavailable."""
 EVERY: Final = 0.02
-"""Seconds in which what changes gathers for one answer."""
+"""Seconds in which changes are batched into one answer."""
 MOST: Final = 10_000
 """Runs in one answer."""
 
@@ -49,7 +49,7 @@ _Jobs: TypeAlias = "frozenset[JobId] | None"
 
 
 class Watched(Protocol):
-    """The feed of this member, as far as it matters here."""
+    """The feed of this member."""
 
     on_interest: Callable[[], None]
 
@@ -70,11 +70,11 @@ class PeerStreams:
         feed.on_interest = self._waker.wake
 
     def members_changed(self) -> None:
-        """Some may have come."""
+        """Check soon for new members."""
         self._waker.wake()
 
     async def run(self) -> NoReturn:
-        """Keep a stream to each, for ever, while somebody watches."""
+        """Keep a stream to each peer while there are subscribers, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 jobs = self._feed.jobs
@@ -89,39 +89,40 @@ class PeerStreams:
                         if known is not None:
                             asyncio.get_running_loop().call_later(BOTH, known[1].cancel)
                         task = group.create_task(
-                            self._hear(endpoint, jobs), name=f"changes of {endpoint}"
+                            self._receive(endpoint, jobs), name=f"changes of {endpoint}"
                         )
                         self._streams[endpoint] = jobs, task
                 await self._waker.wait(LOOK_EVERY)
                 await asyncio.sleep(GATHERS)
 
-    async def _hear(self, endpoint: str, jobs: _Jobs) -> None:
-        """Pass on what changes there, until nobody wants it."""
+    async def _receive(self, endpoint: str, jobs: _Jobs) -> None:
+        """Forward the peer's changes to the feed, until cancelled."""
         named = sorted(jobs) if jobs is not None and len(jobs) <= MOST_JOBS else ()
         request = wire.ChangesRequest(jobs=[job.bytes for job in named])
-        hears = True
+        connected = True
         while True:
             try:
-                async for answer in _heard(self._peers.changes(endpoint, request)):
-                    if answer.lost or not hears:
+                async for answer in _timely(self._peers.changes(endpoint, request)):
+                    if answer.lost or not connected:
                         self._feed.deaf()
-                    hears = True
+                    connected = True
                     self._feed.hear([(RunId(UUID(bytes=run)), None) for run in answer.runs])
             except Unavailable as away:
                 log.debug("%s", away)
-            if hears:
+            if connected:
                 self._feed.deaf()
-            hears = False
+            connected = False
             await asyncio.sleep(AGAIN_AFTER)
 
 
-async def _heard(
+async def _timely(
     answers: AsyncGenerator[wire.ChangesResponse, None],
 ) -> AsyncIterator[wire.ChangesResponse]:
-    """These, while they come as often as was promised. Members of before promise nothing.
+    """Yield the answers while they arrive at the announced interval. Members of older versions
+    announce none.
 
     Raises:
-        Unavailable: it broke, or the other member has fallen silent.
+        Unavailable: the stream broke, or timed out.
     """
     within: float | None = BEATS * BEAT
     async with aclosing(answers):
@@ -130,21 +131,21 @@ async def _heard(
                 async with asyncio.timeout(within):
                     answer = await anext(answers, None)
             except TimeoutError:
-                raise Unavailable(f"nothing was heard for {within:g} s") from None
+                raise Unavailable(f"timed out: no answer for {within:g} s") from None
             if answer is None:
                 return
             within = BEATS * answer.beat_ms / 1000 or None
             yield answer
 
 
-async def told(
-    ears: ChangeBus, request: wire.ChangesRequest
+async def changes(
+    bus: ChangeBus, request: wire.ChangesRequest
 ) -> AsyncIterator[wire.ChangesResponse]:
-    """What changes here, for a member that listens. The first answer is empty: it stands; and one
-    that comes after BEAT without a change.
+    """Yield the changes of this member, for a peer that subscribes. The first answer is empty: it
+    confirms the subscription. An empty answer also follows BEAT seconds without a change.
     """
     jobs = frozenset(JobId(UUID(bytes=job)) for job in request.jobs) or None
-    with ears.listening(jobs) as ear:
+    with bus.listening(jobs) as ear:
         yield wire.ChangesResponse(beat_ms=BEAT_MS)
         while True:
             if await ear.wait(BEAT):

@@ -1,5 +1,5 @@
-"""What the other members ask of this one: look at these rows, pass this on, how do you stand,
-who has refused this, how do these workers stand, what changes here.
+"""Serve the calls of other members: wake-ups, relayed frames, state of this member and its workers,
+refusals, changes of runs.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -18,34 +18,34 @@ from schedd.rpc.peers.wake_ups import Nudged, take_nudge
 from schedd.rpc.request_decoding import MOST_PARTS_OF_FRAME, put, streaming, unary
 from schedd.rpc.status import abort, abort_with
 from schedd.rpc.workers import frames, worker_views
-from schedd.rpc.workers.job_refusals import told
+from schedd.rpc.workers.job_refusals import known_refusals
 from schedd.rpc.workers.relay import pass_on
 from schedd.watch.change_bus import ChangeBus
 from schedkit.bounds import FRAME
 from schedproto.v1 import peer_service_pb2 as wire
 
 MOST_LISTENING: Final = 256
-"""Streams of other members that are told what changes here."""
+"""Streams of changes to other members."""
 
 
 class PeerService:
-    """Serves what `peer_service.proto` says. `stands`: how this member stands."""
+    """Serves `PeerService`. `stands`: returns the state of this member."""
 
     def __init__(
         self,
         here: Nudged,
         workers: WorkerRegistry,
         stands: Callable[[], wire.ExamineResponse],
-        ears: ChangeBus,
+        changes: ChangeBus,
     ) -> None:
-        self._ears = ears
+        self._changes = changes
         self._places = Places(MOST_LISTENING, MOST_LISTENING)
         self._stands = stands
         self._here = here
         self._workers = workers
 
     def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
-        """Put it on this server."""
+        """Register the service."""
         table = {
             "Nudge": unary(self.nudge, wire.NudgeRequest, wire.NudgeResponse, bounds=FRAME),
             "Relay": unary(
@@ -64,11 +64,11 @@ class PeerService:
         put(server, gate, "schedd.v1.PeerService", table)
 
     async def examine(self, _request: object, _context: object) -> wire.ExamineResponse:
-        """How this member stands, as it alone can tell."""
+        """Return the state that only this member knows."""
         return self._stands()
 
     async def nudge(self, request: wire.NudgeRequest, _context: object) -> wire.NudgeResponse:
-        """Look at these rows now."""
+        """Wake this member's loops."""
         take_nudge(self._here, request)
         return wire.NudgeResponse()
 
@@ -77,7 +77,7 @@ class PeerService:
         request: wire.RelayRequest,
         context: grpc.aio.ServicerContext[wire.RelayRequest, wire.RelayResponse],
     ) -> wire.RelayResponse:
-        """Pass this on to a worker attached here."""
+        """Relay a frame to a worker attached here."""
         try:
             incarnation = IncarnationId(UUID(request.incarnation))
             return await pass_on(self._workers, incarnation, request.frame)
@@ -89,22 +89,22 @@ class PeerService:
         request: wire.RefusalsRequest,
         _context: object,
     ) -> wire.RefusalsResponse:
-        """Which workers have told this member that they can't run a job."""
-        return told(self._workers, request)
+        """Return the workers that have refused a job at this member."""
+        return known_refusals(self._workers, request)
 
     async def workers(self, request: wire.WorkersRequest, _context: object) -> wire.WorkersResponse:
-        """How those of these workers stand that are attached here."""
-        return worker_views.told(self._workers, request)
+        """Return the state of those workers that are attached here."""
+        return worker_views.attached_views(self._workers, request)
 
     async def changes(
         self,
         request: wire.ChangesRequest,
         context: grpc.aio.ServicerContext[wire.ChangesRequest, wire.ChangesResponse],
     ) -> AsyncIterator[wire.ChangesResponse]:
-        """Runs that are stored otherwise here, as that happens."""
+        """Stream the runs that change at this member."""
         try:
             with self._places.taken(context.peer()):
-                async for answer in peer_changes.told(self._ears, request):
+                async for answer in peer_changes.changes(self._changes, request):
                     yield answer
         except LimitReached as refused:
             await abort_with(context, refused)

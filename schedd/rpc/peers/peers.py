@@ -1,12 +1,12 @@
-"""The other members, as this one calls them: one channel each, closed when they have gone.
+"""Calls to the other members: one channel each, closed when the member has left.
 
     view ──endpoints──→ channels ──call──→ PeerService at the other member
 
 Invariants
-- Whatever is asked of a peer has a deadline, and one that hangs delays nobody else's call.
-- An answer out of its bounds (`schedkit.bounds`) counts as none: the call raises Unavailable.
-- A channel to an endpoint that no member has any more is closed; so is one of a certificate that
-  was changed on disk, when its calls have ended.
+- Each call to a peer has a deadline. A peer that hangs delays no other call.
+- An answer out of its bounds (`schedkit.bounds`) is discarded: the call raises Unavailable.
+- A channel to an endpoint without a member is closed. After the certificate changes on disk, the
+  old channels are closed when their calls have ended.
 """
 
 import asyncio
@@ -52,38 +52,38 @@ class Peers:
         self._waker = Waker()
 
     def endpoints(self) -> list[str]:
-        """Where the other members are."""
+        """Return the gRPC endpoints of the other members."""
         view, own = self._cluster.view(), self._cluster.tenure
         return [member.grpc for member in view.members if member.tenure != own]
 
     def members_changed(self) -> None:
-        """Some may have gone."""
+        """Check soon for members that have left."""
         self._waker.wake()
 
     async def nudge(self, endpoint: str, request: wire.NudgeRequest) -> None:
-        """Tell it. Raises Unavailable."""
+        """Send a wake-up. Raises Unavailable."""
         await self._call(endpoint, "Nudge", request, wire.NudgeResponse)
 
     async def relay(self, endpoint: str, request: wire.RelayRequest) -> wire.RelayResponse:
-        """Have it pass something on. Raises Unavailable."""
+        """Relay a frame through this member. Raises Unavailable."""
         return await self._call(endpoint, "Relay", request, wire.RelayResponse)
 
     async def examine(self, endpoint: str) -> wire.ExamineResponse:
-        """Ask how it stands. Raises Unavailable."""
+        """Return the member's own state. Raises Unavailable."""
         return await self._call(endpoint, "Examine", wire.ExamineRequest(), wire.ExamineResponse)
 
     async def refusals(self, endpoint: str, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
-        """Ask which workers have refused a job. Raises Unavailable."""
+        """Return which workers have refused a job. Raises Unavailable."""
         return await self._call(endpoint, "Refusals", request, wire.RefusalsResponse)
 
     async def workers(self, endpoint: str, request: wire.WorkersRequest) -> wire.WorkersResponse:
-        """Ask how workers stand that it hears. Raises Unavailable."""
+        """Return the state of the workers attached to it. Raises Unavailable."""
         return await self._call(endpoint, "Workers", request, wire.WorkersResponse)
 
     async def changes(
         self, endpoint: str, request: wire.ChangesRequest
     ) -> AsyncGenerator[wire.ChangesResponse, None]:
-        """Hear what changes there, until it breaks. Raises Unavailable."""
+        """Yield the changes of that member, until the stream breaks. Raises Unavailable."""
         call: grpc.aio.UnaryStreamMultiCallable[wire.ChangesRequest, wire.ChangesResponse] = (
             self._channel(endpoint).unary_stream(
                 "/schedd.v1.PeerService/Changes",
@@ -100,12 +100,12 @@ class Peers:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            raise Unavailable(f"Changes of {endpoint}: the member has gone") from None
+            raise Unavailable(f"Changes of {endpoint}: the member has left") from None
         finally:
             stream.cancel()
 
     async def run(self) -> NoReturn:
-        """Close the channels of those that have gone, for ever."""
+        """Close the channels of members that have left, until cancelled."""
         while True:
             await self._waker.wait(LOOK_EVERY)
             gone = self._channels.keys() - set(self.endpoints())
@@ -146,8 +146,8 @@ class Peers:
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
-            # Its channel was closed under it: the member has gone.
-            raise Unavailable(f"{method} to {endpoint}: the member has gone") from None
+            # The channel was closed during the call: the member has left.
+            raise Unavailable(f"{method} to {endpoint}: the member has left") from None
         return _within_bounds(response, f"{method} to {endpoint}")
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:

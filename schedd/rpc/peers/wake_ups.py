@@ -1,4 +1,4 @@
-"""Nudges between members: hints that save a scan's wait, gathered while the one before is sent.
+"""Wake-ups between members: hints that save waiting for a scan, batched while one is being sent.
 
 calls, loops ──→ Nudger ──own shard──→ this member's loops
 └──another's────→ PeerService.Nudge at its owner, one call at a time to each
@@ -24,11 +24,11 @@ from schedproto.v1 import peer_service_pb2 as wire
 log = logging.getLogger(__name__)
 
 MOST: Final = 1000
-"""Jobs in one nudge; what is more is left to the scan."""
+"""Jobs in one wake-up; the scan finds the others."""
 
 
 class Nudged(Protocol):
-    """What a nudge moves: this member's loops."""
+    """This member's loops, which a wake-up wakes."""
 
     def jobs_changed(self, jobs: Iterable[JobId]) -> None: ...
     def runs_ready(self, shards: Iterable[ShardId]) -> None: ...
@@ -37,23 +37,23 @@ class Nudged(Protocol):
     def cluster_changed(self) -> None: ...
 
 
-class _Nobody:
-    """Before there are loops to move."""
+class _NoLoops:
+    """No loops run yet."""
 
     def jobs_changed(self, jobs: Iterable[JobId]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def runs_ready(self, shards: Iterable[ShardId]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def runs_made(self, runs: Iterable[LiveRun]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def cluster_changed(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -64,18 +64,18 @@ class _Gathered:
 
 
 class Nudger:
-    """Sends and takes nudges. `Nudges` for calls and loops."""
+    """Sends and receives wake-ups. `Nudges` for calls and loops."""
 
     def __init__(self, cluster: Cluster, peers: Peers) -> None:
         self._cluster = cluster
         self._peers = peers
-        self._here: Nudged = _Nobody()
+        self._here: Nudged = _NoLoops()
         self._waker = Waker()
         self._gathered: dict[str, _Gathered] = defaultdict(_Gathered)
         self._sending: set[str] = set()
 
     def move(self, here: Nudged) -> None:
-        """What nudges for this member move."""
+        """Set the loops that wake-ups for this member wake."""
         self._here = here
 
     # -- Nudges --
@@ -107,13 +107,13 @@ class Nudger:
             self.runs_ready(elsewhere)
 
     def runs_changed(self, hints: Sequence[Hint]) -> None:
-        """These runs changed; only those who watch them care. Other members with somebody who
-        watches listen here (`hearing`).
+        """Publish that these runs changed, for subscribers only. Other members subscribe to this
+        one (`peer_changes`).
         """
         self._here.runs_changed(hints)
 
     def cluster_changed(self) -> None:
-        """The cluster was paused or resumed, or its map is to be looked at."""
+        """Publish that the cluster was paused or resumed, or that the shard map may have changed."""
         self._here.cluster_changed()
         for endpoint in self._peers.endpoints():
             self._gathered[endpoint].cluster = True
@@ -122,7 +122,7 @@ class Nudger:
     # -- sending --
 
     async def run(self) -> NoReturn:
-        """Send what has gathered, for ever."""
+        """Send queued wake-ups, until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._waker.wait(60.0)
@@ -131,7 +131,7 @@ class Nudger:
                     group.create_task(self._send(endpoint), name=f"nudge {endpoint}")
 
     def _for(self, shard: ShardId) -> _Gathered | None:
-        """What gathers for the shard's owner; None: that is us, or nobody."""
+        """Return the queue for the shard's owner; None if this member owns it, or no member does."""
         view = self._cluster.view()
         member = view.member(view.assigned.get(shard))
         if member is None or member.tenure == self._cluster.tenure:
@@ -140,7 +140,7 @@ class Nudger:
         return self._gathered[member.grpc]
 
     async def _send(self, endpoint: str) -> None:
-        """Send what there is for one peer, until nothing is left."""
+        """Send everything queued for one peer."""
         try:
             while (what := self._gathered.pop(endpoint, None)) is not None:
                 request = wire.NudgeRequest(
@@ -157,7 +157,7 @@ class Nudger:
 
 
 def take_nudge(here: Nudged, request: wire.NudgeRequest) -> None:
-    """Look at these rows now."""
+    """Wake this member's loops for these rows."""
     here.jobs_changed([JobId(UUID(text)) for text in request.job_ids])
     here.runs_ready([ShardId(shard) for shard in request.shards])
     here.runs_changed([(RunId(UUID(text)), None) for text in request.run_ids])

@@ -1,21 +1,20 @@
 """The worker's stream at a member: `Attach`.
 
-    hello ──greet──→ welcome │ refused (status and reason)
-    then, both ways at once:
+    hello ──greet──→ welcome │ rejected (status and reason)
+    then, in both directions:
       frames up   → bounds → workers (grants, heartbeats), collect (results, refusals)
       line  down ← assignments, revokes, cancels, demand, reach, acknowledgements, answers
 
-Whatever breaks the stream, in either direction, ends it; the worker comes again, and says what it
-has in hand.
+An error in either direction ends the stream. The worker reconnects and reports the runs it holds.
 
 Invariants
-- Every field is checked against the table of its bounds before it is used. A hello, heartbeat or
-  grant out of bounds ends the stream (INVALID_ARGUMENT, with the field). An item out of bounds (a
-  result, refusal, answer, log chunk, progress) is set aside and audited; the others are handled.
-- A result whose key can be read is never set aside: what is out of bounds in it is left out, and
-  the run ends (`frames.readable`). Only one that names no run is answered STALE, so that its worker
-  doesn't send it again for good. One that this member fails at isn't answered: its worker keeps it,
-  and sends it to another member.
+- Every field is checked against its bounds before it is used. A hello, heartbeat or grant out of
+  bounds ends the stream (INVALID_ARGUMENT, with the field). Another item out of bounds (result,
+  refusal, answer, log chunk, progress) is skipped and audited.
+- A result with a valid key is never skipped: fields out of bounds are cleared, and the run ends
+  (`frames.readable`).
+- A result without a valid key is answered STALE, so that its worker stops sending it.
+- A result that this member fails to handle isn't answered: its worker sends it to another member.
 """
 
 import asyncio
@@ -63,7 +62,7 @@ log = logging.getLogger(__name__)
 HELLO_WITHIN: Final = 10.0
 """Seconds a new stream has for its first frame."""
 BEATS_A_SECOND: Final = 400
-"""Heartbeats that a member bears without much ado: each costs it a quarter of a millisecond."""
+"""Heartbeats that a member handles easily: each costs 0.25 ms."""
 
 AFTER_PUSH = failpoints.awaited("assign.after_push", None)
 BEFORE_ACKNOWLEDGING = failpoints.awaited("acknowledge.before", None)
@@ -73,7 +72,7 @@ Stream = grpc.aio.ServicerContext[wire.WorkerFrame, wire.MemberFrame]
 
 @dataclass(frozen=True, slots=True)
 class ClusterTerms:
-    """What a welcome tells of the cluster."""
+    """The properties of the cluster that a welcome contains."""
 
     member: str
     cluster_id: str
@@ -81,20 +80,20 @@ class ClusterTerms:
     worker_ttl: timedelta
 
     def heartbeat_interval(self, attached: int) -> timedelta:
-        """Six heartbeats a TTL, so that two may be lost before a refresh is late. Whoever comes to
-        very many beats seldomer, but no less than three times: then each is a refresh, and one may
-        be lost.
+        """Return the interval for a worker: six heartbeats a TTL, so that two may be lost before a
+        refresh is late. With very many workers, three at least: then each is a refresh, and one
+        may be lost.
         """
-        bearable = timedelta(seconds=attached / BEATS_A_SECOND)
-        return min(max(self.worker_ttl / 6, bearable), self.worker_ttl / 3)
+        sustainable = timedelta(seconds=attached / BEATS_A_SECOND)
+        return min(max(self.worker_ttl / 6, sustainable), self.worker_ttl / 3)
 
 
 class NotTheirs(Exception):
-    """A worker brought what only another can have."""
+    """A worker sent an item of another worker."""
 
 
 PASSES: Final = (frames.BadFrame, NotTheirs)
-"""A bad item needs no traceback; another worker's result ends the stream."""
+"""A bad item is logged without a traceback; another worker's result ends the stream."""
 
 
 class WorkerService:
@@ -124,7 +123,7 @@ class WorkerService:
         self._outboxes: set[WorkerOutbox] = set()
 
     def serve(self, server: grpc.aio.Server, gate: Gate) -> None:
-        """Put it on this server."""
+        """Register the service."""
         attach = grpc.stream_stream_rpc_method_handler(
             self.attach,
             request_deserializer=reader(wire.WorkerFrame, MOST_PARTS_OF_FRAME, FRAME),
@@ -133,7 +132,7 @@ class WorkerService:
         put(server, gate, "schedd.v1.WorkerService", {"Attach": attach})
 
     async def attach(self, _frames: object, context: Stream) -> None:
-        """One worker's stream, from hello to its end."""
+        """Handle one worker's stream."""
         hello = await self._hello(context)
         await _check_name(context, hello.worker)
         outbox = WorkerOutbox()
@@ -161,33 +160,38 @@ class WorkerService:
             await self._talk(context, attached, outbox)
         finally:
             self._outboxes.discard(outbox)
-            if self._workers.detach(attached):  # else it came again meanwhile, and stays
+            if self._workers.detach(attached):  # else it has reconnected, and stays
                 self._greeting.gone(incarnation.id)
                 self._advances.gone(incarnation.id)
 
     def members_changed(self) -> None:
-        """Tell all attached workers who the members are now."""
-        told = wire.MemberFrame(members=self._members())
+        """Send the current members to all attached workers."""
+        frame = wire.MemberFrame(members=self._members())
         for outbox in self._outboxes:
-            outbox.put(told)
+            outbox.put(frame)
 
     async def _hello(self, context: Stream) -> wire.Hello:
         try:
             async with asyncio.timeout(HELLO_WITHIN):
                 first = await context.read()
         except TimeoutError:
-            await abort(context, "DEADLINE_EXCEEDED", "no hello came", reason="NO_HELLO")
+            await abort(
+                context,
+                "DEADLINE_EXCEEDED",
+                f"no hello received within {HELLO_WITHIN:g} s",
+                reason="NO_HELLO",
+            )
         if isinstance(first, UndecodedRequest):
             await refuse_unread(context, first)
         if not isinstance(first, wire.WorkerFrame) or not first.HasField("hello"):
             await abort(
-                context, "INVALID_ARGUMENT", "the first frame holds the hello", reason="NO_HELLO"
+                context, "INVALID_ARGUMENT", "the first frame must be a hello", reason="NO_HELLO"
             )
         return first.hello
 
     async def _talk(self, context: Stream, attached: Attached, outbox: WorkerOutbox) -> None:
-        """Read and write until the worker closes its side, or the stream breaks in one direction: a
-        worker that is heard and told nothing would be lost, and not know it.
+        """Read and write until the worker closes its side, or the stream breaks in one direction.
+        Otherwise a worker that sends heartbeats, but receives nothing, would count as live.
         """
         name = attached.incarnation.worker
         talk = {
@@ -196,29 +200,29 @@ class WorkerService:
         }
         try:
             ended, _ = await asyncio.wait(
-                talk, timeout=self._known_for(), return_when=asyncio.FIRST_COMPLETED
+                talk, timeout=self._valid_for(), return_when=asyncio.FIRST_COMPLETED
             )
             for each in ended:
                 each.result()
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
         except NotTheirs as wrong:
-            log.warning("%s, by %s", wrong, context.peer())
+            log.warning("stream ended: error=%s peer=%s", wrong, context.peer())
             await abort(context, "PERMISSION_DENIED", str(wrong), reason=ANOTHER)
         except grpc.aio.BaseError as broken:
-            log.info("the stream of worker %s is broken: %r", name, broken)
+            log.info("worker stream broken: worker=%s error=%r", name, broken)
         finally:
             for each in talk:
                 each.cancel()
             await asyncio.gather(*talk, return_exceptions=True)
 
-    def _known_for(self) -> float | None:
-        """Seconds until the worker's certificate ends: it comes again with its next one."""
+    def _valid_for(self) -> float | None:
+        """Return seconds until the worker's certificate expires: it reconnects with the next one."""
         until = caller().until
         return None if until is None else max(0.0, (until - self._clock.now()).total_seconds())
 
     async def _read(self, context: Stream, attached: Attached, outbox: WorkerOutbox) -> None:
-        """Until the end of the stream, or a goodbye."""
+        """Handle frames until the end of the stream, or a goodbye."""
         while isinstance(frame := await context.read(), wire.WorkerFrame | UndecodedRequest):
             if isinstance(frame, UndecodedRequest):
                 raise frames.BadFrame(frame.why)
@@ -237,7 +241,7 @@ class WorkerService:
     async def _take(
         self, frame: wire.WorkerFrame, attached: Attached, outbox: WorkerOutbox
     ) -> bool:
-        """Take in one frame; True when it says goodbye."""
+        """Handle one frame. Return True if it is a goodbye."""
         who = attached.incarnation
         async for result in in_turns(frame.results):
             with self._aside("result", who, unread=partial(outbox.dismiss, result.key)):
@@ -276,8 +280,8 @@ class WorkerService:
     def _aside(
         self, kind: str, who: Incarnation, unread: Callable[[], object] | None = None
     ) -> Iterator[None]:
-        """Handle one item of a worker's frame; one that can't be handled is audited. `unread` is
-        called if that is because it is out of bounds.
+        """Handle one item of a worker's frame; a failure is audited. `unread` is called if the item
+        is out of bounds.
         """
 
         def noted(error: Exception) -> None:
@@ -292,7 +296,7 @@ class WorkerService:
                 unread()
 
     def _left_out(self, kind: str, who: Incarnation, why: str) -> None:
-        """Tell operators what of a worker's item, or that all of it, was left out."""
+        """Audit what was dropped of a worker's item."""
         if why:
             note(kind, f"worker/{who.worker}", why)
             self._audit.rejected(who, kind, why)
@@ -307,8 +311,8 @@ class WorkerService:
             self._collect.refused(AssignmentRefusal(key, token, who.worker, who.id, "REVOKED"))
 
     async def _may_report(self, who: Incarnation, sender: IncarnationId) -> bool:
-        """Whether a result counts as its own: of this incarnation, or an earlier one of the same
-        worker. False: that can't be looked up now, so it is to come again. Raises NotTheirs.
+        """Return whether a result is of this worker: of this incarnation or an earlier one. False:
+        the lookup failed, so the worker will retry. Raises NotTheirs.
         """
         if sender == who.id or caller().kind is not IdentityKind.WORKER:
             return True
@@ -317,7 +321,7 @@ class WorkerService:
         except Unavailable:
             return False
         if not own:
-            raise NotTheirs(f"worker/{who.worker} brought a result of another worker")
+            raise NotTheirs(f"worker/{who.worker} sent a result of another worker")
         return True
 
     def _heartbeat(self, beat: wire.Heartbeat, attached: Attached, outbox: WorkerOutbox) -> None:
@@ -381,14 +385,15 @@ class WorkerService:
 
 
 async def _check_name(context: Stream, worker: str) -> None:
-    """A worker is who its certificate says, and no other."""
+    """Abort unless the worker is the one that its certificate names."""
     who = caller()
     if who.kind is IdentityKind.WORKER and who.name != worker:
-        log.warning("%s came as worker %s, by %s", who.actor, worker, context.peer())
+        refused = (who.actor, worker, context.peer())
+        log.warning("worker rejected: certificate=%s worker=%s peer=%s", *refused)
         await abort(
             context,
             "PERMISSION_DENIED",
-            f"the certificate is of {who.actor}, and the hello of worker/{worker[:140]}",
+            f"the certificate names {who.actor}, but the hello worker/{worker[:140]}",
             reason=ANOTHER,
-            remedy="give this worker a certificate of its own: `schedctl auth issue worker NAME`",
+            remedy="issue a certificate for this worker: `schedctl auth issue worker NAME`",
         )

@@ -1,7 +1,7 @@
-"""Between the frames of the worker's stream and the values of the loops. Pure translation.
+"""Translate between the frames of the worker's stream and the values of the loops. Pure.
 
-Invariant: a message is checked against the table of its bounds (`schedkit.bounds`) before anything
-of it is translated; what is inside them is translated without an exception.
+Invariant: a message is checked against its bounds (`schedkit.bounds`) before it is translated.
+Translation of a message within its bounds never raises.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ _SHA256: Final = 32
 """Bytes."""
 _LONGEST_PROBLEM: Final = 300
 MOST_ERROR: Final = 2_000
-"""Characters of an error that a member writes in place of a worker's."""
+"""Characters of an error that a member writes instead of a worker's."""
 
 
 _END_OF_TIME: Final = (TIME.end - _EPOCH) // _MICROSECOND
@@ -55,9 +55,9 @@ class BadFrame(ValueError):
 
 
 def check(message: Message, path: str = "") -> str:
-    """Check a message against the table of its bounds. Raises BadFrame.
+    """Check a message against its bounds. Raises BadFrame.
 
-    Returns what was wrong with fields of information, which are cleared; empty: nothing.
+    Returns problems of informational fields, which are cleared; empty: none.
     """
     found, cleared = FRAME.tidy(message, path)
     if found:
@@ -65,32 +65,31 @@ def check(message: Message, path: str = "") -> str:
     return problem(cleared) if cleared else ""
 
 
-# Every run has a dozen instants on the wire: protobuf's own conversions, by way of calendars and
-# strings, take three times as long as these.
+# Every run has a dozen timestamps on the wire. Protobuf's own conversions take three times as long.
 
 
 def put_stamp(into: Timestamp, instant: datetime) -> None:
-    """An aware datetime, in a field of its message."""
+    """Write an aware datetime into a field of a message."""
     since = instant - _EPOCH
     into.seconds = since.days * _DAY + since.seconds
     into.nanos = since.microseconds * 1000
 
 
 def stamp(instant: datetime) -> Timestamp:
-    """An aware datetime on the wire."""
+    """Return an aware datetime as a wire timestamp."""
     found = Timestamp()
     put_stamp(found, instant)
     return found
 
 
 def put_span(into: Duration, length: timedelta) -> None:
-    """A timedelta of no less than 0, in a field of its message."""
+    """Write a timedelta of at least 0 into a field of a message."""
     into.seconds = length.days * _DAY + length.seconds
     into.nanos = length.microseconds * 1000
 
 
 def span(length: timedelta) -> Duration:
-    """A timedelta on the wire."""
+    """Return a timedelta as a wire duration."""
     found = Duration()
     found.FromTimedelta(length)
     return found
@@ -102,12 +101,12 @@ def instant(stamped: Timestamp) -> datetime:
 
 
 def micros(at: datetime) -> int:
-    """An aware datetime in microseconds since 1970."""
+    """Return an aware datetime as microseconds since 1970."""
     return (at - _EPOCH) // _MICROSECOND
 
 
 def since_epoch(microseconds: int) -> datetime:
-    """The other way. Raises BadFrame when it is out of the bounds of a time."""
+    """Return microseconds since 1970 as a datetime. Raises BadFrame if out of bounds."""
     if not 0 <= microseconds < _END_OF_TIME:
         raise BadFrame(f"held.running: {microseconds} µs since 1970 is out of range")
     return _EPOCH + timedelta(microseconds=microseconds)
@@ -125,14 +124,14 @@ def key_of(message: worker_service_pb2.AssignmentKey) -> tuple[RunKey, Token]:
 
 
 def key_message(key: RunKey, token: Token) -> worker_service_pb2.AssignmentKey:
-    """The same on the wire."""
+    """Return the wire key of a run and token."""
     message = worker_service_pb2.AssignmentKey(run_id=str(key.run_id), fencing_token=token)
     put_stamp(message.scheduled_at, key.scheduled_at)
     return message
 
 
 def incarnation_of(hello: worker_service_pb2.Hello) -> Incarnation:
-    """Who says hello. Raises BadFrame."""
+    """Return the incarnation in a hello. Raises BadFrame."""
     check(hello, "hello")
     return Incarnation(
         id=IncarnationId(UUID(hello.incarnation)),
@@ -149,7 +148,7 @@ def incarnation_of(hello: worker_service_pb2.Hello) -> Incarnation:
 
 
 def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb2.Assignment:
-    """What a worker is given."""
+    """Return the assignment as sent to a worker."""
     run, definition = assigned.run, known.definition
     if run.start_by is None or run.incarnation is None:
         raise ValueError(f"run {run.key.run_id} was assigned without start_by or worker")
@@ -195,20 +194,20 @@ def assignment(assigned: Assigned, known: CachedDefinition) -> worker_service_pb
 
 
 def traceparent(run: RunId, token: Token) -> str:
-    """A W3C trace context: one trace a run, one span an assignment."""
+    """Return a W3C trace context: one trace a run, one span an assignment."""
     return f"00-{run.hex}-{token & (2**64 - 1):016x}-01"
 
 
 def readable(result: worker_service_pb2.Result, sender: IncarnationId) -> str:
-    """Make a result that is out of bounds one that can be taken: the end of a run is never lost.
+    """Repair a result that is out of bounds in place, so that the end of a run is never lost.
 
-    Fields of information are cleared. If a field that decides is wrong, the attempt failed, as far
-    as anybody can know: what the result says is replaced. `sender`: whose stream brought it.
+    Informational fields are cleared. If a required field is invalid, the outcome is replaced by
+    FAILED. `sender`: the incarnation whose stream sent it.
 
-    Returns what was wrong; empty: nothing.
+    Returns the problems; empty: none.
 
     Raises:
-        BadFrame: its key names no run.
+        BadFrame: its key is invalid.
     """
     found, cleared = FRAME.tidy(result, "results")
     if not found:
@@ -266,18 +265,18 @@ def _named_reasons() -> dict[int, Reason]:
 
 
 def _reason(said: int) -> Reason | None:
-    """A reason of a newer worker is read as none: its result counts all the same."""
+    """Return the reason; None for an unknown reason of a newer worker, whose result still counts."""
     return _named_reasons().get(said)
 
 
 @lru_cache(maxsize=1024)
 def _sender(text: str) -> IncarnationId:
-    """The few that are there send all the results."""
+    """Cached: few senders send all results."""
     return IncarnationId(UUID(text))
 
 
 def progress(said: worker_service_pb2.Progress) -> run_pb2.RunProgress:
-    """How far an attempt is. Raises BadFrame."""
+    """Return the progress of an attempt. Raises BadFrame."""
     check(said, "progress")
     return run_pb2.RunProgress(
         fraction=said.fraction,
@@ -289,9 +288,9 @@ def progress(said: worker_service_pb2.Progress) -> run_pb2.RunProgress:
 
 
 def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
-    """What its worker has in hand, by a checked heartbeat. Raises BadFrame.
+    """Return the runs that a worker holds, by a checked heartbeat. Raises BadFrame.
 
-    One of a version before this one tells each by a message; whose start it doesn't tell waits.
+    Workers of older versions send one message for each run. A run without a start is waiting.
     """
     if beat.HasField("held"):
         waiting, running, spooled = beat.held.waiting, beat.held.running, beat.held.spooled
@@ -306,9 +305,9 @@ def holdings(beat: worker_service_pb2.Heartbeat) -> Holdings:
     return found
 
 
-def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, bytes]:
+def _packed(listed: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, bytes]:
     waiting, running, spooled = bytearray(), bytearray(), bytearray()
-    for one in told:
+    for one in listed:
         run, token = RunId(UUID(one.key.run_id)), Token(one.key.fencing_token)
         if one.state == worker_service_pb2.Holding.STATE_SPOOLED:
             spooled += pack_key(run, token)
@@ -322,19 +321,19 @@ def _packed(told: Iterable[worker_service_pb2.Holding]) -> tuple[bytes, bytes, b
 def refusal(
     message: worker_service_pb2.Refusal, worker: str, sender: IncarnationId
 ) -> AssignmentRefusal:
-    """An assignment that wasn't taken. Raises BadFrame."""
+    """Return the refusal of an assignment. Raises BadFrame."""
     check(message, "refusals")
     key, token = key_of(message.key)
     try:
         why = worker_service_pb2.Refusal.Why.Name(message.why).removeprefix("WHY_")
     except ValueError:
-        why = "UNSPECIFIED"  # a newer worker's reason; the run comes back all the same
+        why = "UNSPECIFIED"  # a newer worker's reason; the run is still returned
     greatest, detail = Token(message.greatest_token_seen), message.detail[:MOST_NOTE]
     return AssignmentRefusal(key, token, worker, sender, why, greatest, detail)
 
 
 def demand(heads: Sequence[QueueHead]) -> worker_service_pb2.Demand:
-    """What waits here."""
+    """Return the heads of the ready queue as sent to workers."""
     return worker_service_pb2.Demand(
         heads=[
             worker_service_pb2.Demand.Head(
@@ -349,14 +348,14 @@ def demand(heads: Sequence[QueueHead]) -> worker_service_pb2.Demand:
 
 
 def last_rank(granted: worker_service_pb2.Granted) -> float:
-    """The greatest rank of a run that granted slots are for, by a checked message."""
+    """Return the greatest rank of a run that may use the granted slots, by a checked message."""
     if not granted.HasField("before"):
         return inf
     return priority_order.last_rank(granted.before.priority, instant(granted.before.waiting_since))
 
 
 def _output(result: worker_service_pb2.Result, token: Token) -> bytes | None:
-    """The pieces as they are stored, and where the whole log is."""
+    """Return the output as stored: its pieces, and the location of the whole log."""
     if not result.output:
         return None
     output = run_pb2.Output(pieces=result.output)
@@ -366,7 +365,7 @@ def _output(result: worker_service_pb2.Result, token: Token) -> bytes | None:
 
 
 def _result(result: worker_service_pb2.Result, token: Token) -> bytes | None:
-    """What it returned as it is stored, or where it is."""
+    """Return the result as stored, or its location."""
     if result.HasField("kept_result"):
         kept = _kept(result.kept_result, token)
         return run_pb2.StoredResult(kept=kept).SerializeToString()
@@ -374,9 +373,9 @@ def _result(result: worker_service_pb2.Result, token: Token) -> bytes | None:
 
 
 def _kept(kept: run_pb2.Kept, token: Token) -> run_pb2.Kept:
-    """What its worker says; the key is that of its own assignment. Raises BadFrame."""
+    """Return the location as the worker reports it, under its own token. Raises BadFrame."""
     if not (kept.problem or len(kept.sha256) == _SHA256):
-        raise BadFrame("results.log: has no SHA-256 of what is in the result store")
+        raise BadFrame("results.log: missing SHA-256 of the content in the result store")
     return run_pb2.Kept(
         size=kept.size,
         sha256=kept.sha256,

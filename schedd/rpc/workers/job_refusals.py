@@ -1,8 +1,8 @@
-"""Which workers have refused a job: asked of the member that hands its runs out.
+"""Return which workers have refused a job, from the member that dispatches its runs.
 
-What a worker says goes to whoever handed the run to it, and is remembered there, beside the
-worker's stream. So another member, which may be the one that a person asks, asks the owner of the
-run's shard. Where that is away, or older than this question, this member tells what it knows.
+A worker sends a refusal to the member that dispatched the run, and that member remembers it. So any
+other member asks the owner of the job's shard. If the owner is unavailable, or of an older version,
+this member returns the refusals that it knows itself.
 """
 
 import logging
@@ -28,7 +28,7 @@ class AskedRefusals:
         self._peers = peers
 
     async def of(self, shard: ShardId, job: JobId, generation: int) -> Mapping[IncarnationId, str]:
-        """Of the workers that have refused it, why."""
+        """Return the reason of each worker that has refused the job."""
         view = self._cluster.view()
         owner = view.member(view.assigned.get(shard))
         here = self._workers.refusals(job, generation)
@@ -43,8 +43,8 @@ class AskedRefusals:
         return here
 
 
-def told(workers: WorkerRegistry, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
-    """What this member was told."""
+def known_refusals(workers: WorkerRegistry, request: wire.RefusalsRequest) -> wire.RefusalsResponse:
+    """Return the refusals that this member received."""
     job = JobId(UUID(request.job_id))
     said = workers.refusals(job, request.generation)
     refused = [

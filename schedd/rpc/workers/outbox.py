@@ -1,9 +1,10 @@
-"""What waits to go down a worker's stream: everything that is there becomes one frame.
+"""The queue of messages to one worker: all that is queued goes out as one frame.
 
-Downwards everything goes through one outbox that a single writer empties: idle, a frame leaves at
-once; busy, what has gathered meanwhile leaves in one frame (a stream carries thousands of frames a
-second, whatever they hold). While a stream stands still nothing is gathered twice: a cancel is said
-anew at every scan, and a result that wasn't acknowledged comes again.
+Invariants
+- One writer empties the outbox. On an idle stream a frame is sent at once. On a busy one, queued
+  messages are batched, because a stream is limited by its number of frames.
+- Each message is queued once: a cancel is repeated at every scan, and a result that wasn't
+  acknowledged is retried.
 """
 
 import asyncio
@@ -23,15 +24,15 @@ from schedproto.v1 import worker_service_pb2 as wire
 
 T = TypeVar("T")
 _Attempt: TypeAlias = tuple[str, int]
-"""A run's id and a token, as they stand on the wire."""
+"""A run's id and token, as on the wire."""
 
 MOST_IN_FRAME: Final = 500
 BYTES_IN_FRAME: Final = 1024 * 1024
-"""About how many bytes of assignments go into one frame: a worker takes none over 4 MiB."""
+"""Bytes of assignments in one frame, approximately: a worker rejects frames over 4 MiB."""
 
 
 def one_frame(waiting: deque[wire.Assignment]) -> list[wire.Assignment]:
-    """Take as many as go into one frame, from the left; at least one, if there is any."""
+    """Remove and return as many as fit into one frame, from the left; at least one, if any."""
     taken: list[wire.Assignment] = []
     size = 0
     while waiting and len(taken) < MOST_IN_FRAME:
@@ -43,7 +44,7 @@ def one_frame(waiting: deque[wire.Assignment]) -> list[wire.Assignment]:
 
 
 class WorkerOutbox:
-    """What waits to go down one stream; `Line` for the loops."""
+    """The outbox of one stream; `Line` for the loops."""
 
     def __init__(self) -> None:
         self._frame = wire.MemberFrame()
@@ -55,7 +56,7 @@ class WorkerOutbox:
         self._waiting = asyncio.Event()
 
     def put(self, frame: wire.MemberFrame) -> None:
-        """Have these single fields in the next frame, in place of unsent ones."""
+        """Set these single fields of the next frame; unsent values are replaced."""
         for field, _ in frame.ListFields():
             plain: Message = self._frame
             plain.ClearField(field.name)
@@ -63,7 +64,7 @@ class WorkerOutbox:
         self._waiting.set()
 
     async def next(self) -> wire.MemberFrame:
-        """The next frame, as soon as there is anything to send."""
+        """Return the next frame, as soon as there is anything to send."""
         await self._waiting.wait()
         self._waiting.clear()
         frame, self._frame = self._frame, wire.MemberFrame()
@@ -78,12 +79,12 @@ class WorkerOutbox:
         return frame
 
     def assign(self, assigned: Assigned, known: CachedDefinition) -> None:
-        """Hand a run out."""
+        """Queue an assignment."""
         self._assignments.append(frames.assignment(assigned, known))
         self._waiting.set()
 
     def pass_on(self, frame: wire.MemberFrame) -> None:
-        """Send the assignments, revokes and cancels of a frame that another member made."""
+        """Queue the assignments, revokes and cancels of a relayed frame."""
         self._assignments.extend(frame.assignments)
         for revoke in frame.revokes:
             self._revokes[_attempt(revoke.key)] = revoke
@@ -92,53 +93,53 @@ class WorkerOutbox:
         self._waiting.set()
 
     def revoke(self, key: RunKey, token: Token) -> None:
-        """Ask for an assignment back."""
+        """Queue a revoke of an assignment."""
         self._revokes[str(key.run_id), token] = wire.Revoke(key=frames.key_message(key, token))
         self._waiting.set()
 
     def cancel(self, key: RunKey, token: Token, *, kill: bool) -> None:
-        """Have a run ended."""
+        """Queue a cancel of a run."""
         self._cancel(wire.Cancel(key=frames.key_message(key, token), kill=kill))
         self._waiting.set()
 
     def demand(self, heads: Sequence[QueueHead]) -> None:
-        """Tell what waits."""
+        """Queue the heads of the ready queue."""
         self.put(wire.MemberFrame(demand=frames.demand(heads)))
 
     def reach(self, serial: int, slots: int) -> None:
-        """Tell how far this member goes under grants before the one of this serial."""
+        """Queue how many slots this member uses of grants before the one of this serial."""
         self.put(wire.MemberFrame(reach=wire.Reach(serial=serial, slots=slots)))
 
     def follow(self, key: RunKey, token: Token, *, on: bool) -> None:
-        """Have it tell what an attempt writes, or no more."""
+        """Queue a request to stream the output of an attempt, or to stop."""
         follow = wire.Follow(key=frames.key_message(key, token), stop=not on)
         self._follows[_attempt(follow.key)] = follow
         self._waiting.set()
 
     def drain(self, *, on: bool) -> None:
-        """Have it take nothing more, or work again."""
+        """Queue a drain or undrain."""
         self.put(wire.MemberFrame(drain=wire.Drain(undrain=not on)))
 
     def acknowledge(self, key: RunKey, token: Token, *, stale: bool) -> None:
-        """Say what became of a result."""
+        """Queue the acknowledgement of a result."""
         verdict = (
             wire.Acknowledgement.VERDICT_STALE if stale else wire.Acknowledgement.VERDICT_ACCEPTED
         )
-        told = wire.Acknowledgement(key=frames.key_message(key, token), verdict=verdict)
-        self._acknowledgements[str(key.run_id), token] = told
+        answer = wire.Acknowledgement(key=frames.key_message(key, token), verdict=verdict)
+        self._acknowledgements[str(key.run_id), token] = answer
         self._waiting.set()
 
     def dismiss(self, key: wire.AssignmentKey) -> None:
-        """Have the worker forget a result that can't be read, by the key as it came."""
+        """Queue STALE for a result that can't be decoded, so that the worker deletes it."""
         answer = wire.Acknowledgement(key=key, verdict=wire.Acknowledgement.VERDICT_STALE)
         self._acknowledgements[_attempt(key)] = answer
         self._waiting.set()
 
-    def _cancel(self, told: wire.Cancel) -> None:
-        """Said once; and what is to be killed stays so."""
-        at = _attempt(told.key)
-        told.kill = told.kill or (at in self._cancels and self._cancels[at].kill)
-        self._cancels[at] = told
+    def _cancel(self, cancel: wire.Cancel) -> None:
+        """Queue a cancel once; a queued kill stays a kill."""
+        at = _attempt(cancel.key)
+        cancel.kill = cancel.kill or (at in self._cancels and self._cancels[at].kill)
+        self._cancels[at] = cancel
 
 
 def _attempt(key: wire.AssignmentKey) -> _Attempt:
@@ -146,5 +147,5 @@ def _attempt(key: wire.AssignmentKey) -> _Attempt:
 
 
 def _first(waiting: dict[_Attempt, T]) -> list[T]:
-    """Take as many as go into one frame, in the order in which they came."""
+    """Remove and return as many as fit into one frame, oldest first."""
     return [waiting.pop(at) for at in list(islice(waiting, MOST_IN_FRAME))]

@@ -1,17 +1,17 @@
-"""Passing things on to workers that are attached to another member, over one hop (PROTOCOL 4).
+"""Relay frames to workers that are attached to another member, over one hop (PROTOCOL 4).
 
     Workers ──not attached here──→ Relay ──PeerService.Relay, to all peers at once──→ pass_on
-                                     └── absent everywhere │ passed on │ nobody knows
+                                     └── absent everywhere │ relayed │ unknown
 
-What is passed on is a frame as it would have gone down the worker's own stream. What comes up
-again is taken in by the member that has the stream.
+A relayed frame is the frame that the worker's own stream would carry. The member with the stream
+handles what the worker sends back.
 
 Invariants
-- One hop: what was relayed is never relayed again.
-- A peer that hangs costs one call's deadline, however many workers it is asked about.
-- "Absent" needs the word of every peer; a peer that doesn't answer may have passed it on.
-- No frame is larger than those of a stream (`outbox`): what doesn't go into one goes in several, at
-  the same time.
+- One hop: a relayed frame is never relayed again.
+- A peer that hangs costs one call's deadline, for any number of workers.
+- "Absent" needs the answer of every peer; a peer without an answer may have relayed the frame.
+- A frame is no larger than those of a stream (`outbox`). Larger requests are split into several
+  frames, sent at the same time.
 """
 
 import asyncio
@@ -53,14 +53,14 @@ class Relay:
         self._waker = Waker()
 
     async def assign(self, handed: Sequence[tuple[Assigned, CachedDefinition]]) -> list[Assigned]:
-        """Pass these on; gives those whose workers are surely attached nowhere."""
+        """Relay these. Return those whose workers are certainly not attached to any member."""
         by_worker: dict[IncarnationId, list[tuple[Assigned, CachedDefinition]]] = {}
         for each in handed:
             if (incarnation := each[0].run.incarnation) is not None:
                 by_worker.setdefault(incarnation, []).append(each)
         async with asyncio.TaskGroup() as group:
             asked = [
-                group.create_task(self._hand_on(incarnation, theirs), name=f"hand on {incarnation}")
+                group.create_task(self._relay(incarnation, theirs), name=f"relay to {incarnation}")
                 for incarnation, theirs in by_worker.items()
             ]
         return [assigned for task in asked for assigned in task.result()]
@@ -68,7 +68,7 @@ class Relay:
     async def revoke(
         self, incarnation: IncarnationId, runs: Sequence[LiveRun]
     ) -> set[tuple[RunId, Token]]:
-        """Ask for these back; gives those that their worker has answered."""
+        """Revoke these. Return those that their worker has answered."""
         keys = [frames.key_message(run.key, run.token) for run in runs]
         named = {
             (key.run_id, key.fencing_token): (run.key.run_id, run.token)
@@ -77,18 +77,18 @@ class Relay:
         revokes = [
             down.MemberFrame(revokes=[down.Revoke(key=key) for key in some]) for some in _cut(keys)
         ]
-        told = [
+        answered = [
             (answer.key.run_id, answer.key.fencing_token)
             for answers in await self._ask_each(incarnation, revokes)
             for response in answers
             if response is not None
             for answer in response.revoke_answers
         ]
-        return {named[at] for at in told if at in named}
+        return {named[at] for at in answered if at in named}
 
     def cancel(self, run: LiveRun, *, kill: bool) -> None:
-        """Have it ended, if its worker is to be found; the scan asks again. One that stands there
-        already is made harder, however many there are.
+        """Queue a cancel for its worker; the scan retries. A queued cancel may become a kill, also
+        when the queue is full.
         """
         at = run.key, run.token
         if at in self._cancels or len(self._cancels) < MOST_CANCELS:
@@ -97,67 +97,67 @@ class Relay:
             self._waker.wake()
 
     async def last_heartbeat(self, incarnation: IncarnationId) -> LastHeartbeat | None:
-        """Its newest heartbeat to one of them."""
+        """Return its newest heartbeat to another member."""
         found = [
-            heard
+            last
             for answer in await self._ask(incarnation, down.MemberFrame())
-            if answer is not None and (heard := _heard(answer)) is not None
+            if answer is not None and (last := _last_heartbeat(answer)) is not None
         ]
         return max(found, key=lambda each: each.at, default=None)
 
     async def views(self, away: Sequence[Incarnation]) -> Sequence[WorkerView]:
-        """How these stand, by what the members say that hear them."""
-        return await worker_views.asked(self._peers, away)
+        """Return the state of these, as the members report that receive their heartbeats."""
+        return await worker_views.peer_views(self._peers, away)
 
     async def run(self) -> NoReturn:
-        """Send cancels, for ever."""
+        """Send queued cancels, until cancelled."""
         while True:
             await self._waker.wait(60.0)
             cancels, self._cancels = self._cancels, {}
             by_worker: dict[IncarnationId, list[down.Cancel]] = {}
             for run, kill in cancels.values():
                 if run.incarnation is not None:
-                    told = down.Cancel(key=frames.key_message(run.key, run.token), kill=kill)
-                    by_worker.setdefault(run.incarnation, []).append(told)
+                    cancel = down.Cancel(key=frames.key_message(run.key, run.token), kill=kill)
+                    by_worker.setdefault(run.incarnation, []).append(cancel)
             async with asyncio.TaskGroup() as group:
                 for incarnation, theirs in by_worker.items():
                     batches = [down.MemberFrame(cancels=some) for some in _cut(theirs)]
                     asking = self._ask_each(incarnation, batches)
                     group.create_task(asking, name=f"cancels for {incarnation}")
 
-    async def _hand_on(
+    async def _relay(
         self, incarnation: IncarnationId, theirs: Sequence[tuple[Assigned, CachedDefinition]]
     ) -> list[Assigned]:
-        """Those of a frame whose worker is surely attached nowhere."""
+        """Relay these. Return those whose worker is certainly not attached to any member."""
         waiting = deque(frames.assignment(assigned, known) for assigned, known in theirs)
-        handed = iter(theirs)
+        unsent = iter(theirs)
         batches = []
         while some := one_frame(waiting):
-            batches.append((some, [assigned for assigned, _ in islice(handed, len(some))]))
-        told = [down.MemberFrame(assignments=some) for some, _ in batches]
-        answers = await self._ask_each(incarnation, told)
+            batches.append((some, [assigned for assigned, _ in islice(unsent, len(some))]))
+        requests = [down.MemberFrame(assignments=some) for some, _ in batches]
+        answers = await self._ask_each(incarnation, requests)
         return [
             assigned
-            for (_, sent), heard in zip(batches, answers, strict=True)
-            if all(answer is not None and answer.absent for answer in heard)
+            for (_, sent), responses in zip(batches, answers, strict=True)
+            if all(answer is not None and answer.absent for answer in responses)
             for assigned in sent
         ]
 
     async def _ask_each(
-        self, incarnation: IncarnationId, told: Sequence[down.MemberFrame]
+        self, incarnation: IncarnationId, requests: Sequence[down.MemberFrame]
     ) -> list[list[wire.RelayResponse | None]]:
         """Ask all peers at once about each of these frames."""
         async with asyncio.TaskGroup() as group:
             asked = [
                 group.create_task(self._ask(incarnation, frame), name=f"relay for {incarnation}")
-                for frame in told
+                for frame in requests
             ]
         return [task.result() for task in asked]
 
     async def _ask(
         self, incarnation: IncarnationId, frame: down.MemberFrame
     ) -> list[wire.RelayResponse | None]:
-        """Ask all peers at once; None for one that didn't answer."""
+        """Ask all peers at once. Return their answers; None for a peer that didn't answer."""
         request = wire.RelayRequest(incarnation=str(incarnation), frame=frame)
         async with asyncio.TaskGroup() as group:
             asked = [
@@ -177,7 +177,7 @@ class Relay:
 async def pass_on(
     workers: WorkerRegistry, incarnation: IncarnationId, frame: down.MemberFrame
 ) -> wire.RelayResponse:
-    """Pass a frame on to a worker attached here, and wait for its answers to the revokes in it.
+    """Send a frame to a worker attached here, and wait for its answers to the revokes in it.
 
     Raises:
         BadFrame: an item of the frame is out of its bounds.
@@ -195,15 +195,15 @@ async def pass_on(
     with workers.answers_to(asked, ANSWER_WITHIN) as question:
         attached.line.pass_on(frame)
         await question.resolved()
-    settled = [down.RevokeAnswer(key=key) for at, key in asked.items() if at not in question.open]
-    response = wire.RelayResponse(revoke_answers=settled)
+    answered = [down.RevokeAnswer(key=key) for at, key in asked.items() if at not in question.open]
+    response = wire.RelayResponse(revoke_answers=answered)
     if attached.last_heartbeat is not None and not frame.ListFields():
         response.heartbeat.CopyFrom(_heartbeat(attached.last_heartbeat))
     return response
 
 
 def _cut(whole: Sequence[T]) -> list[Sequence[T]]:
-    """In pieces that go into one frame each."""
+    """Return pieces that fit into one frame each."""
     return [whole[at : at + MOST_IN_FRAME] for at in range(0, len(whole), MOST_IN_FRAME)]
 
 
@@ -212,23 +212,23 @@ def _at(key: down.AssignmentKey) -> tuple[RunId, Token]:
     return run.run_id, token
 
 
-def _heartbeat(heard: LastHeartbeat) -> down.Heartbeat:
-    beat = down.Heartbeat(judged_time=frames.stamp(heard.at))
-    beat.holdings.extend(_holdings(heard))
+def _heartbeat(last: LastHeartbeat) -> down.Heartbeat:
+    beat = down.Heartbeat(judged_time=frames.stamp(last.at))
+    beat.holdings.extend(_holdings(last))
     return beat
 
 
-def _holdings(heard: LastHeartbeat) -> Iterable[down.Holding]:
-    for run_id, token in heard.holding:
+def _holdings(last: LastHeartbeat) -> Iterable[down.Holding]:
+    for run_id, token in last.holding:
         yield down.Holding(key=down.AssignmentKey(run_id=str(run_id), fencing_token=token))
 
 
-def _heard(answer: wire.RelayResponse) -> LastHeartbeat | None:
+def _last_heartbeat(answer: wire.RelayResponse) -> LastHeartbeat | None:
     if not answer.HasField("heartbeat"):
         return None
     beat = answer.heartbeat
     try:
         return LastHeartbeat(frames.instant(beat.judged_time), frames.holdings(beat))
     except frames.BadFrame as bad:
-        log.warning("answer of a member rejected: %s", bad)
+        log.warning("answer of a member rejected: error=%s", bad)
         return None

@@ -1,17 +1,16 @@
-"""How workers stand that this member doesn't hear: asked of those that do, for people to be told.
+"""Return the state of workers whose heartbeats only other members receive, for the CLI and pages.
 
-    unheard here ──PeerService.Workers, to all peers at once──→ told ──the least silent──→ views
+    not attached here ──PeerService.Workers, to all peers at once──→ the newest heartbeat ──→ views
 
 Invariants
-- A call to each peer, however many workers it is about (up to `MOST_ASKED`); none where all are
-  heard here.
-- A peer that hangs, or is older than this question, costs one call's deadline, and what it knows.
+- One call to each peer for up to `MOST_ASKED` workers; no call if all are attached here.
+- A peer that hangs, or doesn't know the call, costs one deadline; the state it has is missing.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from schedd.core.ids import IncarnationId
@@ -25,11 +24,13 @@ from schedproto.v1 import peer_service_pb2 as wire
 log = logging.getLogger(__name__)
 
 MOST_ASKED: Final = 5_000
-"""Workers that a call is about: of more there are several, at the same time."""
+"""Workers in one call; for more, several calls run at the same time."""
+
+_Reported: TypeAlias = wire.WorkersResponse.Heard
 
 
-async def asked(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerView]:
-    """Those of these that a peer hears, as the one says that heard it last."""
+async def peer_views(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerView]:
+    """Return the state of those that a peer has attached; of several, the newest."""
     requests = [
         wire.WorkersRequest(incarnations=[one.id.bytes for one in away[at : at + MOST_ASKED]])
         for at in range(0, len(away), MOST_ASKED)
@@ -40,24 +41,22 @@ async def asked(peers: Peers, away: Sequence[Incarnation]) -> list[WorkerView]:
             for endpoint in peers.endpoints()
             for request in requests
         ]
-    newest: dict[bytes, wire.WorkersResponse.Heard] = {}
-    for heard in (heard for answer in answers for heard in answer.result()):
-        before = newest.get(heard.incarnation)
-        if before is None or heard.silent < before.silent:
-            newest[heard.incarnation] = heard
+    newest: dict[bytes, _Reported] = {}
+    for reported in (one for answer in answers for one in answer.result()):
+        before = newest.get(reported.incarnation)
+        if before is None or reported.silent < before.silent:
+            newest[reported.incarnation] = reported
     return [_view(one, newest[one.id.bytes]) for one in away if one.id.bytes in newest]
 
 
-def told(workers: WorkerRegistry, request: wire.WorkersRequest) -> wire.WorkersResponse:
-    """Those of these that are attached to this member."""
+def attached_views(workers: WorkerRegistry, request: wire.WorkersRequest) -> wire.WorkersResponse:
+    """Return the state of those that are attached to this member."""
     ids = {IncarnationId(UUID(bytes=one)) for one in request.incarnations}
-    heard = [_heard(view) for view in workers.workers() if view.incarnation.id in ids]
-    return wire.WorkersResponse(heard=heard)
+    found = [_reported(view) for view in workers.workers() if view.incarnation.id in ids]
+    return wire.WorkersResponse(heard=found)
 
 
-async def _one(
-    peers: Peers, endpoint: str, request: wire.WorkersRequest
-) -> Sequence[wire.WorkersResponse.Heard]:
+async def _one(peers: Peers, endpoint: str, request: wire.WorkersRequest) -> Sequence[_Reported]:
     try:
         return (await peers.workers(endpoint, request)).heard
     except Unavailable as away:
@@ -65,8 +64,8 @@ async def _one(
         return ()
 
 
-def _heard(view: WorkerView) -> wire.WorkersResponse.Heard:
-    return wire.WorkersResponse.Heard(
+def _reported(view: WorkerView) -> _Reported:
+    return _Reported(
         incarnation=view.incarnation.id.bytes,
         draining=view.draining,
         free=view.free,
@@ -80,17 +79,17 @@ def _heard(view: WorkerView) -> wire.WorkersResponse.Heard:
     )
 
 
-def _view(one: Incarnation, heard: wire.WorkersResponse.Heard) -> WorkerView:
+def _view(one: Incarnation, reported: _Reported) -> WorkerView:
     return WorkerView(
         one,
         attached_here=False,
-        draining=heard.draining,
-        free=heard.free,
-        running=heard.running,
-        lease_age=heard.lease_age,
-        spool=heard.spool_bytes,
-        disk_free=heard.disk_free_bytes,
-        refuses=heard.refuses,
-        unstored=heard.unstored,
-        silent=heard.silent,
+        draining=reported.draining,
+        free=reported.free,
+        running=reported.running,
+        lease_age=reported.lease_age,
+        spool=reported.spool_bytes,
+        disk_free=reported.disk_free_bytes,
+        refuses=reported.refuses,
+        unstored=reported.unstored,
+        silent=reported.silent,
     )

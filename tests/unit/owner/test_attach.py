@@ -162,7 +162,7 @@ async def test_a_worker_comes_by_its_own_name_alone() -> None:
     with pytest.raises(Refused) as refused:
         await member.attach(context)
     assert refused.value.code is grpc.StatusCode.PERMISSION_DENIED
-    assert "the certificate is of worker/another, and the hello of worker/w" in str(refused.value)
+    assert "the certificate names worker/another, but the hello worker/w" in str(refused.value)
     assert member.workers.incarnations() == []
 
 
