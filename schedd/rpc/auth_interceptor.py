@@ -73,7 +73,7 @@ class Gate:
     async def _identity(
         self, method: str, context: Context, *, lately: bool
     ) -> Identity | CallError:
-        """Return the caller, or why the call is rejected: without traceback, as the call may wait."""
+        """Return the caller, or why the call is rejected (no traceback: the call may wait)."""
         assert self._authentication is not None
         try:
             who = await self._authentication.of(

@@ -1,17 +1,17 @@
-"""Everything that a member serves over HTTP, in one app.
+"""The ASGI app of a member: all that it serves over HTTP.
 
     /healthz /readyz   health.py        /…         the pages, live below /live     pages/
     /metrics           telemetry.py     /api/…     REST: every call of the table   rest.py
     /login /logout     login.py         /static    one stylesheet, one script
 
 Invariants
-- No page runs or loads anything that isn't served from here (POLICY); no script or style is inline.
-- Whom a trusted proxy saw is who asks (`Forwarded`); what anybody else says of it counts nothing.
-- No host has more than so many requests under way (`AtATime`); health is answered in any case.
-- A request that changes something isn't taken from another site's page (`SameOrigin`), nor where
-  nobody is asked who they are anything by a name that isn't this cluster's (`OwnHost`).
-- With TLS only known callers get an answer, except from the probes, the login and its files
-  (`HttpAuth`).
+- Pages load and run only what this member serves (POLICY); no script or style is inline.
+- The client address is the one that a trusted proxy reports (`Forwarded`).
+- Requests in progress are limited per host (`AtATime`); probes are always answered.
+- Requests that change something are rejected if another site's page sends them (`SameOrigin`).
+  Without authentication, requests by a host name of another site are rejected (`OwnHost`).
+- With TLS, only authenticated callers get an answer, except from the probes, the login and its
+  static files (`HttpAuth`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def build(
     notes: Readiness = health.nothing,
     reach: Reach = STRAIGHT,
 ) -> Starlette:
-    """The app, for `server.Bound.serve`. `readiness` tells why this member isn't ready, `notes`
-    what somebody should know all the same; `reach`: how it is reached.
+    """Return the app, for `server.Bound.serve`. `readiness`: reasons why this member isn't ready;
+    `notes`: warnings for operators; `reach`: how it is reached.
     """
     telemetry.observe(services.cluster, services.version)
     closing = asyncio.Event()
@@ -82,7 +82,7 @@ def build(
 
 
 def _daemon(telemetry: Telemetry, probes: Sequence[BaseRoute]) -> list[BaseRoute]:
-    """What machines ask of a daemon."""
+    """Return the routes for probes and metrics."""
 
     async def metrics(request: Request) -> Response:
         content, media_type = telemetry.scraped(request.headers.get("accept", ""))
@@ -92,13 +92,13 @@ def _daemon(telemetry: Telemetry, probes: Sequence[BaseRoute]) -> list[BaseRoute
 
 
 def _forms() -> dict[str, Collection[str]]:
-    """Path of a form whose page is shown filled in → the fields that it takes."""
+    """Return path of a form whose page is shown filled in → its fields."""
     actions = [action for page in PAGES for action in page.actions]
     return {action.path: action.again.asks for action in actions if action.again is not None}
 
 
 def _own_host(services: Services, reach: Reach) -> list[Middleware]:
-    """With TLS the certificate says whose name it is, and everybody is asked who they are."""
+    """Return the check of host names; with TLS, certificates and authentication replace it."""
     if services.authentication.demanded:
         return []
 
@@ -111,49 +111,45 @@ def _own_host(services: Services, reach: Reach) -> list[Middleware]:
 
 
 class Under(BaseRoute):
-    """Everything below a path is one app's, whatever signs it is made of: `Mount` leaves out what
-    has a line break.
-    """
+    """Routes all paths below a prefix to one app. `Mount` ignores those with a line break."""
 
     def __init__(self, prefix: str, app: ASGIApp) -> None:
         self._prefix = prefix
         self._app = app
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether it is a request for this."""
+        """Match requests below the prefix."""
         below = scope["type"] == "http" and scope["path"].startswith(self._prefix)
         return (Match.FULL if below else Match.NONE), {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the app answer it."""
+        """Forward the request to the app."""
         await self._app(scope, receive, send)
 
 
 async def _other_method(request: Request, error: Exception) -> Response:
-    """The answer to a request that the path knows with other methods: which, and where its page
-    is.
-    """
+    """Return 405 with the methods of the path, and a link to its page."""
     path, routes = request.url.path, request.app.routes
     assert isinstance(error, HTTPException)
     allowed = ", ".join(sorted(links.methods(routes, path))) or "GET, HEAD"  # the files' own
     problem = problems.problem(
         "METHOD_NOT_ALLOWED",
-        f"{path} knows {allowed}, not {request.method}",
+        f"method {request.method} not allowed for {path}, only {allowed}",
         reason="METHOD_NOT_ALLOWED",
-        remedy="what changes something is sent by the buttons of a page, or asked of /api/v1/",
+        remedy="use the buttons of the page, or a call of /api/v1/",
     )
-    way = NextLink(links.page_of(routes, path), "To its page")
+    way = NextLink(links.page_of(routes, path), "Open the page")
     who = request.scope.get(IDENTITY)
-    return refusals.told(request.scope, problem, who, way=way, headers={"allow": allowed})
+    return refusals.response(request.scope, problem, who, way=way, headers={"allow": allowed})
 
 
 async def _bug(_: Request, error: Exception) -> Response:
-    """The answer to a request that met a bug; the error itself goes on to the log."""
+    """Return 500; the error itself is logged with its traceback."""
     return problems.answer(
         problems.problem(
             "INTERNAL",
-            f"a bug of ours: {type(error).__name__}",
+            f"internal error: {type(error).__name__}",
             reason="BUG",
-            remedy="look for its traceback in this member's log",
+            remedy="report the traceback in this member's log as a bug",
         )
     )

@@ -1,4 +1,4 @@
-"""How values read on a page: the one look of each state, and times as people say them. Pure."""
+"""Format values for pages: states, times, durations, schedules. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schedproto.v1 import job_pb2
 
 @dataclass(frozen=True, slots=True)
 class StateStyle:
-    """A state on every page: its word, and the name of its symbol and colour."""
+    """A state on every page: its word, and the name of its symbol and color."""
 
     word: str
     style: str
@@ -38,21 +38,21 @@ LOOKS: Final[dict[str, StateStyle]] = {
         State.COALESCED: "coalesced",
     }.items()
 }
-"""State → how it looks, everywhere."""
+"""State → its style on all pages."""
 
 
 def instant(stamp: Timestamp) -> datetime:
-    """A wire instant as an aware datetime."""
+    """Return a wire timestamp as an aware datetime."""
     return stamp.ToDatetime(tzinfo=UTC)
 
 
 def iso(at: datetime) -> str:
-    """For machines: RFC 3339 with milliseconds."""
+    """Return the time in RFC 3339 with milliseconds."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """The time of day in UTC, with the date when it is another day's: of `now` the day counts."""
+    """Return the time of day in UTC, with the date if it isn't the day of `now`."""
     at, now = at.astimezone(UTC), now.astimezone(UTC)
     if at.date() == now.date():
         return at.strftime("%H:%M:%S")
@@ -62,7 +62,9 @@ def clock(at: datetime, now: datetime) -> str:
 
 
 def span(length: timedelta) -> str:
-    """A length in two units at most: `12 ms`, `3.4 s`, `2 min 5 s`, `3 h 20 min`, `4 d 2 h`."""
+    """Return a duration in two units at most: `12 ms`, `3.4 s`, `2 min 5 s`, `3 h 20 min`, `4 d 2
+    h`.
+    """
     seconds = max(0.0, length.total_seconds())
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
@@ -81,7 +83,7 @@ def span(length: timedelta) -> str:
 
 
 def schedule(job: job_pb2.Job) -> str:
-    """When a job runs, in words."""
+    """Return a job's schedule in words."""
     if job.cron:
         seed = f"{job.namespace}/{job.name}"
         words = " and ".join(_cron(expression, seed) for expression in job.cron)
@@ -95,7 +97,7 @@ def schedule(job: job_pb2.Job) -> str:
 
 
 def expression(job: job_pb2.Job) -> str:
-    """The schedule as it was written, where words aren't all of it."""
+    """Return the cron expressions of a job; empty for other schedules."""
     return " | ".join(job.cron)
 
 
@@ -103,5 +105,5 @@ def expression(job: job_pb2.Job) -> str:
 def _cron(expression: str, seed: str) -> str:
     try:
         return describe(expression, seed)
-    except ScheduleError:  # stored by a later version, whose dialect knows more
+    except ScheduleError:  # stored by a later version with a larger dialect
         return expression

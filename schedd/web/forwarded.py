@@ -1,10 +1,10 @@
-"""How a member's HTTP is reached: through which proxies, by which names, from how far.
+"""Replace the address of a trusted proxy by the client address that it reports.
 
-    peer ── a trusted proxy? ──▶ scope["client"]: whom it saw ──▶ limits, audit, log
-                                    └ not of this host, where only this host is served: 403
+    peer ── a trusted proxy? ──▶ scope["client"]: the reported client ──▶ limits, audit, log
+                                    └ from another host, where only loopback is served: 403
 
-Behind the proxy of a host the whole network is a neighbour on loopback. So where loopback alone is
-served in the clear, whom a trusted proxy saw on another host is refused.
+A proxy on this host makes every client look like loopback. So a member that serves loopback without
+TLS rejects clients that a trusted proxy reports from other hosts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from schedkit.net.proxies import NO_PROXIES, Proxies
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """As this member is set. `names`: by which it is asked, beside addresses and the cluster's."""
+    """Settings of this member. `names`: its host names, beside those of the cluster."""
 
     proxies: Proxies = NO_PROXIES
     names: Collection[str] = ()
     loopback_alone: bool = False
-    """Whether other hosts are to be refused, for they would be served in the clear."""
+    """Whether other hosts are rejected, because they would be served without TLS."""
 
 
 STRAIGHT: Final = Reach()
@@ -38,24 +38,24 @@ STRAIGHT: Final = Reach()
 
 
 class Forwarded:
-    """Has the client's address count in the place of a trusted proxy's."""
+    """Sets the client address from `X-Forwarded-For` of a trusted proxy."""
 
     def __init__(self, app: ASGIApp, reach: Reach) -> None:
         self._app = app
         self._reach = reach
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or refuse."""
+        """Forward the request, or reject it."""
         if scope["type"] != "http" or not scope.get("client"):
             await self._app(scope, receive, send)
             return
         peer = scope["client"][0]
-        told = Headers(scope=scope).getlist("x-forwarded-for")
-        if told and self._reach.proxies.trusts(peer):
-            client = self._reach.proxies.client(peer, told)
-            scope["client"] = (client, 0)  # its port is known to the proxy alone
+        hops = Headers(scope=scope).getlist("x-forwarded-for")
+        if hops and self._reach.proxies.trusts(peer):
+            client = self._reach.proxies.client(peer, hops)
+            scope["client"] = (client, 0)  # only the proxy knows its port
             if self._too_far(client) and scope["path"] not in PROBES:
-                await refusals.told(scope, _from_afar(client))(scope, receive, send)
+                await refusals.response(scope, _from_afar(client))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -66,7 +66,7 @@ class Forwarded:
 def _from_afar(client: str) -> Mapping[str, Any]:
     return problems.problem(
         "PERMISSION_DENIED",
-        f"without TLS this member serves its own host alone, not {client}",
+        f"client {client} rejected: without TLS this member serves only its own host",
         reason="NOT_LOOPBACK",
-        remedy="set up TLS, or insecure = true under [listen] to serve everybody in the clear",
+        remedy="set up TLS, or set insecure = true under [listen] to serve all hosts without TLS",
     )

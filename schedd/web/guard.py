@@ -1,12 +1,11 @@
-"""What every answer and every request is held to, before anything else looks at it.
+"""Check every request before any other code, and add security headers to every answer.
 
-    OwnHost      where nobody is asked who they are: is it asked by a name that is ours?
-    SameOrigin   does a browser say that another site's page asks for a change?
+    SecurityHeaders  pages may load scripts, styles and data only from this member
+    AtATime          limit the requests in progress of each host; probes are always answered
+    SameOrigin       reject changes that a page of another site requests
+    OwnHost          without authentication: reject requests by a foreign host name
 
-A page may load scripts, styles and data from here alone. A request that changes something is
-refused when a browser says that another site's page made it: without a login that is all that
-stands between a cluster on loopback and any page its user opens. No host has so many requests under
-way that others wait for it; whether this process is alive and ready is told in any case.
+Without a login, SameOrigin alone protects a cluster on loopback from the pages that its user opens.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 MOST_AT_A_TIME: Final = 64
-"""Requests of one host that wait for their answer to begin: each may take a connection to the
-database. A proxy in front counts as one host, unless it is trusted to say whom it saw.
+"""Requests of one host whose answer hasn't begun: each may take a database connection. A proxy
+counts as one host, unless it is trusted to report its clients.
 """
 
 PROBES: Final = frozenset({"/healthz", "/readyz"})
 UNCOUNTED: Final = PROBES | {"/api/v1/events"}
-"""Probes; and event streams, which have places of their own and share what they ask the database:
-all readers of a member that died come here at once.
+"""Probes, and event streams. Streams have their own limit and share their queries, and after the
+loss of a member all its readers reconnect here at once.
 """
 
 
@@ -57,7 +56,7 @@ class SecurityHeaders:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, with the headers."""
+        """Forward the request; add the headers to the answer."""
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -68,8 +67,8 @@ class SecurityHeaders:
 
 
 class AtATime:
-    """Refuses what a host asks while MOST_AT_A_TIME of its requests wait for their answer to begin.
-    Those that are being read, slowly or as a stream, are counted as connections alone.
+    """Rejects requests of a host with MOST_AT_A_TIME requests whose answer hasn't begun. Answers
+    that are being read, slowly or as a stream, count only as connections.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -77,7 +76,7 @@ class AtATime:
         self._waiting: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or refuse."""
+        """Forward the request, or reject it."""
         if scope["type"] != "http" or scope["path"] in UNCOUNTED:
             await self._app(scope, receive, send)
             return
@@ -104,41 +103,40 @@ class AtATime:
 _TOO_MANY: Final = problems.answer(
     problems.problem(
         "RESOURCE_EXHAUSTED",
-        f"{MOST_AT_A_TIME} requests of this host are under way here",
+        f"limit of {MOST_AT_A_TIME} concurrent requests of this host reached",
         reason="TOO_MANY_REQUESTS",
-        remedy="wait for some of them; another member may answer",
+        remedy="wait for some of them, or use another member",
     ),
     {"retry-after": "1"},
 )
 
 
 class SameOrigin:
-    """Refuses requests that change something and come from another site's page. One that came in
-    the clear is another, where we are asked by TLS; not the other way round, for a proxy before us
-    may have ended it.
+    """Rejects requests that change something and come from another site's page. A page without TLS
+    is another site for a member with TLS. The reverse isn't: a proxy may terminate TLS.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or refuse."""
+        """Forward the request, or reject it."""
         if scope["type"] == "http" and scope["method"] not in SAFE and _foreign(scope):
             refusal = problems.problem(
                 "CROSS_ORIGIN",
-                "a page of another site asked for this",
+                "request of another site's page rejected",
                 reason="CROSS_ORIGIN",
-                remedy="ask from this member's own pages, or from outside a browser",
+                remedy="use this member's own pages, or a client outside a browser",
             )
-            await refusals.told(scope, refusal)(scope, receive, send)
+            await refusals.response(scope, refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
 
 class OwnHost:
-    """Refuses what is asked by a name that isn't ours. A page of another site may give its own name
-    the address of this host, and would then be of the same origin: an address it can't have.
-    `names`: of this cluster, as it is now.
+    """Rejects requests by a host name that isn't the cluster's (DNS rebinding). A site may point
+    its own name to this host's address, and its pages would then be of the same origin.
+    `names`: returns the current host names of this cluster.
     """
 
     def __init__(self, app: ASGIApp, names: Callable[[], Collection[str]]) -> None:
@@ -146,18 +144,18 @@ class OwnHost:
         self._names = names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or refuse."""
+        """Forward the request, or reject it."""
         if scope["type"] == "http" and scope["path"] not in PROBES:
             host = Headers(scope=scope).get("host", "")
             if host and not self._ours(host):
                 refusal = problems.problem(
                     "CROSS_ORIGIN",
-                    f"nothing of this cluster is known as {host[:255]}",
+                    f"unknown host name {host[:255]}",
                     reason="UNKNOWN_HOST",
-                    remedy="ask by an address or `localhost`, name it in listen.host_names,"
+                    remedy="use an address or `localhost`, add the name to listen.host_names,"
                     " or set up TLS",
                 )
-                await refusals.told(scope, refusal)(scope, receive, send)
+                await refusals.response(scope, refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -171,7 +169,7 @@ class OwnHost:
 
 
 def host_of(address: str) -> str:
-    """The host of `host:port`, in lower case; of an IPv6 address without its brackets."""
+    """Return the host of `host:port`, in lower case; an IPv6 address without its brackets."""
     if address.startswith("["):
         return address[1:].partition("]")[0].lower()
     return address.partition(":")[0].rstrip(".").lower()
@@ -182,9 +180,9 @@ def _foreign(scope: Scope) -> bool:
     origin = headers.get("origin")
     if origin is not None:
         try:
-            told = urlsplit(origin)
-        except ValueError:  # no browser says such a thing
+            parsed = urlsplit(origin)
+        except ValueError:  # no browser sends this
             return True
-        clear = scope.get("scheme") == "https" and told.scheme != "https"
-        return clear or told.netloc != headers.get("host")
+        clear = scope.get("scheme") == "https" and parsed.scheme != "https"
+        return clear or parsed.netloc != headers.get("host")
     return headers.get("sec-fetch-site", "none") not in ("none", "same-origin")

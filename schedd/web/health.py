@@ -1,7 +1,7 @@
-"""Is this process alive, and should it be asked: `/healthz` and `/readyz`.
+"""Serve the probes `/healthz` and `/readyz`.
 
-Alive means that the event loop answers. Ready means that nothing speaks against it: the reasons
-are told by whoever wires the member (no tenure, no trust, database away), one line each.
+Alive: the event loop answers. Ready: there is no reason against it (no tenure, lease not trusted,
+database unavailable). The caller of `routes` supplies the reasons, one line each.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 Readiness: TypeAlias = Callable[[], Sequence[str]]
-"""Why this member isn't ready, a line each; nothing when it is. Cheap: no I/O."""
+"""Returns the reasons why this member isn't ready, one line each; empty if it is. No I/O."""
 
 
 def nothing() -> Sequence[str]:
-    """Nothing to say."""
+    """Return no lines."""
     return ()
 
 
 def routes(readiness: Readiness, notes: Readiness = nothing) -> list[Route]:
-    """`/healthz` and `/readyz`. `notes`: what somebody who looks should know all the same."""
+    """Return `/healthz` and `/readyz`. `notes`: warnings that don't affect readiness."""
 
     async def healthz(_: Request) -> Response:
         return _answer(200, {"status": "alive"})

@@ -1,17 +1,17 @@
-"""Who asks over HTTP: known before anything but the probes, the login and its looks answers.
+"""Authenticate callers over HTTP, for all paths but the probes, the login and its static files.
 
     Authorization: Bearer …  │ the cookie of a login  │ the certificate of the connection
                   └────────────────────┴─────────────▶ Identity ─▶ scope[IDENTITY] ─▶ caller_of
-    nobody: the login for who reads a page, 401 for the others
+    not authenticated: the login page for a browser, 401 for programs
 
-Who sends a form when their login has ended is answered with the login, which leads back to it, as
-it was filled in (`login_page`).
+A form sent after the login expired is answered with the login page. After the login, the form
+returns filled in (`login_page`).
 
 Invariants
-- A login is what a browser sends by itself, for a day and longer: one that is over is as none where
-  there is a certificate. A token that somebody sends is judged, whatever comes with it.
-- Calls under /api/ are judged by themselves (`schedd/api/auth/authorization.py`). Pages and figures
-  tell of all namespaces, so they are for who may see all; a path that isn't named here, too.
+- An expired login is ignored if there is a certificate, because browsers send the cookie
+  automatically. A token in the `Authorization` header is always checked.
+- Calls under /api/ check access themselves (`schedd/api/auth/authorization.py`). All other paths
+  need the role viewer in all namespaces, because they show all namespaces.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ IDENTITY: Final = "schedd.identity"
 COOKIE: Final = "__Host-schedd"
 LOGIN: Final = "/login"
 UNASKED: Final = frozenset({"/healthz", "/readyz"})
-"""Told to anybody, at once, whatever is away."""
+"""Answered without authentication, also while PostgreSQL is unavailable."""
 FIGURES: Final = "/metrics"
 DOCTOR: Final = "/cluster/doctor"
 LATELY: Final = frozenset({FIGURES, DOCTOR, "/api/v1/cluster/checks"})
-"""By these it is told that PostgreSQL is away: while it is, to who was known lately."""
+"""Paths that report that PostgreSQL is unavailable. Meanwhile, recently authenticated callers pass.
+"""
 LOGOUT: Final = "/logout"
 LOOKS: Final = "/static/"
-_LOST: Final = "what you typed is too long to be kept here: your browser's Back has it"
+_LOST: Final = "your input is too long to keep: your browser's Back button restores it"
 
 
 class HttpAuth:
-    """Passes on what is open, and what somebody asks who is known. `forms`: path of a form → the
+    """Forwards requests to open paths and of authenticated callers. `forms`: path of a form → the
     fields that its page is filled in with.
     """
 
@@ -72,7 +73,7 @@ class HttpAuth:
         self._lines = LimitedLine()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on, or refuse."""
+        """Forward the request, or reject it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -85,14 +86,14 @@ class HttpAuth:
             if not path.startswith(refusals.CALLS) and path not in {LOGIN, LOGOUT}:
                 check_page(who)
         except (CallError, Unavailable) as error:
-            self._tell(scope, error)
+            self._log(scope, error)
             if path != LOGIN:
                 await (await self._answer(scope, receive, error))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
     async def identity(self, scope: Scope) -> Identity:
-        """Who asks. Raises what `Authentication.of` does."""
+        """Return the caller. Raises what `Authentication.of` does."""
         headers, shown = Headers(scope=scope), partial(self._certified, scope)
         known = partial(self._authentication.of, lately=scope["path"] in LATELY)
         sent = tuple(headers.getlist("authorization"))
@@ -108,9 +109,9 @@ class HttpAuth:
         self, scope: Scope, receive: Receive, error: CallError | Unavailable
     ) -> ASGIApp:
         if not isinstance(error, Unauthenticated):
-            return refusals.told(scope, problems.of(error), scope.get(IDENTITY))
+            return refusals.response(scope, problems.of(error), scope.get(IDENTITY))
         if not refusals.reads_pages(scope):
-            return refusals.told(scope, problems.of(error))
+            return refusals.response(scope, problems.of(error))
         if scope["method"] in ("GET", "HEAD"):
             query = scope["query_string"].decode("latin-1")
             asked = scope["path"] + (f"?{query}" if query else "")
@@ -119,20 +120,22 @@ class HttpAuth:
         typed = await login_page.kept(request, self._forms.get(scope["path"], (REASON,)))
         if scope["path"] in self._forms:
             form = scope["path"] + (f"?{request.url.query}" if request.url.query else "")
-        told = problems.of(error)
+        problem = problems.of(error)
         if error.reason != NAMES_NOBODY:
-            told["remedy"] = "log in, which leads back to where you were, and do it again"
+            problem["remedy"] = "log in; then you return to this page and can send it again"
         if typed is None:
-            told["remedy"] += f"; {_LOST}"
-        return login_page.shown(request, told["status"], form, problem=told, typed=typed or {})
+            problem["remedy"] += f"; {_LOST}"
+        return login_page.shown(
+            request, problem["status"], form, problem=problem, typed=typed or {}
+        )
 
-    def _tell(self, scope: Scope, error: CallError | Unavailable) -> None:
-        """In the log, of who shows a certificate: who shows none is told all that there is."""
+    def _log(self, scope: Scope, error: CallError | Unavailable) -> None:
+        """Log a rejected certificate. Other callers get the whole error in the answer."""
         if not isinstance(error, Unauthenticated) or not scope.get(CERTIFICATE):
             return
         if refused := self._lines.due():
-            told = (scope["method"], scope["path"], scope.get("client"), error.message, refused)
-            log.info("%s %r of %s: %s (of %d that were refused since the last line)", *told)
+            values = (scope["method"], scope["path"], scope.get("client"), refused, error.message)
+            log.info("request rejected: method=%s path=%r peer=%s rejected=%d error=%s", *values)
 
     def _certified(self, scope: Scope) -> Identity | Nobody | None:
         shown: Mapping[str, Any] | None = scope.get(CERTIFICATE)
@@ -143,7 +146,7 @@ class HttpAuth:
 
 
 def cookie_of(headers: Headers) -> str | None:
-    """What the cookie of a login holds."""
+    """Return the token in the cookie of a login; None without one."""
     try:
         jar = SimpleCookie(headers.get("cookie", ""))
     except CookieError:
@@ -152,24 +155,24 @@ def cookie_of(headers: Headers) -> str | None:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who makes the call that this request asks for."""
+    """Return the caller of a request."""
     peer = request.client
     source = f"http:{peer.host}:{peer.port}" if peer else "http"
     return Caller(request.scope[IDENTITY], source=source)
 
 
 def login_before(address: str) -> str:
-    """The login that leads to an address of this site."""
+    """Return the address of the login page, with `address` as its target."""
     return f"{LOGIN}?next={quote(address, safe='/')}"
 
 
 def check_page(who: Identity) -> None:
-    """Raise PermissionDenied for who may not see the pages."""
+    """Raise PermissionDenied for callers who may not see the pages."""
     if not who.may(Role.VIEWER, EVERY):
         raise PermissionDenied(
-            f"this page tells of all namespaces, so it takes the role {Role.VIEWER.word} in all of"
-            f" them; {who.actor} hasn't got it",
+            f"this page shows all namespaces, so it needs the role {Role.VIEWER.word} in all of"
+            f" them; {who.actor} doesn't have it",
             reason="ROLE_MISSING",
-            remedy="ask by `schedctl` or /api/v1/, which tell of those alone, or have an"
-            " admin make a token of that role in all namespaces",
+            remedy="use `schedctl` or /api/v1/ for your namespaces, or ask an admin for a token"
+            " with that role in all namespaces",
         )

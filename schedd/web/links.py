@@ -1,8 +1,8 @@
-"""Where an address leads a person: to a page of this site, and never to what is POST alone.
+"""Turn an address into a page of this site, never into a path that only takes POST.
 
-/jobs/etl/trigger    an action's ──▶ the page of the thing: /jobs/etl
-the referer          of this site ──▶ the page whose form it was
-//elsewhere.example  not of this site ──▶ the default
+/jobs/etl/trigger    an action ──▶ the nearest page above it: /jobs/etl
+the referer          of this site ──▶ the page with the form
+//elsewhere.example  another site ──▶ the default
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ FIRST: Final = "/"
 
 
 def local(address: str, default: str = FIRST) -> str:
-    """An address if it is one of this site's, else `default`."""
+    """Return an address of this site, else `default`."""
     plain = address.startswith("/") and not address.startswith("//") and address.isprintable()
     return address if plain and "\\" not in address else default
 
 
 def referred(scope: Scope, default: str = FIRST) -> str:
-    """The page whose form it was, as its browser says; else `default`."""
+    """Return the page with the form, from the referer; else `default`."""
     headers = Headers(scope=scope)
     try:
-        told = urlsplit(headers.get("referer", ""))
+        parsed = urlsplit(headers.get("referer", ""))
     except ValueError:
         return default
-    if told.netloc != headers.get("host"):
+    if parsed.netloc != headers.get("host"):
         return default
-    return local(f"{told.path}?{told.query}" if told.query else told.path, default)
+    return local(f"{parsed.path}?{parsed.query}" if parsed.query else parsed.path, default)
 
 
 def methods(routes: Sequence[BaseRoute], path: str) -> frozenset[str]:
-    """What the routes at a path take; none where there are none, or where they take anything."""
+    """Return the methods of the routes at a path; empty without routes, or if all are allowed."""
     scope = {"type": "http", "path": path, "method": "GET", "headers": []}
     found: set[str] = set()
     for route in routes:
@@ -48,8 +48,8 @@ def methods(routes: Sequence[BaseRoute], path: str) -> frozenset[str]:
 
 
 def page_of(routes: Sequence[BaseRoute], address: str) -> str:
-    """The address, if it is one of this site's and not an action's; an action's leads to the page
-    of the thing: the nearest one above it.
+    """Return the address if it is a page of this site. For an action, return the nearest page above
+    it.
     """
     path, mark, query = local(address).partition("?")
     taken = methods(routes, path)

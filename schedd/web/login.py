@@ -1,14 +1,15 @@
-"""The login of the dashboard: an access token for a cookie that is good for a working day.
+"""The login of the dashboard: exchange an access token for a cookie, valid for a working day.
 
-    GET  /login            the page: a form, or who is logged in
-    POST /login  token=…   ─▶ a token of its own, SESSION long at most, in the cookie ─▶ the page
-                              asked for; then the one that the cookie held before is
-                              revoked, if it can be
-               undone typed.…=…  ─▶ the page of the form that was sent without a login, filled in
-    POST /logout           ─▶ that one is revoked
+    GET  /login            the page: a form, or the current user
+    POST /login  token=…   ─▶ a new token in the cookie, valid for SESSION at most ─▶ the target
+                              page; the token of a previous cookie is revoked, if possible
+               undone typed.…=…  ─▶ the page of the form sent without a login, filled in
+    POST /logout           ─▶ the token in the cookie is revoked
 
-The token that was typed in is nowhere kept. The cookie is one that no script reads, that no other
-site's page has sent, and that goes over HTTPS to this host alone (`__Host-`, HttpOnly, Strict).
+Invariants
+- The typed token isn't stored anywhere.
+- The cookie is hidden from scripts (HttpOnly), isn't sent by other sites' pages (Strict), and goes
+  only over HTTPS to this host (`__Host-`).
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from schedkit.errors import Unavailable
 log = logging.getLogger(__name__)
 
 BackWith: TypeAlias = Callable[[Request, str, Mapping[str, str]], Awaitable[Response]]
-"""The way back to a page of this site that a form was sent from, with what was typed into it."""
+"""Returns the page that a form was sent from, filled in with the typed fields."""
 
 
 def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
-    """The page, and what its buttons do."""
+    """Return the routes of the login page and its buttons."""
     failed, stayed = LimitedLine(), LimitedLine()
 
     async def page(request: Request) -> Response:
@@ -66,7 +67,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
                 login, lasts = await log_in(services, caller)
         except (CallError, Unavailable) as error:
             refusal = of_world(error) if isinstance(error, Unavailable) else error
-            _tell(failed, request, refusal)
+            _log_failure(failed, request, refusal)
             status = 503 if isinstance(refusal, OutOfTouch | OutcomeUnclear) else 403
             wrong = refusal.message
             return login_page.shown(
@@ -90,7 +91,7 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
             async with deadlines.changed(deadlines.WAITS):
                 await log_out(services, caller)
         except (CallError, Unavailable) as error:
-            return refusals.told(request.scope, problems.of(error), caller.who)
+            return refusals.response(request.scope, problems.of(error), caller.who)
         response = RedirectResponse(LOGIN, 303)
         response.delete_cookie(COOKIE, secure=True, httponly=True, samesite="strict")
         return response
@@ -103,19 +104,17 @@ def routes(services: Services, back_with: BackWith) -> list[BaseRoute]:
 
 
 async def _end_former(services: Services, login: str, source: str, stayed: LimitedLine) -> None:
-    """Where that fails its browser has the new one all the same."""
+    """Revoke the token of the previous login. A failure is only logged: the new login is valid."""
     try:
         async with deadlines.changed(0):
             await replace_login(services, login, source)
     except (CallError, Unavailable) as error:
         if since := stayed.due():
-            told = "a login that its browser has another for may not be ended: %s (of %d)"
-            log.warning(told, error, since)
+            log.warning("previous login not revoked: failures=%d error=%s", since, error)
 
 
-def _tell(failed: LimitedLine, request: Request, refusal: CallError) -> None:
-    """Anybody can have a login fail, as often as they like."""
+def _log_failure(failed: LimitedLine, request: Request, refusal: CallError) -> None:
+    """Log a failed login, rate-limited."""
     if since := failed.due():
-        peer = f"{request.client.host}:{request.client.port}" if request.client else "somebody"
-        told = (peer, refusal.message, since)
-        log.warning("login of %s: %s (of %d that failed since the last line)", *told)
+        peer = f"{request.client.host}:{request.client.port}" if request.client else "unknown"
+        log.warning("login failed: peer=%s failures=%d error=%s", peer, since, refusal.message)

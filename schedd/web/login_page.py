@@ -1,14 +1,13 @@
-"""The page of the login: a form for a token, or who is logged in. It is the answer, too, to a form
-that somebody sends whose login has ended:
+"""The login page: a form for a token, or the current user. It also answers a form sent after the
+login expired:
 
     POST /new-job  name=… payload=…   ─▶ 401, this page: undone, typed.name, typed.payload in it
     POST /login  undone=yes typed.name=… ─▶ the page of the form, filled in
 
-There it says that nothing is done yet, also after a button without anything to type.
-What is too long for that is lost but for the browser's own Back, and the page says so.
-
-What was typed stands in the body alone, never in an address: those are kept, by browsers and by
-proxies. It is escaped, as all that templates show.
+Invariants
+- The page says that nothing was changed yet, also after a button without fields.
+- Input that is too long isn't kept; the page says so. The browser's Back button restores it.
+- Input is sent only in bodies, never in addresses, which browsers and proxies keep.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from schedd.web.rest.problems import RequestProblem
 from schedd.web.templating import render
 
 LONGEST: Final = 8192
-"""Characters of a token, and of the address that a login leads to."""
+"""Characters of a token, and of the target address of a login."""
 MOST: Final = 3 * MAX_PAYLOAD + 128 * 1024
-"""Bytes of a form of somebody who isn't known: of a job that may be stored, hardly more. Each byte
-of a text that isn't ASCII is three in a form.
+"""Bytes of a form of an unauthenticated caller: the largest job, hardly more. A byte of non-ASCII
+text is three bytes in a form.
 """
 UNDONE: Final = "undone"
-"""The field that says that another form was sent, and not taken."""
+"""The field that marks another form that was sent and rejected."""
 TYPED: Final = "typed."
-"""What the fields of another form are named by in this one's."""
+"""The prefix for the fields of the other form."""
 REASON: Final = "reason"
-"""What somebody types into a dialog."""
+"""The field of a dialog."""
 NOTHING: Final[Mapping[str, str]] = {}
 
 
@@ -53,8 +52,8 @@ def shown(
     undone: bool = False,
     typed: Mapping[str, str] = NOTHING,
 ) -> Response:
-    """The page. `who` asks, where that is known; `after`: what comes when the login has; `wrong`:
-    why the last try failed; `problem`: why a form wasn't taken; `undone`: there was one, with
+    """Return the page. `who`: the caller, if authenticated; `after`: the target page; `wrong`: why
+    the last login failed; `problem`: why a form was rejected; `undone`: a form was rejected, with
     `typed` in it.
     """
     html = render(
@@ -71,15 +70,15 @@ def shown(
 
 
 def typed_in(form: Mapping[str, str]) -> dict[str, str]:
-    """What was typed into the other form, by what the form of the login sent. Pure."""
+    """Return the fields of the other form from the fields of the login form. Pure."""
     return {
         name.removeprefix(TYPED): value for name, value in form.items() if name.startswith(TYPED)
     }
 
 
 async def kept(request: Request, fields: Collection[str]) -> dict[str, str] | None:
-    """Those of a form that was sent that the login carries on; None: it can't be read, or is more
-    than the login may send, with its token.
+    """Return the fields of a rejected form that the login keeps; None: the form is unreadable or
+    too large.
     """
     try:
         sent = await fields_of(request, MOST)

@@ -1,6 +1,6 @@
-"""A refusal before any page is asked: a page for who reads pages, a problem for programs.
+"""Answer requests that are rejected before any page: a page for browsers, a problem for programs.
 
-accept: text/html   ─▶ what is wrong, who asks, what to do, and the way on
+accept: text/html   ─▶ a page: the problem, the user, the remedy, a link
 anything else       ─▶ application/problem+json
 """
 
@@ -18,24 +18,24 @@ from schedd.web.rest import problems
 from schedd.web.templating import render
 
 CALLS: Final = "/api/"
-"""What stands below is asked by programs, whatever they accept."""
+"""Paths below are for programs, whatever they accept."""
 
 
 class NextLink(NamedTuple):
-    """Where to go on from a refusal: an address of this site, and what its button says."""
+    """A link on the page: an address of this site, and its label."""
 
     to: str
     says: str
 
 
 def reads_pages(scope: Scope) -> bool:
-    """Whether a person reads the answer."""
+    """Return whether a person reads the answer."""
     return not scope["path"].startswith(CALLS) and "text/html" in Headers(scope=scope).get(
         "accept", ""
     )
 
 
-def told(
+def response(
     scope: Scope,
     problem: Mapping[str, Any],
     who: Identity | None = None,
@@ -43,7 +43,7 @@ def told(
     way: NextLink | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The answer. `who` asks, where that is known; `way` is offered to who reads a page."""
+    """Return the answer. `who`: the caller, if authenticated; `way`: a link on the page."""
     if not reads_pages(scope):
         answer = problems.refused(problem)
         answer.headers.update(headers or {})
@@ -61,7 +61,7 @@ def told(
 
 
 def _had(who: Identity) -> str:
-    """The roles that somebody has, in words."""
+    """Return the roles of a user, in words."""
     pairs = sorted(who.roles.items())
     return ", ".join(
         f"{role.word} in {'all namespaces' if where == '*' else where}" for where, role in pairs

@@ -1,9 +1,9 @@
-"""The HTTP server inside the daemon's own loop: bound first, served until cancelled.
+"""The HTTP server inside the daemon's event loop: bound first, served until cancelled.
 
-    async with bound("127.0.0.1:7421") as http:    connections queue from here on
-        group.create_task(http.serve(app))         until cancelled; finishes what is being answered
+    async with bound("127.0.0.1:7421") as http:    connections queue from here
+        group.create_task(http.serve(app))         until cancelled; finishes requests in progress
 
-Signals are the daemon's; uvicorn gets none of them.
+Signals are handled by the daemon, not by uvicorn.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from schedkit.net.listening import listening
 from schedkit.net.proxies import NO_PROXIES, Proxies
 
 GRACE: Final = 3
-"""Seconds for requests that are being answered when the server is told to end."""
+"""Seconds for requests in progress at shutdown."""
 
 MOST_OF_ONE_HOST: Final = 256
-"""Connections that one host may have, if there may be as many."""
+"""The least limit of connections of one host, within the limit of all hosts."""
 
 BACKLOG: Final = 512
 
 
 class Bound:
-    """An address that is had: connections queue until `serve` takes them."""
+    """A bound address: connections queue until `serve` accepts them."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -56,10 +56,9 @@ class Bound:
         tls: ssl.SSLContext | None = None,
         proxies: Proxies = NO_PROXIES,
     ) -> NoReturn:
-        """Serve until cancelled. Then event streams end at once, and what is being answered gets
-        GRACE seconds. `app.state.closing` is the event that ends the streams. `connections`: how
-        many there may be at a time; an eighth of them of one host, or MOST_OF_ONE_HOST, but for
-        `proxies`, which have them for others. `tls` None: in the clear.
+        """Serve until cancelled. Then event streams end at once (`app.state.closing`), and requests
+        in progress get GRACE seconds. `connections`: limit of all hosts. One host gets an eighth of
+        it, or MOST_OF_ONE_HOST if that is more; `proxies` have no limit. `tls` None: without TLS.
         """
         server = _Server(
             uvicorn.Config(
@@ -85,19 +84,19 @@ class Bound:
             server.should_exit = True
             await asyncio.wait([running])
             raise
-        raise Fault("the HTTP server ended by itself")
+        raise Fault("the HTTP server stopped unexpectedly")
 
     def close(self) -> None:
-        """Give the address back."""
+        """Release the address."""
         self._listener.close()
 
 
 @asynccontextmanager
 async def bound(address: str) -> AsyncIterator[Bound]:
-    """Listen at host:port (port 0: any that is free) for the time of the block.
+    """Listen on host:port (port 0: any free port) during the block.
 
     Raises:
-        Misconfigured: the address can't be read, or can't be had.
+        Misconfigured: the address is invalid, or can't be bound.
     """
     found = Bound(_listener(address))
     try:
@@ -112,18 +111,18 @@ def _listener(address: str) -> socket.socket:
     except ValueError as error:
         raise Misconfigured(f"listen.http: {error}") from error
     except OSError as error:
-        raise Misconfigured(f"listen.http: can't listen at {address}: {error}") from error
+        raise Misconfigured(f"listen.http: can't listen on {address}: {error}") from error
 
 
 class _Server(uvicorn.Server):
-    """Without signal handlers, for the daemon's own decide; and impatient of slow handshakes."""
+    """Without signal handlers, which the daemon has, and with a short handshake timeout."""
 
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
         self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. Uvicorn itself would wait for a minute for each handshake."""
+        """Listen. Uvicorn itself would wait a minute for each handshake."""
         if self._tls is None:
             await super().startup(sockets)
             return
@@ -146,5 +145,5 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take none."""
+        """Install no handlers."""
         yield

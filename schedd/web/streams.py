@@ -1,14 +1,13 @@
-"""Server-sent events: one response that goes on, ends with its reader, and never holds a shutdown.
+"""Server-sent events: a streaming response that ends with its reader and never delays a shutdown.
 
-    items ──▶ "id, event, data" as lines ──▶ what is ready goes in one piece ──▶ reader
-                                             a comment after 15 s of silence keeps it alive;
-                                             a page's own, that its script hears, after 10 s
+    items ──▶ "id, event, data" as lines ──▶ all that is ready is sent at once ──▶ reader
+                                             after 15 s of silence: a comment, as keepalive;
+                                             on a page, after 10 s: a `beat` for its script
 Invariants
-- The response ends when the reader leaves, the items end, or the server closes, whichever is first;
-  nothing of it runs after that.
-- No more is made than the reader takes, but for one piece.
-- What raises among the items is told as an event `error` by the one who makes the items; here it
-  only ends the response.
+- The response ends when the reader disconnects, the items end, or the server closes. No task of it
+  runs after that.
+- At most one piece is prepared ahead of the reader.
+- The producer turns its errors into an event `error`; an exception here only ends the response.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ KEEPALIVE: Final = 15.0
 
 
 HERE: Final = b": here\n\n"
-"""A comment: what reads events in a browser isn't told of it."""
+"""A comment: browsers don't report it to scripts."""
 BEAT_EVERY: Final = 10.0
-"""Seconds of silence after which a page is told that its member is there; `schedd.js` counts on it,
-and gives a member up that has been silent for two of them.
+"""Seconds of silence after which a page receives a `beat`. `schedd.js` reconnects after two missed
+beats.
 """
 MOST_READY: Final = 64 * 1024
-"""Bytes of one piece, and of one event more."""
+"""Bytes of one piece, excluding its last event."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """One event: `data` is text, of as many lines as it has. With an id and nothing else it is told
-    to nobody: readers keep the id.
+    """One event. `data` may have several lines. Readers keep the id of an event that has only an
+    id, and don't report it.
     """
 
     data: str
@@ -48,7 +47,7 @@ class Event:
 
     @cached_property
     def encoded(self) -> bytes:
-        """As it goes over the wire: written once for all who are told of it."""
+        """Return its bytes on the wire, encoded once for all readers."""
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.name}"] if self.name else []
         if self.data or not self.id:
@@ -57,11 +56,11 @@ class Event:
 
 
 BEAT: Final = "beat"
-"""The event that says no more than that the member is there, and which that is."""
+"""The keepalive event; its data is the name of the member."""
 
 
 class Ready:
-    """Events that wait for their reader."""
+    """Events that are ready for the reader."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -70,7 +69,7 @@ class Ready:
         self._some, self._room = asyncio.Event(), asyncio.Event()
 
     async def put(self, piece: bytes) -> None:
-        """One more; returns when there is room for another."""
+        """Add an event; return when there is room for another."""
         self._pieces.append(piece)
         self._size += len(piece)
         self._some.set()
@@ -79,12 +78,12 @@ class Ready:
             await self._room.wait()
 
     def end(self) -> None:
-        """There will be no more."""
+        """Mark the end of the events."""
         self._over = True
         self._some.set()
 
     async def take(self) -> bytes:
-        """All that is ready, as soon as anything is; nothing at the end."""
+        """Return all that is ready, as soon as anything is; empty at the end."""
         await self._some.wait()
         taken = b"".join(self._pieces)
         self._pieces.clear()
@@ -96,8 +95,8 @@ class Ready:
 
 
 class EventStream:
-    """An ASGI response that sends the events of `events` until it ends, and `beat` at first and
-    after `every` seconds of silence.
+    """An ASGI response that sends `events` until they end, and `beat` first and after `every`
+    seconds of silence.
     """
 
     def __init__(
@@ -115,12 +114,12 @@ class EventStream:
         self._every = every
         self._ready = Ready()
 
-    def over(self, told: Callable[[], object]) -> None:
-        """Have `told()` called at the end, also where nobody has asked for an event."""
-        self._over.callback(told)
+    def over(self, callback: Callable[[], object]) -> None:
+        """Call `callback()` at the end, also if no event was read."""
+        self._over.callback(callback)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the first of: no more events, the reader has left, the server closes."""
+        """Send until the events end, the reader disconnects, or the server closes."""
         try:
             await self._respond(scope, receive, send)
         finally:

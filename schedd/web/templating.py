@@ -1,4 +1,4 @@
-"""Templates and what they stand on. Everything is escaped but what was rendered here itself."""
+"""Render templates. All values are escaped, except HTML rendered here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HERE: Final = Path(__file__).parent
 STATIC: Final = HERE / "static"
 
 ONCE: Final = "request_id"
-"""The field of a form that tells one drawing of a page from all others."""
+"""The field of a form that identifies one rendering of a page."""
 _STAMP: Final = Markup('<input type="hidden" name="request_id" value="{}" autocomplete="off">')
 _UNSTAMPED: Final = _STAMP.format("")
 
@@ -41,12 +41,12 @@ _COMPILED: Final = threading.Event()
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of `templates/` with these values."""
+    """Render a template of `templates/` with these values."""
     return _environment.get_template(template).render(**values)
 
 
 async def compiled() -> None:
-    """Compile all templates before the first page: in a thread, as it takes half a second."""
+    """Compile all templates before the first page, in a thread: it takes 0.5 s."""
     if not _COMPILED.is_set():
         await asyncio.to_thread(_compile)
 
@@ -60,38 +60,38 @@ def _compile() -> None:
 
 
 def stamped(html: str) -> str:
-    """A page for one reader: its forms know that they are of this drawing. What all readers share
-    has nothing of the kind; a script puts in its own where a stream has drawn a form.
+    """Return the page with a new request id in its forms. HTML that readers share has none; in
+    forms that came by a stream, the script sets its own.
     """
     return html.replace(_UNSTAMPED, _STAMP.format(secrets.token_hex(16)))
 
 
 def assets() -> list[BaseRoute]:
-    """Where the stylesheet and the script are served."""
+    """Return the routes of the stylesheet and the script."""
     return [Mount("/static", StaticFiles(directory=STATIC))]
 
 
 def linker(namespace: str) -> Callable[..., str]:
-    """What makes addresses of pages within a namespace: `link("jobs", name, at=…)`."""
+    """Return the function that makes addresses in a namespace: `link("jobs", name, at=…)`."""
 
     def link(*segments: str, **query: object) -> str:
-        asked = {"namespace": namespace, **query}
-        told = urlencode({name: value for name, value in asked.items() if value not in ("", None)})
+        given = {"namespace": namespace, **query}
+        text = urlencode({name: value for name, value in given.items() if value not in ("", None)})
         path = "/" + "/".join(quote(segment, safe="") for segment in segments)
-        return f"{path}?{told}" if told else path
+        return f"{path}?{text}" if text else path
 
     return link
 
 
 @cache
 def _asset(name: str) -> str:
-    """The address of a file in `static/`: it changes with the file, so it may be kept for ever."""
+    """Return the address of a file in `static/`. It changes with the file, for caches."""
     digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?{digest}"
 
 
 def _moment(at: datetime, now: datetime) -> Markup:
-    """An instant for people, with the exact one for machines and under the mouse."""
+    """Return a time as HTML: short text, exact value in `datetime` and tooltip."""
     exact = formatting.iso(at)
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(
         exact, formatting.clock(at, now)
@@ -103,7 +103,7 @@ def _span(length: timedelta | None) -> str:
 
 
 def _capitalised(text: str) -> str:
-    """The first letter great, the rest as it is; the name of a field (`runId`) stays one."""
+    """Capitalize the first letter; the name of a field (`runId`) stays as it is."""
     first = text.partition(" ")[0].rstrip(":")
     is_name = "_" in first or first[1:] != first[1:].lower()
     return text if is_name else text[:1].upper() + text[1:]

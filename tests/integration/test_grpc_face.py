@@ -109,7 +109,7 @@ def test_what_a_newer_caller_asks_for_is_refused_and_not_dropped(channels: list[
         info, _ = details(refused.value)
         assert (info.reason, info.metadata["remedy"]) == (
             "UNKNOWN_FIELD",
-            "upgrade the members first; nothing was done",
+            "upgrade the members first; nothing was changed",
         )
 
 

@@ -120,7 +120,7 @@ async def test_who_may_see_some_namespaces_is_told_on_a_page_what_it_takes_and_c
         denied = await web.get(path, headers=sent)
         assert denied.status == 403
         assert denied.headers["content-type"].startswith("text/html"), path
-        assert "it takes the role viewer in all of them" in denied.text
+        assert "it needs the role viewer in all of them" in denied.text
         assert "You are <b>user/alice</b>, viewer in billing." in denied.text
         assert 'action="/logout"' in denied.text
     assert (await web.get("/api/v1/cluster", headers=sent)).json["reason"] == "ROLE_MISSING"
@@ -357,8 +357,8 @@ async def test_logins_that_fail_are_told_once_a_second_at_most_with_how_many_the
     monkeypatch.setattr(log_rate_limit.LimitedLine, "every", 0.0)
     assert (await log_in(web, "schedd_x")).status == 403
     lines = [one.getMessage() for one in caplog.records if one.name == "schedd.web.login"]
-    told = r"login of 127\.0\.0\.1:\d+: the token isn't one of this cluster's "
-    told += r"\(of (\d+) that failed since the last line\)"
+    told = r"login failed: peer=127\.0\.0\.1:\d+ failures=(\d+) "
+    told += r"error=the token isn't one of this cluster's"
     counts = [found[1] for line in lines if (found := re.fullmatch(told, line))]
     assert (len(lines), counts) == (2, ["1", "20"])
 
@@ -398,7 +398,7 @@ async def test_a_form_that_is_sent_when_the_login_has_ended_leads_to_the_login_a
         assert (refused.status, refused.headers["content-type"][:9]) == (401, "text/html")
         assert f'name="next" value="{back}"' in refused.text
         assert 'name="token"' in refused.text
-        assert "What to do: log in" in refused.text
+        assert "Remedy: log in" in refused.text
         assert "schedctl auth" not in refused.text.partition("</section>")[0]
     program = await web.ask("POST", "/jobs/etl/trigger", data={})
     assert (program.status, program.json["reason"]) == (401, "NO_CREDENTIALS")
@@ -438,7 +438,7 @@ async def test_a_form_for_a_job_comes_back_filled_in_after_the_login_and_nothing
     _, text = await token(web, auth.ROLE_ADMIN)
     entered = await log_in(web, text, **carried)
     assert (entered.status, entered.headers["cache-control"]) == (200, "no-store")
-    assert "Nothing was done yet" in entered.text
+    assert "Nothing was changed yet" in entered.text
     assert 'action="/new-job?namespace=team-a"' in entered.text
     assert 'value="by-form"' in entered.text
     assert '<option value="every" selected>' in entered.text
@@ -463,7 +463,7 @@ async def test_a_reason_that_was_typed_into_a_dialog_is_told_after_the_login(web
     cookies = entered.headers.getall("set-cookie")
     sent = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)}
     page = await web.get("/jobs/etl", headers=sent)
-    assert "Nothing was done yet" in page.text
+    assert "Nothing was changed yet" in page.text
     assert reason in unescape(page.text)
     assert "<b>&" not in page.text
     assert not (await web.get("/api/v1/jobs/etl", headers=sent)).json["paused"]
@@ -480,10 +480,10 @@ async def test_a_button_without_a_dialog_is_told_after_the_login_as_not_done_yet
     cookies = entered.headers.getall("set-cookie")
     sent = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)}
     page = (await web.get("/jobs/etl", headers=sent)).text
-    assert "You are logged in. Nothing was done yet: send it again." in page
+    assert "You are logged in. Nothing was changed yet: send it again." in page
     assert len((await web.get("/api/v1/runs", headers=sent)).json["runs"]) == 1
     asked = {"cookie": cookie_of(await log_in(web, text, next="/jobs/etl"))}
-    assert "Nothing was done" not in (await web.get("/jobs/etl", headers=asked)).text
+    assert "Nothing was changed" not in (await web.get("/jobs/etl", headers=asked)).text
 
 
 @pytest.mark.parametrize(
@@ -515,7 +515,7 @@ async def test_a_form_of_more_than_the_login_may_send_leads_back_and_says_what_i
     for payload in ("x" * 890_000, "x" * 920_000, "\N{SNOWMAN}" * 100_000):
         refused = await sent_by_nobody(web, name="by-form", payload=payload)
         assert hidden_of(refused) == {"next": "/new-job?namespace=team-a", "undone": "yes"}
-        assert "too long to be kept here" in refused.text
+        assert "too long to keep" in refused.text
     _, text = await token(web, auth.ROLE_ADMIN)
     for payload in ("x" * 800_000, "\N{SNOWMAN}" * (MAX_PAYLOAD // 3)):
         carried = await sent_by_nobody(web, name="by-form", payload=payload)
@@ -542,8 +542,10 @@ async def test_a_method_that_a_page_hasn_t_is_told_on_a_page_with_those_that_it_
     answer = await web.ask(method, path, headers=PAGE | known)
     assert (answer.status, answer.headers["allow"]) == (405, allow)
     assert answer.headers["content-type"].startswith("text/html")
-    assert f"{path} knows {allow}, not {method}" in answer.text.replace(path.capitalize(), path)
-    assert f'href="{page}">To its page</a>' in answer.text
+    assert f"method {method} not allowed for {path}, only {allow}" in answer.text.replace(
+        "Method", "method"
+    )
+    assert f'href="{page}">Open the page</a>' in answer.text
     program = await web.ask(method, path, headers=known)
     assert (program.status, program.headers["allow"]) == (405, allow)
     assert program.json["reason"] == "METHOD_NOT_ALLOWED"
@@ -683,8 +685,11 @@ async def test_a_certificate_that_names_nobody_is_told_from_none_and_the_log_say
         assert (answer.status, answer.json["reason"]) == (401, "CERTIFICATE_NAMES_NOBODY")
         assert "'SCHEDD://user/bob/viewer/*'" in answer.json["detail"]
         [line] = [each for each in caplog.messages if "names nobody" in each]
-        assert line.startswith("GET '/api/v1/jobs' of ('127.0.0.1', ")
-        assert "'SCHEDD://user/bob/viewer/*' (of 1 that were refused" in line
+        assert line.startswith(
+            "request rejected: method=GET path='/api/v1/jobs' peer=('127.0.0.1', "
+        )
+        assert " rejected=1 error=" in line
+        assert "'SCHEDD://user/bob/viewer/*'" in line
         assert (await secure.get("/workers", headers=login, ssl=mine)).status == 200
         await web.ask("POST", "/logout", headers=login, allow_redirects=False)
         over = await secure.get("/workers", headers=login, ssl=mine)
@@ -771,7 +776,7 @@ async def test_a_viewer_is_offered_no_form_that_changes_anything(web: Web) -> No
         if page.path != "/new-job":  # whose form has no button then
             shown = await web.get(page.path.format(job="etl", run=run), headers=bearer(text))
             assert 'method="post"' not in shown.text, page.path
-    assert "Create it" not in (await web.get("/new-job", headers=bearer(text))).text
+    assert "Create job" not in (await web.get("/new-job", headers=bearer(text))).text
 
 
 async def test_an_operator_of_one_namespace_is_offered_what_they_may_in_it(web: Web) -> None:

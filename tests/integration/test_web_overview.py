@@ -45,7 +45,7 @@ async def test_the_page_reads_without_a_script_and_loads_nothing_from_elsewhere(
     page = await web.get("/")
     assert page.status == 200
     assert "every day at 02:00" in page.text
-    assert "<b>m1</b> leads, term 7." in page.text
+    assert "Leader: <b>m1</b>, term 7." in page.text
     policy = page.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; style-src 'self'; script-src 'self';")
     assert "unsafe" not in policy
@@ -121,13 +121,13 @@ async def test_an_outage_is_said_on_the_page_which_keeps_what_it_knew() -> None:
                 assert "etl" in (await anext(events)).data
                 server.process.send(signal.SIGQUIT)  # at once, as in a crash
                 away = await anext(events)
-                assert "The database doesn&#39;t answer" in away.data
+                assert "PostgreSQL is unavailable" in away.data
                 assert "etl" in away.data
                 unread = (await web.get("/?namespace=nobody-looked")).text
-                assert "nothing has been read of it yet" in unread
+                assert "no data has been read yet" in unread
                 assert 'class="figure">0' not in unread
                 await asyncio.to_thread(restart, server)
-                assert "answer" not in (await anext(events)).data
+                assert "unavailable" not in (await anext(events)).data
 
 
 async def test_work_that_no_worker_can_do_is_said(
@@ -141,23 +141,23 @@ async def test_work_that_no_worker_can_do_is_said(
     for job in (JOB, picky):
         await web.post("/api/v1/jobs", job)
         await web.post(f"/api/v1/jobs/{job['name']}:trigger", {})
-    assert "no worker that takes work" not in (await web.get("/")).text  # it has just begun to wait
+    assert "without a matching worker" not in (await web.get("/")).text  # it has just begun to wait
     await altered(web, "UPDATE runs SET ready_at = now() - interval '27 min'")
-    in_vain = "a run waits that no worker that takes work can do: "
+    unmatched = "1 run waits without a matching worker: "
     other = (await web.get("/?namespace=other")).text.lower()  # an address with a look of its own
-    assert in_vain + "jobs of other namespaces" in other
+    assert unmatched + "jobs of other namespaces" in other
     assert "picky" not in other
-    assert "a run has waited for 27 min" in other
+    assert "a run has waited 27 min" in other
 
     async def is_named() -> bool:
-        return in_vain + "picky" in (await web.get("/")).text.lower()
+        return unmatched + "picky" in (await web.get("/")).text.lower()
 
     await wait_until_async(is_named, PATIENCE, "the next look at the page")
     await altered(web, "UPDATE timers SET paused = true")
     manual = (await web.get("/?namespace=manual")).text.lower()
-    assert in_vain in manual, "its pause keeps no trigger"
+    assert unmatched in manual, "its pause keeps no trigger"
     await altered(web, "UPDATE runs SET trigger = 'SCHEDULE'")
-    assert "no worker that takes work" not in (await web.get("/?namespace=paused")).text
+    assert "without a matching worker" not in (await web.get("/?namespace=paused")).text
 
 
 async def test_a_run_that_was_missed_is_said_behind_hundreds_that_came_since(web: Web) -> None:

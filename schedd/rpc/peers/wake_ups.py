@@ -113,7 +113,7 @@ class Nudger:
         self._here.runs_changed(hints)
 
     def cluster_changed(self) -> None:
-        """Publish that the cluster was paused or resumed, or that the shard map may have changed."""
+        """Publish that the cluster was paused or resumed, or that the shard map has changed."""
         self._here.cluster_changed()
         for endpoint in self._peers.endpoints():
             self._gathered[endpoint].cluster = True
@@ -131,7 +131,7 @@ class Nudger:
                     group.create_task(self._send(endpoint), name=f"nudge {endpoint}")
 
     def _for(self, shard: ShardId) -> _Gathered | None:
-        """Return the queue for the shard's owner; None if this member owns it, or no member does."""
+        """Return the queue for the shard's owner; None if this member or no member owns it."""
         view = self._cluster.view()
         member = view.member(view.assigned.get(shard))
         if member is None or member.tenure == self._cluster.tenure:

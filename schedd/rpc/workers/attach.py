@@ -217,7 +217,7 @@ class WorkerService:
             await asyncio.gather(*talk, return_exceptions=True)
 
     def _valid_for(self) -> float | None:
-        """Return seconds until the worker's certificate expires: it reconnects with the next one."""
+        """Return seconds until the worker's certificate expires: it reconnects with a new one."""
         until = caller().until
         return None if until is None else max(0.0, (until - self._clock.now()).total_seconds())
 

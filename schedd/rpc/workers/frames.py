@@ -265,7 +265,7 @@ def _named_reasons() -> dict[int, Reason]:
 
 
 def _reason(said: int) -> Reason | None:
-    """Return the reason; None for an unknown reason of a newer worker, whose result still counts."""
+    """Return the reason; None for an unknown one of a newer worker, whose result still counts."""
     return _named_reasons().get(said)
 
 

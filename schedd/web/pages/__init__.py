@@ -1,8 +1,8 @@
-"""The pages: what people see of the cluster in a browser, and do with it.
+"""The pages of the dashboard.
 
-    a module a page ──Page──▶ site ──▶ address, live stream, forms      page.py says what a Page is
+    a module a page ──Page──▶ site ──▶ address, live stream, forms      page.py defines Page
          │ calls of api/ ──▶ messages ──pure──▶ values ──templates──▶ HTML
 
-Every page is made here, from the same calls as gRPC and REST, and reads well without a script. With
-one it lives: a stream sends its body anew when that has changed, and nothing asks again and again.
+Every page is rendered on the server, from the same calls as gRPC and REST, and works without a
+script. With the script it is live: a stream sends its body after each change, without polling.
 """

@@ -1,4 +1,4 @@
-"""Every page there is."""
+"""The list of all pages."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What an action did, brought to the page that tells it, in a cookie that lives for a moment.
+"""Pass the result of an action to the next page, in a cookie with a short lifetime.
 
-    POST /jobs/etl/trigger ─▶ 303, cookie ─▶ GET /runs/…: "etl was triggered", and the cookie goes
+    POST /jobs/etl/trigger ─▶ 303, cookie ─▶ GET /runs/…: "etl was triggered", cookie deleted
 
-A browser shows one answer of a drawing of a page, the last: where two of its forms were sent, one
-soon after the other, that one tells what both did (`RecentFlashes`).
+A browser shows only the last answer to a page. If two forms of one rendering were sent in quick
+succession, that answer shows both results (`RecentFlashes`).
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from starlette.responses import Response
 
 from schedd.web.templating import ONCE
 
-COOKIE: Final = "schedd-told"
+COOKIE: Final = "schedd-flash"
 LIVES: Final = 30
 """Seconds."""
 MOST_DRAWINGS: Final = 256
-"""Drawings of which it is known what they did; an older one tells the last thing alone."""
+"""Renderings whose results are remembered; an older one shows only its last result."""
 MOST_THINGS: Final = 5
-"""Things that an answer tells; the last ones."""
+"""Results in one answer: the last ones."""
 LONGEST_STAMP: Final = 64
-"""Characters; those of ours are half of it."""
+"""Characters of a request id; ours have half as many."""
 
 
 class Flash(NamedTuple):
-    """What was done, and the stamp of the drawing that asked for it; empty if it had none."""
+    """The result of an action, and the request id of the rendering; empty if it had none."""
 
     words: str
     of: str
 
 
 class RecentFlashes:
-    """What the newest drawings of pages did, each for who has it before them."""
+    """The results of the newest renderings of pages, by user."""
 
     def __init__(self) -> None:
         self._done: OrderedDict[tuple[str, str], list[str]] = OrderedDict()
 
-    def told(self, actor: str, fields: Mapping[str, str], words: str) -> Flash:
-        """What is told of this, which a form with these fields did."""
+    def record(self, actor: str, fields: Mapping[str, str], words: str) -> Flash:
+        """Record the result of a form. Return the results of its rendering so far."""
         stamp = fields.get(ONCE, "")
         if not stamp or len(stamp) > LONGEST_STAMP:
             return Flash(words, "")
@@ -57,11 +57,11 @@ class RecentFlashes:
         return Flash(" ".join(done), stamp)
 
 
-def send(response: Response, told: Flash, *, secure: bool) -> None:
-    """Have the browser bring it to the next page."""
+def send(response: Response, flash: Flash, *, secure: bool) -> None:
+    """Set the cookie for the next page."""
     response.set_cookie(
         COOKIE,
-        written(told),
+        written(flash),
         max_age=LIVES,
         httponly=True,
         samesite="strict",
@@ -69,13 +69,13 @@ def send(response: Response, told: Flash, *, secure: bool) -> None:
     )
 
 
-def written(told: Flash) -> str:
-    """What the cookie holds. Pure."""
-    return quote(json.dumps(told))
+def written(flash: Flash) -> str:
+    """Return the value of the cookie. Pure."""
+    return quote(json.dumps(flash))
 
 
 def read(cookie: str) -> Flash | None:
-    """What was sent; None where it isn't ours. Pure."""
+    """Return the message in a cookie; None if it is invalid. Pure."""
     try:
         match json.loads(unquote(cookie)):
             case [str(words), str(of)] if words:

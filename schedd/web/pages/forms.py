@@ -1,6 +1,6 @@
-"""What a form sent: its fields, each a text; and that one can't be meant.
+"""Read and check the fields of a form.
 
-Invariant: a field that an action doesn't take is refused by name, never ignored.
+Invariant: an unknown field is rejected by name, never ignored.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from schedd.web.templating import ONCE
 
 MEDIA_TYPE: Final = "application/x-www-form-urlencoded"
 RETURN: Final = "back"
-"""The field that says which page tells what was done, where it isn't the action's own."""
+"""The field with the page that shows the result, if it isn't the action's own."""
 MOST_FIELDS: Final = 100
-"""No form here has as many."""
+"""More than any form has."""
 AT_ONCE: Final = 64 * 1024
-"""Bytes that are read in some 10 ms, if each is written %XX; more are read beside the loop."""
+"""Bytes that are parsed in some 10 ms, if each is written %XX; more are parsed in a thread."""
 
 
 async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
-    """The fields by name, spaces around them left out. A form of more than `most` bytes isn't read.
+    """Return the fields by name, without spaces around values.
 
     Raises:
-        Refusal: it is no form, too large, too slow, or has a field twice.
+        RequestProblem: not a form, over `most` bytes, too slow, or a repeated field.
     """
     content = await content_of(request, most)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -52,7 +52,7 @@ async def fields_of(request: Request, most: int = MOST_BYTES) -> dict[str, str]:
         raise RequestProblem(
             problems.problem(
                 "INVALID_ARGUMENT",
-                f"the form can't be read: {error}",
+                f"invalid form: {error}",
                 reason="BAD_FORM",
                 remedy="send it from one of this member's pages",
             )
@@ -67,7 +67,7 @@ def _parsed(content: bytes) -> list[tuple[str, str]]:
 
 
 def taking(*names: str) -> Callable[[Do], Do]:
-    """An action whose form has these fields, beside those that any may have."""
+    """Return a decorator for an action whose form has these fields, beside the common ones."""
 
     def of(do: Do) -> Do:
         @wraps(do)
@@ -81,27 +81,26 @@ def taking(*names: str) -> Callable[[Do], Do]:
 
 
 def _check(sent: Collection[str], names: Collection[str]) -> None:
-    """Raise InvalidArgument where something was sent that the form doesn't have."""
+    """Raise InvalidArgument for unknown fields."""
     unknown = [name for name in sent if name not in (*names, ONCE, RETURN)]
     if not unknown:
         return
-    told = {
-        name: "belongs into the address" if name == NAMESPACE else "this form has no such field"
-        for name in unknown
+    problems_of = {
+        name: "belongs in the address" if name == NAMESPACE else "unknown field" for name in unknown
     }
-    has = f"what the form has is {', '.join(names)}" if names else "the form has no fields"
+    has = f"fields of the form: {', '.join(names)}" if names else "the form has no fields"
     raise InvalidArgument(
-        "; ".join(f"{cut(name)}: {problem}" for name, problem in told.items()),
+        "; ".join(f"{cut(name)}: {problem}" for name, problem in problems_of.items()),
         reason="UNKNOWN_FIELD",
-        remedy=f"leave it out; {has}; nothing was done",
-        violations=[Violation(name, problem) for name, problem in told.items()],
+        remedy=f"leave it out; {has}; nothing was changed",
+        violations=[Violation(name, problem) for name, problem in problems_of.items()],
     )
 
 
 def wrong(
-    field: str, problem: str, remedy: str = "mend the field; nothing was stored"
+    field: str, problem: str, remedy: str = "correct the field; nothing was stored"
 ) -> InvalidArgument:
-    """That a field can't be meant."""
+    """Return the error for an invalid field."""
     return InvalidArgument(
         f"{field}: {problem}",
         reason="INVALID_FIELD",

@@ -1,17 +1,15 @@
-"""A page and an action as values: each page's module says its own, and `site` serves them all.
+"""Define pages and actions as values. Each page has a module; `site` serves them all.
 
-    Asked ──read──▶ Shown ──template──▶ the page's body      a Page: for looking, live
-    Asked ──do────▶ Done  ──303───────▶ a page that tells it  an Action: a form that is sent
+    PageRequest ──read──▶ Shown ──template──▶ the page's body           a Page, live
+    PageRequest ──do────▶ Done  ──303───────▶ the page with the result  an Action, sent by a form
 
 Invariants
-- An address is the whole question, and of nothing else: what a page doesn't ask for is refused by
-  name, as REST does, never ignored; so is what it asks for twice.
-- However many addresses are watched, AT_A_TIME calls are under way for them: pages never take all
-  of the database's threads. A form waits for none of them, nor does the doctor, which has its own
-  bounds.
-- No page waits longer for PostgreSQL than a call that reads, with its turn (`in_time`).
-- All that a page shows comes from the calls that gRPC and REST make, in its caller's name.
-- `read` changes nothing; what an action changes it changes by one call.
+- The address is the whole query. Unknown and repeated parameters are rejected by name, as in REST.
+- At most AT_A_TIME calls run for all pages together, so that pages never take all database threads.
+  Forms and the doctor don't wait for them.
+- A page waits for PostgreSQL no longer than a read call does, including its turn (`deadlines`).
+- Pages read only through the calls of gRPC and REST, in the name of their caller.
+- `read` changes nothing; an action changes something by exactly one call.
 """
 
 from __future__ import annotations
@@ -46,25 +44,25 @@ from schedd.web.pages.recent_cache import Recent
 from schedd.web.templating import ONCE, linker
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
-Told = TypeVar("Told", bound=Message)
+Answer = TypeVar("Answer", bound=Message)
 Found = TypeVar("Found")
 P = ParamSpec("P")
 
 NAMESPACE: Final = "namespace"
-"""What every page asks for."""
+"""The parameter of every page."""
 NOTHING: Final[Mapping[str, str]] = {}
 AT_A_TIME: Final = 3
-"""Calls for pages that are under way together: fewer than the database has threads for calls."""
+"""Concurrent calls of pages: fewer than the database has threads for calls."""
 EVERY: Final = 1.0
-"""Seconds between two looks at what a page shows, however many watch it."""
+"""Seconds between two reads of a page, for any number of readers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """An address of a page, or a form sent from one, and in whose name the calls are made.
+    """A request of a page or a form, and its caller.
 
-    `variables` are those of the path, `query` what stands behind the `?`, `fields` the form's. All
-    pages of a member take `turns`, a form none, and share what was read of `recent`.
+    `variables`: of the path; `query`: parameters; `fields`: of the form. All pages of a member
+    share `turns` (forms have none) and the cache `recent`.
     """
 
     services: Services
@@ -77,43 +75,45 @@ class PageRequest:
 
     @property
     def namespace(self) -> str:
-        """Empty: `default`."""
+        """Return the namespace; empty: `default`."""
         return self.query.get(NAMESPACE, "")
 
     @property
     def once(self) -> str:
-        """An idempotency key for what a form asks: the same when the same drawing of it is sent
-        again as it was, by a double click; another for each drawing. Empty where it has none.
+        """Return the idempotency key of a form. It is the same if the same rendering is sent twice
+        unchanged, by a double click. Empty without a request id.
         """
         if not self.fields.get(ONCE):
             return ""
-        told = json.dumps([self.namespace, dict(self.variables), dict(self.fields)], sort_keys=True)
-        return f"form-{hashlib.sha256(told.encode()).hexdigest()[:32]}"
+        content = json.dumps(
+            [self.namespace, dict(self.variables), dict(self.fields)], sort_keys=True
+        )
+        return f"form-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
 
     def link(self, *segments: str, **query: object) -> str:
-        """An address of a page in the same namespace."""
+        """Return the address of a page in the same namespace."""
         return linker(self.namespace)(*segments, **query)
 
     def may(self, name: str, namespace: str = "") -> bool:
-        """Whether the caller may make a call; `namespace`: of what it is about, if that isn't the
-        page's. For what is shown alone: the call judges by itself.
+        """Return whether the caller may make a call; `namespace`: of its object, if not the page's.
+        Only for display: the call checks access itself.
         """
         rule, who = POLICY[f"schedd.v1.{name}"], self.caller.who
         where = EVERYWHERE if rule.where is None else namespace or self.namespace
         return rule.role is None or who.may(rule.role, where or DEFAULT_NAMESPACE)
 
-    async def call(self, name: str, request: Message, answer: type[Told]) -> Told:
+    async def call(self, name: str, request: Message, answer: type[Answer]) -> Answer:
         """Make a call, such as `JobService.GetJob`. Raises CallError, Unavailable."""
         async with self._turn():
-            told = await UNARY[f"schedd.v1.{name}"](self.services, self.caller, request)
-        assert isinstance(told, answer)
-        return told
+            found = await UNARY[f"schedd.v1.{name}"](self.services, self.caller, request)
+        assert isinstance(found, answer)
+        return found
 
     async def read(
         self, reading: Callable[P, Awaitable[Found]], *of: P.args, **how: P.kwargs
     ) -> Found:
-        """What no call by itself tells, in its turn: before that it isn't begun, so who leaves
-        earlier leaves nothing behind.
+        """Read what no single call returns, in its turn. It doesn't start before its turn, so that
+        a reader who disconnects earlier leaves no work behind.
         """
         async with deadlines.read(None), self._turn():
             return await reading(*of, **how)
@@ -128,7 +128,7 @@ class PageRequest:
 
     @asynccontextmanager
     async def at_once(self) -> AsyncIterator[AtOnce]:
-        """For what doesn't need each other's answers. The first fault is raised as it is."""
+        """Run independent reads concurrently. The first error is raised as it is."""
         try:
             async with asyncio.TaskGroup() as group:
                 yield AtOnce(self, group)
@@ -136,36 +136,36 @@ class PageRequest:
             raise faults.exceptions[0] from None
 
     async def audit(self, what: str, most: int) -> Sequence[cluster_pb.AuditEntry]:
-        """The newest lines of the audit about something; none for who may not read it."""
+        """Return the newest entries of the audit log on an object; none without access to it."""
         if not self.caller.who.may(Role.ADMIN, EVERYWHERE):
             return ()
         asked = cluster_pb.ListAuditRequest(object=what, page_size=most)
-        told = await self.call("ClusterService.ListAudit", asked, cluster_pb.ListAuditResponse)
-        return told.entries
+        listed = await self.call("ClusterService.ListAudit", asked, cluster_pb.ListAuditResponse)
+        return listed.entries
 
 
 class AtOnce:
-    """Readings that don't wait for each other: each a task, whose result is there in the end."""
+    """Concurrent reads: each is a task, whose result is available at the end of the block."""
 
     def __init__(self, asked: PageRequest, group: asyncio.TaskGroup) -> None:
         self._asked = asked
         self._group = group
 
-    def call(self, name: str, request: Message, answer: type[Told]) -> asyncio.Task[Told]:
-        """As `PageRequest.call`."""
+    def call(self, name: str, request: Message, answer: type[Answer]) -> asyncio.Task[Answer]:
+        """Start `PageRequest.call`."""
         return self.read(name, self._asked.call(name, request, answer))
 
     def read(self, name: str, reading: Coroutine[Any, Any, Found]) -> asyncio.Task[Found]:
-        """Any other; it takes its turns by itself."""
+        """Start any other read, which takes its own turns."""
         return self._group.create_task(reading, name=f"a page reads {name}")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What was read for a page: its title, and the value that its templates know as `seen`.
+    """The values of a page: its title, and the value `seen` of its templates.
 
-    `kept` is for the page's own `without`, should the next reading fail. `over`: it changes no
-    more, so nobody need look again.
+    `kept`: for the page's `without`, if the next read fails. `over`: the page won't change any
+    more, so it isn't read again.
     """
 
     title: str
@@ -176,9 +176,9 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an action did, in words, and the page that tells it."""
+    """The result of an action, and the page that shows it."""
 
-    told: str
+    message: str
     to: str
 
 
@@ -190,15 +190,19 @@ Do: TypeAlias = Callable[[PageRequest], Awaitable[Done]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: `<template>_body.html` is the part that lives, `frame` what stands around it.
+    """A page: `<template>_body.html` is the live part, `frame` the template around it.
 
-    `tab` is the entry of the navigation that it belongs to. `asks`: names of what may stand behind
-    the `?`, beside NAMESPACE. `every`: seconds between two looks; None: it doesn't live. `without`:
-    what it shows while nothing can be read, by what was `kept` of the last reading; if None, what
-    it showed then. `beside`: what stands beside the body, by what was seen; read where the whole
-    page is asked for, and known to `frame` by that name. `tells_troubles`: what keeps runs from
-    being on time stands on it; any other has a line of it where this member fires nothing.
-    `by_turns`: not what asks nothing of the database, or has to tell of it while it hangs.
+    Args:
+        tab: its entry in the navigation.
+        asks: its parameters, beside NAMESPACE.
+        every: seconds between two reads; None: it isn't live.
+        without: returns the page while nothing can be read, from the `kept` value of the last read;
+            None: the last body.
+        beside: reads a value for `frame`, from `seen`; only for whole pages.
+        tells_troubles: the page itself shows why runs aren't on time. Other pages show a line while
+            this member fires nothing.
+        by_turns: whether its calls wait for a turn. False for pages that don't read the database,
+            or that must work while it hangs.
     """
 
     path: str
@@ -215,11 +219,11 @@ class Page:
     by_turns: bool = True
 
     def turned(self, asked: PageRequest) -> PageRequest:
-        """The address, to be read with a turn or without one."""
+        """Return the request, with or without turns."""
         return asked if self.by_turns else replace(asked, turns=None)
 
     def check(self, names: Collection[str]) -> None:
-        """Raise InvalidArgument where something is asked by another name than it has, or twice."""
+        """Raise InvalidArgument for unknown or repeated parameters."""
         known = (*self.asks, NAMESPACE)
         if twice := [name for name, count in Counter([*names]).items() if count > 1]:
             raise InvalidArgument(
@@ -230,17 +234,17 @@ class Page:
             )
         if unknown := [name for name in names if name not in known]:
             raise InvalidArgument(
-                "; ".join(f"{cut(name)}: this page asks for no such thing" for name in unknown),
+                "; ".join(f"{cut(name)}: unknown parameter" for name in unknown),
                 reason="UNKNOWN_PARAMETER",
-                remedy=f"leave it out; what it asks for is {', '.join(known)}",
+                remedy=f"leave it out; parameters of this page: {', '.join(known)}",
                 violations=[Violation(name, "unknown parameter") for name in unknown],
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A form's address, and what is done with its fields. `again`: the page of the form, which is
-    shown filled in, beside what was wrong with it.
+    """The address of a form, and its handler. `again`: the page that shows the form filled in, with
+    the error.
     """
 
     path: str

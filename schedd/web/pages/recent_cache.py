@@ -1,10 +1,10 @@
-"""What was read a moment ago and is good for a while: looks that cost more than pages may each.
+"""A cache with a TTL for expensive reads, with single flight.
 
-    asked ──▶ good still? ──▶ the answer
+    asked ──▶ cached? ──▶ the answer
                 └─ no ──▶ being read? ──▶ wait for that
                             └─ no ──▶ read
 
-A database that is away is so for all who wait; what is wrong for one of them is not for the others.
+An unavailable database fails all waiting readers. Any other error fails only the reader that read.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ Found = TypeVar("Found")
 
 
 class _Known(NamedTuple):
-    """An answer, and until when it is good."""
+    """An answer, and its expiry."""
 
     answer: Any
     until: float
 
 
 class _UnderWay:
-    """A reading, which others wait for."""
+    """A read in progress, which other readers wait for."""
 
     def __init__(self) -> None:
         self.over = asyncio.Event()
         self.away: Unavailable | OutOfTouch | None = None
-        """Why nobody is told anything now."""
+        """The error for all waiting readers."""
 
 
 class Recent:
-    """The last answers, by what was asked. Of those who ask for the same at once one reads."""
+    """The cached answers, by key. Concurrent readers of a key share one read."""
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
@@ -47,7 +47,7 @@ class Recent:
     async def of(
         self, asked: Hashable, good_for: float, reading: Callable[[], Awaitable[Found]]
     ) -> Found:
-        """The last answer, if it is no older than `good_for` seconds; else a new one."""
+        """Return the cached answer, up to `good_for` seconds old, or read a new one."""
         while (known := self._good(asked)) is None:
             if (under_way := self._under_way.get(asked)) is None:
                 return await self._read(asked, good_for, reading)
@@ -72,7 +72,7 @@ class Recent:
         except (Unavailable, OutOfTouch) as error:
             under_way.away = error
             raise
-        finally:  # who waits reads for itself, where this one left or was refused
+        finally:  # after any other error, waiting readers read themselves
             del self._under_way[asked]
             under_way.over.set()
         return found

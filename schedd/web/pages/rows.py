@@ -1,4 +1,4 @@
-"""Runs and jobs as rows, the same on every page. Pure."""
+"""Turn runs and jobs into rows for all pages. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class JobLine:
 
 
 def run_line(run: run_pb2.Run) -> RunLine:
-    """A run as a row."""
+    """Return a run as a row."""
     started, finished = moment(run, "started_at"), moment(run, "finished_at")
     return RunLine(
         run_id=run.run_id,
@@ -61,7 +61,7 @@ def run_line(run: run_pb2.Run) -> RunLine:
 
 
 def job_line(job: job_pb2.Job) -> JobLine:
-    """A job as a row."""
+    """Return a job as a row."""
     return JobLine(
         name=job.name,
         schedule=formatting.schedule(job),
@@ -72,13 +72,13 @@ def job_line(job: job_pb2.Job) -> JobLine:
 
 
 def look_of(state: int) -> StateStyle:
-    """How a state of the wire looks."""
+    """Return the style of a wire state."""
     name = common_pb2.RunState.Name(common_pb2.RunState.ValueType(state))
     return LOOKS[name.removeprefix("RUN_STATE_")]
 
 
 def reason(of: int, exit_code: int) -> str:
-    """Why it is in its state, in a few words; empty where there is nothing to say."""
+    """Return the reason of a run in words; empty without one."""
     if not of:
         return ""
     name = common_pb2.Reason.Name(common_pb2.Reason.ValueType(of))
@@ -87,13 +87,13 @@ def reason(of: int, exit_code: int) -> str:
 
 
 def lateness(run: run_pb2.Run) -> timedelta | None:
-    """Of the first start; None when it hasn't started."""
+    """Return the lateness of the first start; None if it hasn't started."""
     if not run.HasField("lateness_ms"):
         return None
     return timedelta(milliseconds=run.lateness_ms)
 
 
 def moment(message: object, field: str) -> datetime | None:
-    """An instant of a message, if it has it."""
+    """Return a timestamp of a message; None if it isn't set."""
     stamp: Timestamp = getattr(message, field)
     return formatting.instant(stamp) if stamp.seconds or stamp.nanos else None

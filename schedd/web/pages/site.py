@@ -1,13 +1,14 @@
-"""Serves the pages: each at its address, live below `/live`, and what their forms ask for.
+"""Serve the pages: each at its address, live below `/live`, and the actions of their forms.
 
-    GET  /jobs/etl         the page: rendered here, reads well without any script
-    GET  /live/jobs/etl    its body again, each time it has changed      looks.py
-    POST /jobs/etl/pause   an action; 303 to the page that tells what it did
+    GET  /jobs/etl         the page: rendered here, works without a script
+    GET  /live/jobs/etl    its body, after each change      snapshots.py
+    POST /jobs/etl/pause   an action; 303 to the page that shows its result
 
 Invariants
-- What an action did, or why not, is told in words on a page; a reload does nothing twice, nor does
-  a form that is sent twice: each answer has its own stamp (`stamped`), which its forms send along.
-- A form goes back only to an address of this site.
+- The result of an action, or its error, is shown on a page.
+- A reload, or a form that is sent twice, repeats no action: each rendering has a request id
+  (`stamped`), which its forms send.
+- A form redirects only to an address of this site.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from schedd.api.services import Services
 from schedd.web.http_auth import IDENTITY, caller_of, check_page
 from schedd.web.links import local, referred
 from schedd.web.login_page import REASON
-from schedd.web.pages import flash as telling
+from schedd.web.pages import flash
 from schedd.web.pages.flash import Flash, RecentFlashes
 from schedd.web.pages.forms import RETURN, fields_of
 from schedd.web.pages.page import AT_A_TIME, NOTHING, Action, Page, PageRequest
@@ -45,9 +46,9 @@ from schedkit.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-BACK: Final = Flash("You are logged in. Nothing was done yet: send it again.", "")
+BACK: Final = Flash("You are logged in. Nothing was changed yet: send it again.", "")
 LONGEST_REASON: Final = 200
-"""Characters, as the dialogs have it: it goes into a cookie."""
+"""Characters, as in the dialogs: it goes into a cookie."""
 TABS: Final = (
     ("Overview", "", "o"),
     ("Jobs", "jobs", "j"),
@@ -75,32 +76,32 @@ class Site:
         self._tabs = [tab for tab in TABS if any(page.tab == tab[0] for page in pages)]
 
     def routes(self) -> list[BaseRoute]:
-        """Those of every page, and of its actions."""
+        """Return the routes of all pages and their actions."""
         return [route for page in self._pages for route in self._routes(page)]
 
     def nowhere(self, request: Request) -> Response:
-        """The answer where there is no page."""
+        """Return 404."""
         problem = problems.problem(
             "NOT_FOUND",
-            f"there is nothing at {request.url.path}",
+            f"no page at {request.url.path}",
             reason="NO_SUCH_PATH",
-            remedy="the pages are those that are named above",
+            remedy="choose a page from the navigation",
         )
-        if IDENTITY not in request.scope:  # below /static, where nobody is asked
+        if IDENTITY not in request.scope:  # below /static, without authentication
             return problems.answer(problem)
         return self._problem(problem, "/", self._asked(request))
 
     async def back_with(self, request: Request, address: str, typed: Mapping[str, str]) -> Response:
-        """The page of a form that was sent before a login, filled in; of another, which tells that
-        nothing is done yet, and the reason that was typed into a dialog of it.
+        """Return the page of a form that was sent before a login, filled in. For an action without
+        such a page, redirect to a page that shows that nothing was changed, and the typed reason.
         """
         if typed and (filled := await self._filled(request, address, typed)):
             return filled
-        told = BACK
+        message = BACK
         if reason := typed.get(REASON, "")[:LONGEST_REASON]:
-            told = Flash(f"{BACK.words} The reason that you typed: {reason}", "")
+            message = Flash(f"{BACK.words} Your reason was: {reason}", "")
         response = RedirectResponse(address, 303)
-        telling.send(response, told, secure=request.url.scheme == "https")
+        flash.send(response, message, secure=request.url.scheme == "https")
         return response
 
     async def _filled(
@@ -120,9 +121,9 @@ class Site:
             check_page(asked.caller.who)
             page.check([name for name, _ in given])
             body = shown(page, filled, await page.read(filled))
-        except (CallError, Unavailable):  # which the page itself tells
+        except (CallError, Unavailable):  # which the page itself shows
             return None
-        return self._framed(page.frame, body, page.tab, asked, told=BACK)
+        return self._framed(page.frame, body, page.tab, asked, flash=BACK)
 
     def _routes(self, page: Page) -> list[BaseRoute]:
         async def whole(request: Request) -> Response:
@@ -136,9 +137,9 @@ class Site:
                 return self._problem(problems.of(error), page.path, self._asked(request))
             seen, asked = request.headers.get("last-event-id", ""), self._asked(request)
             events = self._looks.of(page, asked).events(seen)
-            told = self._while_known(asked, events)
+            known = self._while_known(asked, events)
             beat = Event(self._here, name=BEAT).encoded
-            return EventStream(told, self._closing, beat=beat, every=BEAT_EVERY)
+            return EventStream(known, self._closing, beat=beat, every=BEAT_EVERY)
 
         made: list[BaseRoute] = [Route(page.path, whole)]
         if page.every is not None:
@@ -148,8 +149,8 @@ class Site:
     async def _while_known(
         self, asked: PageRequest, events: AsyncGenerator[Event, None]
     ) -> AsyncGenerator[Event, None]:
-        """These, until who reads them was logged out, or has a certificate that has ended: the page
-        asks again then, and is told so.
+        """Yield these until the reader's login or certificate has expired. Then the page reconnects
+        and receives the error.
         """
         authentication, who = self._services.authentication, asked.caller.who
         with suppress(Unauthenticated):
@@ -158,9 +159,9 @@ class Site:
                     try:
                         async with asyncio.timeout(PROMPT):
                             await authentication.still(who)
-                    except (Unavailable, TimeoutError) as away:  # which is what the page tells
-                        told = str(away) or "no answer"
-                        log.info("who reads %s can't be looked up: %s", asked.caller.source, told)
+                    except (Unavailable, TimeoutError) as away:  # the page shows it
+                        why = str(away) or "no answer"
+                        log.info("reader not verified: peer=%s error=%s", asked.caller.source, why)
                     yield event
 
     def _form(self, action: Action) -> Route:
@@ -177,8 +178,8 @@ class Site:
             return self._problem(problems.of(error), request.url.path, self._asked(request))
         asked = self._asked(request)
         look = self._looks.of(page, page.turned(asked))
-        told = telling.read(request.cookies.get(telling.COOKIE, ""))
-        body = await (look.anew() if told else look.now())
+        message = flash.read(request.cookies.get(flash.COOKIE, ""))
+        body = await (look.refresh() if message else look.now())
         live = ""
         if page.every is not None and not body.over:
             live = f"/live{request.url.path}" + (
@@ -186,10 +187,10 @@ class Site:
             )
         beside = await page.beside(asked, body.seen) if page.beside else None
         response = self._framed(
-            page.frame, body, page.tab, asked, live=live, told=told, beside=beside
+            page.frame, body, page.tab, asked, live=live, flash=message, beside=beside
         )
-        if telling.COOKIE in request.cookies:
-            response.delete_cookie(telling.COOKIE)
+        if flash.COOKIE in request.cookies:
+            response.delete_cookie(flash.COOKIE)
         return response
 
     async def _act(self, action: Action, request: Request) -> Response:
@@ -200,7 +201,7 @@ class Site:
             asked = replace(self._asked(request, await fields_of(request)), turns=None)
             done = await action.do(asked)
         except ClientDisconnect:
-            log.info("a caller left in the middle of its form")
+            log.info("caller disconnected during a form")
             return Response(status_code=400)
         except RequestProblem as refusal:
             return self._problem(refusal.body, back, asked)
@@ -209,14 +210,14 @@ class Site:
                 return await self._again(action.again, asked, error)
             return self._problem(problems.of(error), back, asked)
         response = RedirectResponse(local(asked.fields.get(RETURN, ""), done.to), 303)
-        told = self._lately.told(asked.caller.actor, asked.fields, done.told)
-        telling.send(response, told, secure=request.url.scheme == "https")
+        message = self._lately.record(asked.caller.actor, asked.fields, done.message)
+        flash.send(response, message, secure=request.url.scheme == "https")
         return response
 
     async def _again(
         self, page: Page, asked: PageRequest, error: CallError | Unavailable
     ) -> Response:
-        """The page of a form as it was filled in, beside what was wrong with it."""
+        """Return the page of a form, filled in, with the error."""
         typed = {name: asked.fields[name] for name in page.asks if name in asked.fields}
         filled = replace(asked, query={**asked.query, **typed})
         body = shown(page, filled, await page.read(filled))
@@ -228,7 +229,7 @@ class Site:
 
     @property
     def _here(self) -> str:
-        """The member's name, while it has a tenure."""
+        """Return this member's name; empty without a tenure."""
         cluster = self._services.cluster
         own = cluster.view().member(cluster.tenure)
         return own.name if own else ""
@@ -247,7 +248,7 @@ class Site:
     def _framed(
         self, frame: str, body: Body, tab: str, asked: PageRequest, **values: Any
     ) -> Response:
-        """A whole page around a body."""
+        """Return a whole page around a body."""
         html = render(
             frame,
             body=body.html,
@@ -260,11 +261,11 @@ class Site:
             link=asked.link,
             may=asked.may,
             query=asked.query,
-            **{"live": "", "told": None, "back": "", "beside": None, **values},
+            **{"live": "", "flash": None, "back": "", "beside": None, **values},
         )
         return HTMLResponse(stamped(html), body.status, headers={"cache-control": "no-store"})
 
 
 def _names(request: Request) -> list[str]:
-    """What stands behind the `?`, as often as it does."""
+    """Return the names of all query parameters, with duplicates."""
     return [name for name, _ in request.query_params.multi_items()]

@@ -1,19 +1,18 @@
-"""One look at what an address shows, that all its watchers share.
+"""Snapshots of pages, shared by all watchers of an address.
 
-Whoever watches does the looking, under one lock: the first past `every` reads for all, the others
-find what it read. So a thousand watchers of an address cost one set of queries, and none costs
-nothing.
+The watchers read under one lock: the first one after `every` seconds reads for all. So a thousand
+watchers of an address cost one set of queries, and an address without watchers costs none.
 
 Invariants
-- What is sent is the body of the page as its address would show it now; its digest is the event's
-  id, so a watcher that comes back is told only of what it hasn't seen.
-- While the database is away the last reading stays on the page, which says so.
-- What one caller may see is never shared with another.
-- What was read is drawn again only where it differs from what was read before, or the day does:
-  of `now`, templates say no more than whether it is an instant's day.
-- What nobody watches is kept for KEPT_FOR, and no more than KEPT of it: made-up addresses cost a
-  look each, and nothing that stays.
-- What is over (`Shown.over`) is sent once more, and then that it has ended: nobody looks again.
+- Watchers receive the body that the address would show now. The event's id is its digest, so a
+  watcher that reconnects receives only newer bodies.
+- While the database is unavailable, the page keeps the last body, with a warning.
+- Snapshots are never shared between callers.
+- A body is rendered again only if its values or the date have changed. Templates use `now` only to
+  decide whether a time is of today.
+- A snapshot without watchers is kept for KEPT_FOR, and at most KEPT of them: made-up addresses cost
+  a read each, but no memory.
+- A page that won't change (`Shown.over`) is sent once more, then the stream ends.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from schedkit.errors import Unavailable
 log = logging.getLogger(__name__)
 
 KEPT: Final = 64
-"""Addresses whose last look is kept though nobody watches."""
+"""Addresses whose snapshot is kept without watchers."""
 KEPT_FOR: Final = 300.0
-"""Seconds for which it is, from when somebody asked last."""
+"""Seconds from the last request until it is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """The body of a page at one look; `seen` is what its templates know by that name."""
+    """The body of a page at one time; `seen`: the value of its templates."""
 
     html: str
     digest: str
@@ -55,7 +54,7 @@ class Body:
 
 
 class PageSnapshot:
-    """Looks at one address for all who watch it."""
+    """The snapshot of one address for all its watchers."""
 
     def __init__(self, page: Page, asked: PageRequest) -> None:
         self._page = page
@@ -66,13 +65,13 @@ class PageSnapshot:
         self._asked_at = boottime()
         self._looked_at = -math.inf
         self._again = self._every
-        """Seconds from the last look to the next: less than `every` after one in vain."""
+        """Seconds from the last read to the next: less than `every` after a failure."""
         self._found: Body | None = None
-        """What the last look gave."""
+        """The body of the last read."""
         self._body: Body | None = None
-        """The same, below what is to be known of this member now."""
+        """The same, below a warning about this member, if any."""
         self._unfired: tuple[Body, Body] | None = None
-        """What was found, and below that it fires nothing: drawn once for all who watch."""
+        """The body, without and with the warning that this member fires nothing; rendered once."""
         self._known: Body | None = None
         self._drawn: tuple[object, ...] = ()
         self._kept: object = None
@@ -80,42 +79,42 @@ class PageSnapshot:
 
     @property
     def watched(self) -> bool:
-        """Whether somebody is told of each change."""
+        """Return whether it has watchers."""
         return self._watchers > 0
 
     @property
     def idle(self) -> float:
-        """Seconds since somebody asked last; 0 while it is watched."""
+        """Return seconds since the last request; 0 with watchers."""
         return 0.0 if self.watched else boottime() - self._asked_at
 
     def asked(self) -> None:
-        """Somebody asks."""
+        """Record a request."""
         self._asked_at = boottime()
 
     async def now(self) -> Body:
-        """The body as it stands, `every` old at most."""
+        """Return the body, `every` seconds old at most."""
         async with self._looking:
             if self._found is None or self._due() <= 0:
                 return await self._look()
-            return self._stands(self._found)
+            return self._with_warning(self._found)
 
-    async def anew(self) -> Body:
-        """The body as it stands now: for who has just changed something."""
+    async def refresh(self) -> Body:
+        """Read and return the body: for callers that have just changed something."""
         async with self._looking:
             return await self._look()
 
     async def after(self, seen: str) -> Body:
-        """The first body whose digest is another than `seen`, or the last there is."""
+        """Wait for a body whose digest isn't `seen`, or the final body."""
         while True:
             if self._body is None or (self._body.digest == seen and not self._body.over):
-                # Not under the lock: others want to look sooner.
+                # Not under the lock: others may read sooner.
                 await asyncio.sleep(min(self._due(), EVERY))
             body = await self.now()
             if body.over or body.digest != seen:
                 return body
 
     async def events(self, seen: str) -> AsyncGenerator[Event, None]:
-        """Each change of the body after the one that was seen, until it is over."""
+        """Yield each body after the one with digest `seen`, until the final one."""
         self._watchers += 1
         try:
             while True:
@@ -130,16 +129,16 @@ class PageSnapshot:
             self.asked()
 
     def _due(self) -> float:
-        """Seconds until the next look may be taken."""
+        """Return seconds until the next read."""
         return max(0.0, self._looked_at + self._again - boottime())
 
     async def _look(self) -> Body:
         self._found = await self._read()
         self._looked_at = boottime()
-        return self._stands(self._found)
+        return self._with_warning(self._found)
 
-    def _stands(self, found: Body) -> Body:
-        """What was found, below what is to be known of this member now, however old the look is."""
+    def _with_warning(self, found: Body) -> Body:
+        """Return the body, below a warning if this member fires nothing now."""
         fires = self._page.tells_troubles or self._asked.services.cluster.trusted()
         if fires or self._away:
             self._body = found
@@ -152,28 +151,28 @@ class PageSnapshot:
     async def _read(self) -> Body:
         began = boottime()
         try:
-            told = await self._page.read(self._asked)
+            read = await self._page.read(self._asked)
         except (Unavailable, OutOfTouch) as error:
-            took = boottime() - began  # who had no answer for long asks no more often than that
+            took = boottime() - began  # a slow failure isn't retried more often than that
             self._again = min(self._every, max(EVERY, took))
             return self._without(error)
         except CallError as error:
             return refused(error)
-        self._again, self._away, self._kept = self._every, False, told.kept
-        return self._draw(told)
+        self._again, self._away, self._kept = self._every, False, read.kept
+        return self._draw(read)
 
-    def _draw(self, told: Shown) -> Body:
-        """The body that shows it: the one before, if that shows the same."""
-        drawn = (told.title, told.seen, told.over, utcnow().date())
+    def _draw(self, read: Shown) -> Body:
+        """Return the rendered body; the previous one, if the values are the same."""
+        drawn = (read.title, read.seen, read.over, utcnow().date())
         if self._known is None or drawn != self._drawn:
-            self._known = shown(self._page, self._asked, told)
+            self._known = shown(self._page, self._asked, read)
         self._drawn = drawn
         return self._known
 
     def _without(self, error: Unavailable | OutOfTouch) -> Body:
-        """What is shown while nothing can be read."""
+        """Return the body while nothing can be read."""
         if not self._away:
-            log.warning("%s can't be read: %s", self._page.path, error)
+            log.warning("page not read: page=%s error=%s", self._page.path, error)
         self._away = True
         if self._page.without is not None:
             return shown(self._page, self._asked, self._page.without(self._asked, self._kept))
@@ -183,13 +182,13 @@ class PageSnapshot:
 
 
 class PageSnapshots:
-    """The looks that somebody takes, and the latest of those that nobody does any more."""
+    """Snapshots with watchers, and the latest without."""
 
     def __init__(self) -> None:
         self._looks: dict[tuple[str, ...], PageSnapshot] = {}
 
     def of(self, page: Page, asked: PageRequest) -> PageSnapshot:
-        """The one look of this address, for this caller: what they may is part of who they are."""
+        """Return the snapshot of an address for a caller; the key contains the caller's roles."""
         who = asked.caller.who
         key = (
             page.path,
@@ -204,34 +203,34 @@ class PageSnapshots:
         return look
 
     def _forget(self) -> None:
-        """What nobody watches and was asked for long ago, and the first of what is too much."""
+        """Drop snapshots without watchers that are old, or over the limit."""
         unwatched = [key for key, look in self._looks.items() if not look.watched]
         for number, key in enumerate(unwatched, 1):
             if self._looks[key].idle > KEPT_FOR or number <= len(unwatched) - KEPT:
                 del self._looks[key]
 
 
-def shown(page: Page, asked: PageRequest, told: Shown) -> Body:
-    """The body that shows what was read."""
+def shown(page: Page, asked: PageRequest, read: Shown) -> Body:
+    """Render the body of a page."""
     html = render(
         f"{page.template}_body.html",
-        seen=told.seen,
+        seen=read.seen,
         now=utcnow(),
         link=asked.link,
         may=asked.may,
     )
-    return replace(_body(html, told.title, seen=told.seen), over=told.over)
+    return replace(_body(html, read.title, seen=read.seen), over=read.over)
 
 
 def refused(error: CallError | Unavailable) -> Body:
-    """What is shown instead of a page that can't be."""
-    told = problems.of(error)
-    html = render("problem_body.html", seen=told)
-    return _body(html, told["title"], status=told["status"])
+    """Render the body of an error."""
+    problem = problems.of(error)
+    html = render("problem_body.html", seen=problem)
+    return _body(html, problem["title"], status=problem["status"])
 
 
 def _beneath(template: str, body: Body, asked: PageRequest) -> Body:
-    """The same, below what must be known of it."""
+    """Return the body, below a warning."""
     html = render(template, link=asked.link) + body.html
     return replace(body, html=html, digest=_digest(html))
 

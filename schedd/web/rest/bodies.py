@@ -1,8 +1,8 @@
-"""The body of an HTTP request: its bytes within bounds, and the JSON object that they are.
+"""Read the body of an HTTP request: bytes within limits, parsed as a JSON object.
 
 Invariants
-- What is too large or too slow is refused before it is all there, and who sends reads the answer.
-- A key stands once in its object.
+- A body that is too large or too slow is rejected early, and the sender can read the answer.
+- An object has no duplicate keys.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from schedkit.protojson import standard
 MOST_BYTES: Final = 4 * 1024 * 1024
 
 BODY_WITHIN: Final = 30.0
-"""Seconds that a body may take to come."""
+"""Seconds to receive a body."""
 
 MOST_DROPPED: Final = 16 * 1024 * 1024
-"""Bytes of a body that is too large, beyond those that it may have, that are taken and dropped."""
+"""Bytes over the limit that are received and dropped."""
 DROPPED_WITHIN: Final = 5.0
-"""Seconds that these may take."""
+"""Seconds to receive those."""
 
 AROUND: Final = 5
 """Levels of a body around a payload, at most."""
 
 
 async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | None:
-    """The body as an object; None when there is none.
+    """Return the body as an object; None without a body.
 
     Raises:
-        Refusal: it is no JSON object, too large, too slow, or not `expected`.
+        RequestProblem: not a JSON object, too large, too slow, or not `expected`.
     """
     _check_coding(request.headers.getlist("content-encoding"))
     content = await content_of(request)
     if not content.strip():
         return {} if expected else None
     if not expected:
-        raise wrong("this call takes no body")
+        raise wrong("this call has no body")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise RequestProblem(
@@ -65,39 +65,39 @@ async def body_of(request: Request, *, expected: bool) -> Mapping[str, Any] | No
     return await converted(len(content), partial(parsed, content))
 
 
-def _check_coding(told: Iterable[str]) -> None:
-    """Raise Refusal for a body that says it is compressed: it would be read as if it weren't."""
-    codings = [one.strip().lower() for one in ",".join(told).split(",")]
+def _check_coding(sent: Iterable[str]) -> None:
+    """Raise RequestProblem for a compressed body, which isn't supported."""
+    codings = [one.strip().lower() for one in ",".join(sent).split(",")]
     if any(one not in ("", "identity") for one in codings):
         raise RequestProblem(
             problems.problem(
                 "UNSUPPORTED_MEDIA_TYPE",
-                f"content-encoding is {cut(', '.join(codings))}",
+                f"content-encoding {cut(', '.join(codings))} not supported",
                 reason="ENCODED",
-                remedy="send it as it is, without content-encoding",
+                remedy="send the body without content-encoding",
             ),
             {"accept-encoding": "identity"},
         )
 
 
 def _check_charset(content_type: str) -> None:
-    """Raise Refusal for a body that says it is in anything but UTF-8 (RFC 8259)."""
-    told = Message()
-    told["content-type"] = content_type
-    charset = str(told.get_param("charset", "utf-8"))
+    """Raise RequestProblem for a charset other than UTF-8 (RFC 8259)."""
+    parsed_type = Message()
+    parsed_type["content-type"] = content_type
+    charset = str(parsed_type.get_param("charset", "utf-8"))
     if charset.strip().lower() not in {"utf-8", "utf8"}:
         raise RequestProblem(
             problems.problem(
                 "UNSUPPORTED_MEDIA_TYPE",
-                f"content-type says charset={cut(charset)}",
+                f"charset {cut(charset)} not supported",
                 reason="NOT_UTF_8",
-                remedy="send JSON in UTF-8, which needs no charset",
+                remedy="send JSON in UTF-8, without charset",
             )
         )
 
 
 async def content_of(request: Request, most: int = MOST_BYTES) -> bytes:
-    """All bytes of the body. Raises Refusal: they are too many, or come too slowly."""
+    """Return all bytes of the body. Raises RequestProblem: too large, or too slow."""
     content = bytearray()
     pieces = request.stream()
     try:
@@ -114,7 +114,7 @@ async def content_of(request: Request, most: int = MOST_BYTES) -> bytes:
 
 
 async def _dropped(pieces: AsyncIterator[bytes]) -> None:
-    """Take what is left of a body, within bounds: who is cut off while sending reads no answer."""
+    """Drop the rest of a body, within limits: a sender that is cut off couldn't read the answer."""
     left = MOST_DROPPED
     with suppress(TimeoutError):
         async with asyncio.timeout(DROPPED_WITHIN):
@@ -130,7 +130,7 @@ def _too_large(most: int) -> RequestProblem:
             "CONTENT_TOO_LARGE",
             f"the body has more than {most:,} bytes",
             reason="REQUEST_TOO_LARGE",
-            remedy="store large payloads elsewhere and hand on where they are",
+            remedy="store large payloads elsewhere and send their location",
         ),
         {"connection": "close"},
     )
@@ -140,7 +140,7 @@ def _too_slow() -> RequestProblem:
     return RequestProblem(
         problems.problem(
             "REQUEST_TIMEOUT",
-            f"the body wasn't there after {BODY_WITHIN:.0f} s",
+            f"reading the body timed out after {BODY_WITHIN:.0f} s",
             reason="REQUEST_TOO_SLOW",
             remedy="send it faster",
         ),
@@ -149,20 +149,20 @@ def _too_slow() -> RequestProblem:
 
 
 def parsed(content: bytes) -> Mapping[str, Any]:
-    """The JSON object that a body is. Raises Refusal. Pure."""
+    """Parse a body as a JSON object. Raises RequestProblem. Pure."""
     try:
         found = standard.loads(content, levels=standard.MOST_NESTED + AROUND, pairs=once)
     except (standard.TooDeep, standard.TooMany) as beyond:
         raise wrong(f"the body {beyond}") from beyond
     except ValueError as error:
-        raise wrong(f"the body is no JSON: {error}", reason="MALFORMED_JSON") from error
+        raise wrong(f"the body isn't valid JSON: {error}", reason="MALFORMED_JSON") from error
     if not isinstance(found, Mapping):
         raise wrong(f"the body must be an object, not {json.dumps(found)[:40]}")
     return found
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand once in it. Raises ValueError."""
+    """Return an object without duplicate keys. Raises ValueError."""
     found = dict(pairs)
     if len(found) != len(pairs):
         times = Counter(key for key, _ in pairs)
@@ -174,13 +174,13 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def wrong(
     detail: str, *, reason: str = "INVALID_REQUEST", violations: Iterable[Violation] = ()
 ) -> RequestProblem:
-    """What a client sent that no request is made of."""
+    """Return the error for an invalid request."""
     return RequestProblem(
         problems.problem(
             "INVALID_ARGUMENT",
             detail,
             reason=reason,
-            remedy="mend the request and send it again; nothing was stored",
+            remedy="correct the request and send it again; nothing was stored",
             violations=violations,
         )
     )

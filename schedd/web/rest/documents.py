@@ -1,12 +1,12 @@
-"""The requests of the user's own documents, as they stand there, over the calls of the one table.
+"""Serve three requests whose format doesn't follow the protos, by calls of the table.
 
     POST   /api/v1/jobs {…, callback_url}  → CreateJob         → {job_id, next_fire_time}
     GET    /api/v1/jobs/{id}/status        → GetJob, ListRuns  → {job_id, status, last_run, …}
     POST   /api/tasks {taskName, …}        → SubmitRun         → {job_id, run_id}
-    DELETE /api/v1/jobs/{id}               is as the table has it: {deleted: true}
+    DELETE /api/v1/jobs/{id}               follows the table: {deleted: true}
 
-These alone answer in snake_case; what is wrong is told as everywhere, by the keys that were sent,
-which are taken in lowerCamelCase and in snake_case.
+Only these answer in snake_case. Errors have the usual format and name the keys as sent. Keys are
+accepted in lowerCamelCase and snake_case.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ M = TypeVar("M", bound=Message)
 CALLBACK: Final = "callback_url"
 CALLBACKS: Final = (CALLBACK, "callbackUrl")
 UNTAKEN: Final = ("If-Match", "If-None-Match", "Last-Event-ID")
-"""Headers that ask for what a task can't give."""
+"""Headers that a task doesn't support."""
 
 PRIORITIES: Final = {
     1: common_pb2.PRIORITY_HIGH,
@@ -48,9 +48,9 @@ STANDS_AT: Final = {
     "delay": "delayMs",
     "idempotency_key": "customJobId",
 }
-"""A field of the submit → the key of a task that it was made of."""
+"""Field of the submit → key of a task."""
 OF_CALLBACK: Final = ("job.http.url", "http.url")
-"""Where the callback of a job stands."""
+"""Fields of the callback of a job."""
 
 CAME_TO_WORK: Final = (
     common_pb2.RUN_STATE_PENDING,
@@ -61,10 +61,10 @@ CAME_TO_WORK: Final = (
     common_pb2.RUN_STATE_CANCELLED,
     common_pb2.RUN_STATE_MISSED,
 )
-"""States of runs that people ask about: not of rows that account for what was never to run."""
+"""States that a status considers: not those of skipped and coalesced scheduled times."""
 WAITING: Final = CAME_TO_WORK[:3]
 LOOKED_THROUGH: Final = 1_000
-"""Runs that a status looks through, at most."""
+"""Runs that a status reads, at most."""
 
 _STATES: Final = common_pb2.RunState.DESCRIPTOR
 
@@ -76,15 +76,15 @@ TASKS_PATH: Final = "/api/tasks"
 
 
 def callback_of(body: Mapping[str, Any]) -> str:
-    """The key that a job's callback is sent by; empty: it has none."""
+    """Return the key of a job's callback; empty without one."""
     return next((key for key in CALLBACKS if key in body), "")
 
 
 def as_job(body: Mapping[str, Any], callback: str) -> dict[str, Any]:
-    """The job that is meant: what is due is posted to the callback, with the payload as its body.
+    """Return the job of a callback: an HTTP POST to the callback, with the payload as its body.
 
     Raises:
-        CallError: it names another action, too, or the callback is no text, or is given twice.
+        CallError: the callback isn't a text, is given twice, or the job has another action, too.
     """
     job = {key: value for key, value in body.items() if key != callback}
     if other := callback_of(job):
@@ -92,35 +92,35 @@ def as_job(body: Mapping[str, Any], callback: str) -> dict[str, Any]:
     if not isinstance(body[callback], str) or not body[callback]:
         _refuse([Violation(callback, "must be an http or https URL")])
     if "http" in job:
-        _refuse([Violation(callback, "says what `http` says, too; one of them is enough")])
+        _refuse([Violation(callback, "conflicts with `http`; give one of them")])
     return job | {"http": {"method": "POST", "url": body[callback]}}
 
 
 async def create(
     services: Services, caller: Caller, request: Message, callback: str
 ) -> job_pb2.Job:
-    """Store it. Raises CallError, by the keys that were sent."""
+    """Create the job. Raises CallError, with the keys as sent."""
     try:
         return await _call("JobService.CreateJob", job_pb2.Job, services, caller, request)
     except CallError as error:
-        field_names.rename(error, partial(_told_as, dict.fromkeys(OF_CALLBACK, callback)))
+        field_names.rename(error, partial(_as_sent, dict.fromkeys(OF_CALLBACK, callback)))
         raise
 
 
 def made(job: job_pb2.Job) -> dict[str, Any]:
-    """A new job with a callback, in the words of the document."""
+    """Return the answer for a new job with a callback."""
     return {"job_id": job.job_id, "next_fire_time": _instant(job, "next_run_at")}
 
 
-# -- how a job stands
+# -- status of a job
 
 
 async def status(services: Services, caller: Caller, request: Message) -> dict[str, Any]:
-    """How the job stands that a GetJob asks for, by its newest run that waits or has started. A
-    task goes by its run's id.
+    """Return the status of a job, by its newest run that waits or has started. A task is identified
+    by the id of its run.
 
     Raises:
-        CallError: there is none, or this member can't know.
+        CallError: the job wasn't found, or can't be read.
     """
     found = await _call("JobService.GetJob", job_pb2.Job, services, caller, request)
     coming, now = [_instant(found, "next_run_at")], services.clock.now()
@@ -133,13 +133,13 @@ async def status(services: Services, caller: Caller, request: Message) -> dict[s
             newest = newest or run
             break
         if run.state not in WAITING:
-            ended = ended or run  # before it could start, or nobody heard that it had
+            ended = ended or run  # before it could start, or its start wasn't reported
         elif run.due_at.ToDatetime(tzinfo=UTC) <= now:
             newest = newest or run
         else:
             coming.append(_instant(run, "due_at"))
     if not any(coming):
-        newest = newest or ended  # nothing more comes: so it has ended, as that one did
+        newest = newest or ended  # no further run: the job has ended like that run
     return {
         "job_id": found.job_id,
         "status": enum_word(_STATES, newest.state if newest else common_pb2.RUN_STATE_PENDING),
@@ -150,7 +150,7 @@ async def status(services: Services, caller: Caller, request: Message) -> dict[s
 
 
 async def _began(services: Services, caller: Caller, run: run_pb2.Run) -> str | None:
-    """When its latest attempt started that is known to have."""
+    """Return the start of its latest attempt with a known start."""
     if run.attempt <= 1 or run.HasField("started_at"):
         return _instant(run, "started_at")
     request = run_service_pb2.ListAttemptsRequest(run_id=run.run_id)
@@ -162,7 +162,7 @@ async def _began(services: Services, caller: Caller, run: run_pb2.Run) -> str | 
 
 
 async def _runs(services: Services, caller: Caller, job: job_pb2.Job) -> AsyncIterator[run_pb2.Run]:
-    """Newest first."""
+    """Yield the runs of a job, newest first."""
     request = run_service_pb2.ListRunsRequest(
         namespace=job.namespace, job=job.job_id, states=CAME_TO_WORK, page_size=50
     )
@@ -183,11 +183,11 @@ async def _runs(services: Services, caller: Caller, job: job_pb2.Job) -> AsyncIt
 async def submit(
     services: Services, caller: Caller, body: Mapping[str, Any], key: str | None = None
 ) -> dict[str, Any]:
-    """Store a task: one run of the Python handler that it names. The same `customJobId`, or `key`
-    (a header), with the same task is the same run again.
+    """Submit a task: one run of a Python handler. The same task with the same `customJobId`, or
+    `key` (a header), returns the same run.
 
     Raises:
-        CallError: by the keys of the task.
+        CallError: with the keys of the task.
     """
     request, stands_at = as_submit(body), _stands_at(body)
     if key is not None and request.idempotency_key not in ("", key):
@@ -199,13 +199,13 @@ async def submit(
     try:
         run = await _call("RunService.SubmitRun", run_pb2.Run, services, caller, request)
     except CallError as error:
-        field_names.rename(error, partial(_told_as, stands_at))
+        field_names.rename(error, partial(_as_sent, stands_at))
         raise
     return {"job_id": run.run_id, "run_id": run.run_id}
 
 
 def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
-    """The submit that is meant. Raises InvalidArgument with all that is wrong. Pure."""
+    """Return the submit of a task. Raises InvalidArgument with all problems. Pure."""
     sent = _sent(body)
     wrong = [
         Violation(key, f"unknown key; a task has {', '.join(_TASK)}")
@@ -229,13 +229,13 @@ def as_submit(body: Mapping[str, Any]) -> run_service_pb2.SubmitRunRequest:
         return from_json(form, run_service_pb2.SubmitRunRequest)
     except FormErrors as errors:
         stands_at = _stands_at(body)
-        told = ((_told_as(stands_at, one.where), one.what) for one in errors.problems)
-        _refuse([Violation(*one) for one in told])
+        named = ((_as_sent(stands_at, one.where), one.what) for one in errors.problems)
+        _refuse([Violation(*one) for one in named])
         raise
 
 
 def _sent(body: Mapping[str, Any]) -> dict[str, str]:
-    """Key of a task → how it was spelt, the first time."""
+    """Return key of a task → its first spelling in the body."""
     sent: dict[str, str] = {}
     for key in body:
         if key in _SPELT:
@@ -244,14 +244,14 @@ def _sent(body: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stands_at(body: Mapping[str, Any]) -> dict[str, str]:
-    """Field of the submit → the key that it was sent by."""
+    """Return field of the submit → the key as sent."""
     sent = _sent(body)
     return {field: sent.get(key, key) for field, key in STANDS_AT.items()}
 
 
 def unasked(key: str) -> str:
-    """What is wrong with a parameter in a task's address."""
-    return "belongs into the body" if key in _SPELT else "unknown parameter"
+    """Return the problem of a query parameter of a task."""
+    return "belongs in the body" if key in _SPELT else "unknown parameter"
 
 
 def _task_name(form: dict[str, Any], value: Any) -> None:
@@ -302,15 +302,15 @@ _TASK: Final = {
 _SPELT: Final = {
     spelt: key for key in _TASK for spelt in (key, re.sub("([A-Z])", r"_\1", key).lower())
 }
-"""As a key of a task may be written → the key."""
+"""Spelling of a key of a task → the key."""
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _told_as(keys: Mapping[str, str], path: str) -> str:
-    """By the key that was sent, where this field was made of one."""
+def _as_sent(keys: Mapping[str, str], path: str) -> str:
+    """Return the path with the key as sent, if the field comes from a key."""
     for field, key in keys.items():
         if path == field or path.startswith((f"{field}.", f"{field}[")):
             return key + path.removeprefix(field)
@@ -318,11 +318,11 @@ def _told_as(keys: Mapping[str, str], path: str) -> str:
 
 
 def _twice(key: str, other: str) -> Violation:
-    return Violation(key, f"is given twice, as {other} too")
+    return Violation(key, f"is given twice, also as {other}")
 
 
 def _refuse(wrong: list[Violation]) -> None:
-    refuse(wrong, "INVALID_FIELD", "mend the request and send it again; nothing was stored")
+    refuse(wrong, "INVALID_FIELD", "correct the request and send it again; nothing was stored")
 
 
 def _instant(message: Message, field: str) -> str | None:
@@ -333,7 +333,7 @@ def _instant(message: Message, field: str) -> str | None:
 async def _call(
     method: str, kind: type[M], services: Services, caller: Caller, request: Message
 ) -> M:
-    """A call of the table, by its service and method."""
+    """Make a call of the table, by its service and method."""
     answer = await UNARY[f"schedd.v1.{method}"](services, caller, request)
     assert isinstance(answer, kind)
     return answer

@@ -2,12 +2,12 @@
 
     {patch: "/api/v1/jobs/{job.name}" body: "job"}  ──▶  Route(PATCH, pattern, variables, body)
 
-A path is matched as it came over the wire, before any `%2F` becomes a slash, so that a variable is
-always one segment, and a verb (`:pause`) is told from a name that has a colon in it by its `%3A`.
+Paths are matched as received, before decoding. So a variable is always one segment, also with
+`%2F`, and a name with a colon (`%3A`) differs from a verb (`:pause`).
 
 Invariants
-- Two rules never match the same request: `Routes` refuses to be made of such.
-- A variable is a path of fields of the request, and never one inside the body but for its key.
+- Two rules never match the same request: `Routes` rejects duplicates.
+- A variable is a field of the request, outside the body, except the key of the body.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from google.api.http_pb2 import HttpRule
 from google.protobuf.descriptor import MethodDescriptor
 
 WHOLE: Final = "*"
-"""A body that is the request itself."""
+"""The body is the whole request."""
 
 _VERBS: Final = ("get", "put", "post", "delete", "patch")
 _VARIABLE: Final = re.compile(r"\{([a-z0-9_.]+)\}")
@@ -31,9 +31,9 @@ _VARIABLE: Final = re.compile(r"\{([a-z0-9_.]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How one call is asked for over HTTP.
+    """The HTTP rule of one call.
 
-    `body`: the field that the body fills, `*` for the whole request, empty when there is none.
+    `body`: the field of the body, `*` for the whole request, empty without a body.
     """
 
     method: MethodDescriptor
@@ -44,7 +44,7 @@ class Route:
     body: str
 
     def match(self, raw_path: str) -> dict[str, str] | None:
-        """The variables of a path that is this route's; None when it isn't."""
+        """Return the variables of a path; None if it doesn't match."""
         found = self.pattern.fullmatch(raw_path)
         if found is None:
             return None
@@ -53,7 +53,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """A request's route, with what its path says."""
+    """A route with the variables of a path."""
 
     route: Route
     variables: dict[str, str]
@@ -67,7 +67,7 @@ class Routes:
         _refuse_twins(self.all)
 
     def find(self, verb: str, raw_path: str) -> RouteMatch | frozenset[str]:
-        """The route; or the verbs that this path knows, none when there is no such path."""
+        """Return the route; else the methods of this path, empty for an unknown path."""
         matches = [
             RouteMatch(route, variables)
             for route in self.all
@@ -81,7 +81,7 @@ class Routes:
 
 
 def routes_of(method: MethodDescriptor) -> Iterator[Route]:
-    """The routes of a call: its rule and the rule's additional ones."""
+    """Yield the routes of a call: its rule and additional bindings."""
     rule: HttpRule = method.GetOptions().Extensions[http_option]
     for one in (rule, *rule.additional_bindings):
         verb = one.WhichOneof("pattern")

@@ -1,11 +1,11 @@
 """OpenAPI 3.1, made from the routes and the descriptors of their messages. Pure.
 
     routes ──▶ paths: parameters, body, answers   ──▶ one document, served at /api/v1/openapi.json
-    messages of the wire ──▶ schemas, as One JSON has them: twice, for what is read is no more
-                             than may be written (`Job.Input`), and what is answered has every key
+    messages of the wire ──▶ schemas in One JSON: one for requests (`Job.Input`), one for answers,
+                             in which every key is required
 
-What the schemas say is what `schedkit.protojson` reads and writes: names, nulls, texts for instants
-and durations. Other ways to write the same (snake_case keys, `1h30m`) are taken and not listed.
+The schemas describe what `schedkit.protojson` reads and writes: names, nulls, texts for times and
+durations. Alternative forms (snake_case keys, `1h30m`) are accepted and not listed.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def document(
     streaming: Iterable[str] = (),
     words: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The whole document.
+    """Return the whole document.
 
     Args:
-        routes: of the calls that there are.
+        routes: of all calls.
         version: of schedd.
-        statuses: of calls whose success isn't 200, by full name.
-        streaming: full names of calls that answer events.
-        words: paths and operations that no call has, by path and verb (those of
-            `openapi_documents`); beside a call's operation each adds its body and its answers.
+        statuses: success statuses other than 200, by full name.
+        streaming: full names of calls that stream events.
+        words: operations that aren't calls, by path and method (those of `openapi_documents`). If a
+            call has the same operation, bodies and answers are merged.
     """
     schemas = _Schemas()
     streams, seen = frozenset(streaming), set[str]()
@@ -79,7 +79,7 @@ def document(
         "info": {
             "title": "schedd",
             "version": version,
-            "description": "Jobs on time, on many machines. What fields mean: docs/semantics.md.",
+            "description": "Distributed job scheduler. Semantics of fields: docs/semantics.md.",
         },
         "security": [{BEARER: []}, {CERTIFICATE: []}, {}],
         "paths": paths,
@@ -88,7 +88,7 @@ def document(
             "schemas": {PROBLEM: PROBLEM_SCHEMA, **dict(sorted(schemas.made.items()))},
             "responses": {
                 PROBLEM: {
-                    "description": "It was refused, or can't be done now.",
+                    "description": "The request was rejected, or failed.",
                     "content": {"application/problem+json": {"schema": _ref(PROBLEM)}},
                 }
             },
@@ -97,7 +97,7 @@ def document(
 
 
 def answered(status: int, schema: Schema, headers: Schema | None = None) -> dict[str, Any]:
-    """The answers of an operation: success, and what is wrong."""
+    """Return the answers of an operation: success and error."""
     success: dict[str, Any] = {"description": "Done.", "content": {JSON: {"schema": schema}}}
     if headers:
         success["headers"] = headers
@@ -105,7 +105,7 @@ def answered(status: int, schema: Schema, headers: Schema | None = None) -> dict
 
 
 def asked(schema: Schema) -> dict[str, Any]:
-    """The body of an operation."""
+    """Return the body of an operation."""
     return {"required": True, "content": {JSON: {"schema": schema}}}
 
 
@@ -116,17 +116,17 @@ class _Schemas:
         self.made: dict[str, Schema] = {}
 
     def ref(self, message: Descriptor, *, written: bool) -> Schema:
-        """Of a message; `written`: as it may be sent."""
+        """Return the schema of a message; `written`: in requests."""
         if (special := SPECIAL.get(message.full_name)) is not None:
             return special
         name = _name(message) + (INPUT if written else "")
         if name not in self.made:
-            self.made[name] = {}  # a message may hold its like
+            self.made[name] = {}  # a message may be recursive
             self.made[name] = self._object(message, written)
         return _ref(name)
 
     def field(self, field: FieldDescriptor, *, written: bool) -> Schema:
-        """Of a field, where null is one of its values."""
+        """Return the schema of a field, nullable where null is allowed."""
         if is_map(field):
             values = self._single(map_value(field), written)
             schema: Schema = {"type": "object", "additionalProperties": values}
@@ -191,12 +191,12 @@ def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) ->
     if events:
         operation["responses"] = answered(200, answer)
         operation["responses"]["200"] |= {
-            "description": "Server-sent events, each with such an object as its data; the last is"
+            "description": "Server-sent events with such an object as data; the last event is"
             " `end`, or `error` with a problem.",
             "content": {EVENTS: {"schema": _stream(answer)}},
         }
         if NEWEST in method.input_type.fields_by_name:
-            operation["responses"]["204"] = {"description": "All of it was told before."}
+            operation["responses"]["204"] = {"description": "The stream has no further events."}
     else:
         headers = {"ETag": {"schema": TEXT}} if method.output_type.name == "Job" else None
         operation["responses"] = answered(status, answer, headers)
@@ -204,7 +204,7 @@ def _operation(route: Route, schemas: _Schemas, status: int, *, events: bool) ->
 
 
 def _stream(answer: Schema) -> Schema:
-    """A text of events, and what the `data` of each is."""
+    """Return the schema of a stream, and of the `data` of its events."""
     last = {"type": "object", "additionalProperties": False}
     return TEXT | {
         "contentMediaType": EVENTS,
@@ -234,7 +234,7 @@ def _parameters(route: Route) -> Iterator[dict[str, Any]]:
 
 
 def _path(route: Route) -> str:
-    """Its template, with one name for what stands at one place: `{job}`, for `{job.name}` too."""
+    """Return its template with short names of variables: `{job}` for `{job.name}`."""
     return re.sub(r"\{([^}]+)\}", lambda found: f"{{{_variable(found[1])}}}", route.template)
 
 
@@ -243,7 +243,7 @@ def _variable(path: str) -> str:
 
 
 def _query(field: FieldDescriptor, name: str) -> Iterator[dict[str, Any]]:
-    """The parameters that a field may be given by: one, or one for each field within."""
+    """Yield the parameters of a field: one, or one for each nested field."""
     of = field.message_type
     if of is not None and of.full_name == "google.protobuf.FieldMask":
         yield {"name": name, "in": "query", "schema": TEXT}
@@ -263,7 +263,7 @@ def _query(field: FieldDescriptor, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _beside(call: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """An operation that is asked for, and answered, in either way."""
+    """Merge two operations with alternative bodies and answers."""
     merged = dict(call)
     merged["requestBody"] = asked({"anyOf": [_schema(one["requestBody"]) for one in (call, other)]})
     responses = dict(call["responses"])
@@ -283,7 +283,7 @@ def _enum(enum: EnumDescriptor) -> Schema:
 
 
 def _may_be_unknown(field: FieldDescriptor) -> bool:
-    """Whether an answer may have null there."""
+    """Return whether the field may be null in an answer."""
     return (
         field.has_presence
         or field.enum_type is not None
@@ -312,6 +312,6 @@ def _name(message: Descriptor) -> str:
 
 
 def _built(message: Descriptor) -> list[FieldDescriptor]:
-    """Those that may be asked for."""
+    """Return the fields that are supported in requests."""
     unbuilt = FIELDS.get(message.full_name, frozenset())
     return [one for one in message.fields if one.name not in unbuilt]

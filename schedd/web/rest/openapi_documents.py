@@ -1,4 +1,4 @@
-"""The requests of the user's own documents (`documents`), as OpenAPI has them."""
+"""OpenAPI operations of the requests in `documents`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPERATIONS: Final[Mapping[str, Any]] = {
                 {
                     "type": "object",
                     "description": "A job that posts its payload to a URL; other fields of a job"
-                    " may stand beside these.",
+                    " are allowed, too.",
                     "properties": {
                         "name": _TEXT,
                         "cron": _TEXT,
@@ -42,7 +42,7 @@ OPERATIONS: Final[Mapping[str, Any]] = {
         "get": {
             "operationId": "getJobStatus",
             "tags": ["Job"],
-            "summary": "How a job stands",
+            "summary": "Get the status of a job",
             "parameters": [
                 {"name": "job", "in": "path", "required": True, "schema": _TEXT},
                 {"name": "namespace", "in": "query", "schema": NAMESPACE},
@@ -90,4 +90,4 @@ OPERATIONS: Final[Mapping[str, Any]] = {
         }
     },
 }
-"""Paths and operations that no call has, by path and verb."""
+"""Operations that aren't calls, by path and method."""

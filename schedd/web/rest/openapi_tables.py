@@ -1,7 +1,6 @@
-"""Schemas of OpenAPI that no descriptor tells by itself: of values, of ids and of what is asked by,
-of what is wrong, of how callers are known.
+"""Schemas of OpenAPI that don't follow from descriptors: values, ids, parameters, errors, security.
 
-What is refused otherwise stands in `api/field_bounds`, by which calls check.
+Other limits are in `api/field_bounds`, which the calls check.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ TEXT: Final[Schema] = {"type": "string"}
 INSTANT: Final[Schema] = {
     "type": "string",
     "format": "date-time",
-    "description": f"From {TIME.first:%Y} up to {TIME.end:%Y}.",
+    "description": f"From {TIME.first:%Y} to {TIME.end:%Y}.",
 }
 DURATION: Final[Schema] = {"type": "string", "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$"}
 BYTES: Final[Schema] = {"type": "string", "contentEncoding": "base64"}
@@ -40,19 +39,19 @@ SPECIAL: Final[Mapping[str, Schema]] = {
         "description": f"Any JSON; raw bytes as an object with the one key {BASE64}.",
     },
 }
-"""Messages that stand as a value of their own."""
+"""Messages with a JSON form of their own."""
 
 UUID: Final[Schema] = {"type": "string", "format": "uuid"}
 WORD: Final[Schema] = TEXT | {"minLength": 1}
 NAMESPACE: Final[Schema] = {"type": "string", "pattern": f"^({NAME.pattern})?$"}
 ANSWERED_IDS: Final = frozenset({"job_id", "maker_id"})
-"""Fields that hold an id where it is told. Where they are sent they are looked at by an edit alone:
-a job is made with whatever stands there, as with all else that the cluster sets.
+"""Fields that are ids in answers. In requests only an edit checks them; otherwise they are ignored,
+as all fields that the cluster sets.
 """
 
 
 def whole(low: int, high: int) -> Schema:
-    """Of whole numbers between these."""
+    """Return the schema of integers in a range."""
     return {"type": "integer", "minimum": low, "maximum": high}
 
 
@@ -70,7 +69,7 @@ SCALARS: Final[Mapping[int, Schema]] = {
 
 
 def scalar(field: FieldDescriptor, *, written: bool) -> Schema:
-    """Of a field that holds a text, a number or the like; `written`: as it may be sent."""
+    """Return the schema of a scalar field; `written`: in requests."""
     if field.name in TOKENS:
         return TOKEN
     if written and if_empty(field):
@@ -80,7 +79,7 @@ def scalar(field: FieldDescriptor, *, written: bool) -> Schema:
 
 
 def asked_by(field: FieldDescriptor) -> Schema:
-    """The same of a parameter."""
+    """Return the schema of a parameter."""
     if field.name == "namespace":
         return NAMESPACE
     if (number := NUMBERS.get(field.name)) is not None:
@@ -98,11 +97,11 @@ WAYS_TO_WRITE: Final[Mapping[str, Schema]] = {
     },
     **dict.fromkeys(ONE_OR_MANY, TEXT),
 }
-"""Fields that may be written in another way, too."""
+"""Fields with an additional JSON form."""
 
 PROBLEM_SCHEMA: Final[Schema] = {
     "type": "object",
-    "description": "What went wrong (RFC 9457); programs look at `reason`.",
+    "description": "The error (RFC 9457); programs use `reason`.",
     "properties": {
         "type": TEXT,
         "title": TEXT,
@@ -130,11 +129,11 @@ SCHEMES: Final[Mapping[str, Schema]] = {
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "schedd_…",
-        "description": "An access token, as `schedctl auth token create` makes it.",
+        "description": "An access token, from `schedctl auth token create`.",
     },
     CERTIFICATE: {
         "type": "mutualTLS",
-        "description": "A user's certificate, as `schedctl auth issue user` makes it.",
+        "description": "A user certificate, from `schedctl auth issue user`.",
     },
 }
-"""How callers are known where members have TLS; where they have none nobody is asked."""
+"""Authentication schemes. Members without TLS don't authenticate."""

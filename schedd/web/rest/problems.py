@@ -1,11 +1,10 @@
-"""What went wrong, as RFC 9457 problem details: the web's counterpart of `rpc/status.py`.
+"""Encode errors as RFC 9457 problem details: the counterpart of `rpc/status.py`.
 
     CallError ──▶ 400 application/problem+json
                   {type, title, status, detail, reason, remedy, violations: [{field, problem}]}
 
-`reason` is the UPPER_CASE word that programs look at, `remedy` what a person can do; `type` is the
-same word as a URN; fields have their names in REST (`field_names`). All keys are always there, as
-in One JSON.
+`reason` is the reason code for programs, `type` the same as a URN, `remedy` the action for people.
+Fields have their names in REST (`field_names`). All keys are always present, as in One JSON.
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ from schedkit.protojson import FormErrors
 MEDIA_TYPE: Final = "application/problem+json"
 
 STATUSES: Final[dict[str, tuple[int, str]]] = {
-    "INVALID_ARGUMENT": (400, "The request is wrong"),
-    "UNAUTHENTICATED": (401, "It isn't known who asks"),
-    "PERMISSION_DENIED": (403, "Who asks may not"),
-    "NOT_FOUND": (404, "There is no such thing"),
-    "METHOD_NOT_ALLOWED": (405, "This path has no such method"),
-    "ALREADY_EXISTS": (409, "It is there already"),
-    "ABORTED": (409, "It was changed meanwhile"),
-    "PRECONDITION_FAILED": (412, "It was changed meanwhile"),
-    "FAILED_PRECONDITION": (409, "It isn't in a state that allows this"),
-    "CONTENT_TOO_LARGE": (413, "The request is too large"),
-    "UNSUPPORTED_MEDIA_TYPE": (415, "The body is no JSON"),
-    "CROSS_ORIGIN": (403, "Another site's page asked for this"),
-    "REQUEST_TIMEOUT": (408, "The request came too slowly"),
-    "RESOURCE_EXHAUSTED": (429, "It is more than one may have"),
-    "INTERNAL": (500, "A bug of ours"),
-    "UNIMPLEMENTED": (501, "It isn't built yet"),
-    "UNAVAILABLE": (503, "The cluster can't do this just now"),
-    "DEADLINE_EXCEEDED": (504, "It may have happened"),
+    "INVALID_ARGUMENT": (400, "Invalid request"),
+    "UNAUTHENTICATED": (401, "Not authenticated"),
+    "PERMISSION_DENIED": (403, "Permission denied"),
+    "NOT_FOUND": (404, "Not found"),
+    "METHOD_NOT_ALLOWED": (405, "Method not allowed"),
+    "ALREADY_EXISTS": (409, "Already exists"),
+    "ABORTED": (409, "Changed by another request"),
+    "PRECONDITION_FAILED": (412, "Changed by another request"),
+    "FAILED_PRECONDITION": (409, "Not possible in the current state"),
+    "CONTENT_TOO_LARGE": (413, "Request too large"),
+    "UNSUPPORTED_MEDIA_TYPE": (415, "The body isn't JSON"),
+    "CROSS_ORIGIN": (403, "Cross-origin request rejected"),
+    "REQUEST_TIMEOUT": (408, "Request timed out"),
+    "RESOURCE_EXHAUSTED": (429, "Limit reached"),
+    "INTERNAL": (500, "Internal error"),
+    "UNIMPLEMENTED": (501, "Not implemented"),
+    "UNAVAILABLE": (503, "Temporarily unavailable"),
+    "DEADLINE_EXCEEDED": (504, "Timed out, outcome unknown"),
 }
-"""Code of a refusal (gRPC's, and HTTP's own) → status and title."""
+"""Error code (of gRPC, and of HTTP) → status and title."""
 
 
 def problem(
@@ -55,7 +54,7 @@ def problem(
     remedy: str = "",
     violations: Iterable[Violation] = (),
 ) -> dict[str, Any]:
-    """The body of a refusal."""
+    """Return the body of an error."""
     status, title = STATUSES[code]
     return {
         "type": "urn:schedd:problem:" + reason.lower().replace("_", "-"),
@@ -69,7 +68,7 @@ def problem(
 
 
 def of(error: CallError | Unavailable) -> dict[str, Any]:
-    """The body for what a call raised."""
+    """Return the body for the error of a call."""
     if isinstance(error, Unavailable):
         error = of_world(error)
     return problem(
@@ -82,23 +81,23 @@ def of(error: CallError | Unavailable) -> dict[str, Any]:
 
 
 def of_form(errors: FormErrors) -> dict[str, Any]:
-    """The body for a form that can't be read: every problem at once."""
+    """Return the body for an invalid JSON message, with every problem."""
     return problem(
         "INVALID_ARGUMENT",
         str(errors),
         reason="INVALID_FIELD",
-        remedy="mend the fields and call again; nothing was stored",
+        remedy="correct the fields and retry; nothing was stored",
         violations=[Violation(one.where, one.what) for one in errors.problems],
     )
 
 
 def refused(body: Mapping[str, Any]) -> Response:
-    """The answer; who isn't known is told how to be."""
+    """Return the answer; a 401 names the authentication scheme."""
     return answer(body, {"www-authenticate": "Bearer"} if body["status"] == 401 else None)
 
 
 class RequestProblem(Exception):
-    """A request that is refused before it becomes a call; `body` is its problem."""
+    """A request that is rejected before it becomes a call; `body` is its problem."""
 
     def __init__(self, body: dict[str, Any], headers: Mapping[str, str] | None = None) -> None:
         super().__init__(body["detail"])
@@ -107,7 +106,7 @@ class RequestProblem(Exception):
 
 
 def answer(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """The response with this problem."""
+    """Return the response with this problem."""
     content = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     found = Response(content, body["status"], headers, MEDIA_TYPE)
     found.headers["cache-control"] = "no-store"

@@ -1,22 +1,21 @@
-"""From an HTTP request to the message of its call, by the route's rule; nothing is ignored.
+"""Turn an HTTP request into the message of its call, by the rule of its route.
 
     path variables ─┐
-    query           ├─ each a field, named once ──▶ message
+    query           ├─ fields ──▶ message
     body            ┘
-    If-Match, Idempotency-Key, Last-Event-ID ──▶ the fields of HEADERS, where the call has them
+    If-Match, Idempotency-Key, Last-Event-ID ──▶ the fields of HEADERS, if the call has them
 
 Invariants
-- Every key, parameter and body either reaches the message or is refused by name.
-- `If-Match` is a list of entity tags, or `*`; an edit isn't made though it can't be read, nor where
-  `If-None-Match` stands beside it, which no call that changes something knows.
-- A parameter isn't empty, but for MAY_BE_EMPTY, nor is what chooses in a body (`CHOOSING`): left
-  out it chooses all, and who gives one means one.
-- An idempotency key, in a header, a parameter or a body, says one, once, and so does an etag: who
-  sends an empty one believes to be safe, and isn't.
-- A field that is named twice (in the path and in the body, say) must say the same; of where a
-  stream goes on the header is the newer word.
-- A PATCH without `updateMask` changes the fields that its body names; one that names none is
-  refused. With one it changes those that the mask names, and its body names no other.
+- Every key, parameter and body either reaches the message or is rejected by name.
+- `If-Match` is a list of entity tags, or `*`. An invalid one rejects the edit, and so does
+  `If-None-Match`, which no call that changes something supports.
+- Empty parameters are rejected, except MAY_BE_EMPTY, and so are empty selectors in a body: empty
+  would select everything.
+- An empty or repeated idempotency key or etag is rejected: it would protect from nothing.
+- A field that is given twice, such as in path and body, must have the same value. For the cursor of
+  a stream, the header has priority.
+- A PATCH without `updateMask` changes the fields in its body, at least one. With a mask, it changes
+  the fields in the mask, and the body must contain no others.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ HEADERS: Final = {
     KEY: "idempotency_key",
     "Last-Event-ID": "resume_after",
 }
-"""Header → the field of the request that it stands for."""
+"""Header → field of the request."""
 NEWEST: Final = "resume_after"
-"""The field whose header goes before the query: a browser that comes back to a stream asks by the
-address that it first asked by, and the header says how far it has got since.
+"""The field whose header has priority over the query. A browser that reconnects to a stream sends
+its first address again, and its position in the header.
 """
 
 KEYED: Final = HEADERS[KEY]
@@ -57,18 +56,18 @@ KEYED: Final = HEADERS[KEY]
 UNTAKEN: Final = "If-None-Match"
 _TAG: Final = r'(?:W/)?"[!#-~\x80-\xff]*"'
 _TAGS: Final = re.compile(rf"[ \t,]*{_TAG}(?:[ \t]*,(?:[ \t]*{_TAG})?)*[ \t]*")
-"""Entity tags, of which a list may have empty places (RFC 9110, 5.6.1)."""
+"""Entity tags; a list may have empty elements (RFC 9110, 5.6.1)."""
 
 MASK: Final = "update_mask"
 IDENTITY: Final = frozenset({"name", "namespace", "job_id", "etag"})
-"""Fields of a job that say which one is meant; naming them in a body changes nothing."""
+"""Fields of a job that identify it; in a body they change nothing."""
 
 
 def read(request: Request, found: RouteMatch, body: Mapping[str, Any] | None) -> Message:
-    """The message that this request stands for, its `body` read before.
+    """Return the message of a request whose body was read.
 
     Raises:
-        Refusal: it can't be one; the body says all that is wrong.
+        RequestProblem: the request is invalid, with all problems.
     """
     try:
         query, headers = list(request.query_params.multi_items()), _whole(request)
@@ -76,14 +75,14 @@ def read(request: Request, found: RouteMatch, body: Mapping[str, Any] | None) ->
     except FormErrors as errors:
         raise RequestProblem(problems.of_form(errors)) from errors
     except UnicodeError as error:
-        raise wrong("the request holds half a surrogate pair: it is no text") from error
+        raise wrong("the request contains an unpaired surrogate: invalid text") from error
     except RecursionError as error:
         raise wrong("the body is nested too deeply") from error
 
 
 def _whole(request: Request) -> dict[str, str]:
-    """Those of its headers that are read, by their names in lower case, and of several lines the
-    list that they are. Raises Refusal.
+    """Return the supported headers by their names in lower case; repeated headers are joined.
+    Raises RequestProblem.
     """
     lines = request.headers
     key_of(lines)
@@ -92,7 +91,7 @@ def _whole(request: Request) -> dict[str, str]:
 
 
 def key_of(headers: Headers) -> str | None:
-    """The idempotency key, where there is one: no list, as its header isn't one. Raises Refusal."""
+    """Return the idempotency key, if any; it must be a single value. Raises RequestProblem."""
     match [key.strip() for key in headers.getlist(KEY)]:
         case []:
             return None
@@ -104,7 +103,7 @@ def key_of(headers: Headers) -> str | None:
 
 
 def named(headers: Mapping[str, str], path: str) -> str:
-    """A field of the request by what it was given by: its header, where it came in one."""
+    """Return the header that a field was given in, else the field."""
     names = (name for name, field in HEADERS.items() if field == path and headers.get(name.lower()))
     return next(names, path)
 
@@ -115,7 +114,7 @@ def message_of(
     body: Mapping[str, Any] | None,
     headers: Mapping[str, str],
 ) -> Message:
-    """The message of a request whose body was parsed. Raises Refusal, FormErrors. Pure."""
+    """Return the message of a parsed request. Raises RequestProblem, FormErrors. Pure."""
     cls = GetMessageClass(found.route.method.input_type)
     message = _of_body(cls, found, body)
     _put(message, _of_query(cls, found, query), "query")
@@ -141,12 +140,10 @@ def _of_body(cls: type[Message], found: RouteMatch, body: Mapping[str, Any] | No
 
 
 def _empties(body: Mapping[str, Any], message: Descriptor, at: str = "") -> Iterator[Violation]:
-    """What is empty in a body, read as this message before, and would be taken as left out. `at`:
-    where it lies.
-    """
+    """Yield empty values in a body that would count as missing. `at`: path of the body."""
     fields = _fields(message)
     for key, value in body.items():
-        field = fields.get(key)  # none of what stands in a payload
+        field = fields.get(key)  # None inside a payload
         if field is None:
             continue
         here, of = f"{at}{key}", field.message_type
@@ -162,7 +159,7 @@ def _empties(body: Mapping[str, Any], message: Descriptor, at: str = "") -> Iter
 
 @cache
 def _fields(message: Descriptor) -> Mapping[str, FieldDescriptor]:
-    """Its fields, by either name that they have."""
+    """Return its fields, by both of their names."""
     return {name: one for one in message.fields for name in (one.name, one.json_name)}
 
 
@@ -171,18 +168,18 @@ def _refusal(violations: Sequence[Violation]) -> RequestProblem:
 
 
 def _of_query(cls: type[Message], found: RouteMatch, query: Iterable[tuple[str, str]]) -> Message:
-    """The fields that parameters name, dotted where they lie deeper."""
+    """Return the fields in parameters; dots separate nested fields."""
     form: dict[str, Any] = {}
     refused: list[Violation] = []
     inner = _body_of(cls, found)
     for key, value in query:
         field = _field(cls, key)
         if field is None and inner is not None and _field(inner, key) is not None:
-            refused.append(Violation(key, "belongs into the body"))
+            refused.append(Violation(key, "belongs in the body"))
         elif field is None:
             refused.append(Violation(key, "unknown parameter"))
         elif found.route.body in (WHOLE, field.name):
-            refused.append(Violation(key, "belongs into the body"))
+            refused.append(Violation(key, "belongs in the body"))
         elif not value and field.type == field.TYPE_STRING and field.name not in MAY_BE_EMPTY:
             what = "an id" if field.name in IDS else "a key" if field.name == KEYED else "a value"
             refused.append(Violation(key, f"is empty: give {what}, or leave it out"))
@@ -194,13 +191,13 @@ def _of_query(cls: type[Message], found: RouteMatch, query: Iterable[tuple[str, 
 
 
 def _body_of(cls: type[Message], found: RouteMatch) -> type[Message] | None:
-    """What the body is, where it is one field of the request."""
+    """Return the type of the body, if it is one field of the request."""
     field = found.route.body
     return None if field in ("", WHOLE) else type(getattr(cls(), field))
 
 
 def _field(cls: type[Message], key: str) -> FieldDescriptor | None:
-    """The top-level field that a parameter's first word names."""
+    """Return the top-level field of a parameter."""
     first = key.partition(".")[0]
     fields = cast("Sequence[FieldDescriptor]", cls.DESCRIPTOR.fields)  # upb's class is its twin
     return next((field for field in fields if first in (field.name, field.json_name)), None)
@@ -216,12 +213,12 @@ def _enter(form: dict[str, Any], key: str, value: str, field: FieldDescriptor) -
 
 
 def _snake(path: str) -> str:
-    """A mask's path as the proto has it: `retry.maxAttempts` is `retry.max_attempts`."""
+    """Return a path of a mask in proto names: `retry.maxAttempts` → `retry.max_attempts`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", path).lower()
 
 
 def _nest(form: dict[str, Any], path: list[str], value: Any) -> bool:
-    """Put it there; False where something stands already, or on the way."""
+    """Set a nested value; False if it, or a parent, already has a value."""
     for step in path[:-1]:
         inner = form.setdefault(step, {})
         if not isinstance(inner, dict):
@@ -256,38 +253,36 @@ def _of_headers(cls: type[Message], found: RouteMatch, headers: Mapping[str, str
 
 
 def _demands(tags: str) -> bool:
-    """Whether an `If-Match` asks for one of the tags that it names, not for any (`*`). Raises
-    Refusal.
-    """
+    """Return whether an `If-Match` names tags, not `*`. Raises RequestProblem."""
     if tags.strip() == "*":
         return False
     if not _TAGS.fullmatch(tags):
-        problem = "is empty" if not tags.strip() else "is no list of entity tags, and not *"
+        problem = "is empty" if not tags.strip() else "must be a list of entity tags, or *"
         raise wrong(f"If-Match: {problem}", violations=[Violation("If-Match", problem)])
     return True
 
 
 def _untaken(header: str) -> RequestProblem:
-    problem = "this call takes none; leave it out"
+    problem = "not supported by this call; leave it out"
     return wrong(f"{header}: {problem}", violations=[Violation(header, problem)])
 
 
-def _put(message: Message, part: Message, whence: str) -> None:
-    """Merge a part into the message; where both say something they must agree."""
-    _agree(message, part, whence)
+def _put(message: Message, part: Message, source: str) -> None:
+    """Merge a part into the message; fields in both must be equal."""
+    _agree(message, part, source)
     message.MergeFrom(part)
 
 
-def _agree(message: Message, part: Message, whence: str, at: str = "") -> None:
+def _agree(message: Message, part: Message, source: str, at: str = "") -> None:
     for field, value in part.ListFields():
         here = f"{at}.{field.json_name}" if at else field.json_name
         own = getattr(message, field.name)
         if field.message_type is not None and not field.is_repeated:
-            _agree(own, value, whence, here)
+            _agree(own, value, source, here)
         elif not field.is_repeated and own and own != value:
             raise wrong(
-                f"{here}: the {whence} says {value!r}, another part of the request {own!r}",
-                violations=[Violation(here, f"differs from the {whence}")],
+                f"{here}: {value!r} in the {source} differs from {own!r} in another part",
+                violations=[Violation(here, f"differs from the {source}")],
             )
 
 
@@ -297,18 +292,18 @@ def _set_mask(message: Message, found: RouteMatch, body: Mapping[str, Any] | Non
     mask, kind = getattr(message, MASK), type(getattr(message, found.route.body))
     if mask.paths and "*" not in mask.paths:
         mask.paths.extend(_beside_overlap(body, mask.paths))
-        told = _unmasked(body, kind.DESCRIPTOR, frozenset(mask.paths))
-        if unmasked := [Violation(key, "isn't named by updateMask") for key in told]:
+        found_keys = _unmasked(body, kind.DESCRIPTOR, frozenset(mask.paths))
+        if unmasked := [Violation(key, "isn't in updateMask") for key in found_keys]:
             raise _refusal(unmasked)
     if not mask.paths:
         named = named_fields(body, kind)
         mask.paths.extend(name for name in named if name not in IDENTITY)
     if not mask.paths:
-        raise wrong("the body names no field to change", reason="BAD_UPDATE_MASK")
+        raise wrong("the body has no field to change", reason="BAD_UPDATE_MASK")
 
 
 def _beside_overlap(body: Mapping[str, Any], paths: Collection[str]) -> list[str]:
-    """`{"overlap": {"allow": 3}}` says two fields in one."""
+    """Return `overlap_limit` for `{"overlap": {"allow": 3}}`, which sets two fields."""
     both = isinstance(body.get("overlap"), Mapping) and "overlap" in paths
     return ["overlap_limit"] if both and "overlap_limit" not in paths else []
 
@@ -320,12 +315,12 @@ def _unmasked(
     at: str = "",
     path: str = "",
 ) -> Iterator[str]:
-    """Where the body, read as this message before, names what these paths don't: by its own keys.
-    `at` and `path`: where it lies, by those and by the names of fields.
+    """Yield keys of a body that aren't in these paths. `at`, `path`: path of the body, in its own
+    keys and in names of fields.
     """
     fields = _fields(message)
     for key, value in body.items():
-        field = fields.get(key)  # none of what stands in a payload
+        field = fields.get(key)  # None inside a payload
         here = f"{path}{field.name}" if field is not None else ""
         if here in paths or (not path and here in IDENTITY):
             continue

@@ -1,10 +1,10 @@
-"""REST: every call of the one table, asked for as its HTTP rule says, answered in One JSON.
+"""REST: every call of the table, requested by its HTTP rule, answered in One JSON.
 
-    request ─rules─▶ route ─requests─▶ message ─api/calls─▶ answer ─jsonform─▶ JSON, or events
+    request ─rules─▶ route ─requests─▶ message ─api/calls─▶ answer ─protojson─▶ JSON, or events
                                                    └─CallError─▶ problems
 
-Nothing here knows a single call but for the status of those that make something. What the user's
-own documents ask for in their own words is in `documents`.
+This module knows no single call, except the status of those that create something. Requests that
+don't follow the protos are in `documents`.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from schedproto.v1 import job_pb2, run_service_pb2
 log = logging.getLogger(__name__)
 
 FIRST_WITHIN: Final = 1.0
-"""Seconds in which a stream's first answer, or what is wrong, is waited for before it begins."""
+"""Seconds to wait for a stream's first answer, or its error, before the response begins."""
 STANDS: Final = run_service_pb2.RunEvent()
-"""What says no more than that a stream has begun: its reader sees that by itself."""
+"""The event that only marks the beginning of a stream; it isn't sent."""
 KEPT: Final = 4_096
-"""Events of runs, a kilobyte or two each, that are kept as they were told last."""
+"""Cached events of runs, one or two KB each."""
 STREAMS_OF_ONE_HOST: Final = 224
-"""Fewer than the connections that it may have: who asks for one more hears why there is none."""
+"""Fewer than its connections, so that one stream more is rejected with a reason."""
 
 OPENAPI_PATH: Final = "/api/v1/openapi.json"
 NO_HEADERS: Final[Mapping[str, str]] = {}
@@ -87,7 +87,7 @@ class Rest:
         try:
             response = await self._answer(request)
         except ClientDisconnect:
-            log.info("a caller left in the middle of its request")
+            log.info("caller disconnected during a request")
             return
         except RequestProblem as refusal:
             response = problems.answer(refusal.body, refusal.headers)
@@ -122,12 +122,12 @@ class Rest:
     async def _call(
         self, request: Request, found: RouteMatch, body: Mapping[str, Any] | None
     ) -> ASGIApp:
-        """What the call of the table says to this request."""
+        """Make the call of the table."""
         name = found.route.method.full_name
         if name == CREATE and body is not None and (callback := documents.callback_of(body)):
             message = requests.read(request, found, documents.as_job(body, callback))
             job = await documents.create(self._services, caller_of(request), message, callback)
-            return _told(documents.made(job), 201, _headers(job, 201))
+            return _value_response(documents.made(job), 201, _headers(job, 201))
         size = getattr(request.state, "body_size", 0)
         message = await converted(size, partial(requests.read, request, found, body))
         if name in STREAMING:
@@ -141,13 +141,13 @@ class Rest:
         return _json_response(content, status, _headers(answer, status))
 
     async def _stream(self, request: Request, name: str, message: Message) -> ASGIApp:
-        """A stream that has a place until it ends; where it was told to its end before, that there
-        is nothing more: a browser asks for it no more.
+        """Return a stream, which counts until it ends. If the reader already has its end, return
+        204, so that a browser stops reconnecting.
         """
         caller = caller_of(request)
         with ExitStack() as place:
             place.enter_context(self._places.taken(caller.source.removeprefix("http:")))
-            answers = _told_of(STREAMING[name](self._services, caller, message), request.headers)
+            answers = _renamed(STREAMING[name](self._services, caller, message), request.headers)
             stream = await _streamed(
                 answers, self._closing, getattr(message, requests.NEWEST, None)
             )
@@ -156,14 +156,16 @@ class Rest:
             stream.over(place.pop_all().close)
             return stream
 
-    # -- what isn't in the table --
+    # -- requests that aren't in the table --
 
     async def _status(self, request: Request, job: str) -> Response:
-        """Of the job that this path, raw as it came, would name to who asks for it."""
+        """Return the status of the job in this raw path."""
         _only(request, "GET")
         await bodies.body_of(request, expected=False)
         wanted = requests.read(request, self._find(request, f"/api/v1/jobs/{job}"), None)
-        return _told(await documents.status(self._services, caller_of(request), wanted), 200)
+        return _value_response(
+            await documents.status(self._services, caller_of(request), wanted), 200
+        )
 
     async def _task(self, request: Request) -> Response:
         _only(request, "POST")
@@ -171,7 +173,7 @@ class Rest:
         _without_query(request)
         refuse(
             [
-                Violation(header, "this call takes none")
+                Violation(header, "not supported by this call")
                 for header in documents.UNTAKEN
                 if header in request.headers
             ],
@@ -179,7 +181,9 @@ class Rest:
             "leave it out",
         )
         key = requests.key_of(request.headers)
-        return _told(await documents.submit(self._services, caller_of(request), body, key), 202)
+        return _value_response(
+            await documents.submit(self._services, caller_of(request), body, key), 202
+        )
 
     def _find(self, request: Request, path: str) -> RouteMatch:
         found = self.routes.find(request.method, path)
@@ -189,16 +193,16 @@ class Rest:
             raise RequestProblem(
                 problems.problem(
                     "NOT_FOUND",
-                    f"there is nothing at {request.url.path}",
+                    f"path {request.url.path} not found",
                     reason="NO_SUCH_PATH",
-                    remedy="paths begin with /api/v1/, such as /api/v1/jobs",
+                    remedy="use a path below /api/v1/, such as /api/v1/jobs",
                 )
             )
         raise _not_allowed(request, found)
 
 
 def _described(routes: Routes, version: str) -> bytes:
-    """The OpenAPI document of all that there is."""
+    """Return the OpenAPI document of all routes."""
     there = [one for one in routes.all if one.method.full_name in {**UNARY, **STREAMING}]
     made = openapi.document(
         there, version, statuses=STATUSES, streaming=STREAMING, words=openapi_documents.OPERATIONS
@@ -207,14 +211,14 @@ def _described(routes: Routes, version: str) -> bytes:
 
 
 class Described:
-    """A document that stays as it is: its reader asks whether it is still the one that is known."""
+    """A constant document with an etag."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
         self._etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
 
     def answer(self, request: Request) -> Response:
-        """The document, or that it hasn't changed."""
+        """Return the document, or 304."""
         headers = {"etag": self._etag, "cache-control": "no-cache"}
         known = ",".join(request.headers.getlist("if-none-match")).replace("W/", "").split(",")
         if {self._etag, "*"} & {one.strip() for one in known}:
@@ -229,8 +233,8 @@ def _only(request: Request, verb: str) -> None:
 
 def _not_allowed(request: Request, verbs: Collection[str]) -> RequestProblem:
     allowed = ", ".join(sorted(verbs))
-    told = f"{request.url.path} knows {allowed}"
-    problem = problems.problem("METHOD_NOT_ALLOWED", told, reason="METHOD_NOT_ALLOWED")
+    detail = f"method {request.method} not allowed for {request.url.path}, only {allowed}"
+    problem = problems.problem("METHOD_NOT_ALLOWED", detail, reason="METHOD_NOT_ALLOWED")
     return RequestProblem(problem, {"allow": allowed})
 
 
@@ -243,13 +247,13 @@ def _without_query(request: Request) -> None:
 
 
 def _raw_path(scope: Scope) -> str:
-    """The path before `%2F` and `%3A` become signs of their own."""
+    """Return the path before `%2F` and `%3A` are decoded."""
     raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     return raw.partition(b"?")[0].decode("ascii", "replace")
 
 
 def _headers(answer: Message, status: int) -> dict[str, str]:
-    """What stands beside a job: its etag; of a new one, where it is."""
+    """Return the headers for a job: its etag, and the location of a new job."""
     if not isinstance(answer, job_pb2.Job):
         return {}
     headers = {"etag": answer.etag}
@@ -260,7 +264,9 @@ def _headers(answer: Message, status: int) -> dict[str, str]:
     return headers
 
 
-def _told(value: object, status: int, headers: Mapping[str, str] = NO_HEADERS) -> Response:
+def _value_response(
+    value: object, status: int, headers: Mapping[str, str] = NO_HEADERS
+) -> Response:
     return _json_response(_json(value), status, headers)
 
 
@@ -271,11 +277,13 @@ def _json_response(content: str, status: int, headers: Mapping[str, str]) -> Res
 async def _streamed(
     answers: AsyncIterator[Message], closing: asyncio.Event, after: str | None = None
 ) -> EventStream | None:
-    """The answers as events, `after` an earlier one where that isn't empty; None: they can't be
-    gone on with. What goes wrong before the first of them, and soon, is raised here and now; a
-    first one that takes long is waited for by the response, which sees its reader leave.
+    """Return the answers as events. `after`: the cursor to continue from; empty: from the
+    beginning; None: the stream has no cursor.
 
-    Returns None where it was told to its end before.
+    An early error is raised here. A slow first answer is awaited by the response, which detects a
+    disconnected reader.
+
+    Returns None if the reader already has the end of the stream.
     """
     first = asyncio.create_task(_first(answers), name="first answer of a stream")
     try:
@@ -294,8 +302,8 @@ async def _streamed(
 async def _events(
     first: asyncio.Task[Message | None], answers: AsyncIterator[Message], at: str
 ) -> AsyncGenerator[Event, None]:
-    """The answers as events. The last has the id of the one before it, `at` where there is none, so
-    that who comes back with it hears that nothing more is told.
+    """Yield the answers as events. The event `end` has the id of the last event, or `at`, so that a
+    reader that reconnects with it gets 204.
     """
     try:
         if (answer := await first) is not None and answer != STANDS:
@@ -310,7 +318,7 @@ async def _events(
 
 
 def _event(answer: Message) -> Event:
-    """An answer as an event; of a run, made once for all who are told the same."""
+    """Return an answer as an event; events of runs are cached."""
     if not isinstance(answer, run_service_pb2.RunEvent):
         return Event(_json(to_json(answer)), id=getattr(answer, "cursor", ""))
     return _run_event(answer.SerializeToString())
@@ -318,8 +326,8 @@ def _event(answer: Message) -> Event:
 
 @lru_cache(KEPT)
 def _run_event(written: bytes) -> Event:
-    """One that can be gone on from has an id, one that only says so no data, which browsers keep
-    and don't pass on.
+    """Return the event of a run. Its id is its cursor. An event with only a cursor has no data:
+    browsers keep the id and don't report it.
     """
     answer = run_service_pb2.RunEvent.FromString(written)
     name = next((kind for kind in ("gap", "cluster") if answer.HasField(kind)), "")
@@ -327,10 +335,10 @@ def _run_event(written: bytes) -> Event:
     return Event("" if bare else _json(to_json(answer)), name, answer.cursor)
 
 
-async def _told_of(
+async def _renamed(
     answers: AsyncIterator[Message], headers: Mapping[str, str]
 ) -> AsyncIterator[Message]:
-    """The same; what is wrong is told by the headers that it came in, however late."""
+    """Yield the answers; errors name the header that a field was given in."""
     try:
         async for answer in answers:
             yield answer
@@ -344,7 +352,7 @@ async def _first(answers: AsyncIterator[Message]) -> Message | None:
 
 
 def _problem(error: CallError, request: Request) -> dict[str, Any]:
-    """Its problem; an etag that came as a precondition fails as one."""
+    """Return its problem; a failed `If-Match` has status 412."""
     body = problems.of(error)
     if isinstance(error, Aborted) and "if-match" in request.headers:
         status, title = problems.STATUSES["PRECONDITION_FAILED"]

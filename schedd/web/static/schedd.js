@@ -1,12 +1,12 @@
-// Keeps a page live: the server sends its body anew when it has changed, and only what differs is
-// changed in place, so that nothing jumps, and the focus, a selection and what was typed stay.
-// Without this script every page reads as well; it is loaded anew now and then instead, or by a link.
+// Keeps a page live: the server sends its body after each change, and only the differences are applied
+// in place, so that nothing jumps, and focus, selection and input stay.
+// Every page also works without this script; then it reloads at intervals, or by a link.
 "use strict";
 
 const body = document.getElementById("body");
 const live = document.getElementById("live");
 
-// What this tab keeps, and what all tabs do. Where a browser forbids that, nothing is kept.
+// Storage of this tab, and of all tabs. If the browser forbids it, nothing is stored.
 const memory = (of) => {
   try {
     return window[of];
@@ -19,12 +19,12 @@ const ours = memory("localStorage");
 
 // -- the body, changed in place --
 
-let drawn = ""; // what came last
+let drawn = ""; // the last body
 
 const keyOf = (node) => node.id || node.dataset?.key;
 
 function morph(old, fresh) {
-  if (old.isEqualNode(fresh) || old.matches?.(ASKING)) return; // an open dialog asks what was read in it
+  if (old.isEqualNode(fresh) || old.matches?.(ASKING)) return; // an open dialog keeps its text
   if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
     old.replaceWith(fresh);
     return;
@@ -48,9 +48,9 @@ function morphChildren(old, fresh) {
   for (const next of [...fresh.childNodes]) {
     const known = keyOf(next) && keyed.get(keyOf(next));
     if (known) {
-      // what stands before it goes, rather than it moves: what is moved loses the focus
+      // remove the nodes before it instead of moving it: a moved node loses the focus
       while (at && at !== known && !(keyOf(at) && coming.has(keyOf(at)))) at = dropped(at);
-      // in whose dialog somebody writes stays where it is: what is moved closes, so the others move
+      // a node with an open dialog isn't moved, because that closes the dialog: the others move
       while (at !== known && inUse(known)) at = putBehind(known, at);
       if (known === at) at = at.nextSibling;
       else old.insertBefore(known, at);
@@ -77,7 +77,7 @@ function putBehind(node, moved) {
 function dropped(node) {
   const { nextSibling } = node;
   const open = node.matches?.(ASKING) ? node : node.querySelector?.(ASKING);
-  if (open) notice(`“${open.getAttribute("aria-label")}” was closed: what it was about is gone, or has changed.`);
+  if (open) notice(`“${open.getAttribute("aria-label")}” was closed: its object was removed, or has changed.`);
   node.remove();
   return nextSibling;
 }
@@ -92,7 +92,7 @@ function show(html) {
   tick();
 }
 
-// what is asked next is asked of what is there by then
+// after a dialog has closed, show the current body
 function closed(event) {
   if (event.newState === "closed" && drawn) show(drawn);
 }
@@ -117,14 +117,14 @@ function tick() {
   }
 }
 
-// -- the stream: one, while the page is looked at --
+// -- the stream: one, while the page is visible --
 
-// As often the server says at least that it is there (streams.py: BEAT_EVERY). Of a member that is
-// frozen, or cut off, a stream says nothing: it stays open, and silent.
+// The server sends at least one beat in this time (streams.py: BEAT_EVERY). The stream of a frozen or
+// partitioned member stays open, and silent.
 const BEAT = 10; // seconds
 
 let events = null;
-let silent = 0; // seconds without a word, as this page counts them: while it slept it missed none
+let silent = 0; // seconds without an event, counted by this page, so that sleep doesn't count
 let failures = 0; // in a row
 let again = 0; // the timer of the next try
 
@@ -135,28 +135,28 @@ function say(state) {
 
 function follow() {
   events = new EventSource(body.dataset.live);
-  heard();
-  events.onopen = heard;
+  received();
+  events.onopen = received;
   events.onmessage = (event) => {
-    heard();
+    received();
     failures = 0;
     show(event.data);
-    say("live"); // no sooner: until then what stands here is of before
+    say("live"); // not earlier: until then the body is old
   };
   events.addEventListener("beat", (event) => {
-    heard();
-    const served = document.getElementById("served"); // a proxy may lead to another member
+    received();
+    const served = document.getElementById("served"); // a proxy may choose another member
     if (served) served.textContent = event.data && ` Served by ${event.data}.`;
   });
   events.addEventListener("end", stop);
   events.onerror = lost;
 }
 
-function heard() {
+function received() {
   silent = 0;
 }
 
-// two beats were missed, and a moment
+// two missed beats, and one second
 function listen() {
   if (!events || events.readyState === EventSource.CLOSED) return;
   if (++silent > 2 * BEAT + 1) lost();
@@ -169,20 +169,20 @@ function stop() {
   say("still");
 }
 
-// comes back ever later, and not at the instant at which all others do that were cut off with it
+// reconnect with exponential backoff and jitter
 async function lost() {
   const stream = events;
   const refused = stream.readyState === EventSource.CLOSED;
   stream.close();
   say("reconnecting");
   const ended = refused && [401, 403].includes(await statusOf(stream.url));
-  if (stream !== events) return; // hidden meanwhile, or looked at again
-  if (ended) return tellEnd();
+  if (stream !== events) return; // hidden meanwhile, or reconnected
+  if (ended) return showEnd();
   const most = Math.min(30_000, 1000 * 2 ** failures++);
   again = setTimeout(watch, most * (0.5 + Math.random() / 2));
 }
 
-// an EventSource doesn't say why it was refused
+// an EventSource doesn't report the status of a rejection
 async function statusOf(address) {
   const asking = new AbortController();
   try {
@@ -194,12 +194,12 @@ async function statusOf(address) {
   }
 }
 
-function tellEnd() {
+function showEnd() {
   stop();
-  const told = document.getElementById("ended");
+  const ended = document.getElementById("ended");
   const here = encodeURIComponent(location.pathname + location.search);
-  told.querySelector("a").href = `/login?next=${here}`;
-  told.hidden = false;
+  ended.querySelector("a").href = `/login?next=${here}`;
+  ended.hidden = false;
 }
 
 function watch() {
@@ -213,16 +213,16 @@ function watch() {
 // -- a run's log, as it is written --
 
 const MOST = 1 << 20; // characters that are kept on the page
-const PART = 1 << 14; // characters of what is drawn, and goes, as one
+const PART = 1 << 14; // characters of a part, which is drawn and removed as one
 
-// without what colours a terminal, also where that is split between two pieces
+// remove color sequences, also those split between two pieces
 function plain(known, text) {
-  const told = known.held + text;
-  known.held = /\x1b(\[[0-?]{0,32}[ -/]{0,8})?$/.exec(told)?.[0] ?? "";
-  return told.slice(0, told.length - known.held.length).replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, "");
+  const whole = known.held + text;
+  known.held = /\x1b(\[[0-?]{0,32}[ -/]{0,8})?$/.exec(whole)?.[0] ?? "";
+  return whole.slice(0, whole.length - known.held.length).replace(/\x1b\[[0-?]*[ -/]*[@-~]/g, "");
 }
 
-// the oldest parts go while there is enough without them; returns those
+// remove the oldest parts over the limit; return them
 function trim(kept, lengthOf) {
   let gone = 0;
   while (kept.size - lengthOf(kept.parts[gone]) >= MOST) kept.size -= lengthOf(kept.parts[gone++]);
@@ -232,14 +232,14 @@ function trim(kept, lengthOf) {
 function readLog(log) {
   const state = document.getElementById("log-state");
   const stream = new EventSource(log.dataset.log);
-  const reached = new Map(); // attempt and stream → how far it was shown, and its decoder
+  const reached = new Map(); // attempt and stream → offset shown, and its decoder
   let token = null;
 
-  // Pieces come far faster than a page can be laid out: they are gathered, and drawn once a frame.
-  // A tab that nobody sees draws none, so what is gathered is no more than a page would keep.
+  // Pieces arrive faster than a page can be laid out: they are batched, and drawn once a frame.
+  // A hidden tab draws none, so the batch has the same limit as the page.
   const shown = { parts: [], size: 0 }; // nodes, oldest first, and their characters
   const gathered = { parts: [], size: 0 };
-  const earlier = partOf(`${log.dataset.earlier}\n`, "about"); // stands first once something has gone
+  const earlier = partOf(`${log.dataset.earlier}\n`, "about"); // the first part, once parts were removed
   let gone = false;
   let drawing = false;
 
@@ -263,7 +263,7 @@ function readLog(log) {
 
   function draw() {
     drawing = false;
-    const first = !shown.parts.length; // what the page came with goes: the stream told all of it
+    const first = !shown.parts.length; // replace the log of the page: the stream sends all of it
     const low = first || log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
     if (first) log.replaceChildren();
     const fresh = document.createDocumentFragment();
@@ -283,10 +283,10 @@ function readLog(log) {
     if (low) log.scrollTop = log.scrollHeight;
   }
 
-  stream.onopen = () => (state.textContent = "as it is written");
+  stream.onopen = () => (state.textContent = "live");
   stream.onmessage = ({ data }) => {
     const piece = JSON.parse(data);
-    if (token && piece.fencingToken && piece.fencingToken !== token) add("the next attempt\n", "about");
+    if (token && piece.fencingToken && piece.fencingToken !== token) add("next attempt\n", "about");
     token = piece.fencingToken ?? token;
     if (piece.note) add(`${piece.note}\n`, "about");
     if (!piece.data) return;
@@ -295,38 +295,38 @@ function readLog(log) {
     reached.set(key, known);
     const bytes = Uint8Array.from(atob(piece.data), (sign) => sign.charCodeAt(0));
     const fresh = bytes.subarray(Math.max(0, known.at - piece.offset));
-    if (piece.omitted && piece.offset > known.at) add(`${piece.omitted} bytes are left out here\n`, "about");
+    if (piece.omitted && piece.offset > known.at) add(`${piece.omitted} bytes omitted\n`, "about");
     known.at = Math.max(known.at, piece.offset + bytes.length);
     add(plain(known, known.decoder.decode(fresh, { stream: true })), piece.stream === "STDERR" ? "err" : "");
   };
   stream.addEventListener("end", () => {
-    state.textContent = "it has ended";
+    state.textContent = "ended";
     stream.close();
   });
   stream.addEventListener("error", ({ data }) => {
     if (data) state.textContent = JSON.parse(data).detail;
-    else if (stream.readyState !== EventSource.CLOSED) return; // it comes back by itself
-    else state.textContent = "it isn't read any more: load the page again";
+    else if (stream.readyState !== EventSource.CLOSED) return; // reconnects automatically
+    else state.textContent = "disconnected: reload the page";
     stream.close();
   });
 }
 
 // -- forms, sent once --
 
-const TWICE = 500; // ms within which the second of two clicks is the end of a double click
+const TWICE = 500; // ms within which a second click counts as part of a double click
 
-// What this drawing of the page sends with each form: the same twice is done once, so it stays while
-// its answer is awaited, however long. The stream draws forms without, so it is put in as one is sent.
+// The request id of this rendering, sent with each form: the same form sent twice is executed once, so
+// the id stays while an answer is pending. Forms from the stream have none, so it is set at submit.
 let stamp = "";
-let awaited = false; // whether something was sent with it
+let awaited = false; // whether a form was sent with it
 
 function restamp() {
   stamp = [...crypto.getRandomValues(new Uint32Array(4))].map((part) => part.toString(36)).join("");
   awaited = false;
 }
 
-// The second click of two may meet the page that answers the first, where the same button is again.
-// The time is that of what was sent: a click that isn't takes no time from the next.
+// The second click of a double click may hit the same button on the page that answers the first.
+// Only clicks that were sent start the time.
 function isSecond(form) {
   const asked = wordOf(form);
   const [at, last] = JSON.parse(mine.getItem("sent") ?? "[0, null]");
@@ -335,13 +335,13 @@ function isSecond(form) {
   return false;
 }
 
-// a number for what a form asks, whatever came to what it tells of: what somebody typed isn't kept
+// a hash of a form, without its request id and `until`: the input itself isn't stored
 function wordOf(form) {
-  const told = new FormData(form);
-  told.delete("request_id");
-  told.delete("until");
+  const fields = new FormData(form);
+  fields.delete("request_id");
+  fields.delete("until");
   let word = 0;
-  for (const sign of `${form.getAttribute("action")}?${new URLSearchParams(told)}`) {
+  for (const sign of `${form.getAttribute("action")}?${new URLSearchParams(fields)}`) {
     word = (Math.imul(word, 31) + sign.codePointAt(0)) | 0;
   }
   return word;
@@ -352,31 +352,31 @@ function sending(event) {
   if (form.getAttribute("method") !== "post") return;
   if (isSecond(form)) {
     event.preventDefault();
-    const then = awaited ? "its answer is on its way" : "click again to do it again";
-    return notice(`That was asked for a moment ago, and is not asked for twice: ${then}.`);
+    const then = awaited ? "its answer is pending" : "click again to send it again";
+    return notice(`Double click ignored, the request was sent once: ${then}.`);
   }
   const field = form.querySelector("input[name=request_id]");
   if (field) field.value = stamp;
   awaited = true;
 }
 
-// where the page tells what was done, in words of its own
+// show a message of the script
 function notice(words) {
-  const told = document.createElement("p");
-  told.className = "notice";
-  told.textContent = words;
-  document.getElementById("notices").replaceChildren(told);
+  const line = document.createElement("p");
+  line.className = "notice";
+  line.textContent = words;
+  document.getElementById("notices").replaceChildren(line);
 }
 
-// An answer may have come into a tab of its own: then the page that asked is still here, and what is
-// clicked on it next is meant.
-function tellAnswer() {
-  const told = document.querySelector(".told[data-of]");
-  if (told) ours.setItem("answered", told.dataset.of);
+// The answer may be in another tab. Then the page with the form is still open, and its next click is a
+// new request.
+function publishAnswer() {
+  const answer = document.querySelector(".flash[data-of]");
+  if (answer) ours.setItem("answered", answer.dataset.of);
 }
 
-// as it was when it was left, or when it asked: what its forms ask now is meant anew
-function anew() {
+// the page was restored, or its request answered: its forms now make new requests
+function reset() {
   mine.removeItem("sent");
   restamp();
 }
@@ -407,13 +407,13 @@ function pressed(event) {
 }
 
 restamp();
-tellAnswer();
-if (performance.getEntriesByType("navigation")[0]?.type === "back_forward") anew();
+publishAnswer();
+if (performance.getEntriesByType("navigation")[0]?.type === "back_forward") reset();
 document.addEventListener("submit", sending);
-addEventListener("pageshow", ({ persisted }) => persisted && anew());
-addEventListener("storage", ({ key, newValue }) => key === "answered" && newValue === stamp && anew());
+addEventListener("pageshow", ({ persisted }) => persisted && reset());
+addEventListener("storage", ({ key, newValue }) => key === "answered" && newValue === stamp && reset());
 document.addEventListener("keydown", pressed);
-document.addEventListener("toggle", closed, true); // it doesn't bubble
+document.addEventListener("toggle", closed, true); // doesn't bubble
 for (const log of document.querySelectorAll("[data-log]")) readLog(log);
 tick();
 setInterval(tick, 1000);

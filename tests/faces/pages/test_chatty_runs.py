@@ -16,7 +16,7 @@ CHATTY = "for n in $(seq 1 20); do seq 1 20000; sleep 0.1; done; echo oops >&2"
 """Two megabytes in two seconds."""
 KEPT = 1 << 20
 """Characters that a page keeps of a log."""
-EARLIER = "what came earlier is left out here: `schedctl run logs` has all of it\n"
+EARLIER = "earlier output omitted: see the whole log with `schedctl run logs`\n"
 """What a page says first of a log that it doesn't keep all of."""
 
 TELL_STALLS = """
@@ -59,7 +59,7 @@ def test_a_page_answers_while_its_run_writes_megabytes_and_shows_the_newest_of_i
     page = web.open(f"/runs/{triggered(cluster, 'chatty')}")
     log = page.locator("#log-text")
     expect(log.locator(".err")).to_have_text("oops\n", timeout=SLOW)
-    expect(page.locator("#log-state")).to_have_text("it has ended", timeout=SLOW)
+    expect(page.locator("#log-state")).to_have_text("ended", timeout=SLOW)
     longest = page.evaluate("window.longest")  # before anything here holds it up
     told = str(log.text_content())
     assert told.splitlines().count("20000") > 5
@@ -75,7 +75,7 @@ def test_a_tab_that_nobody_sees_holds_no_more_of_a_log_than_one_that_is_seen(
 ) -> None:
     web.page.add_init_script(DRAW_NOTHING)
     page = web.open(f"/runs/{triggered(cluster, 'unseen')}")
-    expect(page.locator("#log-state")).to_have_text("it has ended", timeout=SLOW)
+    expect(page.locator("#log-state")).to_have_text("ended", timeout=SLOW)
     assert page.evaluate("window.frames_asked_for.length") == 1
     page.evaluate("window.frames_asked_for[0]()")  # somebody looks
     told = str(page.locator("#log-text").text_content())

@@ -58,7 +58,7 @@ def test_a_double_click_triggers_once_and_the_next_click_again(
         page = web.open("/jobs?filter=twice")
         settled(page)
         click_twice(page, "Trigger")
-        expect(page.locator(".told")).to_contain_text("twice was triggered")
+        expect(page.locator(".flash")).to_contain_text("twice was triggered")
         assert runs_of(cluster, "twice") == times
         assert len([one for one in web.requests if one.startswith("POST")]) == times
         page.wait_for_timeout(TWICE)
@@ -69,7 +69,7 @@ def test_a_form_that_is_mended_at_once_is_no_second_click(web: Watched) -> None:
     for when in ("61 * * * *", "1 * * * *"):
         page.get_by_label("Cron expression").fill(when)
         with page.expect_navigation():
-            page.get_by_role("button", name="Create it").click()
+            page.get_by_role("button", name="Create job").click()
     page.wait_for_url("**/jobs/mended-at-once")
     web.allow("status of 400")
 
@@ -85,7 +85,7 @@ def test_a_page_that_stays_asks_again_once_it_was_answered(
     for times in (1, 2):
         with page.context.expect_page() as opened:
             page.get_by_role("button", name="Trigger").click()
-        expect(opened.value.locator(".told")).to_contain_text("elsewhere was triggered")
+        expect(opened.value.locator(".flash")).to_contain_text("elsewhere was triggered")
         assert runs_of(cluster, "elsewhere") == times
         page.wait_for_timeout(TWICE)
 
@@ -119,13 +119,13 @@ def test_a_click_that_isn_t_sent_says_so_and_takes_no_time_from_the_next(
         button = page.get_by_role("button", name="Trigger")
         if passed == 400:
             button.click()
-            expect(notices).to_contain_text("click again to do it again")
+            expect(notices).to_contain_text("click again to send it again")
             assert notices.get_attribute("role") == "status"
         else:
             with page.expect_navigation():
                 button.click()
             expect(notices).to_have_text("")
-            expect(page.locator(".told")).to_contain_text("patient was triggered")
+            expect(page.locator(".flash")).to_contain_text("patient was triggered")
         assert runs_of(cluster, "patient") == times
 
 
@@ -134,9 +134,9 @@ def test_a_double_click_makes_a_job_and_says_so(web: Watched, cluster: DevCluste
     page.get_by_label("Name", exact=True).fill("once-made")
     page.get_by_label("Schedule").select_option("on_demand")
     page.get_by_label("Program and arguments").fill("true")
-    click_twice(page, "Create it")
+    click_twice(page, "Create job")
     page.wait_for_url("**/jobs/once-made")
-    expect(page.locator(".told")).to_have_text("once-made was created.")
+    expect(page.locator(".flash")).to_have_text("once-made was created.")
     assert len([one for one in web.requests if one.startswith("POST")]) == 1
 
 
@@ -171,7 +171,7 @@ def test_where_a_browser_may_keep_nothing_a_page_lives_and_its_keys_work(
     settled(page)
     with page.expect_navigation():
         page.get_by_role("button", name="Trigger").click()
-    expect(page.locator(".told")).to_contain_text("keeps-nothing was triggered")
+    expect(page.locator(".flash")).to_contain_text("keeps-nothing was triggered")
     settled(page)
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_be_visible()

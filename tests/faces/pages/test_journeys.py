@@ -26,9 +26,9 @@ def create(web: Watched, name: str, what: str) -> None:
     page.get_by_label("Program and arguments").fill(what)
     page.get_by_label("Payload").fill('{"from": "a form"}')
     page.get_by_label("Priority").select_option("HIGH")
-    page.get_by_role("button", name="Create it").click()
+    page.get_by_role("button", name="Create job").click()
     page.wait_for_url(f"**/jobs/{name}")
-    expect(page.locator(".told")).to_have_text(f"{name} was created.")
+    expect(page.locator(".flash")).to_have_text(f"{name} was created.")
 
 
 def test_a_job_is_made_triggered_watched_to_its_end_and_its_log_is_read(
@@ -92,12 +92,12 @@ def test_a_run_is_cancelled_with_a_reason_that_the_audit_keeps(
     expect(page.locator("#run .state")).to_have_text("running", timeout=SLOW)
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_label("Reason").fill("it sleeps too long")
-    page.get_by_role("button", name="Cancel it").click()
+    page.get_by_role("button", name="Cancel run").click()
     expect(page.locator("#run .state")).to_have_text("cancelled", timeout=SLOW)
     expect(page.locator("#timeline")).to_contain_text("it sleeps too long")
     [entry] = cluster.json("audit", "list", "--object", f"run/{run_id}", "--action", "cancel")
     assert "it sleeps too long" in entry["after"]
-    page.get_by_role("button", name="Do it again").click()
+    page.get_by_role("button", name="Run again").click()
     page.wait_for_url(lambda url: not url.endswith(run_id))
     again = page.url.rpartition("/")[2]
     assert cluster.json("run", "get", again)["redriveOf"] == run_id
@@ -109,13 +109,13 @@ def test_a_job_is_paused_and_resumed_in_its_row(web: Watched, cluster: DevCluste
     row = page.locator("tr", has_text="nightly-etl")
     row.get_by_role("button", name="Pause").click()
     page.locator("#pause-nightly-etl").get_by_label("Reason").fill("the warehouse moves")
-    page.get_by_role("button", name="Pause it").locator("visible=true").click()
+    page.get_by_role("button", name="Pause job").locator("visible=true").click()
     page.wait_for_url("**/jobs")
-    expect(page.locator(".told")).to_contain_text("nightly-etl is paused")
+    expect(page.locator(".flash")).to_contain_text("nightly-etl is paused")
     expect(row.locator(".pill")).to_have_text("paused")
     assert cluster.json("job", "get", "nightly-etl")["pauseNote"] == "the warehouse moves"
     row.get_by_role("button", name="Resume").click()
-    expect(page.locator(".told")).to_contain_text("nightly-etl goes on")
+    expect(page.locator(".flash")).to_contain_text("nightly-etl was resumed")
     assert not cluster.json("job", "get", "nightly-etl")["paused"]
 
 
@@ -135,16 +135,16 @@ def test_a_job_is_deleted_only_by_its_name(web: Watched, cluster: DevCluster) ->
     page.get_by_role("button", name="Delete", exact=True).click()
     expect(page.get_by_label("Type its name")).to_be_focused()
     page.get_by_label("Type its name").fill("another")
-    page.get_by_role("button", name="Delete it").click()
-    expect(page.locator("#problem")).to_contain_text("isn't the job's name")
+    page.get_by_role("button", name="Delete job").click()
+    expect(page.locator("#problem")).to_contain_text("doesn't match")
     web.allow("status of 400")
     page.get_by_role("link", name="Go back").click()
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_label("Type its name").fill("short-lived")
     page.locator("#delete").get_by_label("Reason").fill("it was short")
-    page.get_by_role("button", name="Delete it").click()
+    page.get_by_role("button", name="Delete job").click()
     page.wait_for_url("**/jobs")
-    expect(page.locator(".told")).to_have_text("short-lived was deleted.")
+    expect(page.locator(".flash")).to_have_text("short-lived was deleted.")
     assert cluster.schedctl("job", "get", "short-lived").returncode == 3
     [entry] = cluster.json("audit", "list", "--object", "job/default/short-lived", "--limit", "1")
     assert (entry["action"], entry["after"]) == ("delete", '{"note":"it was short"}')
@@ -153,7 +153,7 @@ def test_a_job_is_deleted_only_by_its_name(web: Watched, cluster: DevCluster) ->
 def test_a_form_that_is_wrong_comes_back_as_it_was_filled_in(web: Watched) -> None:
     page = web.open("/new-job?when=61 * * * *&what=true")
     page.get_by_label("Name", exact=True).fill("hopeless")
-    page.get_by_role("button", name="Create it").click()
+    page.get_by_role("button", name="Create job").click()
     expect(page.locator("#problem")).to_contain_text("61")
     expect(page.get_by_label("Name", exact=True)).to_have_value("hopeless")
     expect(page.get_by_label("Cron expression")).to_have_value("61 * * * *")
@@ -168,7 +168,7 @@ def test_a_cron_expression_is_explained_and_made_a_job_of(web: Watched) -> None:
     expect(page.locator("#explained")).to_contain_text("Monday to Friday at 09:00")
     expect(page.locator("#explained li")).to_have_count(10)
     assert "expression=0+9" in page.url
-    page.get_by_role("link", name="Make a job of it").click()
+    page.get_by_role("link", name="Create job").click()
     expect(page.get_by_label("Cron expression")).to_have_value("0 9 * * MON-FRI")
     page = web.open("/cron?expression=1 2 3")
     expect(page.get_by_role("alert")).to_be_visible()
@@ -183,7 +183,7 @@ def test_runs_are_searched_by_what_stands_in_the_address(web: Watched) -> None:
     assert set(page.locator("#runs td.job").all_inner_texts()) == {"broken-import ×2"}
     assert all("failed" in text for text in page.locator("#runs td .state").all_inner_texts())
     web.open("/runs?q=colour:red")
-    expect(page.locator("#problem")).to_contain_text("is no word to search by")
+    expect(page.locator("#problem")).to_contain_text("unknown search field")
     expect(page.get_by_label("Search runs")).to_have_value("colour:red")
     web.allow("status of 400")
 
@@ -203,11 +203,13 @@ def test_dead_letters_are_done_again_and_the_rest_discarded(
     page = web.open("/dead-letters")
     row = page.locator("#groups tr", has_text="broken-import")
     row.get_by_role("button", name="Redrive", exact=True).click()
-    page.get_by_label("Runs a second").locator("visible=true").fill("20")
+    page.get_by_label("Rate, runs per second").locator("visible=true").fill("20")
     page.get_by_label("Reason").locator("visible=true").fill("the warehouse is back")
-    page.get_by_role("button", name=re.compile("Redrive (it|them)")).locator("visible=true").click()
+    page.get_by_role("button", name=re.compile("Redrive dead letters?")).locator(
+        "visible=true"
+    ).click()
     page.wait_for_url("**/dead-letters")
-    expect(page.locator(".told")).to_contain_text("done again")
+    expect(page.locator(".flash")).to_contain_text("queued for redrive")
     expect(page.locator("#redrives")).to_contain_text("done", timeout=SLOW)
     [redrive, *_] = cluster.json("dlq", "redrives")
     [entry] = cluster.json("audit", "list", "--object", f"redrive/{redrive['redriveId']}")
@@ -217,8 +219,10 @@ def test_dead_letters_are_done_again_and_the_rest_discarded(
     row = page.locator("#groups tr", has_text="flaky")
     row.get_by_role("button", name="Discard", exact=True).click()
     page.get_by_label("Reason").locator("visible=true").fill("it is only flaky")
-    page.get_by_role("button", name=re.compile("Discard (it|them)")).locator("visible=true").click()
-    expect(page.locator(".told")).to_contain_text("discarded")
+    page.get_by_role("button", name=re.compile("Discard dead letters?")).locator(
+        "visible=true"
+    ).click()
+    expect(page.locator(".flash")).to_contain_text("discarded")
 
 
 def test_a_dialog_stays_with_what_was_typed_when_its_row_comes_to_stand_elsewhere(
@@ -242,8 +246,8 @@ def test_a_dialog_stays_with_what_was_typed_when_its_row_comes_to_stand_elsewher
     expect(told).to_be_visible()  # it deals with as many as it told of when it was opened
     assert reason.input_value() == "known since Monday"
     assert reason.evaluate("it => it === document.activeElement")
-    page.get_by_role("button", name="Discard them").locator("visible=true").click()
-    expect(page.locator(".told")).to_contain_text("2 dead letters are discarded")
+    page.get_by_role("button", name="Discard dead letters").locator("visible=true").click()
+    expect(page.locator(".flash")).to_contain_text("2 dead letters are discarded")
     [entry, *_] = cluster.json("audit", "list", "--object", "dead letters")
     assert "known since Monday" in entry["after"]
     assert '"job":"lesser"' in entry["after"]
@@ -260,13 +264,13 @@ def test_an_open_dialog_stays_as_it_was_read_and_one_that_is_opened_again_tells_
     settled(page)
     row = page.locator("#groups tr", has_text="flowing")
     row.get_by_role("button", name="Redrive", exact=True).click()
-    dialog = row.get_by_role("dialog", name="Do them again?")
+    dialog = row.get_by_role("dialog", name="Redrive dead letters?")
     as_read = dialog.inner_html()
     assert "All 2 dead letters" in as_read
     failed(cluster, "flowing", 3)
     expect(row.locator("td.n").first).to_have_text("5", timeout=SLOW)
     assert dialog.inner_html() == as_read
-    dialog.get_by_role("button", name="Not now").click()
+    dialog.get_by_role("button", name="Cancel").click()
     row.get_by_role("button", name="Redrive", exact=True).click()
     expect(dialog).to_contain_text("All 5 dead letters", timeout=SLOW)
 
@@ -282,12 +286,12 @@ def test_a_dialog_that_isn_t_drawn_anew_deals_with_those_that_it_tells_of(
         page = web.open("/dead-letters")
         row = page.locator("#groups tr", has_text="growing")
         row.get_by_role("button", name="Discard", exact=True).click()
-        expect(row.get_by_role("dialog", name="Discard them?")).to_contain_text(
+        expect(row.get_by_role("dialog", name="Discard dead letters?")).to_contain_text(
             "All 2 dead letters"
         )
         failed(cluster, "growing", 3)
-        page.get_by_role("button", name="Discard them").locator("visible=true").click()
-        expect(page.locator(".told")).to_contain_text("2 dead letters are discarded")
+        page.get_by_role("button", name="Discard dead letters").locator("visible=true").click()
+        expect(page.locator(".flash")).to_contain_text("2 dead letters are discarded")
     assert len(cluster.json("dlq", "list", "--job", "growing")) == 3
 
 
@@ -308,8 +312,8 @@ def test_a_worker_is_drained_and_takes_work_again(web: Watched, cluster: DevClus
     row = page.locator("tr[data-key=w2]")
     row.get_by_role("button", name="Drain", exact=True).click()
     page.locator("#drain-w2").get_by_label("Reason").fill("new disks")
-    page.locator("#drain-w2").get_by_role("button", name="Drain it").click()
-    expect(page.locator(".told")).to_contain_text("w2 takes no new work")
+    page.locator("#drain-w2").get_by_role("button", name="Drain worker").click()
+    expect(page.locator(".flash")).to_contain_text("w2 is draining")
     expect(row.locator(".pill")).to_have_text("draining", timeout=SLOW)
     expect(row).to_contain_text("new disks")
     row.get_by_role("button", name="Undrain").click()
@@ -324,19 +328,19 @@ def test_the_cluster_is_paused_and_goes_on_and_another_member_leads(
 ) -> None:
     page = web.open("/cluster")
     leader = cluster.leader()
-    other = page.locator("#members tr", has=page.get_by_role("button", name="Have it lead"))
-    other.get_by_role("button", name="Have it lead").click()
-    page.get_by_role("button", name="Hand leadership on").locator("visible=true").click()
-    expect(page.locator(".told")).to_contain_text("leads, term")
+    other = page.locator("#members tr", has=page.get_by_role("button", name="Make leader"))
+    other.get_by_role("button", name="Make leader").click()
+    page.get_by_role("button", name="Transfer leadership").locator("visible=true").click()
+    expect(page.locator(".flash")).to_contain_text("is the leader, term")
     wait_until(lambda: cluster.leader() not in (None, leader), PATIENCE, "another leader")
     page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.locator("#pause").get_by_label("Reason")).to_be_focused()
     page.locator("#pause").get_by_label("Reason").fill("the disks are full")
-    page.get_by_role("button", name="Pause everything").click()
+    page.get_by_role("button", name="Pause cluster").click()
     expect(page.locator("#troubles")).to_contain_text("the disks are full")
     page.get_by_role("button", name="Resume", exact=True).click()
-    expect(page.get_by_label("What fell due in the pause")).to_be_focused()
-    page.get_by_role("button", name="Resume it").click()
+    expect(page.get_by_label("Runs that became due during the pause")).to_be_focused()
+    page.get_by_role("button", name="Resume cluster").click()
     expect(page.locator("#troubles")).to_have_count(0, timeout=SLOW)
     assert not cluster.json("cluster", "status")["paused"]
 
@@ -351,14 +355,14 @@ def test_a_dialog_that_closes_because_what_it_asks_about_is_gone_says_so(
     page.get_by_role("button", name="Pause", exact=True).click()
     page.locator("#pause").get_by_label("Reason").fill("the warehouse moves")
     assert cluster.schedctl("job", "pause", "paused-by-two").returncode == 0
-    notice = "“Pause paused-by-two?” was closed: what it was about is gone, or has changed."
+    notice = "“Pause paused-by-two?” was closed: its object was removed, or has changed."
     expect(page.locator("#notices")).to_have_text(notice, timeout=SLOW)
 
 
 def test_without_a_script_what_is_typed_into_a_dialog_stays(browser: Browser, address: str) -> None:
     with watched(browser, address, script=False) as web:
         page = web.open("/jobs/nightly-etl")
-        expect(page.get_by_role("link", name="Load it anew")).to_be_visible()
+        expect(page.get_by_role("link", name="Reload")).to_be_visible()
         assert page.locator("meta[http-equiv=refresh]").count() == 0
         page = web.open("/runs")
-        expect(page.get_by_role("link", name="Load it anew")).to_have_count(0)
+        expect(page.get_by_role("link", name="Reload")).to_have_count(0)

@@ -91,7 +91,7 @@ def test_what_is_clicked_when_the_login_has_ended_leads_to_the_login_and_back(
     settled(page)
     assert page.url == f"{inside.address}/jobs"
     expect(page.get_by_role("button", name="Trigger")).to_have_count(0)  # ann is a viewer now
-    expect(page.locator(".told")).to_contain_text("Nothing was done yet")
+    expect(page.locator(".flash")).to_contain_text("Nothing was changed yet")
     triggered = guarded.json("run", "list", "--trigger", "manual")
     assert triggered == [], "nothing was done without a login"
     inside.allow("status of 401")
@@ -107,16 +107,16 @@ def test_a_form_for_a_job_outlives_the_login_it_was_sent_after(
     page.get_by_label("Program and arguments").fill("echo '<b>&' \"two words\"")
     page.get_by_label("Payload").fill(payload)
     log_out_elsewhere(inside)
-    page.get_by_role("button", name="Create it").click()
+    page.get_by_role("button", name="Create job").click()
     token = guarded.json("auth", "token", "create", "ann", "--role", "admin")["secret"]
     for typed in ("schedd_mistyped", token):
         page.get_by_label("Access token").fill(typed)
         with page.expect_navigation():
             page.get_by_role("button", name="Log in").click()
-    expect(page.locator(".told")).to_contain_text("Nothing was done yet")
+    expect(page.locator(".flash")).to_contain_text("Nothing was changed yet")
     expect(page.get_by_label("Payload")).to_have_value(payload)
     assert guarded.schedctl("job", "get", "outlives").returncode == 3
-    page.get_by_role("button", name="Create it").click()
+    page.get_by_role("button", name="Create job").click()
     page.wait_for_url("**/jobs/outlives")
     made = guarded.json("job", "get", "outlives")
     assert made["shell"]["argv"] == ["echo", "<b>&", "two words"]

@@ -218,7 +218,7 @@ def test_pages_read_and_forms_work_without_a_script(
         page = web.open("/jobs/weekly-report")
         page.get_by_role("button", name="Trigger").click()
         page.wait_for_url("**/runs/*")
-        assert "weekly-report was triggered" in page.locator(".told").inner_text()
+        assert "weekly-report was triggered" in page.locator(".flash").inner_text()
         run_id = page.url.rpartition("/")[2]
         wait_until(
             lambda: cluster.json("run", "get", run_id)["state"] == "SUCCEEDED", PATIENCE, "its end"
@@ -234,5 +234,5 @@ def test_there_is_a_page_for_what_isnt_there(web: Watched) -> None:
     page = web.open("/jobs/nowhere")
     assert "There is no job 'nowhere'" in page.locator("#problem").inner_text()
     page = web.open("/nothing/here")
-    assert "There is nothing at /nothing/here" in page.locator("#problem").inner_text()
+    assert "No page at /nothing/here" in page.locator("#problem").inner_text()
     web.allow("status of 404")

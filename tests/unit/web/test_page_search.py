@@ -45,12 +45,12 @@ def test_instants_are_utc_where_they_name_no_offset(text: str, iso: str) -> None
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("colour:red", "colour: is no word to search by"),
-        ("state:dead", "'dead' is no state"),
-        ("trigger:me", "'me' is no trigger"),
-        ("after:soon", "after: 'soon' is no instant"),
-        ("before:0001-01-01T00:00:00+23:00", "is no instant"),
-        ("worker:", "worker: names nothing"),
+        ("colour:red", "colour: unknown search field"),
+        ("state:dead", "'dead' isn't a valid state"),
+        ("trigger:me", "'me' isn't a valid trigger"),
+        ("after:soon", "after: 'soon' isn't a valid time"),
+        ("before:0001-01-01T00:00:00+23:00", "isn't a valid time"),
+        ("worker:", "worker: is empty"),
     ],
 )
 def test_what_cant_be_meant_is_told_by_name(words: str, told: str) -> None:

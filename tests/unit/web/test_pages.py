@@ -64,7 +64,7 @@ def run(state: State, **fields: object) -> run_pb2.Run:
 
 def test_a_healthy_cluster_is_said_in_three_words() -> None:
     assert seen().troubles == ()
-    assert "All is well." in html(seen())
+    assert "No problems." in html(seen())
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_the_page_tells_troubles_in_the_words_of_the_call() -> None:
 
 def test_before_the_first_reading_nothing_is_claimed_to_be_missing() -> None:
     found = seen(Stored(), away=True)
-    assert found.troubles == ("the database doesn't answer; nothing has been read of it yet",)
+    assert found.troubles == ("PostgreSQL is unavailable; no data has been read yet",)
     assert "been read yet" in html(found)
 
 
@@ -112,7 +112,7 @@ def test_what_was_never_read_is_shown_as_no_figure() -> None:
     assert not re.search(r'class="(figure|n)">\s*\d', page)
     assert len(re.findall(r'class="figure"><span [^>]*title="not read yet">–<', page)) == 6
     assert "no run has started" not in page
-    assert "none is attached" not in page
+    assert "no workers attached" not in page
     assert '<p class="figure">0</p>' in html(seen())
 
 
@@ -129,11 +129,11 @@ def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() ->
     assert found.troubles == ()
     assert found.concerns == (
         "2 runs were missed in the last day",
-        "3 dead letters wait",
-        "5 waiting, and every worker is draining: nobody is to run what waits",
+        "3 dead letters are open",
+        "5 runs wait, but every worker is draining",
     )
     page = html(found)
-    assert "All is well" not in page
+    assert "No problems" not in page
     assert 'class="verdict wary"' in page
     assert "<h1>2 runs were missed in the last day.</h1>" in page
 
@@ -141,11 +141,11 @@ def test_what_went_wrong_is_said_the_worst_first_and_nothing_is_called_well() ->
 def test_what_went_wrong_stands_behind_what_keeps_runs_from_being_on_time() -> None:
     page = html(seen(stored(workers=(), counts=Counts(0, 0, 0, 0, dead_letters=1))))
     assert 'class="verdict bad"' in page
-    assert page.index("No worker is there") < page.index("A dead letter waits for a person")
+    assert page.index("No worker is there") < page.index("1 dead letter is open")
 
 
 def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
-    assert "All is well." in html(seen(stored(missed=MissedRuns((NOW - timedelta(days=2),)))))
+    assert "No problems." in html(seen(stored(missed=MissedRuns((NOW - timedelta(days=2),)))))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_run_that_was_missed_days_ago_is_no_concern_any_more() -> None:
         (MissedRuns((NOW,), NOW - timedelta(days=2)), "a run was missed in the last day"),
         (
             MissedRuns((NOW, NOW), NOW - timedelta(minutes=2)),
-            "2 runs were missed since 11:58:05; no further back was looked",
+            "2 runs were missed since 11:58:05; older runs weren't searched",
         ),
         (MissedRuns((NOW,) * 100, NOW), "100 runs or more were missed in the last day"),
     ],
@@ -166,7 +166,7 @@ def test_it_is_said_how_far_back_was_looked_for_what_was_missed(
     assert seen(stored(missed=missed)).concerns == (told,)
 
 
-IN_VAIN = "wait that no worker that takes work can do"
+UNMATCHED = "runs wait without a matching worker"
 
 
 @pytest.mark.parametrize(
@@ -174,23 +174,23 @@ IN_VAIN = "wait that no worker that takes work can do"
     [
         (
             WaitSummary(1, (("a", "etl"),)),
-            ["a run waits that no worker that takes work can do: etl"],
+            ["1 run waits without a matching worker: etl"],
         ),
         (
             WaitSummary(17, tuple(("a", name) for name in "vwxyz")),
-            [f"17 runs or more {IN_VAIN}: v, w, x and 2 more"],
+            [f"at least 17 {UNMATCHED}: v, w, x and 2 more"],
         ),
         (
             WaitSummary(2, (("a", "etl"), ("b", "bill"))).told_in("a"),
-            [f"2 runs or more {IN_VAIN}: etl and jobs of other namespaces"],
+            [f"at least 2 {UNMATCHED}: etl and jobs of other namespaces"],
         ),
         (
             WaitSummary(1, (("b", "bill"),)).told_in("a"),
-            ["a run waits that no worker that takes work can do: jobs of other namespaces"],
+            ["1 run waits without a matching worker: jobs of other namespaces"],
         ),
         (
             WaitSummary(since=NOW - timedelta(minutes=27)),
-            ["a run has waited for 27 min: for a slot, its pool, or its turn"],
+            ["a run has waited 27 min for a slot, its pool or higher priorities"],
         ),
         (WaitSummary(since=NOW - timedelta(minutes=4)), []),
     ],
@@ -267,7 +267,7 @@ def test_the_page_keeps_to_its_own_policy() -> None:
         link=templating.linker(""),
         query={},
         live="/live/",
-        told="",
+        flash=None,
         back="",
     )
     assert not re.search(r"\sstyle=|\son[a-z]+=|javascript:|<style", page)

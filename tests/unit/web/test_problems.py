@@ -27,7 +27,7 @@ def test_a_refusal_keeps_what_why_and_what_to_do() -> None:
     refused = errors.NotFound("there is no job 'x'", reason="NO_SUCH_JOB", remedy="look")
     assert problems.of(refused) == {
         "type": "urn:schedd:problem:no-such-job",
-        "title": "There is no such thing",
+        "title": "Not found",
         "status": 404,
         "detail": "there is no job 'x'",
         "reason": "NO_SUCH_JOB",

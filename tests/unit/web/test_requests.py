@@ -207,7 +207,7 @@ def test_what_people_name_etag_may_be_empty() -> None:
 
 
 def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
-    with pytest.raises(RequestProblem, match="belongs into the body"):
+    with pytest.raises(RequestProblem, match="belongs in the body"):
         message("POST", "/api/v1/jobs/etl:pause", [("note", "x")], {})
 
 
@@ -216,7 +216,7 @@ def test_a_parameter_of_a_call_with_a_whole_body_belongs_into_it() -> None:
 )
 def test_a_parameter_that_is_a_field_of_the_body_belongs_into_it(verb: str, path: str) -> None:
     with pytest.raises(
-        RequestProblem, match="namespace: belongs into the body; sort: unknown parameter"
+        RequestProblem, match="namespace: belongs in the body; sort: unknown parameter"
     ):
         message(verb, path, [("namespace", "x"), ("sort", "y")], {"labels": {}})
 
@@ -266,7 +266,7 @@ def test_a_patch_may_name_its_fields_itself() -> None:
 def test_a_body_that_names_what_its_mask_does_not_is_refused(
     mask: str, body: dict[str, Any], told: list[str]
 ) -> None:
-    with pytest.raises(RequestProblem, match="isn't named by updateMask") as refused:
+    with pytest.raises(RequestProblem, match="isn't in updateMask") as refused:
         message("PATCH", "/api/v1/jobs/etl", [("updateMask", mask)], body)
     assert [one["field"] for one in refused.value.body["violations"]] == told
     assert refused.value.body["status"] == 400
@@ -294,7 +294,7 @@ def test_a_mask_may_name_more_than_its_body(
 
 @pytest.mark.parametrize("body", [{}, {"name": "etl"}])
 def test_a_patch_that_names_no_field_is_told_so_in_words_of_rest(body: dict[str, str]) -> None:
-    with pytest.raises(RequestProblem, match="the body names no field to change") as refused:
+    with pytest.raises(RequestProblem, match="the body has no field to change") as refused:
         message("PATCH", "/api/v1/jobs/etl", body=body)
     assert refused.value.body["reason"] == "BAD_UPDATE_MASK"
     assert "mask" not in refused.value.body["detail"]
@@ -315,7 +315,7 @@ def test_if_match_is_the_etag_and_a_star_matches_any() -> None:
 
 
 def test_a_header_that_the_call_has_no_use_for_is_refused() -> None:
-    with pytest.raises(RequestProblem, match="If-Match: this call takes none"):
+    with pytest.raises(RequestProblem, match="If-Match: not supported by this call"):
         message("POST", "/api/v1/jobs/etl:resume", body={}, headers={"if-match": '"a"'})
 
 

@@ -15,28 +15,28 @@ ONE = {ONCE: "0123"}
 
 def test_the_last_answer_of_a_drawing_tells_all_that_it_did() -> None:
     lately = RecentFlashes()
-    assert lately.told("ann", ONE, "a ran.") == Flash("a ran.", "0123")
-    assert lately.told("ann", ONE, "b ran.") == Flash("a ran. b ran.", "0123")
-    assert lately.told("ann", ONE, "b ran.").words == "a ran. b ran.", "the same twice, told once"
+    assert lately.record("ann", ONE, "a ran.") == Flash("a ran.", "0123")
+    assert lately.record("ann", ONE, "b ran.") == Flash("a ran. b ran.", "0123")
+    assert lately.record("ann", ONE, "b ran.").words == "a ran. b ran.", "the same twice, told once"
 
 
 @pytest.mark.parametrize("other", [("bob", ONE), ("ann", {ONCE: "4567"}), ("ann", {})])
 def test_nobody_is_told_of_what_another_drawing_did(other: tuple[str, dict[str, str]]) -> None:
     lately = RecentFlashes()
-    lately.told("ann", ONE, "a ran.")
-    assert lately.told(*other, "b ran.").words == "b ran."
+    lately.record("ann", ONE, "a ran.")
+    assert lately.record(*other, "b ran.").words == "b ran."
 
 
 def test_neither_what_is_kept_nor_what_is_told_grows_without_end() -> None:
     lately = RecentFlashes()
     for at in range(MOST_DRAWINGS):
-        lately.told("ann", {ONCE: f"{at}"}, "it ran.")
-    lately.told("ann", ONE, "0.")
-    assert lately.told("ann", {ONCE: "0"}, "again.").words == "again."
+        lately.record("ann", {ONCE: f"{at}"}, "it ran.")
+    lately.record("ann", ONE, "0.")
+    assert lately.record("ann", {ONCE: "0"}, "again.").words == "again."
     for at in range(1, 2 * MOST_THINGS):
-        told = lately.told("ann", ONE, f"{at}.")
+        told = lately.record("ann", ONE, f"{at}.")
     assert len(told.words.split()) == MOST_THINGS
-    assert lately.told("ann", {ONCE: "x" * 1000}, "it ran.") == Flash("it ran.", "")
+    assert lately.record("ann", {ONCE: "x" * 1000}, "it ran.") == Flash("it ran.", "")
 
 
 @pytest.mark.parametrize("cookie", ["", "{", '"text"', "[1, 2]", '["a"]', '["", "x"]', "[" * 9_999])

@@ -1,9 +1,9 @@
-"""What a line of the audit says of a change, in words. Pure.
+"""Turn the change in an audit entry into words. Pure.
 
     {"paused":true,"by":"user/ann","note":"disks"}   ─▶ note: disks
     {"leader":"m2","term":8,"reason":"upgrade"}      ─▶ leader: m2 · term: 8 · reason: upgrade
 
-What is empty or no says nothing, and neither does what the action's name says already.
+Empty and false values are left out, and so are those that the action's name implies.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 SAID: Final = frozenset({"paused", "by", "state"})
-"""Told by the action, and by who did it."""
+"""Implied by the action and its actor."""
 _HUMP: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def in_words(change: str) -> str:
-    """The `after` of a line; as it stands where it is no object in JSON."""
+    """Return the `after` of an entry in words; unchanged if it isn't a JSON object."""
     try:
-        told = json.loads(change)
+        values = json.loads(change)
     except (ValueError, RecursionError):
         return change
-    return " · ".join(_words(told)) if isinstance(told, dict) else change
+    return " · ".join(_words(values)) if isinstance(values, dict) else change
 
 
-def _words(told: dict[str, Any]) -> Iterator[str]:
-    for key, value in told.items():
+def _words(values: dict[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
         name = _HUMP.sub(" ", key).replace("_", " ").lower()
         if value in (None, "", False, [], {}) or key in SAID:
             continue

@@ -1,7 +1,7 @@
-"""The cluster: who leads and in which term, who owns which shards, and what people did with it.
+"""The page of the cluster: leader and term, members, shards by owner, recent actions.
 
 /cluster          live
-/cluster/doctor   what the doctor finds: it asks every member, so only when asked
+/cluster/doctor   findings of the doctor; not live, because it calls every member
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from schedd.web.pages.rows import moment
 from schedkit.sources import actor_told
 from schedproto.v1 import cluster_service_pb2 as cluster_pb
 
-# The shards as a ring: each a part of a circle, in the colour of its owner. Pure.
+# The shards as a ring: each a part of a circle, in the color of its owner. Pure.
 
 SIZE: Final = 100.0
-"""The picture is as wide and as high."""
+"""Width and height."""
 INNER: Final = 36.0
 OUTER: Final = 48.0
 FILLED: Final = 0.86
-"""The part of a shard's angle that is painted; the rest is the gap to the next."""
+"""The part of a shard's angle that is filled; the rest is a gap."""
 
-NOBODY: Final = -1
+NO_OWNER: Final = -1
 
 
 def ring(
     shards: Iterable[cluster_pb.Shard], colours: Mapping[str, int]
 ) -> tuple[tuple[int, str], ...]:
-    """Colour of an owner (NOBODY: none) → an SVG path over its shards, the first at twelve."""
+    """Return color of an owner → SVG path over its shards; shard 0 is at the top."""
     paths: dict[int, list[str]] = {}
     for shard in shards:
-        paths.setdefault(colours.get(shard.owner, NOBODY), []).append(_wedge(shard.shard))
+        paths.setdefault(colours.get(shard.owner, NO_OWNER), []).append(_wedge(shard.shard))
     return tuple((colour, "".join(wedges)) for colour, wedges in sorted(paths.items()))
 
 
@@ -83,18 +83,18 @@ class MemberRow:
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """What somebody did with the cluster; `told`: how, or why not."""
+    """An action on the cluster; `detail`: its values, or why it was rejected."""
 
     action: str
     outcome: str
     actor: str
-    told: str
+    detail: str
     at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """All that the page shows."""
+    """The values of the page."""
 
     cluster: cluster_pb.Cluster
     members: tuple[MemberRow, ...]
@@ -119,8 +119,8 @@ async def _read(asked: PageRequest) -> Shown:
             cluster_pb.ListShardsRequest(),
             cluster_pb.ListShardsResponse,
         )
-        whole = all_.read("what was done with it", asked.audit("cluster", AUDIT_READ))
-        led = all_.read("who was to lead", asked.audit(leader_transfer.OBJECT, AUDIT_READ))
+        whole = all_.read("the audit log", asked.audit("cluster", AUDIT_READ))
+        led = all_.read("leader transfers", asked.audit(leader_transfer.OBJECT, AUDIT_READ))
     rows = tuple(rows_of(members.result().members))
     owned = shards.result().shards
     seen = ClusterSeen(
@@ -144,7 +144,7 @@ async def _checked(asked: PageRequest) -> Shown:
 
 
 def rows_of(members: Sequence[cluster_pb.Member]) -> Iterable[MemberRow]:
-    """The members by name, each with its colour. Pure."""
+    """Yield the members by name, each with its color. Pure."""
     for at, member in enumerate(sorted(members, key=lambda member: member.name)):
         yield MemberRow(
             name=member.name,
@@ -164,14 +164,14 @@ def rows_of(members: Sequence[cluster_pb.Member]) -> Iterable[MemberRow]:
 
 
 def deeds(entries: Iterable[cluster_pb.AuditEntry]) -> list[Deed]:
-    """The newest AUDIT_READ of these. Pure."""
+    """Return the newest AUDIT_READ of these. Pure."""
     newest = sorted(entries, key=lambda one: (one.at.seconds, one.at.nanos), reverse=True)
     return [
         Deed(
             action=one.action.replace("-", " "),
             outcome=one.outcome,
             actor=actor_told(one.actor, one.source),
-            told=" · ".join(filter(None, (refusal(one.reason), in_words(one.after)))),
+            detail=" · ".join(filter(None, (refusal(one.reason), in_words(one.after)))),
             at=formatting.instant(one.at),
         )
         for one in newest[:AUDIT_READ]
@@ -179,7 +179,7 @@ def deeds(entries: Iterable[cluster_pb.AuditEntry]) -> list[Deed]:
 
 
 def refusal(reason: str) -> str:
-    """The word of a refusal, as people write it. Pure."""
+    """Return a reason code in words. Pure."""
     return reason.lower().replace("_", " ")
 
 
@@ -187,8 +187,8 @@ def refusal(reason: str) -> str:
 async def _pause(asked: PageRequest) -> Done:
     request = cluster_pb.PauseClusterRequest(note=asked.fields.get("reason", ""))
     await asked.call("ClusterService.PauseCluster", request, cluster_pb.Cluster)
-    told = "The cluster is paused: nothing is fired and nothing started."
-    return Done(told, asked.link("cluster"))
+    message = "The cluster is paused: no jobs fire and no runs start."
+    return Done(message, asked.link("cluster"))
 
 
 @taking("catch_up")
@@ -196,7 +196,7 @@ async def _resume(asked: PageRequest) -> Done:
     catch_up = asked.fields.get("catch_up") == "yes"
     request = cluster_pb.ResumeClusterRequest(catch_up=catch_up, catch_up_nothing=not catch_up)
     await asked.call("ClusterService.ResumeCluster", request, cluster_pb.Cluster)
-    return Done("The cluster goes on.", asked.link("cluster"))
+    return Done("The cluster was resumed.", asked.link("cluster"))
 
 
 @taking("member", "reason")
@@ -204,10 +204,10 @@ async def _transfer(asked: PageRequest) -> Done:
     request = cluster_pb.TransferLeaderRequest(
         member=asked.fields.get("member", ""), reason=asked.fields.get("reason", "")
     )
-    told = await asked.call(
+    moved = await asked.call(
         "ClusterService.TransferLeader", request, cluster_pb.TransferLeaderResponse
     )
-    return Done(f"{told.new_leader} leads, term {told.new_term}.", asked.link("cluster"))
+    return Done(f"{moved.new_leader} is the leader, term {moved.new_term}.", asked.link("cluster"))
 
 
 PAGE: Final = Page(

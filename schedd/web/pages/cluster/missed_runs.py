@@ -1,9 +1,9 @@
-"""Runs that were missed in the last day, as far back as is looked.
+"""Count the runs that were missed in the last day.
 
-    the newest runs, as many as one list looks at ──▶ those MISSED ──▶ told within LATELY ──▶ Missed
+    the newest runs, as many as one list reads ──▶ MISSED ──▶ recorded within LATELY ──▶ MissedRuns
 
-No index leads to them (docs/decisions, "Dashboard"), so with more runs in a day than are
-looked at it is said how far back that was.
+Missed runs have no index (docs/decisions, "Dashboard"). If a day has more runs than one list reads,
+the text says how far back the search went.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from schedproto.v1 import common_pb2, run_pb2
 from schedproto.v1 import run_service_pb2 as wire
 
 LATELY: Final = timedelta(days=1)
-"""How long it is told of a run that was missed."""
+"""How long a missed run is reported."""
 MOST: Final = 100
-"""So many or more."""
+"""The greatest count; with more, it is a lower bound."""
 GOOD_FOR: Final = 10.0
-"""Seconds for which a look is: it costs more than all else on the overview."""
+"""Seconds that a result is cached: it is the most expensive read of the overview."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissedRuns:
-    """`runs` of MOST at most, told when; `reached`: how far back was looked, None: to the end."""
+    """When runs were recorded as missed, MOST at most; `reached`: end of the search, None: all
+    runs.
+    """
 
     runs: tuple[datetime, ...] = ()
     reached: datetime | None = None
 
-    def told(self, now: datetime) -> str:
-        """In words; empty: none, as far as is known. Pure."""
+    def summary(self, now: datetime) -> str:
+        """Return the count in words; empty if none is known. Pure."""
         lately = sum(at > now - LATELY for at in self.runs)
         if not lately:
             return ""
@@ -46,18 +48,18 @@ class MissedRuns:
         if self.reached is None or self.reached <= now - LATELY:
             return f"{number} missed in the last day"
         since = formatting.clock(self.reached, now)
-        return f"{number} missed since {since}; no further back was looked"
+        return f"{number} missed since {since}; older runs weren't searched"
 
 
 NONE_MISSED: Final = MissedRuns()
 
 
 async def missed(asked: PageRequest) -> MissedRuns:
-    """Those of the namespace, by a look that is GOOD_FOR so long. Raises Unavailable."""
+    """Return the missed runs of the namespace, cached for GOOD_FOR. Raises Unavailable."""
 
     async def look() -> MissedRuns:
         listed = await asked.call("RunService.ListRuns", request, wire.ListRunsResponse)
-        return MissedRuns(tuple(_told_at(listed.runs)), paging.reached(listed.next_page_token))
+        return MissedRuns(tuple(_recorded_at(listed.runs)), paging.reached(listed.next_page_token))
 
     request = wire.ListRunsRequest(
         namespace=asked.namespace, states=[common_pb2.RUN_STATE_MISSED], page_size=MOST
@@ -65,6 +67,6 @@ async def missed(asked: PageRequest) -> MissedRuns:
     return await asked.recent.of(("missed", asked.namespace), GOOD_FOR, look)
 
 
-def _told_at(runs: Iterable[run_pb2.Run]) -> Iterable[datetime]:
+def _recorded_at(runs: Iterable[run_pb2.Run]) -> Iterable[datetime]:
     for run in runs:
         yield moment(run, "finished_at") or formatting.instant(run.due_at)

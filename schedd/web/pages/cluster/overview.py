@@ -1,7 +1,7 @@
-"""The overview: the cluster at a glance, and what has gone wrong with it first.
+"""The overview page: the state of the cluster, problems first.
 
-Where another page would only say that it can't be read, this one says what is wrong: while the
-database is away it keeps what was read, beside what the member knows by itself.
+While the database is unavailable, it shows the last data, and the problems that the member itself
+knows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from schedd.web.pages.page import Page, PageRequest, Shown
 from schedkit.clock import utcnow
 
 EVERY: Final = 0.5
-"""Seconds between two looks at the cluster, however many watch."""
+"""Seconds between two reads, for any number of readers."""
 
 
 async def _read(asked: PageRequest) -> Shown:

@@ -1,10 +1,10 @@
-"""The cluster at a glance: all that the overview shows, as one frozen value. Pure.
+"""The values of the overview page. Pure.
 
-    Stored (reading.py) ─┐
-    Cluster.view() ──────┴─glance──▶ Glance ──templates──▶ page
+    Stored (overview_queries.py) ─┐
+    Cluster.view() ───────────────┴─glance──▶ Glance ──templates──▶ page
 
-What the database said may be older than the view: while it is away the last reading stays, and
-`away` says so.
+Stored data may be older than the view: while the database is unavailable (`away`), the last data
+stays.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from schedproto.v1 import job_pb2, run_pb2
 SHOWN_RUNS: Final = 20
 SHOWN_JOBS: Final = 12
 NAMED: Final = 3
-"""Jobs that are named where more than these may be meant."""
+"""Names in a list; the others are counted."""
 OLD: Final = timedelta(minutes=5)
-"""From when on it is told that something waits, as the alert `ScheddQueueOld` does."""
+"""A longer wait is reported, as by the alert `ScheddQueueOld`."""
 DECADES: Final = 4
 """The strip goes from 1 ms to 10 s."""
 COLOURS: Final = 6
-"""Members have so many colours; the seventh has the first's."""
+"""Colors of members; the seventh member has the first color."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberLine:
-    """A member, and its part of the shards."""
+    """A member and its number of shards."""
 
     name: str
     colour: int
@@ -60,7 +60,7 @@ class MemberLine:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLine:
-    """A worker, and how busy it is; None: no member hears it."""
+    """A worker and its used slots; None: no member receives its heartbeats."""
 
     name: str
     slots: int
@@ -71,13 +71,13 @@ class WorkerLine:
 
     @property
     def share(self) -> float:
-        """Of its slots that are taken, 0 to 1."""
+        """Return the share of its slots in use, 0 to 1."""
         return min(1.0, (self.busy or 0) / self.slots) if self.slots else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A run in the strip: 0 to 1 high by the logarithm of its lateness."""
+    """A run in the strip: height 0 to 1, by the logarithm of its lateness."""
 
     look: StateStyle
     height: float
@@ -86,21 +86,21 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """All that the overview shows."""
+    """The values of the overview page."""
 
     here: str
     leader: str
     term: int
     troubles: tuple[str, ...]
-    """What keeps runs from being on time now."""
+    """Why runs aren't on time now."""
     concerns: tuple[str, ...]
-    """What went wrong, or soon will, the worst first."""
+    """Problems that don't delay runs now, the worst first."""
     hints: tuple[str, ...]
     counts: Counts
     members: tuple[MemberLine, ...]
     workers: tuple[WorkerLine, ...]
     shards: tuple[tuple[int, str], ...]
-    """Colour of an owner (-1: none) → an SVG path over its cells."""
+    """Color of an owner (-1: none) → an SVG path over its cells."""
     runs: tuple[RunLine, ...]
     strip: tuple[Bar, ...]
     jobs: tuple[JobLine, ...]
@@ -113,12 +113,12 @@ class Glance:
 
     @property
     def slots(self) -> int:
-        """Of all workers that are heard."""
+        """Return the slots of all workers whose heartbeats are received."""
         return sum(worker.slots for worker in self.workers if worker.busy is not None)
 
     @property
     def busy(self) -> int:
-        """Of these: that are taken."""
+        """Return the slots in use."""
         return sum(worker.busy or 0 for worker in self.workers)
 
 
@@ -133,7 +133,7 @@ def glance(
     twin: str = "",
     failures: Sequence[DependencyFailure] = (),
 ) -> Glance:
-    """Put together what was read. Pure."""
+    """Combine the values that were read. Pure."""
     members = _members(stored, view, me)
     latenesses = [late for run in stored.runs if (late := lateness(run)) is not None]
     leader = view.member(view.leader)
@@ -174,10 +174,10 @@ def _troubles(
     twin: str,
     failures: Sequence[DependencyFailure],
 ) -> Iterable[str]:
-    """What the page is red for: what any member tells as trouble, a pause, and an old page."""
+    """Yield why the page is red: unavailable database, cluster pause, troubles of availability."""
     if away:
-        told = "what is shown was read before" if stored.read else "nothing has been read of it yet"
-        yield f"the database doesn't answer; {told}"
+        shown = "the page shows the last data" if stored.read else "no data has been read yet"
+        yield f"PostgreSQL is unavailable; {shown}"
     if stored.pause is not None:
         yield f"the cluster is {paused(stored.pause)}"
     live = {member.name for member in view.members}
@@ -197,16 +197,16 @@ def _live(stored: Stored) -> list[cluster_pb.Worker]:
 
 
 def _concerns(stored: Stored, now: datetime) -> Iterable[str]:
-    """What isn't well though the cluster is: work that was lost, then work that waits in vain."""
+    """Yield problems of a working cluster: lost work, then work that can't start."""
     yield from _losses(stored)
-    if told := stored.missed.told(now):
-        yield told
+    if text := stored.missed.summary(now):
+        yield text
     if dead := stored.counts.dead_letters:
-        yield "a dead letter waits for a person" if dead == 1 else f"{dead:,} dead letters wait"
+        yield "1 dead letter is open" if dead == 1 else f"{dead:,} dead letters are open"
     live = _live(stored)
     takes = (worker.state != cluster_pb.Worker.STATE_DRAINING for worker in live)
     if (waiting := stored.counts.pending) and live and not any(takes):
-        yield f"{waiting:,} waiting, and every worker is draining: nobody is to run what waits"
+        yield f"{waiting:,} runs wait, but every worker is draining"
     elif live and stored.pause is None:
         yield from _waits(stored.waits, now)
 
@@ -219,7 +219,7 @@ def _losses(stored: Stored) -> Iterable[str]:
 
 
 def _lost(what: str, lost: Sequence[tuple[str, datetime | None]]) -> str:
-    """The newest losses by name, and when the newest of them happened."""
+    """Return the newest losses by name, and the time of the newest."""
     named = [name for name, _ in lost[:NAMED]]
     if more := len(lost) - len(named):
         named.append(f"{more} more")
@@ -236,10 +236,10 @@ def _waits(found: WaitSummary, now: datetime) -> Iterable[str]:
             named.append(f"{more} more")
         if found.elsewhere:
             named.append("jobs of other namespaces")
-        told = "a run waits" if runs == 1 else f"{runs:,} runs or more wait"
-        yield f"{told} that no worker that takes work can do: {_listed(named)}"
+        many = "1 run waits" if runs == 1 else f"at least {runs:,} runs wait"
+        yield f"{many} without a matching worker: {_listed(named)}"
     if found.since is not None and (long := now - found.since) > OLD:
-        yield f"a run has waited for {formatting.span(long)}: for a slot, its pool, or its turn"
+        yield f"a run has waited {formatting.span(long)} for a slot, its pool or higher priorities"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -248,7 +248,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _hints(members: Iterable[MemberLine]) -> Iterable[str]:
-    """What somebody may want to look at, in good time."""
+    """Yield hints that aren't urgent."""
     for member in members:
         if member.draining:
             yield f"{member.name} is draining"
@@ -303,7 +303,7 @@ def _worker(worker: cluster_pb.Worker) -> WorkerLine:
 def _shards(
     shards: Sequence[cluster_pb.Shard], colours: dict[str, int]
 ) -> tuple[tuple[int, str], ...]:
-    """The cells of each owner in a grid of 32 columns, as one path of unit squares."""
+    """Return the cells of each owner in a grid of 32 columns, as one path of unit squares."""
     paths: dict[int, list[str]] = {}
     for shard in shards:
         row, column = divmod(shard.shard, 32)
@@ -314,16 +314,16 @@ def _shards(
 
 def _bar(run: run_pb2.Run) -> Bar:
     look = look_of(run.state)
-    told = f"{run.job or 'submitted'}: {look.word}"
+    title = f"{run.job or 'submitted'}: {look.word}"
     late = lateness(run)
     if late is None:
-        return Bar(look, 0.0, told)
+        return Bar(look, 0.0, title)
     height = math.log10(max(1.0, late.total_seconds() * 1000)) / DECADES
-    return Bar(look, round(min(1.0, height), 3), f"{told}, {formatting.span(late)} late")
+    return Bar(look, round(min(1.0, height), 3), f"{title}, {formatting.span(late)} late")
 
 
 def _soonest(jobs: Iterable[job_pb2.Job]) -> list[job_pb2.Job]:
-    """By their next run; those without one last."""
+    """Return jobs by their next run; those without one last."""
     return sorted(
         jobs,
         key=lambda job: (

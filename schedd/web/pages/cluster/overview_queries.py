@@ -1,4 +1,4 @@
-"""What the overview asks of the database: one set of queries, through the calls that all use."""
+"""Read the overview from the database: one set of queries, through the common calls."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from schedproto.v1 import cluster_service_pb2 as cluster_pb
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 
 RECENT: Final = 100
-"""Runs that the figures and the strip are made of."""
+"""Runs in the figures and the strip."""
 
 JOBS_READ: Final = 100
-"""The newest jobs, among which the next to run are looked for."""
+"""Newest jobs that are searched for the next runs."""
 
 GOOD_FOR: Final = 5.0
-"""Seconds for which a look at what waits is."""
+"""Seconds that the summary of waiting runs is cached."""
 
 NOTHING: Final = Counts(jobs=0, pending=0, running=0, retrying=0, dead_letters=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What the database says."""
+    """The data of the database."""
 
     counts: Counts = NOTHING
     shards: Sequence[cluster_pb.Shard] = ()
@@ -43,19 +43,19 @@ class Stored:
     missed: MissedRuns = NONE_MISSED
     lost: Losses = NO_LOSSES
     read: bool = False
-    """False: it hasn't been read yet."""
+    """False: nothing has been read yet."""
 
 
 async def waiting_now(asked: PageRequest) -> WaitSummary:
-    """What waits, by a look that is GOOD_FOR so long: of all namespaces, whose jobs have names for
-    who looks into them alone.
+    """Return the summary of waiting runs in all namespaces, cached for GOOD_FOR. It names only jobs
+    of the page's namespace.
     """
     found = await asked.recent.of("waits", GOOD_FOR, lambda: asked.read(waits, asked.services))
     return found.told_in(asked.namespace or DEFAULT_NAMESPACE)
 
 
 async def read(asked: PageRequest) -> Stored:
-    """One set of queries. Raises Unavailable, or OutOfTouch where PostgreSQL gives no answer."""
+    """Run the queries. Raises Unavailable, or OutOfTouch if PostgreSQL doesn't answer."""
     namespace, services = asked.namespace, asked.services
     async with asked.at_once() as all_:
         runs = all_.call(

@@ -1,4 +1,4 @@
-"""The workers: who is there, how busy, what they can run, and how long ago their lease was seen."""
+"""The page of workers: state, slots, executors, age of the lease; actions drain and undrain."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ KEPT_WITHIN: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A worker as a row. `drained`: that it is to take no work, since when, by whom and why.
-    `namespaces`: whose runs it is given; none: of all. `unstored`: what would be done again if it
-    was killed, where it isn't just on its way. `busy`: slots that are taken; None: no member hears
-    it.
+    """A worker as a row.
+
+    Args:
+        busy: slots in use; None: no member receives its heartbeats.
+        namespaces: the namespaces that it serves; empty: all.
+        drained: by whom and why it was drained; empty: it isn't.
+        unstored: results that only the worker has, and that would be lost if it was killed.
     """
 
     name: str
@@ -43,12 +46,12 @@ class WorkerRow:
 
     @property
     def share(self) -> float:
-        """Of its slots that are taken, 0 to 1."""
+        """Return the share of its slots in use, 0 to 1."""
         return min(1.0, (self.busy or 0) / self.slots) if self.slots else 0.0
 
     @property
     def here(self) -> bool:
-        """Whether it is there at all."""
+        """Return whether it isn't lost."""
         return self.state != "lost"
 
 
@@ -62,7 +65,7 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 def row_of(worker: cluster_pb.Worker) -> WorkerRow:
-    """A worker as a row. Pure."""
+    """Return a worker as a row. Pure."""
     drained_at = moment(worker, "drained_at")
     drained = ""
     if drained_at is not None:
@@ -89,9 +92,7 @@ def row_of(worker: cluster_pb.Worker) -> WorkerRow:
 
 
 def _lease(seconds: int) -> str:
-    """While it is kept its age goes up and down: said so it would have the page drawn again and
-    again.
-    """
+    """Return the age of a lease, rounded so that heartbeats don't change the page."""
     return f"{seconds} s ago" if seconds >= KEPT_WITHIN else "just now"
 
 
@@ -100,7 +101,7 @@ def _unstored(worker: cluster_pb.Worker) -> str:
     if not worker.unstored or not (leaves or worker.refuses):
         return ""
     results = "1 result is" if worker.unstored == 1 else f"{worker.unstored:,} results are"
-    return f"{results} on it alone, not stored yet"
+    return f"{results} only on this worker, not stored yet"
 
 
 @taking("reason")
@@ -108,8 +109,8 @@ async def _drain(asked: PageRequest) -> Done:
     name, reason = asked.variables["worker"], asked.fields.get("reason", "")
     request = cluster_pb.DrainWorkerRequest(worker=name, reason=reason)
     await asked.call("ClusterService.DrainWorker", request, cluster_pb.Worker)
-    told = f"{name} takes no new work; what it runs goes on."
-    return Done(told, asked.link("workers"))
+    message = f"{name} is draining: it takes no new runs and finishes those in progress."
+    return Done(message, asked.link("workers"))
 
 
 @taking()
@@ -117,7 +118,7 @@ async def _undrain(asked: PageRequest) -> Done:
     name = asked.variables["worker"]
     request = cluster_pb.UndrainWorkerRequest(worker=name)
     await asked.call("ClusterService.UndrainWorker", request, cluster_pb.Worker)
-    return Done(f"{name} takes work again.", asked.link("workers"))
+    return Done(f"{name} was undrained: it takes new runs.", asked.link("workers"))
 
 
 PAGE: Final = Page(

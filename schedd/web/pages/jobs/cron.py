@@ -1,4 +1,4 @@
-"""A cron expression, explained: in words, its next ten instants, and what the clocks do to it."""
+"""The page that explains a cron expression: words, next ten times, warnings about clock changes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from schedd.web.rest.field_names import in_words, rename
 from schedproto.v1 import job_service_pb2 as wire
 
 FIRST: Final = "30 9 * * MON-FRI"
-"""What is shown before anything is typed."""
+"""The default expression."""
 
 PRESETS: Final = (
     ("*/5 * * * *", "every five minutes"),
     ("0 * * * *", "hourly"),
-    ("H 2 * * *", "nightly, at a minute of its own"),
+    ("H 2 * * *", "nightly, at a minute hashed from its name"),
     ("30 9 * * MON-FRI", "on working days"),
     ("0 8 1 * *", "on the first of the month"),
     ("0 18 L * *", "on the last of the month"),
@@ -30,13 +30,13 @@ PRESETS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CronSeen:
-    """An expression with what it means, or what is wrong with it."""
+    """An expression with its explanation or its error."""
 
     expression: str
     zone: str
-    told: wire.ExplainCronResponse | None = None
+    explained: wire.ExplainCronResponse | None = None
     instants: Sequence[datetime] = ()
-    """The next ones, by the clocks of the zone."""
+    """The next scheduled times, in the time zone."""
     problem: str = ""
     hint: str = ""
     presets: tuple[tuple[str, str], ...] = PRESETS
@@ -50,16 +50,16 @@ async def _read(asked: PageRequest) -> Shown:
         namespace=asked.namespace, expression=expression, time_zone=zone, job=job
     )
     try:
-        told = await asked.call("JobService.ExplainCron", request, wire.ExplainCronResponse)
+        explained = await asked.call("JobService.ExplainCron", request, wire.ExplainCronResponse)
     except InvalidArgument as error:
         rename(error, in_words)
         return Shown("Cron", CronSeen(expression, zone, problem=error.message, hint=error.remedy))
-    clock = zoned(told.time_zone).info
-    instants = [at.ToDatetime(UTC).astimezone(clock) for at in told.instants]
-    return Shown("Cron", CronSeen(expression, zone, told, instants))
+    clock = zoned(explained.time_zone).info
+    instants = [at.ToDatetime(UTC).astimezone(clock) for at in explained.instants]
+    return Shown("Cron", CronSeen(expression, zone, explained, instants))
 
 
 ASKS: Final = ("expression", "timeZone", "zone", "job")
-"""`timeZone` is REST's name; addresses from before have `zone`."""
+"""`timeZone` is the name in REST; older addresses have `zone`."""
 
 PAGE: Final = Page("/cron", "Cron", "cron", _read, asks=ASKS, every=None, by_turns=False)

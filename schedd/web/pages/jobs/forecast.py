@@ -1,13 +1,14 @@
-"""What is to come: how many runs start in each hour of the next seven days, and when it is hottest.
+"""The forecast: how many runs start in each hour of the next seven days, and the busiest minutes.
 
     now 14:20   ─▶ 14:00 today ──168 hours──▶ 14:00 in a week      a row a day: eight of them
 
     definitions ──digest──▶ known? ──▶ the forecast
                               └─ no ──▶ counted, kept
 
-Counted from the definitions of the newest JOBS jobs in a thread of its own, one after the other: a
-member has other things to do, and other threads do others'. They are read once a minute, however
-many look, and counted only if one of them is new or another, or the hour is.
+Invariants
+- Counting runs in one thread of its own, so that it takes no other thread of the member.
+- The definitions of the newest JOBS jobs are read once a minute for all readers. They are counted
+  again only after a definition or the hour has changed.
 """
 
 from __future__ import annotations
@@ -48,27 +49,27 @@ HOURS: Final = 24
 MILD: Final = 0.25
 HOTTEST: Final = 5
 NAMED: Final = 6
-"""Jobs of a hot minute that are named."""
+"""Jobs listed for a busy minute."""
 BUDGET: Final = 2_000_000
-"""Units of work (`core/schedule/work_budget`): some 4,000 expressions that weren't read before."""
+"""Units of work (`core/schedule/work_budget`): about 4,000 expressions that aren't cached."""
 KEPT: Final = 16
-"""Forecasts, each of a namespace, some tens of KB."""
+"""Cached forecasts, one for each namespace, tens of KB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """An hour of the map: its starts, and how hot that is, 0 to 1. `row` is its day's."""
+    """An hour of the map: its starts, and its heat, 0 to 1. `row`: of its day."""
 
     row: int
     column: int
     starts: int
     heat: float
-    told: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class HotMinute:
-    """A minute in which many start, and who."""
+    """A minute in which many runs start, and their jobs."""
 
     at: datetime
     starts: int
@@ -79,7 +80,7 @@ class HotMinute:
 
 @dataclass(frozen=True, slots=True)
 class ForecastSeen:
-    """The map, the hottest minutes, and what it doesn't count."""
+    """The map, the busiest minutes, and what isn't counted."""
 
     days: tuple[str, ...]
     hours: tuple[Hour, ...]
@@ -90,16 +91,16 @@ class ForecastSeen:
 
 
 class Counted:
-    """The forecasts that were asked for last, by a digest of what they were counted from. Asked by
-    one thread: of those who want the same at once the first has it counted, the others find it.
+    """A cache of forecasts, by a digest of their definitions. Only one thread uses it, so
+    concurrent readers of the same forecast count it once.
     """
 
     def __init__(self) -> None:
         self._known: dict[bytes, ForecastSeen] = {}
 
     def of(self, stored: Sequence[StoredDefinition], start: datetime) -> ForecastSeen:
-        """What is to come in the week from `start` on; the same value as long as nothing changes.
-        Of 1,000 jobs a thousandth of a second if it is known.
+        """Return the forecast for the week from `start`, the same value while nothing changes. A
+        hit takes 1 ms for 1,000 jobs.
         """
         digest = digest_of(stored, start)
         seen = self._known.pop(digest, None) or _foreseen(stored, start)
@@ -121,7 +122,7 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 def digest_of(stored: Sequence[StoredDefinition], start: datetime) -> bytes:
-    """Another for anything that a forecast could tell apart. Pure."""
+    """Return a digest of all that a forecast depends on. Pure."""
     digest = hashlib.sha256(start.isoformat().encode())
     for one in stored:
         head = f"{one.namespace}\0{one.name}\0{one.paused}\0{one.idle}\0{len(one.spec)}\0"
@@ -142,9 +143,8 @@ def foreseen(
     more: bool,
     idle: Collection[str] = frozenset(),
 ) -> ForecastSeen:
-    """The map of a week from `start` on, which is an hour; of those that are `idle` no instant is
-    to come. Pure; of 1,000 jobs it takes some hundredths of a second, and far longer where each has
-    a schedule of its own.
+    """Return the map of a week from `start`, a full hour. `idle`: jobs without further scheduled
+    times. Pure. For 1,000 jobs it takes some 10 ms, and far longer if each has its own schedule.
     """
     grid = grid_over(start, timedelta(days=DAYS))
     unpaused = [job for job in jobs if not job.paused]
@@ -154,27 +154,30 @@ def foreseen(
     left_out = [
         (len(jobs) - len(unpaused), "paused"),
         (len(unpaused) - len(going), "done"),
-        (wrong, "whose schedule can't be read"),
-        (uncounted, "past the CPU budget of a forecast"),
-        (sum(bool(job.max_runs) for job in going), "with max_runs, counted as if they had no end"),
-        (sum(job.HasField("exclude") for job in going), "counted as if they excluded nothing"),
+        (wrong, "with an unreadable schedule"),
+        (uncounted, "over the CPU budget of a forecast"),
+        (sum(bool(job.max_runs) for job in going), "with max_runs, counted without that limit"),
+        (
+            sum(job.HasField("exclude") for job in going),
+            "with excluded times, counted without them",
+        ),
     ]
-    told = [f"{many:,} {what}" for many, what in left_out if many]
+    listed = [f"{many:,} {what}" for many, what in left_out if many]
     return ForecastSeen(
         days=tuple(f"{day:%a %d %b}" for day in days_of(grid)),
         hours=tuple(hours_of(found, grid)),
         hottest=tuple(_hot(hot) for hot in found.hottest),
         total=found.total,
         counted=len(rows),
-        left_out=(*told, *([f"all but the newest {len(jobs):,}"] if more else [])),
+        left_out=(*listed, *([f"all but the newest {len(jobs):,}"] if more else [])),
     )
 
 
 def _rows_within(
     budget: int, jobs: Sequence[job_pb2.Job], grid: Grid
 ) -> tuple[list[Row], int, int]:
-    """Return the rows of the first of these jobs, as many as the budget allows; how many can't be
-    read; how many are left.
+    """Return the rows of as many jobs as the budget allows, the number of unreadable jobs, and the
+    number of jobs left.
     """
     rows: list[Row] = []
     wrong = 0
@@ -190,14 +193,14 @@ def _rows_within(
 
 
 def job_of(stored: StoredDefinition) -> job_pb2.Job:
-    """What is counted of a definition: what was written, and whether it is paused. Pure."""
+    """Return what is counted of a definition: its spec, and whether it is paused. Pure."""
     job = job_codec.stored_spec(stored.spec)
     job.namespace, job.name, job.paused = stored.namespace, stored.name, stored.paused
     return job
 
 
 def entry_of(job: job_pb2.Job) -> TimetableEntry:
-    """A job's schedule with its name. Pure."""
+    """Return a job's schedule with its name. Pure."""
     return TimetableEntry(
         job.name,
         job.name,
@@ -208,14 +211,14 @@ def entry_of(job: job_pb2.Job) -> TimetableEntry:
 
 
 def days_of(grid: Grid) -> list[datetime]:
-    """The days that the grid lies in, some hours of the first and of the last. Pure."""
+    """Return the days of the grid; the first and the last may be partial. Pure."""
     first = grid.at(0).replace(hour=0)
     many = -((first - grid.at(grid.minutes)) // timedelta(days=1))
     return [first + timedelta(days=day) for day in range(many)]
 
 
 def hours_of(found: Forecast, grid: Grid) -> Iterable[Hour]:
-    """The hours of the grid, each in the row of its day. Pure."""
+    """Yield the hours of the grid, each in the row of its day. Pure."""
     starts = [sum(found.counts[at : at + 60]) for at in range(0, len(found.counts), 60)]
     busy = [many for many in starts if many]
     least, most = min(busy, default=0), max(busy, default=0)
@@ -226,8 +229,8 @@ def hours_of(found: Forecast, grid: Grid) -> Iterable[Hour]:
 
 
 def heat(many: int, least: int, most: int) -> float:
-    """How hot an hour is among those with starts, MILD to 1; without one, 0. A steady load beneath
-    all hours hides no peak; what is hardly more than the least is hardly hotter. Pure.
+    """Return the heat of an hour: MILD to 1, or 0 without starts. The scale begins at the least
+    busy hour, so that a steady base load hides no peak. Pure.
     """
     if not many:
         return 0.0

@@ -1,6 +1,6 @@
-"""A job: its definition, a calendar of its results, what comes next, and why something didn't.
+"""The page of a job: definition, calendar of results, next runs, explanation of a scheduled time.
 
-/jobs/etl?at=2026-03-04T02:00    with `at`: what became of that instant
+/jobs/etl?at=2026-03-04T02:00    with `at`: the explanation of that scheduled time
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ from schedkit.clock import utcnow
 from schedkit.protojson import to_json
 from schedproto.v1 import job_pb2, job_service_pb2, run_pb2
 
-# A calendar of results: the runs of a job by day, or by hour where they are too many for days.
+# A calendar of results: the runs of a job by day, or by hour if there are too many for days.
 #
 #     days     a row a weekday, a column a week      hours     a row a day, a column an hour
 #
-# A cell has the colour of the worst that happened in it, else of what ran, and says how many of
-# each. Pure.
+# A cell has the color of its worst state, and a text with the count of each state. Pure.
 
 WEEKS: Final = 16
 DAYS: Final = 7
 HOURS: Final = 24
 LONG: Final = timedelta(days=3)
-"""Runs that reach back less far than this are shown by the hour."""
+"""Runs within less time than this are shown by the hour."""
 
 WORST_FIRST: Final = (
     "FAILED",
@@ -51,19 +50,19 @@ _RANK: Final = {LOOKS[state].style: rank for rank, state in enumerate(WORST_FIRS
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A day or an hour with runs: where it stands, how it looks, and what it holds in words."""
+    """A day or an hour with runs: position, style, counts in words."""
 
     column: int
     row: int
     look: StateStyle
-    told: str
+    text: str
     since: datetime
     until: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Almanac:
-    """The cells, and what stands beside the rows and above the columns, each with its number."""
+    """The cells, and the names of rows and columns, each with its number."""
 
     by: str
     columns: int
@@ -72,11 +71,11 @@ class Almanac:
     row_names: tuple[tuple[int, str], ...]
     column_names: tuple[tuple[int, str], ...]
     since: datetime | None
-    """The oldest run that was read; None: there may be no older one."""
+    """The oldest run that was read; None: all runs were read."""
 
 
 def almanac(runs: Sequence[run_pb2.Run], now: datetime, *, more: bool) -> Almanac:
-    """The calendar of runs, newest first; `more`: there are older ones. Pure."""
+    """Return the calendar of runs, newest first; `more`: there are older runs. Pure."""
     oldest = formatting.instant(runs[-1].scheduled_at) if runs else now
     today = _day(now)
     since = oldest if more else None
@@ -99,12 +98,12 @@ def almanac(runs: Sequence[run_pb2.Run], now: datetime, *, more: bool) -> Almana
 def _cells(
     runs: Iterable[run_pb2.Run], size: timedelta, first: datetime, *, by_hour: bool
 ) -> Iterable[Cell]:
-    held: dict[datetime, Counter[StateStyle]] = {}
+    counts: dict[datetime, Counter[StateStyle]] = {}
     for run in runs:
         at = formatting.instant(run.scheduled_at)
         start = at.replace(minute=0, second=0, microsecond=0) if by_hour else _day(at)
-        held.setdefault(start, Counter())[look_of(run.state)] += run.count or 1
-    for start, looks in sorted(held.items()):
+        counts.setdefault(start, Counter())[look_of(run.state)] += run.count or 1
+    for start, looks in sorted(counts.items()):
         if start < first:
             continue
         days = (_day(start) - first).days
@@ -120,7 +119,7 @@ def _day(at: datetime) -> datetime:
 
 
 RUNS_READ: Final = 500
-"""The newest runs that the calendar is made of."""
+"""Newest runs in the calendar."""
 SHOWN_RUNS: Final = 12
 NEXT: Final = 10
 EVERY: Final = 2.0
@@ -145,12 +144,12 @@ BOOKKEEPING: Final = frozenset(
         "runsMade",
     }
 )
-"""Fields that the cluster sets: not part of what a person wrote."""
+"""Fields that the cluster sets: not part of the definition as written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """An instant to come; `excluded_by`: it won't run, for this."""
+    """A scheduled time; `excluded_by`: why it won't run."""
 
     at: datetime
     excluded_by: str
@@ -158,7 +157,7 @@ class Coming:
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """All that the page shows of a job."""
+    """The values of the page."""
 
     line: JobLine
     facts: tuple[tuple[str, str], ...]
@@ -189,7 +188,7 @@ async def _read(asked: PageRequest) -> Shown:
             ),
             job_service_pb2.ListNextInstantsResponse,
         )
-        answer = all_.read("an instant", _explained(asked, job.job_id, at))
+        answer = all_.read("a scheduled time", _explained(asked, job.job_id, at))
     runs = newest.result()
     seen = JobSeen(
         line=job_line(job),
@@ -210,37 +209,37 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 async def _explained(asked: PageRequest, job: str, at: str) -> str:
-    """What became of an instant, if one is asked for."""
+    """Return the explanation of a scheduled time, if one is requested."""
     if not at:
         return ""
     request = job_service_pb2.ExplainInstantRequest(namespace=asked.namespace, job=job)
     request.at.FromDatetime(instant_of(at, "at"))
-    told = await asked.call(
+    explained = await asked.call(
         "JobService.ExplainInstant", request, job_service_pb2.ExplainInstantResponse
     )
-    return told.answer
+    return explained.answer
 
 
 def facts(job: job_pb2.Job) -> list[tuple[str, str]]:
-    """What a person asks first of a job: names and values. Pure."""
-    told = _plain(job)
-    retry = told.get("retry", {})
+    """Return the main properties of a job: names and values. Pure."""
+    plain = _plain(job)
+    retry = plain.get("retry", {})
     found = [
-        ("Does", does(job)),
-        ("Priority", str(told.get("priority", "MEDIUM")).lower()),
-        ("Overlap", str(told.get("overlap", "SKIP")).lower().replace("_", " ")),
+        ("Action", does(job)),
+        ("Priority", str(plain.get("priority", "MEDIUM")).lower()),
+        ("Overlap", str(plain.get("overlap", "SKIP")).lower().replace("_", " ")),
         ("Attempts", str(retry.get("maxAttempts") or 4)),
-        ("Timeout", str(told.get("timeout", "1h"))),
+        ("Timeout", str(plain.get("timeout", "1h"))),
         ("Pool", job.pool),
         ("Runs after", ", ".join(job.after.jobs)),
-        ("Made", f"{formatting.iso(formatting.instant(job.created_at))} by {job.created_by}"),
+        ("Created", f"{formatting.iso(formatting.instant(job.created_at))} by {job.created_by}"),
         ("Version", f"{job.generation}, of {formatting.iso(formatting.instant(job.updated_at))}"),
     ]
     return [(name, value) for name, value in found if value]
 
 
 def does(job: job_pb2.Job) -> str:
-    """What a job does, in a line. Pure."""
+    """Return the action of a job, in one line. Pure."""
     match job.WhichOneof("action"):
         case "shell":
             return " ".join(job.shell.argv) or "a script"
@@ -256,30 +255,30 @@ def does(job: job_pb2.Job) -> str:
 
 
 def paused(job: job_pb2.Job) -> str:
-    """That it is paused, by whom, until when and why; empty if it isn't. Pure."""
+    """Return that a job is paused, by whom, until when and why; empty if it isn't. Pure."""
     if not job.paused:
         return ""
     by = f" by {job.paused_by}" if job.paused_by else ""
     until = moment(job, "paused_until")
-    told = f"paused{by}" + (f" until {formatting.iso(until)}" if until else "")
-    return f"{told}: {job.pause_note}" if job.pause_note else told
+    text = f"paused{by}" + (f" until {formatting.iso(until)}" if until else "")
+    return f"{text}: {job.pause_note}" if job.pause_note else text
 
 
 def definition(job: job_pb2.Job) -> str:
-    """What a person wrote, as One JSON without what wasn't said. Pure."""
+    """Return the definition as written, in One JSON without empty fields. Pure."""
     return json.dumps(_plain(job), indent=2, ensure_ascii=False)
 
 
 def _plain(job: job_pb2.Job) -> dict[str, Any]:
-    told = to_json(job)
-    assert isinstance(told, dict)
-    kept = {key: value for key, value in told.items() if key not in BOOKKEEPING}
+    fields = to_json(job)
+    assert isinstance(fields, dict)
+    kept = {key: value for key, value in fields.items() if key not in BOOKKEEPING}
     plain = _said(kept)
     return plain if isinstance(plain, dict) else {}
 
 
 def _said(value: Any) -> Any:
-    """Without keys that say nothing."""
+    """Return the value without empty keys."""
     if isinstance(value, dict):
         said = {key: _said(one) for key, one in value.items()}
         return {key: one for key, one in said.items() if one not in (None, "", 0, False, [], {})}

@@ -1,4 +1,4 @@
-"""What people do with a job from a page: trigger, pause, resume, delete."""
+"""The actions of a job on pages: trigger, pause, resume, delete."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def _pause(asked: PageRequest) -> Done:
     job, note = asked.variables["job"], asked.fields.get("reason", "")
     request = job_service_pb2.PauseJobRequest(namespace=asked.namespace, job=job, note=note)
     await asked.call("JobService.PauseJob", request, job_pb2.Job)
-    return Done(f"{job} is paused: nothing of it starts any more.", asked.link("jobs", job))
+    return Done(f"{job} is paused: no new runs start.", asked.link("jobs", job))
 
 
 @taking()
@@ -33,21 +33,21 @@ async def _resume(asked: PageRequest) -> Done:
     job = asked.variables["job"]
     request = job_service_pb2.ResumeJobRequest(namespace=asked.namespace, job=job)
     await asked.call("JobService.ResumeJob", request, job_pb2.Job)
-    return Done(f"{job} goes on.", asked.link("jobs", job))
+    return Done(f"{job} was resumed.", asked.link("jobs", job))
 
 
 @taking("name", "reason")
 async def _delete(asked: PageRequest) -> Done:
     job = asked.variables["job"]
     if asked.fields.get("name") != job:
-        problem = f"isn't the job's name; {job} was not deleted"
-        raise wrong("what was typed", problem, f"type {job} to delete it")
+        problem = f"doesn't match; {job} was not deleted"
+        raise wrong("name", problem, f"type {job} to delete it")
     note = asked.fields.get("reason", "")
     request = job_service_pb2.DeleteJobRequest(namespace=asked.namespace, job=job, note=note)
     try:
         await asked.call("JobService.DeleteJob", request, job_service_pb2.DeleteJobResponse)
-    except NotFound:  # its page was there: somebody else, or the first click of two, has deleted it
-        return Done(f"There is no job {job} any more.", asked.link("jobs"))
+    except NotFound:  # deleted by another user, or by the first click of two
+        return Done(f"{job} was already deleted.", asked.link("jobs"))
     return Done(f"{job} was deleted.", asked.link("jobs"))
 
 

@@ -1,6 +1,6 @@
-"""The jobs: when each runs, how its last runs ended; paused, resumed and triggered in place.
+"""The page of all jobs: schedule, last results, buttons for pause, resume and trigger.
 
-/jobs?filter=label.team:data&page=…    the address holds all of the question
+/jobs?filter=label.team:data&page=…    the address is the whole query
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from schedproto.v1 import job_pb2, job_service_pb2, run_pb2, run_service_pb2
 
 ROWS: Final = 30
 RESULTS: Final = 14
-"""The newest runs of a job that its row shows."""
+"""Newest runs in the row of a job."""
 EVERY: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job with how its newest runs ended, oldest first."""
+    """A job with the states of its newest runs, oldest first."""
 
     line: JobLine
     results: tuple[StateStyle, ...]
@@ -35,7 +35,7 @@ class JobRow:
     pause_note: str
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The results in words."""
         kinds = sorted({look.word for look in self.results})
         counts = (f"{sum(look.word == kind for look in self.results)} {kind}" for kind in kinds)
@@ -44,15 +44,15 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True)
 class JobsPage:
-    """A page of jobs. `next`: the token of the one after it, if there is one. `looked_to`: how far
-    back they were looked for; None: to the end, or until the page was full.
+    """A page of jobs. `next`: the token of the next page, if any. `looked_to`: how far back the
+    search went; None: to the end, or until the page was full.
     """
 
     rows: tuple[JobRow, ...]
     filter: str
     next: str
     page: str
-    """The token of this one; empty: the first."""
+    """The token of this page; empty: the first."""
     looked_to: datetime | None = None
 
 
@@ -82,7 +82,7 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 async def newest_runs(asked: PageRequest, job: str, count: int) -> Sequence[run_pb2.Run]:
-    """The newest runs of a job, newest first."""
+    """Return the newest runs of a job, newest first."""
     listed = await asked.call(
         "RunService.ListRuns",
         run_service_pb2.ListRunsRequest(namespace=asked.namespace, job=job, page_size=count),
@@ -92,7 +92,7 @@ async def newest_runs(asked: PageRequest, job: str, count: int) -> Sequence[run_
 
 
 def row_of(job: job_pb2.Job, states: Sequence[State]) -> JobRow:
-    """A job as a row; `states` are those of its newest runs, newest first. Pure."""
+    """Return a job as a row; `states`: of its newest runs, newest first. Pure."""
     return JobRow(
         line=job_line(job),
         results=tuple(LOOKS[state.value] for state in reversed(states)),

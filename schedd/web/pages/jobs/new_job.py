@@ -1,4 +1,4 @@
-"""A form that makes a job: name, schedule, what it runs, payload and priority."""
+"""The form that creates a job: name, schedule, action, payload, priority."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FIELDS: Final = (
     *("name", "schedule", "when", "time_zone"),
     *("action", "what", "method", "payload", "priority"),
 )
-"""Those of the form, which the address may fill in."""
-_ON_DEMAND: Final = "a job on demand has no clock"
+"""Fields of the form; the address may fill them in."""
+_ON_DEMAND: Final = "a job on demand has no schedule"
 PRIORITIES: Final = ("HIGH", "MEDIUM", "LOW")
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form, filled in with what the address says."""
+    """The form, filled in from the address."""
 
     values: Mapping[str, str]
     schedules: tuple[tuple[str, str], ...] = SCHEDULES
@@ -41,7 +41,7 @@ class Form:
     priorities: tuple[str, ...] = PRIORITIES
 
     def get(self, name: str, default: str = "") -> str:
-        """A field's value."""
+        """Return the value of a field."""
         return self.values.get(name, default)
 
 
@@ -59,16 +59,16 @@ async def _create(asked: PageRequest) -> Done:
 
 
 def job_of(fields: Mapping[str, str]) -> job_pb2.Job:
-    """The job that a form describes. Raises InvalidArgument. Pure."""
-    told: dict[str, Any] = {"name": fields.get("name", "")}
-    told |= _schedule(fields)
-    told |= _action(fields)
+    """Return the job that a form describes. Raises InvalidArgument. Pure."""
+    spec: dict[str, Any] = {"name": fields.get("name", "")}
+    spec |= _schedule(fields)
+    spec |= _action(fields)
     if priority := fields.get("priority"):
-        told["priority"] = priority
+        spec["priority"] = priority
     if payload := fields.get("payload"):
-        told["payload"] = _json(payload, "payload")
+        spec["payload"] = _json(payload, "payload")
     try:
-        return from_json(told, job_pb2.Job)
+        return from_json(spec, job_pb2.Job)
     except FormErrors as errors:
         first = errors.problems[0]
         raise wrong(first.where, first.what) from errors
@@ -82,56 +82,54 @@ def _schedule(fields: Mapping[str, str]) -> dict[str, Any]:
         _nothing("time_zone", time_zone, _ON_DEMAND)
         return {"on_demand": True}
     if kind not in dict(SCHEDULES):
-        raise wrong("schedule", "is missing: say when it runs")
+        raise wrong("schedule", "is missing", "choose a schedule")
     if not when:
-        raise wrong(kind, "is missing: say when it runs")
+        raise wrong(kind, "is missing", "give the time or interval")
     match kind:
         case "cron":
             return {"cron": [when], "time_zone": time_zone or "UTC"}
         case "at":
             return {"at": _instant(when, time_zone)}
-    _nothing("time_zone", time_zone, "an interval is the same in all of them")
+    _nothing("time_zone", time_zone, "an interval doesn't depend on it")
     return {kind: when}
 
 
 def _instant(when: str, time_zone: str) -> str:
-    """An instant as calls take it: one that says no offset, as a field for dates doesn't, is what
-    the clocks of the zone show.
-    """
+    """Return a time for the API. Without an offset it is a local time in the zone."""
     try:
-        told = datetime.fromisoformat(when)
+        local = datetime.fromisoformat(when)
     except ValueError:
-        return when  # the call tells how it is written
+        return when  # the call returns the error
     if ":" not in when:
-        return when  # a date alone is no instant
-    if told.tzinfo is not None:
-        _nothing("time_zone", time_zone, f"{when} says its own offset")
-        return told.isoformat()
+        return when  # a date alone isn't a time
+    if local.tzinfo is not None:
+        _nothing("time_zone", time_zone, f"{when} has its own offset")
+        return local.isoformat()
     try:
         place = zone(time_zone or "UTC")
-        found = [each.astimezone(place.info) for each in place.instants(told)]
+        found = [each.astimezone(place.info) for each in place.instants(local)]
     except UnknownZone as error:
         raise wrong("time_zone", f"{error} ({error.hint})") from error
     except (ValueError, OverflowError) as error:
-        raise wrong("at", f"{when} is too near to the end of time") from error
+        raise wrong("at", f"{when} is out of range") from error
     if not found:
-        raise wrong("at", f"{when} is skipped in {place.name}: the clocks are set ahead over it")
+        raise wrong("at", f"{when} doesn't exist in {place.name}: the clocks skip it")
     if len(found) > 1:
         either = " or ".join(each.isoformat() for each in found)
-        raise wrong("at", f"{when} comes twice in {place.name}: write {either}, without a zone")
+        raise wrong("at", f"{when} is ambiguous in {place.name}: give {either}, without a zone")
     return found[0].astimezone(UTC).isoformat()
 
 
 def _nothing(field: str, typed: str, why: str) -> None:
-    """Raise InvalidArgument where something was typed that would be taken and mean nothing."""
+    """Raise InvalidArgument for a field that would have no effect."""
     if typed:
-        raise wrong(field, f"means nothing here: {why}", "leave it out; nothing was stored")
+        raise wrong(field, f"has no effect: {why}", "clear it; nothing was stored")
 
 
 def _action(fields: Mapping[str, str]) -> dict[str, Any]:
     kind, what = fields.get("action", ""), fields.get("what", "")
     if not what:
-        raise wrong(kind or "action", "is missing: say what it runs")
+        raise wrong(kind or "action", "is missing", "give the program, URL or handler")
     match kind:
         case "shell":
             try:
@@ -142,17 +140,17 @@ def _action(fields: Mapping[str, str]) -> dict[str, Any]:
             return {"http": {"method": fields.get("method") or "POST", "url": what}}
         case "python":
             return {"python": {"handler": what}}
-    raise wrong("action", "is none of: a program, an HTTP call, a Python handler")
+    raise wrong("action", "is invalid: must be a program, an HTTP call or a Python handler")
 
 
 def _json(text: str, field: str) -> Any:
-    """What it stands for, read as the body of a request is."""
+    """Parse JSON as the body of a request is parsed."""
     try:
         return standard.loads(text, pairs=once)
     except (standard.TooDeep, standard.TooMany) as beyond:
         raise wrong(field, str(beyond)) from beyond
     except ValueError as error:
-        raise wrong(field, f"is no JSON: {error}") from error
+        raise wrong(field, f"isn't valid JSON: {error}") from error
 
 
 PAGE: Final = Page("/new-job", "Jobs", "new_job", _read, asks=FIELDS, every=None)

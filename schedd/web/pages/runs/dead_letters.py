@@ -1,9 +1,9 @@
-"""The dead letters that wait, by job and kind of error; done again many at a time, or discarded.
+"""The page of dead letters, grouped by job and error; with actions to redrive and discard.
 
 /dead-letters                         the groups, and the redrives
-/dead-letters?job=etl                 those of a job, and its letters
-/dead-letters?fingerprint=…           those of a kind of error, of whatever job
-/dead-letters?job=etl&fingerprint=…   those of one group
+/dead-letters?job=etl                 groups and letters of a job
+/dead-letters?fingerprint=…           groups and letters of a kind of error
+/dead-letters?job=etl&fingerprint=…   one group and its letters
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from schedproto.v1 import run_pb2, run_service_pb2
 
 ROWS: Final = 50
 GROUPS: Final = 50
-"""The greatest are shown."""
+"""The largest groups are shown."""
 REDRIVES: Final = 10
 OF_GROUP: Final = ("job", "fingerprint", "submitted", "until", "count")
-"""Fields of a form that say which letters its dialog told of."""
-NONE: Final = "None of these waits any more, but for what a redrive is to do again."
+"""Fields of a form that identify the letters that its dialog showed."""
+NONE: Final = "Nothing was discarded: no open dead letters, except those queued for redrive."
 
 
 def whose(job: str, *, submitted: bool) -> str:
-    """Of whom a group is, in words. Pure."""
+    """Return the name of a group. Pure."""
     if not submitted:
         return job
     return f"{job}, submitted" if job else "submitted runs"
@@ -43,7 +43,7 @@ def whose(job: str, *, submitted: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LetterGroup:
-    """A kind of error of a job, or of what was submitted: `job` is its name then, if it has one."""
+    """A kind of error of a job or of submitted runs; of the latter, `job` may be empty."""
 
     job: str
     submitted: bool
@@ -51,32 +51,33 @@ class LetterGroup:
     why: str
     error: str
     count: int
-    promised: int
+    queued: int
+    """Letters that a redrive will run again."""
     first: datetime
     last: datetime
     newest: str
-    """`last` to the microsecond: the letters until then are those that are told of."""
+    """`last` to the microsecond: a form includes the letters up to it."""
     run_id: str
 
     @property
     def key(self) -> str:
-        """By which it is told from the others, wherever it stands among them; fit for an id."""
+        """Return a unique key, valid as an HTML id."""
         named = json.dumps([self.job, self.fingerprint, self.submitted])
         return hashlib.sha256(named.encode()).hexdigest()[:16]
 
     @property
     def whose(self) -> str:
-        """In words."""
+        """Return the name of the group."""
         return whose(self.job, submitted=self.submitted)
 
     @property
     def free(self) -> int:
-        """How many no redrive is to do again."""
-        return self.count - self.promised
+        """Return how many letters aren't queued for redrive."""
+        return self.count - self.queued
 
     @property
     def all_free(self) -> str:
-        """The free ones, in words that a verb for them begins after."""
+        """Return the letters that aren't queued for redrive, as the subject of a sentence."""
         of = f"submitted runs named {self.job}" if self.job else "submitted runs without a name"
         whose = of if self.submitted else self.job
         letters = "The 1 dead letter" if self.free == 1 else f"All {self.free:,} dead letters"
@@ -85,7 +86,7 @@ class LetterGroup:
 
 @dataclass(frozen=True, slots=True)
 class RedriveRow:
-    """Dead letters that are done again, so many a second."""
+    """A redrive of dead letters."""
 
     redrive_id: str
     chosen: str
@@ -98,14 +99,14 @@ class RedriveRow:
 
     @property
     def share(self) -> float:
-        """Of those that were chosen that are dealt with, 0 to 1."""
+        """Return the share of its letters that are done, 0 to 1."""
         return (self.made + self.left_out) / self.total if self.total else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersPage:
-    """The greatest groups, and the redrives; the letters, where a job or a kind of error was asked
-    for, as the groups are of those alone. `waiting`: letters of all groups.
+    """The largest groups, the redrives, and the letters, if a job or a kind of error was selected.
+    `waiting`: letters of all groups.
     """
 
     groups: tuple[LetterGroup, ...]
@@ -119,15 +120,14 @@ class DeadLettersPage:
 
     @property
     def unshown(self) -> int:
-        """Those that wait in groups that aren't among the greatest."""
+        """Return the letters of groups that aren't shown."""
         return self.waiting - sum(group.count for group in self.groups)
 
 
 async def _read(asked: PageRequest) -> Shown:
     job, fingerprint = asked.query.get("job", ""), asked.query.get("fingerprint", "")
     if asked.query.get("page") and not (job or fingerprint):
-        problem = "it is of the letters of a job, or of a kind of error"
-        raise wrong("page", problem, "leave it out, or name a job or a fingerprint")
+        raise wrong("page", "needs a job or a fingerprint", "give one of them, or leave page out")
     async with asked.at_once() as all_:
         groups = all_.read(
             "the groups",
@@ -157,7 +157,7 @@ async def _read(asked: PageRequest) -> Shown:
 async def _letters_of(
     asked: PageRequest, job: str, fingerprint: str
 ) -> run_service_pb2.ListDeadLettersResponse:
-    """Those of a job, of a kind of error, or both, if that is asked for."""
+    """Return the letters of a job, a kind of error, or both, if selected."""
     if not (job or fingerprint):
         return run_service_pb2.ListDeadLettersResponse()
     request = run_service_pb2.ListDeadLettersRequest(
@@ -173,7 +173,7 @@ async def _letters_of(
 
 
 def group_of(group: run_pb2.DeadLetterGroup) -> LetterGroup:
-    """A group as a row. Pure."""
+    """Return a group as a row. Pure."""
     return LetterGroup(
         job=group.job,
         submitted=group.submitted,
@@ -181,7 +181,7 @@ def group_of(group: run_pb2.DeadLetterGroup) -> LetterGroup:
         why=reason(group.reason, group.exit_code),
         error=group.error,
         count=group.count,
-        promised=group.promised,
+        queued=group.promised,
         first=formatting.instant(group.first_died_at),
         last=formatting.instant(group.last_died_at),
         newest=group.last_died_at.ToJsonString(),
@@ -190,7 +190,7 @@ def group_of(group: run_pb2.DeadLetterGroup) -> LetterGroup:
 
 
 def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
-    """A redrive as a row. Pure."""
+    """Return a redrive as a row. Pure."""
     return RedriveRow(
         redrive_id=redrive.redrive_id,
         chosen=chosen_of(redrive),
@@ -204,10 +204,10 @@ def redrive_of(redrive: run_pb2.Redrive) -> RedriveRow:
 
 
 def chosen_of(redrive: run_pb2.Redrive) -> str:
-    """Which letters it does again, in words. Pure."""
+    """Return the letters of a redrive, in words. Pure."""
     if redrive.submitted:
         return whose(redrive.job, submitted=True)
-    return redrive.job or ("one kind of error" if redrive.fingerprint else "all that waited")
+    return redrive.job or ("one kind of error" if redrive.fingerprint else "all dead letters")
 
 
 @taking(*OF_GROUP, "rate", "reason")
@@ -217,15 +217,15 @@ async def _redrive(asked: PageRequest) -> Done:
         namespace=asked.namespace,
         group=_chosen(fields),
         until=until_of(fields),
-        at_most=told_of(fields),
+        at_most=count_of(fields),
         rate=rate_of(fields),
         note=fields.get("reason", ""),
         idempotency_key=asked.once,
     )
-    told = await asked.call(
+    redrive = await asked.call(
         "RunService.RedriveDeadLetters", request, run_service_pb2.RedriveDeadLettersResponse
     )
-    done = f"{_letters(told.total)} to be done again: Redrives, below, tells how many are."
+    done = f"{_letters(redrive.total)} queued for redrive. See the progress under Redrives."
     return Done(done, asked.link("dead-letters"))
 
 
@@ -235,13 +235,13 @@ async def _discard(asked: PageRequest) -> Done:
         namespace=asked.namespace,
         group=_chosen(asked.fields),
         until=until_of(asked.fields),
-        at_most=told_of(asked.fields),
+        at_most=count_of(asked.fields),
         note=asked.fields.get("reason", ""),
     )
-    told = await asked.call(
+    answer = await asked.call(
         "RunService.DiscardDeadLetters", request, run_service_pb2.DiscardDeadLettersResponse
     )
-    done = f"{_letters(told.discarded)} discarded." if told.discarded else NONE
+    done = f"{_letters(answer.discarded)} discarded." if answer.discarded else NONE
     return Done(done, asked.link("dead-letters"))
 
 
@@ -249,18 +249,18 @@ async def _discard(asked: PageRequest) -> Done:
 async def _stop(asked: PageRequest) -> Done:
     request = run_service_pb2.StopRedriveRequest(redrive_id=asked.variables["redrive"])
     await asked.call("RunService.StopRedrive", request, run_pb2.Redrive)
-    return Done("The redrive stands still until it is resumed.", asked.link("dead-letters"))
+    return Done("The redrive is stopped until it is resumed.", asked.link("dead-letters"))
 
 
 @taking()
 async def _resume(asked: PageRequest) -> Done:
     request = run_service_pb2.ResumeRedriveRequest(redrive_id=asked.variables["redrive"])
     await asked.call("RunService.ResumeRedrive", request, run_pb2.Redrive)
-    return Done("The redrive goes on.", asked.link("dead-letters"))
+    return Done("The redrive was resumed.", asked.link("dead-letters"))
 
 
 def _chosen(fields: Mapping[str, str]) -> run_service_pb2.ChosenGroup:
-    """The group whose row was clicked, and nothing beside it."""
+    """Return the group of a form."""
     return run_service_pb2.ChosenGroup(
         job=fields.get("job", ""),
         fingerprint=fields.get("fingerprint", ""),
@@ -269,8 +269,8 @@ def _chosen(fields: Mapping[str, str]) -> run_service_pb2.ChosenGroup:
 
 
 def until_of(fields: Mapping[str, str]) -> Timestamp | None:
-    """When the newest letter died that the form told of; None where it says nothing. Raises
-    InvalidArgument. Pure.
+    """Return when the newest letter of a form failed; None without one. Raises InvalidArgument.
+    Pure.
     """
     until, text = Timestamp(), fields.get("until", "")
     if not text:
@@ -278,29 +278,29 @@ def until_of(fields: Mapping[str, str]) -> Timestamp | None:
     try:
         until.FromJsonString(text)
     except ValueError:
-        problem = f"{text[:40]!r} is no instant"
-        raise wrong("until", problem, "load the page anew; nothing was done") from None
+        problem = f"{text[:40]!r} isn't a valid time"
+        raise wrong("until", problem, "reload the page; nothing was changed") from None
     return until
 
 
-def told_of(fields: Mapping[str, str]) -> int:
-    """How many letters the form told of; 0 where it says nothing. Raises InvalidArgument. Pure."""
+def count_of(fields: Mapping[str, str]) -> int:
+    """Return how many letters a form showed; 0 without a count. Raises InvalidArgument. Pure."""
     text = fields.get("count", "")
     if not text:
         return 0
     if not re.fullmatch("[1-9][0-9]{0,17}", text):
-        problem = f"{text[:40]!r} is no number of letters"
-        raise wrong("count", problem, "load the page anew; nothing was done")
+        problem = f"{text[:40]!r} isn't a valid count"
+        raise wrong("count", problem, "reload the page; nothing was changed")
     return int(text)
 
 
 def rate_of(fields: Mapping[str, str]) -> float:
-    """Runs a second, as typed; 0 where nothing was. Raises InvalidArgument. Pure."""
+    """Return the typed runs a second; 0 if empty. Raises InvalidArgument. Pure."""
     text = fields.get("rate", "") or "0"
     try:
         return float(text)
     except ValueError:
-        problem = f"{text[:40]!r} is no number"
+        problem = f"{text[:40]!r} isn't a number"
         raise wrong("rate", problem, "give runs a second, such as 10") from None
 
 

@@ -1,11 +1,11 @@
-"""A run's log as its page shows it: what is kept of one that has ended, or what there is so far.
+"""The log of a run on its page: stored, or so far.
 
-    pieces of a stream ─▶ characters ─▶ without what colours a terminal ─▶ parts
+    pieces of a stream ─▶ characters ─▶ without terminal escape sequences ─▶ parts
 
 Invariants
-- A character, or a colour's code, that is split between two pieces is one all the same.
-- What a run has written so far is asked for once a page, and waited for no longer than WITHIN: the
-  script goes on by REST, from the beginning, in place of it.
+- A character or escape sequence that is split between two pieces is decoded as one.
+- The log so far is read once for each page, for WITHIN at most. The script then reads the whole
+  log by REST and replaces it.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from schedkit.errors import Unavailable
 from schedproto.v1 import run_pb2, run_service_pb2
 
 LONGEST: Final = 256 * 1024
-"""Characters of a log that the page itself holds, its newest; REST has all of it."""
+"""Newest characters of a stored log on the page; REST has the whole log."""
 MOST_READ: Final = 8 * 1024 * 1024
-"""Bytes that are read for those. Of a longer log the page has the ends, which the row has."""
+"""Bytes that are read for those. Of a longer log, the page shows the beginning and the end."""
 SO_FAR: Final = 64 * 1024
-"""Characters of one that is still written that the page comes with: its newest."""
+"""Newest characters of a log so far on the page."""
 WITHIN: Final = 0.25
-"""Seconds for those."""
+"""Seconds to read those."""
 QUIET: Final = 0.08
-"""Seconds without a piece after which that was all so far."""
-_RAW: Final = "`schedctl run logs` has all of it"
+"""Seconds without a piece after which the log so far counts as complete."""
+_RAW: Final = "see the whole log with `schedctl run logs`"
 _CONTROL: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\a\x1b\n]*(?:\a|\x1b\\))")
-"""What colours a terminal (CSI), or names its window and makes links (OSC)."""
+"""Escape sequences for colors (CSI), window titles and links (OSC)."""
 _BEGUN: Final = re.compile(r"\x1b(\[[0-?]{0,32}[ -/]{0,8}|\][^\a\x1b\n]{0,512}\x1b?)?\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A piece of a log; `note`: not written by the job, but about its log."""
+    """A piece of a log; `note`: about the log, not written by the job."""
 
     text: str
     error: bool
@@ -53,30 +53,30 @@ class LogPart:
 
 
 class _Written:
-    """What one stream of an attempt writes, as text."""
+    """Decodes one stream of an attempt."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._begun = ""
 
     def text(self, data: bytes) -> str:
-        told = self._begun + self._decoder.decode(data)
-        begun = _BEGUN.search(told)
+        decoded = self._begun + self._decoder.decode(data)
+        begun = _BEGUN.search(decoded)
         self._begun = begun.group() if begun else ""
-        return _CONTROL.sub("", told.removesuffix(self._begun))
+        return _CONTROL.sub("", decoded.removesuffix(self._begun))
 
 
 class LogText:
-    """Pieces of a log, in their order, as the page shows them."""
+    """Turns pieces of a log, in order, into parts."""
 
     def __init__(self) -> None:
         self._streams: defaultdict[tuple[int, int], _Written] = defaultdict(_Written)
 
     def parts(self, piece: run_pb2.LogPiece) -> Sequence[LogPart]:
-        """One piece more."""
+        """Return the parts of the next piece."""
         found = []
         if piece.omitted:
-            found.append(LogPart(f"{piece.omitted:,} bytes are left out here", False, True))
+            found.append(LogPart(f"{piece.omitted:,} bytes omitted", False, True))
         if piece.note:
             found.append(LogPart(piece.note, False, True))
         if text := self._streams[piece.fencing_token, piece.stream].text(piece.data):
@@ -85,7 +85,7 @@ class LogText:
 
 
 async def kept(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
-    """What a run wrote that has ended, as far as it is kept: the newest that fits a page."""
+    """Return the newest parts of the stored log of a run that has ended."""
     text, found, size = LogText(), Newest(LONGEST), 0
     try:
         async with aclosing(_pieces(asked, run_id, follow=False)) as pieces:
@@ -96,11 +96,11 @@ async def kept(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
                 found.add(text.parts(piece))
     except CallError as error:
         found.add([LogPart(error.message, False, True)])
-    return found.told
+    return found.shown
 
 
 async def _ends(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
-    """The first and the last of what it wrote, without what lies between."""
+    """Return the beginning and the end of a long log."""
     stored = await asked.services.store.output(RunId(UUID(run_id)), None)
     pieces = run_pb2.Output.FromString(stored[1]).pieces if stored else ()
     text = LogText()
@@ -108,7 +108,7 @@ async def _ends(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
 
 
 async def so_far(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
-    """What a run that lives has written by now; nothing where that can't be told in time."""
+    """Return the log so far of a running run; empty if it can't be read in time."""
     text, found = LogText(), Newest(SO_FAR)
     try:
         async with asyncio.timeout(WITHIN), aclosing(_pieces(asked, run_id, follow=True)) as pieces:
@@ -117,7 +117,7 @@ async def so_far(asked: PageRequest, run_id: str) -> tuple[LogPart, ...]:
                     piece = await anext(pieces)
                 found.add(text.parts(piece))
     except (TimeoutError, StopAsyncIteration, CallError, Unavailable):
-        return found.told
+        return found.shown
 
 
 async def _pieces(
@@ -131,9 +131,7 @@ async def _pieces(
 
 
 class Newest:
-    """The last parts of a log: so many characters, and the rest of the part that these begin in,
-    from the beginning of a line on.
-    """
+    """The newest parts of a log: at least `most` characters, from the beginning of a line."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -142,7 +140,7 @@ class Newest:
         self._cut = self._within = False
 
     def add(self, parts: Iterable[LogPart]) -> None:
-        """These too."""
+        """Append parts."""
         for part in parts:
             self._parts.append(part)
             self._size += len(part.text)
@@ -152,8 +150,8 @@ class Newest:
             self._cut, self._within = True, not last.text.endswith("\n")
 
     @property
-    def told(self) -> tuple[LogPart, ...]:
-        """As they are shown."""
+    def shown(self) -> tuple[LogPart, ...]:
+        """Return the parts for the page."""
         if not self._cut:
             return (*self._parts,)
         first, *rest = self._parts
@@ -162,5 +160,5 @@ class Newest:
         return (EARLIER, first, *rest)
 
 
-EARLIER: Final = LogPart(f"what came earlier is left out here: {_RAW}", False, True)
-_ENDS: Final = LogPart(f"the beginning and the end of a long log: {_RAW}", False, True)
+EARLIER: Final = LogPart(f"earlier output omitted: {_RAW}", False, True)
+_ENDS: Final = LogPart(f"beginning and end of a long log: {_RAW}", False, True)

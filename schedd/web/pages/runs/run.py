@@ -1,7 +1,7 @@
-"""A run: what happened to it and when, under which tokens, what it wrote and returned, and why.
+"""The page of a run: timeline, attempts and tokens, log, result, explanation.
 
-GET  /runs/<id>            live until it has ended; its log so far is in the page, and goes on by
-                           REST's own /runs/<id>/logs
+GET  /runs/<id>            live until it has ended; contains the log so far, and continues with
+                           REST's /runs/<id>/logs
 POST /runs/<id>/cancel     and /retry
 """
 
@@ -34,24 +34,24 @@ LIVE: Final = frozenset(
 AGAIN: Final = frozenset(
     {common_pb2.RUN_STATE_FAILED, common_pb2.RUN_STATE_CANCELLED, common_pb2.RUN_STATE_MISSED}
 )
-"""States of which a run can be done again."""
+"""States of runs that can be run again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSeen:
-    """All that the page shows of a run."""
+    """The values of the page."""
 
     run_id: str
     namespace: str
     place: str
-    """The namespace as its links have it: empty where the page's own is `default`, unsaid, too."""
+    """The namespace for links; empty if both are `default` and the address names none."""
     elsewhere: bool
-    """It is of another namespace than the page's."""
+    """Whether its namespace isn't the page's."""
     submitted: bool
     line: RunLine
     trigger: str
     fired_by: str
-    lives: bool
+    live: bool
     can_retry: bool
     progress: float | None
     progress_note: str
@@ -67,7 +67,7 @@ class RunSeen:
     result: str
     log: tuple[LogPart, ...]
     earlier: str = EARLIER.text
-    """What the script says where it drops what it has shown, or couldn't show."""
+    """The script's note for omitted output."""
 
 
 async def _read(asked: PageRequest) -> Shown:
@@ -75,7 +75,7 @@ async def _read(asked: PageRequest) -> Shown:
     run = await asked.call(
         "RunService.GetRun", run_service_pb2.GetRunRequest(run_id=run_id), run_pb2.Run
     )
-    lives = run.state in LIVE
+    live = run.state in LIVE
     async with asked.at_once() as all_:
         attempts = all_.call(
             "RunService.ListAttempts",
@@ -88,11 +88,11 @@ async def _read(asked: PageRequest) -> Shown:
             run_service_pb2.ExplainRunRequest(run_id=run_id),
             run_service_pb2.ExplainRunResponse,
         )
-        result = None if lives else all_.read("the result", _result(asked, run_id))
+        result = None if live else all_.read("the result", _result(asked, run_id))
         log = (
-            None if lives or run.children else all_.read("the log", asked.read(kept, asked, run_id))
+            None if live or run.children else all_.read("the log", asked.read(kept, asked, run_id))
         )
-    told = attempts.result().attempts
+    tried = attempts.result().attempts
     elsewhere = run.namespace != (asked.namespace or DEFAULT_NAMESPACE)
     seen = RunSeen(
         run_id=run.run_id,
@@ -103,7 +103,7 @@ async def _read(asked: PageRequest) -> Shown:
         line=run_line(run),
         trigger=run_pb2.Run.Trigger.Name(run.trigger).removeprefix("TRIGGER_").lower(),
         fired_by=run.fired_by,
-        lives=lives,
+        live=live,
         can_retry=run.state in AGAIN,
         progress=run.progress.fraction if run.HasField("progress") else None,
         progress_note=run.progress.note,
@@ -112,35 +112,35 @@ async def _read(asked: PageRequest) -> Shown:
         redrive_of=run.redrive_of,
         parent=run.parent_run_id,
         children=run.children,
-        steps=tuple(story(run, told, audit.result())),
-        attempts=tuple(reversed(told)),
+        steps=tuple(story(run, tried, audit.result())),
+        attempts=tuple(reversed(tried)),
         answer=why.result().answer,
         checks=tuple(why.result().checks),
         result=result.result() if result else "",
         log=log.result() if log else (),
     )
-    return Shown(f"{run.job or 'submitted'} {run.run_id[:8]}", seen, over=not lives)
+    return Shown(f"{run.job or 'submitted'} {run.run_id[:8]}", seen, over=not live)
 
 
 async def _result(asked: PageRequest, run_id: str) -> str:
-    """What it returned, in words or as it is."""
-    told = await asked.call(
+    """Return the result as text, or where it is."""
+    found = await asked.call(
         "RunService.GetRunResult",
         run_service_pb2.GetRunResultRequest(run_id=run_id),
         run_pb2.RunResult,
     )
-    if told.problem:
-        return f"{told.size:,} bytes, which aren't kept: {told.problem}"
-    if told.stored:
-        return f"{told.size:,} bytes, in the result store: schedctl run result {run_id}"
-    if told.result.WhichOneof("kind") is None:
+    if found.problem:
+        return f"{found.size:,} bytes, not stored: {found.problem}"
+    if found.stored:
+        return f"{found.size:,} bytes in the result store: schedctl run result {run_id}"
+    if found.result.WhichOneof("kind") is None:
         return ""
-    return json.dumps(payload_value(told.result), indent=2, ensure_ascii=False)
+    return json.dumps(payload_value(found.result), indent=2, ensure_ascii=False)
 
 
 async def _beside(asked: PageRequest, seen: object) -> Sequence[LogPart]:
-    """What it has written so far, for who reads it without a script."""
-    if not isinstance(seen, RunSeen) or not seen.lives or seen.children or not seen.line.attempt:
+    """Return the log so far, for browsers without the script."""
+    if not isinstance(seen, RunSeen) or not seen.live or seen.children or not seen.line.attempt:
         return ()
     return await so_far(asked, asked.variables["run"])
 
@@ -151,16 +151,16 @@ async def _cancel(asked: PageRequest) -> Done:
     request = run_service_pb2.CancelRunRequest(run_id=run_id, reason=reason)
     run = await asked.call("RunService.CancelRun", request, run_pb2.Run)
     ended = run.state == common_pb2.RUN_STATE_CANCELLED
-    told = "It was cancelled." if ended else "Its worker was told to end it."
-    return Done(told, asked.link("runs", run_id))
+    message = "Run cancelled." if ended else "Cancel requested: the worker ends the run."
+    return Done(message, asked.link("runs", run_id))
 
 
 @taking()
 async def _retry(asked: PageRequest) -> Done:
     request = run_service_pb2.RetryRunRequest(run_id=asked.variables["run"])
     run = await asked.call("RunService.RetryRun", request, run_pb2.Run)
-    told = f"This run does run {request.run_id} again."
-    return Done(told, asked.link("runs", run.run_id))
+    message = f"New run of {request.run_id}."
+    return Done(message, asked.link("runs", run.run_id))
 
 
 PAGE: Final = Page(

@@ -1,10 +1,10 @@
-"""What happened to a run, in order: due, handed out under a token, started, ended, refused.
+"""The timeline of a run: due, assigned under a token, started, ended, rejected.
 
     run ──────┐
-    attempts ─┼─ steps by instant ──▶ the timeline
+    attempts ─┼─ steps by time ──▶ the timeline
     audit ────┘
 
-Pure. A step that has no instant isn't told: what isn't known isn't guessed.
+Pure. Invariant: a step without a time is left out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENDED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TimelineStep:
-    """One thing that happened. `since`: the time from the step before; None for the first."""
+    """One step. `since`: the time from the previous step; None for the first."""
 
     at: datetime
     look: StateStyle
@@ -56,7 +56,7 @@ def story(
     attempts: Iterable[run_pb2.Attempt],
     audit: Iterable[cluster_pb.AuditEntry],
 ) -> Iterator[TimelineStep]:
-    """The steps, oldest first."""
+    """Yield the steps, oldest first."""
     steps = [*_of_run(run), *_of_audit(audit)]
     steps += [step for attempt in attempts for step in _of_attempt(attempt)]
     before: datetime | None = None
@@ -75,7 +75,7 @@ def _of_run(run: run_pb2.Run) -> Iterator[TimelineStep]:
         yield TimelineStep(due, WAITS, "due", detail=by)
     retry = moment(run, "retry_at")
     if retry is not None and run.state == common_pb2.RUN_STATE_RETRYING:
-        yield TimelineStep(retry, AGAIN, "to be tried again")
+        yield TimelineStep(retry, AGAIN, "retry")
     ended = moment(run, "finished_at")
     if ended is not None and run.state in _ENDED and not run.fencing_token:
         look = look_of(run.state)
@@ -91,8 +91,8 @@ def _of_attempt(attempt: run_pb2.Attempt) -> Iterator[TimelineStep]:
     started = moment(attempt, "started_at")
     ended = moment(attempt, "finished_at")
     if assigned is not None:
-        told = f"attempt {number} handed out to {attempt.worker or 'a worker'}"
-        yield TimelineStep(assigned, WAITS, told, token)
+        what = f"attempt {number} assigned to {attempt.worker or 'a worker'}"
+        yield TimelineStep(assigned, WAITS, what, token)
     if started is not None:
         yield TimelineStep(started, RUNS, f"attempt {number} started", token)
     if ended is not None and attempt.state != common_pb2.RUN_STATE_RUNNING:
@@ -104,7 +104,7 @@ def _of_attempt(attempt: run_pb2.Attempt) -> Iterator[TimelineStep]:
 
 
 def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[TimelineStep]:
-    """What people asked for, and results that were refused since their token was old."""
+    """Yield requests of users, and results rejected as stale."""
     for entry in entries:
         at = moment(entry, "at")
         if at is None:
@@ -113,7 +113,7 @@ def _of_audit(entries: Iterable[cluster_pb.AuditEntry]) -> Iterator[TimelineStep
         look = LOOKS[State.CANCELLED.value] if refused else WAITS
         by = f"by {actor_told(entry.actor, entry.source)}"
         why = f"{entry.outcome}: {entry.reason.lower()}" if entry.reason else entry.outcome
-        what = f"{entry.action} {entry.outcome}" if refused else f"{entry.action} asked for"
+        what = f"{entry.action} {entry.outcome}" if refused else f"{entry.action} requested"
         said = "" if entry.action == "submit" else in_words(entry.after)  # the page shows it
         detail = " · ".join(filter(None, (by, why if refused else "", said)))
         yield TimelineStep(at, look, what, entry.fencing_token, detail, refused=refused)

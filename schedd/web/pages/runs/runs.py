@@ -1,9 +1,9 @@
-"""The runs, newest first, searched by words that stand in the address.
+"""The page of runs, newest first, with a search by the words in the address.
 
 /runs?q=state:failed+worker:w3&page=…
 
-What no index leads to is looked for among so many runs at a time, and the page says how far it has
-looked: a page that answers at once and can go on, rather than one that reads millions of runs.
+A search without an index reads a limited number of runs for each page. The page shows how far it
+has searched, and has a button to continue.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from schedproto.v1 import common_pb2, run_pb2, run_service_pb2
 #     state:failed,retrying job:etl worker:w3 trigger:manual after:2026-03-04
 # before:2026-03-05T12:00
 #
-# Each word narrows it; one without a colon is a job. Of a field that takes one value a second word
-# is refused: nothing is left out in silence. States are all those that are named. Pure.
+# Each word narrows the search; a word without a colon is a job. A repeated field is rejected,
+# except `state`, which takes several values. Pure.
 
 Request: TypeAlias = run_service_pb2.ListRunsRequest
 
 _BY_WORD: Final = {look.word: state for state, look in LOOKS.items()}
-MEND: Final = "mend the search, or leave the word out"
+FIX: Final = "correct the word, or leave it out"
 TRIGGERS: Final = ("schedule", "manual", "submit", "backfill", "chain", "redrive")
 
 
@@ -42,13 +42,15 @@ def _states(request: Request, field: str, value: str) -> None:
     for word in value.split(","):
         name = _BY_WORD.get(word.lower(), word.upper())
         if name not in LOOKS:
-            raise wrong(field, f"{word!r} is no state; they are {', '.join(LOOKS).lower()}", MEND)
+            raise wrong(
+                field, f"{word!r} isn't a valid state; valid: {', '.join(LOOKS).lower()}", FIX
+            )
         request.states.append(common_pb2.RunState.Value(f"RUN_STATE_{name}"))
 
 
 def _trigger(request: Request, field: str, value: str) -> None:
     if value.lower() not in TRIGGERS:
-        raise wrong(field, f"{value!r} is no trigger; they are {', '.join(TRIGGERS)}", MEND)
+        raise wrong(field, f"{value!r} isn't a valid trigger; valid: {', '.join(TRIGGERS)}", FIX)
     request.trigger = run_pb2.Run.Trigger.Value(f"TRIGGER_{value.upper()}")
 
 
@@ -81,25 +83,25 @@ FIELDS: Final[dict[str, Callable[[Request, str, str], None]]] = {
 
 
 def request_of(words: str) -> Request:
-    """What these words ask for. Raises InvalidArgument."""
+    """Return the request of a search. Raises InvalidArgument."""
     request, given = Request(), set[str]()
     for word in words.split():
         field, colon, value = word.partition(":")
         if not colon:
             field, value = "job", word
         if field not in FIELDS:
-            raise wrong(field[:60], f"is no word to search by; they are {', '.join(FIELDS)}", MEND)
+            raise wrong(field[:60], f"unknown search field; valid: {', '.join(FIELDS)}", FIX)
         if not value:
-            raise wrong(field, "names nothing", MEND)
+            raise wrong(field, "is empty", FIX)
         if field in given and field != "state":
-            raise wrong(field, "is given twice, and takes one value", "leave one of them out")
+            raise wrong(field, "is given twice, but takes one value", "leave one of them out")
         given.add(field)
         FIELDS[field](request, field, value)
     return request
 
 
 def with_word(words: str, field: str, value: str) -> str:
-    """These words with another value of a field; without the field where that is empty."""
+    """Return the words with another value of a field; without the field if the value is empty."""
     others = [word for word in words.split() if not word.startswith(f"{field}:")]
     return " ".join([*others, f"{field}:{value}"] if value else others)
 
@@ -109,7 +111,7 @@ ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class StateChoice:
-    """A state to search by: how it looks, the words that do, and whether they do already."""
+    """A state to search for: its style, the search with or without it, whether it is selected."""
 
     look: StateStyle
     words: str
@@ -118,8 +120,8 @@ class StateChoice:
 
 @dataclass(frozen=True, slots=True)
 class RunsPage:
-    """A page of runs. `next`: the token of the one after it, if there is one. `looked_to`: how far
-    back they were looked for; None: to the end, or until the page was full.
+    """A page of runs. `next`: the token of the next page, if any. `looked_to`: how far back the
+    search went; None: to the end, or until the page was full.
     """
 
     runs: tuple[RunLine, ...]
@@ -148,7 +150,7 @@ async def _read(asked: PageRequest) -> Shown:
 
 
 def choices(words: str) -> list[StateChoice]:
-    """Each state, to be searched by or no longer. Pure."""
+    """Return each state, with the search that toggles it. Pure."""
     found = []
     for state, look in LOOKS.items():
         chosen = f"state:{state.lower()}" in words.split()
