@@ -25,14 +25,14 @@ BODIES = dict(garbage.bodies())
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"{", "no JSON"),
-        (b"\xff", "no JSON"),
+        (b"{", "isn't valid JSON"),
+        (b"\xff", "isn't valid JSON"),
         (b'{"a": NaN}', "NaN is no JSON"),
         (b'{"a": 1, "a": 2}', "'a' is given twice"),
         (b"[1]", "must be an object"),
         (b"[" * 100_000, "nested too deeply: at most 100 levels"),
         (b'{"payload": 1e400}', "larger than any reader can hold"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "no JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "isn't valid JSON"),
     ],
 )
 def test_a_malformed_body_is_told_in_words(content: bytes, said: str) -> None:

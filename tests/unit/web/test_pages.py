@@ -70,7 +70,7 @@ def test_a_healthy_cluster_is_said_in_three_words() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (seen(away=True), "the database doesn't answer"),
+        (seen(away=True), "PostgreSQL is unavailable"),
         (seen(trusted=False), "lease in etcd isn't trusted"),
         (seen(trusted=False, twin="tenure x at h2:7420"), "name (tenure x at h2:7420)"),
         (seen(stored(workers=())), "no worker"),

@@ -321,7 +321,7 @@ def test_a_header_that_the_call_has_no_use_for_is_refused() -> None:
 
 @pytest.mark.parametrize("given", ["", " ", ",", "abc-1", '"abc', '*, "abc-1"', 'w/"abc-1"'])
 def test_an_if_match_that_names_no_tag_changes_nothing(given: str) -> None:
-    with pytest.raises(RequestProblem, match="If-Match: is ") as refused:
+    with pytest.raises(RequestProblem, match="If-Match: (is empty|must be)") as refused:
         message("DELETE", "/api/v1/jobs/etl", headers={"if-match": given})
     assert refused.value.body["violations"][0]["field"] == "If-Match"
 
@@ -338,7 +338,7 @@ def test_an_if_match_may_name_several_tags(given: str) -> None:
 def test_no_call_that_changes_something_passes_over_if_none_match(given: str) -> None:
     headers = {"if-none-match": given}
     for verb, path in (("DELETE", "/api/v1/jobs/etl"), ("PUT", "/api/v1/calendars/off")):
-        with pytest.raises(RequestProblem, match="If-None-Match: this call takes none"):
+        with pytest.raises(RequestProblem, match="If-None-Match: not supported by this call"):
             message(verb, path, body={} if verb == "PUT" else None, headers=headers)
     assert message("GET", "/api/v1/jobs/etl", headers=headers).job == "etl"
 

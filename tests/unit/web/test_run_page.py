@@ -52,12 +52,12 @@ def html(*checks: ExplainRunResponse.Check, result: str = "") -> str:
     ("page", "titles"),
     [
         (html(), []),
-        (html(ASKED), ["Why"]),
+        (html(ASKED), ["Explanation"]),
         (html(result="42"), ["Result"]),
-        (html(ASKED, result="42"), ["Why", "Result"]),
+        (html(ASKED, result="42"), ["Explanation", "Result"]),
     ],
     ids=["neither", "checks", "result", "both"],
 )
 def test_what_there_is_nothing_to_say_of_has_no_card(page: str, titles: list[str]) -> None:
     assert ('id="checks"' in page) is bool(titles)
-    assert [title for title in ("Why", "Result") if f"<h2>{title}</h2>" in page] == titles
+    assert [title for title in ("Explanation", "Result") if f"<h2>{title}</h2>" in page] == titles

@@ -26,7 +26,7 @@ async def test_an_address_is_had_before_anything_is_served() -> None:
     async with bound("127.0.0.1:0") as http:
         assert http.port > 0
         assert http.address == f"127.0.0.1:{http.port}"
-        with pytest.raises(Misconfigured, match=f"can't listen at {http.address}"):
+        with pytest.raises(Misconfigured, match=f"can't listen on {http.address}"):
             async with bound(http.address):
                 pass
 

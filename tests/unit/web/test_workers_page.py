@@ -24,11 +24,11 @@ def workers_page(*workers: cluster_pb.Worker) -> str:
 def test_a_worker_that_works_for_some_namespaces_says_for_which() -> None:
     live = cluster_pb.Worker.STATE_LIVE
     for namespaces, told in (
-        (["billing"], "for namespace billing alone"),
-        (["billing", "etl"], "for namespaces billing, etl alone"),
+        (["billing"], "only for namespace billing"),
+        (["billing", "etl"], "only for namespaces billing, etl"),
     ):
         assert told in workers_page(cluster_pb.Worker(name="w7", state=live, namespaces=namespaces))
-    assert "alone" not in workers_page(cluster_pb.Worker(name="w1", state=live))
+    assert "only for" not in workers_page(cluster_pb.Worker(name="w1", state=live))
 
 
 def test_a_worker_that_leaves_says_how_many_results_are_on_it_alone() -> None:
@@ -36,7 +36,10 @@ def test_a_worker_that_leaves_says_how_many_results_are_on_it_alone() -> None:
     live, draining = cluster_pb.Worker.STATE_LIVE, cluster_pb.Worker.STATE_DRAINING
     full = "its disk is full"
     for worker, told in (
-        (cluster_pb.Worker(name="w1", state=draining, unstored=1), "1 result is on it alone"),
+        (
+            cluster_pb.Worker(name="w1", state=draining, unstored=1),
+            "1 result is only on this worker",
+        ),
         (
             cluster_pb.Worker(name="w1", state=live, unstored=2000, refuses=full),
             "2,000 results are",
@@ -52,7 +55,7 @@ def test_of_a_worker_that_no_member_hears_no_figure_is_shown() -> None:
     unheard = workers_page(
         cluster_pb.Worker(name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4, unheard=True)
     )
-    assert "no member hears it" in unheard
+    assert "no heartbeats received" in unheard
     for figure in ("0 of 4", "just now", "ago", "meter"):
         assert figure not in unheard
     heard = workers_page(cluster_pb.Worker(name="w1", state=cluster_pb.Worker.STATE_LIVE, slots=4))
