@@ -125,7 +125,7 @@ async def test_what_a_page_doesn_t_ask_for_is_refused_by_name_and_costs_no_look(
         answer = await web.get(address)
         assert answer.status == 400, address
         assert "State: unknown parameter" in answer.text
-        assert "what it asks for is q, page, namespace" in answer.text
+        assert "parameters of this page: q, page, namespace" in answer.text
 
 
 async def test_what_a_page_is_asked_for_twice_is_refused_by_name(web: Web) -> None:
@@ -557,7 +557,7 @@ async def test_the_greatest_groups_of_dead_letters_are_shown_and_the_rest_counte
         "job-2",
         "job-3",
     ]
-    assert "3 more wait in smaller groups" in text
+    assert "3 more in smaller groups" in text
 
 
 async def test_dead_letters_are_chosen_by_a_job_or_by_a_kind_of_error_alone(web: Web) -> None:
@@ -569,12 +569,12 @@ async def test_dead_letters_are_chosen_by_a_job_or_by_a_kind_of_error_alone(web:
     await web.store.database.call(lambda c: c.exec_driver_sql(f"{one} WHERE name = 'report')"))
     for asked in ("job=etl", "fingerprint=f", "job=etl&fingerprint=f"):
         text = (await web.get(f"/dead-letters?{asked}")).text
-        assert "1 of these wait" in text, asked
+        assert "1 open in this selection" in text, asked
         assert 'id="letters"' in text, asked
         assert ">etl<" in text, asked
         assert "report" not in text, asked
     none = (await web.get("/dead-letters?job=report&fingerprint=f")).text
-    assert "none of these waits" in none
+    assert "none open in this selection" in none
     assert "/dead-letters/redrive" not in none
 
 

@@ -1011,6 +1011,6 @@ async def test_a_caller_that_leaves_in_the_middle_of_its_body_is_no_bug(
     await writer.drain()
     assert (await web.get("/healthz")).status == 200
     writer.close()
-    await wait_until_async(lambda: "a caller left" in caplog.text, PATIENCE, "it to be seen")
+    await wait_until_async(lambda: "caller disconnected" in caplog.text, PATIENCE, "it to be seen")
     assert "Traceback" not in caplog.text
     assert "Exception" not in caplog.text

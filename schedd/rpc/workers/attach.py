@@ -207,7 +207,7 @@ class WorkerService:
         except frames.BadFrame as bad:
             await abort(context, "INVALID_ARGUMENT", str(bad), reason="BAD_FRAME")
         except NotTheirs as wrong:
-            log.warning("stream ended: error=%s peer=%s", wrong, context.peer())
+            log.warning("worker stream ended: error=%s peer=%s", wrong, context.peer())
             await abort(context, "PERMISSION_DENIED", str(wrong), reason=ANOTHER)
         except grpc.aio.BaseError as broken:
             log.info("worker stream broken: worker=%s error=%r", name, broken)
