@@ -26,24 +26,24 @@ class ClusterPause:
         self._store = store
         self._emit = emit
         self.pauses: Pauses = NO_PAUSES
-        self._told: Callable[[], None] = lambda: None
+        self._on_change: Callable[[], None] = lambda: None
         self.loop = Loop("brake", self.step, interval=READ_EVERY)
 
     @property
     def on(self) -> bool:
-        """Whether nothing is to be fired or started."""
+        """Whether the cluster is paused: nothing fires and nothing starts."""
         return self.pauses.present is not None
 
     def look(self) -> None:
-        """Something says that it may have changed: read it now."""
+        """Read the pause now: it may have changed."""
         self.loop.wake()
 
-    def on_change(self, told: Callable[[], None]) -> None:
-        """Have `told()` called when the cluster was paused or resumed."""
-        self._told = told
+    def on_change(self, notify: Callable[[], None]) -> None:
+        """Call `notify()` when the cluster was paused or resumed."""
+        self._on_change = notify
 
     async def step(self) -> None:
-        """Read, and tell what changed."""
+        """Read the pause and report a change."""
         known, self.pauses = self.pauses, await self._store.read(self.pauses)
         if known.switched != self.pauses.switched:
             present = self.pauses.present
@@ -51,4 +51,4 @@ class ClusterPause:
                 self._emit(Braked(present.by, present.note))
             elif known.present is not None:
                 self._emit(Braked(None))
-            self._told()
+            self._on_change()

@@ -1,11 +1,11 @@
-"""The life of a member: join → follow or lead → leave, and again until it is asked to end.
+"""The lifecycle of a member: join → follow or lead → leave, repeated until the process stops.
 
     ┌→ wait: the database answers, the name is free
     │    lease ─→ key in etcd ─→ row in PostgreSQL            join
     │      ├ trust          the lease, as long as it is kept
     │      ├ registration   the key says how we are
     │      ├ shards         owned as the leader's map says      follow
-    │      ├ candidate      leads when nobody does              or lead
+    │      ├ candidate      leads when no other member does     or lead
     │      └ the loops of the app
     │    hand over, if asked to end; fence our row; revoke the lease, and our keys go    leave
     └── trust lost, key gone, database away for us alone, failed over, or gone back: the tenure is
@@ -101,16 +101,16 @@ async def _taken_by_others(
 # would only make the leader and all shards move about: then everyone waits.
 #
 # Invariants
-# - Others count as better off only if one and the same of them has said for 3.5 s on end that it
-#   reaches the database, while we haven't: at the end of an outage they find out one after
-# another,
-#   and amid one each may get a single answer, which is told of for 2.5 s and until its next look.
+# - Another member counts as better off only if it has reported for 3.5 s without a break that it
+#   reaches the database, while this one doesn't. At the end of an outage, members reconnect one
+#   after the other; during an outage each may get a single answer, which it reports for 2.5 s and
+#   until its next check.
 
 AWAY_AFTER: Final = 2.5
-"""Seconds of silence after which a member says that its database is away."""
+"""Seconds without an answer after which a member reports its database as unavailable."""
 
 BETTER_OFF_FOR: Final = 3.5
-"""Seconds for which another must have been better off: longer than one answer is told of."""
+"""Seconds for which another must have been better off: longer than one answer is reported."""
 
 
 @dataclass(slots=True)
@@ -157,10 +157,10 @@ LOOK_FOREIGN: Final = 1.0
 HEALTH_EVERY: Final = 0.5
 
 GOODBYE_WITHIN: Final = 1.0
-"""Seconds to fence one's own row; if they don't do, the leader will."""
+"""Timeout for fencing the member's own row; after it, the leader does so. Seconds."""
 
-SETTLED_AFTER: Final = 10.0
-"""Seconds after which a tenure counts as a success: the next one is tried soon again."""
+STABLE_AFTER: Final = 10.0
+"""Seconds after which a tenure counts as a success, and the backoff starts again."""
 
 UNATTACHED_AFTER: Final = 2.0
 """Seconds without a worker after which that is said: a worker that reconnects moves no shard."""
@@ -208,8 +208,8 @@ def no_duties(_: Leadership) -> Sequence[Duty]:
 class MemberLifecycle:
     """One `schedd` process in the cluster. `cluster` is the port that others look through.
 
-    `lanes`: of the database's thread pool. `loops`: the owner's, made anew for each tenure.
-    `duties`: the leader's beyond fencing and assigning, made anew for each term.
+    `lanes`: of the database's thread pool. `loops`: the owner's, created for each tenure.
+    `duties`: the leader's beyond fencing and assigning, created for each term.
     """
 
     def __init__(
@@ -287,7 +287,7 @@ class MemberLifecycle:
                 await self._tenure(keeper, draining)
         except Unavailable as error:
             log.warning("no tenure: %s", error)
-        if boottime() - began > SETTLED_AFTER:
+        if boottime() - began > STABLE_AFTER:
             self._backoff.reset()
         return self._backoff.next()
 
@@ -329,8 +329,8 @@ class MemberLifecycle:
             await self._leave(live, "" if draining.is_set() else over or FAILED)
 
     async def _second(self, first: str) -> None:
-        """Another daemon has the name, and lives: whoever looks into the audit sees it."""
-        log.error("%s is another daemon of our name; this one can't serve", first)
+        """Log and audit that another running daemon has this member's name."""
+        log.error("name already in use: %s is another daemon with it; this one can't serve", first)
         if self._audit is not None:
             name, source = self.identity.name, self.identity.grpc
             await self._audit(
@@ -419,7 +419,7 @@ class MemberLifecycle:
     def _health(self, live: LiveTenure, watch: DatabaseWatch, registration: Registration) -> Loop:
         async def step() -> None:
             if changed := self._changed(live):
-                raise TenureOver(f"{changed}: all is taken anew")
+                raise TenureOver(f"{changed}: joining again")
             watch.check()
             attached = boottime() < self._attached_until
             registration.reports(database=watch.answers, attached=attached)

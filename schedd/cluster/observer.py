@@ -1,11 +1,10 @@
-"""Follows what stands in etcd, for the whole life of the daemon, with or without a tenure.
+"""Follow the keys in etcd while the daemon runs, with or without a tenure.
 
     coordination.follow ──Followed──→ membership ──ClusterView──→ view(), listeners, until()
 
 Invariants
-- There is one newest view, replaced as a whole; nobody sees half of a change.
-- An old view is better than none: while etcd is away the last one stays. Who acts on it checks
-  `trusted()` first.
+- There is one newest view, replaced as a whole; no reader sees half of a change.
+- While etcd is unavailable the last view stays. A caller that acts on it checks `trusted()` first.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from schedkit.errors import Fault
 log = logging.getLogger(__name__)
 
 
-Told: TypeAlias = Callable[[ClusterView, ClusterView], None]
+Listener: TypeAlias = Callable[[ClusterView, ClusterView], None]
 
 
 class Observer:
@@ -38,10 +37,10 @@ class Observer:
         self._coordination = coordination
         self._view = EMPTY_VIEW
         self._live: LiveTenure | None = None
-        self._listeners: list[Told] = []
+        self._listeners: list[Listener] = []
         self._news = asyncio.Event()
         self.twin = ""
-        """Another daemon that serves under this member's name; empty: none is known."""
+        """Another daemon that serves under this member's name; empty: none known."""
         self.foreign = ""
         """Why the etcd prefix or the database is another cluster's; empty: it isn't."""
         self.went_back: datetime | None = None
@@ -77,15 +76,15 @@ class Observer:
         """This tenure has begun; None: it has ended."""
         self._live = live
 
-    def listen(self, told: Told) -> Callable[[], None]:
-        """Have `told(known, view)` called with each new view, in the loop's thread. What is
-        answered ends that.
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener(known, view)` with each new view, in the loop's thread. Return a function
+        that ends this.
         """
-        self._listeners.append(told)
-        return lambda: self._listeners.remove(told)
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     async def until(self, condition: Callable[[ClusterView], bool]) -> ClusterView:
-        """The first view, the present one included, for which the condition holds."""
+        """Return the first view, the current one included, for which the condition holds."""
         while not condition(self._view):
             await self._news.wait()
         return self._view
@@ -94,7 +93,7 @@ class Observer:
         """Follow for ever."""
         async for followed in self._coordination.follow(""):
             self._take(followed)
-        raise Fault("following etcd came to an end by itself")
+        raise Fault("the watch of etcd ended without an error")
 
     def _take(self, followed: Followed) -> None:
         known, self._view = self._view, view_of(followed.listing, self._view, followed.deleted)
@@ -105,5 +104,5 @@ class Observer:
             log.error("invalid etcd keys ignored: %s", named(self._view.unreadable))
         self._news.set()
         self._news = asyncio.Event()
-        for told in tuple(self._listeners):
-            told(known, self._view)
+        for listener in tuple(self._listeners):
+            listener(known, self._view)

@@ -39,9 +39,9 @@ class Ownership:
         """Shard → epoch, for those owned now."""
         return MappingProxyType(self._epochs)
 
-    def listen(self, told: Callable[[frozenset[ShardId], frozenset[ShardId]], None]) -> None:
-        """Have `told(gained, dropped)` called at each change, in the loop's thread."""
-        self._listeners.append(told)
+    def listen(self, listener: Callable[[frozenset[ShardId], frozenset[ShardId]], None]) -> None:
+        """Call `listener(gained, dropped)` at each change, in the loop's thread."""
+        self._listeners.append(listener)
 
     def gain(self, taken: Mapping[ShardId, Epoch]) -> None:
         """These shards were taken, with these new epochs."""
@@ -55,8 +55,8 @@ class Ownership:
 
     def _tell(self, gained: frozenset[ShardId], dropped: frozenset[ShardId]) -> None:
         if gained or dropped:
-            for told in self._listeners:
-                told(gained, dropped)
+            for listener in self._listeners:
+                listener(gained, dropped)
 
     def lane_of(self, shard: ShardId) -> int:
         """The lane that writes for this shard."""

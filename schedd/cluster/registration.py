@@ -37,20 +37,20 @@ from schedkit.tasks import Loop
 log = logging.getLogger(__name__)
 
 SPARE: Final = 2.0
-"""Seconds past its TTL for which etcd may show a lease that nobody keeps, and between two looks."""
-TELL_EVERY: Final = 600.0
-"""Seconds after which a second daemon that stays is told of again."""
+"""Seconds past its TTL for which etcd may show a lease without keepalives, and between checks."""
+REPORT_EVERY: Final = 600.0
+"""Seconds after which a second daemon that stays is reported again."""
 CHECK_EVERY: Final = 1.0
-"""Seconds between two looks at one's own key, if no change calls for one."""
+"""Seconds between two checks of the member's own key, without a change."""
 
 
 class Name:
     """A member's name: one daemon at a time may serve under it.
 
-    `twin` is told of another daemon that has it, and again each ten minutes that it stays: of one
-    whose key was seen to stand for longer than twice `lease` seconds, the TTL of all leases here.
-    What a crash left behind doesn't: a new leader of etcd grants it its whole TTL anew, and while
-    etcd is away nothing is seen.
+    `twin` is called with another daemon that has the name, and again every ten minutes while it
+    stays. A key counts as another daemon's if it exists for longer than twice `lease` seconds, the
+    TTL of all leases here. The key of a crashed process expires before: a new leader of etcd may
+    extend it by one TTL, and while etcd is unavailable nothing is seen.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class Name:
         self._past.add(tenure)
 
     async def free(self) -> bool:
-        """Whether nobody is registered under it. Says who is.
+        """Return whether the name is free. If not, `taken_by` has its holder.
 
-        A tenure of this process whose lease outlived it (etcd was away) is ended on the spot.
-        After a crash one's last life has to run out; else it is another daemon of the same name,
-        and this one must not serve.
+        An ended tenure of this process whose lease still exists (etcd was away) is ended at once.
+        After a crash the lease of the earlier process must expire. A key that stays is another
+        daemon's, and this one must not serve.
         """
         entry = await self._coordination.get(member_key(self._name))
         if entry is None:
@@ -111,7 +111,7 @@ class Name:
             self.taken_by = _describe(entry)
             if self._twin is not None:
                 await self._twin(self.taken_by)
-            self._seen_at = now + TELL_EVERY - (2 * self._lease + SPARE)
+            self._seen_at = now + REPORT_EVERY - (2 * self._lease + SPARE)
         return False
 
 
@@ -151,7 +151,7 @@ class Registration:
         return self._wanted
 
     async def put(self) -> bool:
-        """Register. False: somebody has the name."""
+        """Register. False: another daemon has the name."""
         put = Put(self._key, encode_member(self._wanted), self._lease)
         made = await self._coordination.txn([Compare.absent(self._key)], [put])
         self._life = made.revision if made.succeeded else None

@@ -4,17 +4,16 @@
                                        leaving  ours, but not by the map: drop, settle, release
                                        wanted   ours by the map, or by a row we forgot: take
 
-Each step reads all rows, so whatever went wrong before (an answer that was lost, a restored
-database, a job that moved in and raised the epoch) is seen and set right by the same three acts.
-A row that is ours without our knowing is taken anew first, and released by the next step if the
-map names another.
+Each step reads all rows, so the same three actions correct any earlier problem: a lost answer, a
+restored database, a job that moved in and raised the epoch. A row that is ours unexpectedly is
+taken over again first, and released by the next step if the map names another member.
 
 Invariants
-- A shard is dropped before its transactions are waited for, and released after: nothing new is
-  decided for a shard that goes.
-- A tenure lives on one timeline of the database; on another a new tenure takes all anew.
-- While the owner before us still holds a shard we ask again soon (50 ms, growing to 1 s): a
-  hand-over takes it milliseconds, a fencing as long as it takes.
+- A shard is dropped before waiting for its transactions, and released after: no new decision is
+  made for a shard that leaves.
+- A tenure belongs to one timeline of the database; on another, a new tenure takes over all shards.
+- While the earlier owner still holds a shard, the member retries soon (50 ms, growing to 1 s): a
+  handover takes milliseconds, fencing may take longer.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ AFTER_RELEASE = failpoints.awaited("release.after_commit")
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """What is to be done, shard by shard. `wanted`: the epochs seen in the rows."""
+    """The changes of one step, by shard. `wanted`: the epochs seen in the rows."""
 
     lost: frozenset[ShardId]
     leaving: frozenset[ShardId]
@@ -139,7 +138,7 @@ class Shards:
         log.info("released %d shards", len(shards))
 
     async def _take(self, seen: dict[ShardId, Epoch]) -> int:
-        """Take those that are to be had; how many they were."""
+        """Take over the shards that are free; return how many."""
         await BEFORE_TAKE()
         if not self._trusted():
             return 0

@@ -13,7 +13,7 @@ from schedd.ports import LeaseKeeper
 
 
 class TenureOver(Exception):
-    """This tenure has ended; the process lives on and joins anew. Says why."""
+    """This tenure has ended, with the reason; the process continues and joins again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +45,4 @@ class TenureLoop(Protocol):
 
 
 Loops: TypeAlias = Callable[[LiveTenure], Sequence[TenureLoop]]
-"""Makes the loops of a tenure, anew for each."""
+"""Create the loops of a tenure."""

@@ -1,13 +1,13 @@
-"""The leases of workers, held in etcd on their behalf (PROTOCOL 6).
+"""The leases of workers, kept in etcd on their behalf (PROTOCOL 6).
 
-A worker has no etcd credentials. Whichever member hears its heartbeat refreshes its lease: the
-one that rendezvous hashing gives it past a third of the TTL, any other past half. So a worker's
-life outlasts any member's, few writes reach etcd, and all members learn of a loss alike.
+A worker has no etcd credentials. A member that receives its heartbeat refreshes its lease: the
+member chosen by rendezvous hashing after a third of the TTL, any other after half. So a worker's
+lease survives the loss of members, few writes reach etcd, and all members see a loss the same way.
 
     key  <prefix>workers/<worker>/<incarnation>, value: the lease's id
 
 Loss is a row in PostgreSQL and final; this module never re-creates the key of a lost incarnation.
-What it means that a key is missing is `core/cluster/worker_liveness.py`'s to say.
+`core/cluster/worker_liveness.py` decides what a missing key means.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ class WorkerLeases:
             return await self._ensure(incarnation)
 
     async def standing(self, named: Collection[IncarnationId]) -> WorkerLiveness:
-        """Who has a key, by a linearizable list, and who of those named is gone. Whoever is missing
-        has to be looked for again, at most TTL / 3 later: `look_again`. Raises Unavailable.
+        """Return the workers with a key, by a linearizable list, and which of those named are lost.
+        Call `look_again` at most TTL / 3 later for missing workers. Raises Unavailable.
         """
         return self._absence.judge(named, await self._look(), self._watched())
 
@@ -89,9 +89,9 @@ class WorkerLeases:
         look = await self._look()  # others may be named meanwhile: they stay missing, too
         return self._absence.judge(self._absence.missing, look, self._watched()).gone
 
-    def nobody_named(self) -> None:
-        """Nobody has to be looked for any more."""
-        self._absence.nobody()
+    def forget_missing(self) -> None:
+        """Stop looking for missing workers."""
+        self._absence.clear()
 
     async def others_live(self, incarnation: Incarnation) -> frozenset[IncarnationId]:
         """Other incarnations of the same worker that have a key."""
@@ -114,11 +114,11 @@ class WorkerLeases:
         share = 1 / 3 if self._designated(incarnation) else 1 / 2
         return since_refresh >= self.ttl * share
 
-    async def heard(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
-        """Heartbeats came of these that are `due`: those whose leases etcd has refreshed since.
+    async def refresh(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
+        """Refresh the leases of these after their heartbeats; return those that etcd refreshed.
 
-        A few streams at a time: of thousands of workers all at once, each would be as slow as all,
-        and none done within its deadline. What is left when each of them has failed comes again.
+        A few streams at a time: with thousands of workers at once, each would be as slow as all
+        together, and none would meet its deadline. The rest is refreshed at the next heartbeat.
         """
         parts = deque(
             incarnations[at : at + AT_ONCE] for at in range(0, len(incarnations), AT_ONCE)
@@ -187,7 +187,7 @@ class WorkerLeases:
                 return False
 
     async def _revive(self, incarnation: Incarnation) -> bool:
-        """The lease is unknown here, or gone. Make it anew unless the incarnation is lost."""
+        """Create the missing lease again, unless the incarnation is lost."""
         stored = await self._store.incarnations([incarnation.id])
         if not stored or stored[0].lost_at is not None:
             return False
@@ -219,8 +219,8 @@ class WorkerLeases:
 
 
 def _incarnations(listing: Listing) -> dict[IncarnationId, int]:
-    """Incarnation → create revision, of the keys that name one. Others aren't ours, and are told
-    of by whoever follows etcd.
+    """Return incarnation → create revision, of the keys that name one. The observer of etcd logs
+    the others.
     """
     found: dict[IncarnationId, int] = {}
     for entry in listing:

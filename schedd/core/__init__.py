@@ -1,6 +1,6 @@
-"""The pure heart: decisions without I/O, clock or driver. Time is an argument.
+"""Pure decisions: no I/O, no clock, no driver. Time is an argument.
 
-`model` holds the values, `lifecycle` the states, `cron` and `schedule` the instants, `catch_up`,
-`retry` and `partition` the decisions. The loops read the world into these values, ask here what
-is to be done, and do it.
+`runs/model` has the values, `runs/lifecycle` the states, `schedule` the scheduled times; the other
+modules decide. The loops read etcd and PostgreSQL into these values, call a decision, and execute
+it.
 """

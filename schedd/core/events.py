@@ -57,11 +57,11 @@ class DeadLettered:
 
 @dataclass(frozen=True, slots=True)
 class AssignedRuns:
-    """A batch of runs was handed out."""
+    """A batch of runs was dispatched."""
 
     count: int
     waits: tuple[timedelta, ...]
-    """From ready to handed out."""
+    """From ready to dispatched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +122,8 @@ class AssignmentRefused:
 
 @dataclass(frozen=True, slots=True)
 class GreaterTokenSeen:
-    """A worker has seen a greater token of a run than the one it was handed: an alarm. The shard
-    is taken anew, so that its epoch grows.
+    """A worker has seen a greater token of a run than the one it was sent: an alarm. The owner
+    takes the shard over again, so that its epoch grows.
     """
 
     run: RunId
@@ -229,7 +229,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Braked:
-    """The whole cluster was paused (`by`, `note`), or goes on (`by` is None)."""
+    """The whole cluster was paused (`by`, `note`) or resumed (`by` is None)."""
 
     by: str | None
     note: str = ""
@@ -307,4 +307,4 @@ Emit = Callable[[Event], None]
 
 
 def unheard(_: Event) -> None:
-    """For who has nobody to tell."""
+    """Ignore the event: the default of callers without a listener."""

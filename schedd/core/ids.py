@@ -21,13 +21,13 @@ Hint: TypeAlias = tuple[RunId, JobId | None]
 """A run that was stored otherwise just now, and its job if that is known."""
 
 NO_TOKEN = Token(0)
-"""Less than every token: the run was never handed out."""
+"""Less than every token: the run was never dispatched."""
 
 SHARDS = 256
 """Hash partitions of the jobs. Part of the stored data: changing it means moving every job."""
 
 SEQUENCES = 1 << 31
-"""Sequence numbers an owner may use in one epoch; past them it takes the shard anew."""
+"""Sequence numbers an owner may use in one epoch. After the last it takes the shard over again."""
 
 
 def token_of(epoch: Epoch, sequence: int) -> Token:

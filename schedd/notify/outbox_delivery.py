@@ -29,7 +29,7 @@ from schedd.core.jobs.notifications import (
     NotificationChannel,
     NotificationKind,
     PendingNotification,
-    settled,
+    outcome_of,
     target,
 )
 from schedd.core.jobs.receiver_limits import AT_ONCE, Receivers
@@ -153,7 +153,7 @@ class OutboxDelivery:
             error = "" if notice is None else await self._sent(one, notice)
             if notice is not None:
                 self._receivers.answered(target(notice, one.way), boottime() - began)
-        answer = settled(one, error, self._clock.now())
+        answer = outcome_of(one, error, self._clock.now())
         self._answers.append(answer)
         self._emit(Notified(one.way, error, given_up=bool(error) and answer.wait is None))
         self._loop.wake()

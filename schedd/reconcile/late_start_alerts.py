@@ -15,7 +15,7 @@ from typing import Final
 
 from schedd.cluster.cluster_pause import ClusterPause
 from schedd.cluster.owner_transactions import Transactor
-from schedd.core.dispatch.ready_bucket_ids import TOLD_LATE
+from schedd.core.dispatch.ready_bucket_ids import LATE_ALERT
 from schedd.core.ids import RunId
 from schedd.core.jobs.notifications import Happened
 from schedd.core.runs.lifecycle import State
@@ -75,7 +75,7 @@ class LateStarts:
     async def left(self, runs: Sequence[LiveRun]) -> None:
         """Check runs that wait in rows only, as a scan has just found them."""
         unknown = self._catalogue.any_late
-        asked = [run for run in runs if (unknown if run.line is None else run.line & TOLD_LATE)]
+        asked = [run for run in runs if (unknown if run.line is None else run.line & LATE_ALERT)]
         if self._brake.on or not asked:
             return
         try:

@@ -328,7 +328,7 @@ class Rescue:
         if running:
             await self._look_after(running)
         else:
-            self._leases.nobody_named()
+            self._leases.forget_missing()
         if crowds and await self._crowds.look(crowds, piled):
             self._ready()
 

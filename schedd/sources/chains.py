@@ -322,7 +322,7 @@ class Chains:
 
 def _ended(one: Join) -> Mapping[JobId, ParentEnded]:
     """Return the parents' runs that have ended: recorded with a skip, and arrived since."""
-    return {**one.told, **one.arrived}
+    return {**one.skipped_by, **one.arrived}
 
 
 def _as_wanted(one: Join, definition: Definition, results: Mapping[RunId, bytes]) -> Wanted:

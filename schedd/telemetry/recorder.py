@@ -1,13 +1,13 @@
-"""Events into metrics and logs: what is counted, and what people care to read.
+"""Turn events into metrics and log lines.
 
     loops ──emit(event)──▶ SEEN[type of event] ──▶ counters, histograms, gauges ──▶ /metrics
-                                         └──────▶ a line of log, where somebody would act on it
-    Cluster ──asked at each scrape──▶ leader, term, shards owned, members
-    why it isn't ready, what memory is behind with ──asked at each scrape──▶ as they say
+                                         └──────▶ a log line, if an operator would act on it
+    Cluster ──read at each scrape──▶ leader, term, shards owned, members
+    readiness, overdue timers in memory ──read at each scrape──▶ gauges
 
 Invariants
-- One line of the table for each kind of event (a test compares them with `Event`).
-- `emit` is quick, never waits and never fails: loops call it in the midst of their work.
+- The table has one entry for each kind of event (a test compares them with `Event`).
+- `emit` is fast, never waits and never fails: loops call it during their work.
 """
 
 from __future__ import annotations
@@ -71,34 +71,34 @@ from schedkit.lease_margin import Slack
 from schedkit.ttl_cache import Momentary
 from schedproto.v1.worker_service_pb2 import Refusal
 
-# A line of log for each run that failed for good; of a flood, so many a second and a count.
+# A log line for each run that failed for good; of very many, some per second and a count.
 #
-# tell ──▶ fewer than A_SECOND in this second? ──yes──▶ its line
-# └─no─▶ counted ──go_on, when the second is over──▶ one line with the count
+# log_runs ──▶ fewer than A_SECOND in this second? ──yes──▶ its line
+#     └─no─▶ counted ──flush, when the second has ended──▶ one line with the count
 
 A_SECOND: Final = 20
 """Lines."""
 
 
 class DeadRunLines:
-    """What was told in this second, and what wasn't. `clock`: seconds that never go back."""
+    """The runs logged in this second, and the suppressed ones. `clock`: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = boottime) -> None:
         self._clock = clock
         self._since = clock()
-        self._told = 0
-        self._untold = 0
+        self._logged = 0
+        self._suppressed = 0
 
-    def tell(self, runs: Iterable[DeadRun]) -> None:
-        """A line for each, while there is room."""
+    def log_runs(self, runs: Iterable[DeadRun]) -> None:
+        """Log a line for each run, up to the limit."""
         self._turn()
         for run in runs:
-            if self._told == A_SECOND:
-                self._untold += 1
+            if self._logged == A_SECOND:
+                self._suppressed += 1
                 continue
-            self._told += 1
+            self._logged += 1
             log.info(
-                "a run failed for good",
+                "run failed for good",
                 extra={
                     "run_id": run.run,
                     "job": run.job,
@@ -107,18 +107,18 @@ class DeadRunLines:
                 },
             )
 
-    def go_on(self) -> None:
-        """Say how many had no line, once their second is over."""
-        if self._untold:
+    def flush(self) -> None:
+        """Log how many had no line, after their second has ended."""
+        if self._suppressed:
             self._turn()
 
     def _turn(self) -> None:
         now = self._clock()
         if now - self._since < 1:
             return
-        if self._untold:
-            log.info("%d more runs failed for good; see `schedctl dlq groups`", self._untold)
-        self._since, self._told, self._untold = now, 0, 0
+        if self._suppressed:
+            log.info("%d more runs failed for good; see `schedctl dlq groups`", self._suppressed)
+        self._since, self._logged, self._suppressed = now, 0, 0
 
 
 log = logging.getLogger(__name__)
@@ -128,21 +128,21 @@ REFUSALS: Final = frozenset(
 )
 STEPS: Final = frozenset({"fire", "assign", "give_back", "rescue", "end_waiting"})
 OTHER: Final = "other"
-WISHED: Final = frozenset({Reason.EDITED, Reason.DELETED})
-"""Why instants are missed that a person left out."""
+REQUESTED: Final = frozenset({Reason.EDITED, Reason.DELETED})
+"""Reasons for missed times that a user's change caused."""
 
 OPEN_METRICS: Final = "application/openmetrics-text"
 FORMS: Final = ("", f"{OPEN_METRICS}; version=1.0.0")
-"""What is asked of the library: plain text, or OpenMetrics. Never what a caller says: its answers
-are kept (`scraped`), one for each version that anybody makes up, and some of them raise.
+"""Accept headers passed to the library: plain text, or OpenMetrics. Never a caller's own header:
+answers are cached per header (`scraped`), and the library fails on some headers.
 """
 
 
 class Telemetry:
-    """Counts what happens and says what matters; `emit` is the `Emit` of the loops."""
+    """Count events and log the important ones; `emit` is the `Emit` of the loops."""
 
     def __init__(self) -> None:
-        # A series beside each counter that nobody looks at.
+        # An unused series beside each counter.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # theirs has no types
         self.registry: Final = CollectorRegistry()
         self._metrics = MemberMetrics(self.registry)
@@ -153,16 +153,18 @@ class Telemetry:
         self._scraped = Momentary(self.exposition)
 
     def observe(self, cluster: Cluster, version: str) -> None:
-        """Ask this view of the cluster at each scrape, and say what runs here. Once."""
-        Info("schedd_build", "What runs here.", registry=self.registry).info({"version": version})
+        """Read this view of the cluster at each scrape, and export the version. Call it once."""
+        Info("schedd_build", "Version of this member.", registry=self.registry).info(
+            {"version": version}
+        )
         self.registry.register(ClusterGauges(cluster, self._etcd_away))
 
     def observe_etcd(self, away_for: Callable[[], float]) -> None:
-        """Before `observe`: ask this, too, for how many seconds no call of etcd was answered."""
+        """Read this at each scrape: seconds since a call of etcd was answered. Before `observe`."""
         self._etcd_away = away_for
 
     def observe_slots(self, slots: Callable[[], int], free: Callable[[], int]) -> None:
-        """Ask these at each scrape: slots of the attached workers, and those that are free."""
+        """Read these at each scrape: slots of the attached workers, and the free ones."""
         self._metrics.workers.slots.set_function(slots)
         self._metrics.workers.free.set_function(free)
 
@@ -171,40 +173,40 @@ class Telemetry:
         reasons: Callable[[], Collection[Unready]],
         failures: Callable[[], Collection[DependencyFailure]],
     ) -> None:
-        """Ask these at each scrape: why it isn't ready, and which dependencies fail. Once."""
+        """Read these at each scrape: why the member isn't ready, and failing dependencies. Once."""
         self.registry.register(ReadinessGauges(reasons, failures))
 
     def observe_behind(self, held: Callable[[], Behind]) -> None:
-        """Ask this, too, at each scrape: what the timers in memory are behind with. The database
-        says it only while it answers.
+        """Read this at each scrape: overdue timers in memory. The database's number is known only
+        while it answers.
         """
         self._metrics.queue.held = held
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
-        """All metrics as text in the form that the Accept header asks for, and its media type."""
+        """Return all metrics as text in the format of the Accept header, and its media type."""
         encode, media_type = choose_encoder(FORMS[OPEN_METRICS in accept.lower()])
         return encode(self.registry), media_type
 
     def scraped(self, accept: str) -> tuple[bytes, str]:
-        """As `exposition`, at most a second old: who asks 1,000 times is answered from one."""
+        """Return `exposition`, at most a second old: frequent callers share one answer."""
         return self._scraped.of(FORMS[OPEN_METRICS in accept.lower()])
 
     @property
     def pulse(self) -> LoopMonitor:
-        """Of the event loop; to be run on it."""
+        """The monitor of the event loop, which runs on it."""
         return self._metrics.process.pulse
 
     @property
     def slack(self) -> Slack:
-        """Of the member's lease; who keeps the lease notes it."""
+        """The slack of the member's lease; the lease keeper records it."""
         return self._metrics.process.slack
 
     def emit(self, event: Event) -> None:
-        """Count it, and say it where people care."""
+        """Count the event, and log it if it is important."""
         SEEN[type(event)](self._metrics, event)
         if isinstance(event, DeadLettered):
-            self._dead_runs.tell(event.runs)
-        self._dead_runs.go_on()
+            self._dead_runs.log_runs(event.runs)
+        self._dead_runs.flush()
 
 
 def _fired(metrics: MemberMetrics, event: TimersFired) -> None:
@@ -215,8 +217,8 @@ def _fired(metrics: MemberMetrics, event: TimersFired) -> None:
 
 def _missed(metrics: MemberMetrics, event: RunsMissed) -> None:
     metrics.runs.missed.labels(event.reason.value).inc(event.count)
-    level = logging.INFO if event.reason in WISHED else logging.WARNING
-    log.log(level, "%d instants are missed: %s", event.count, event.reason.value)
+    level = logging.INFO if event.reason in REQUESTED else logging.WARNING
+    log.log(level, "%d scheduled times missed: %s", event.count, event.reason.value)
 
 
 def _dead_lettered(metrics: MemberMetrics, event: DeadLettered) -> None:
@@ -242,11 +244,11 @@ def _ended_unreported(metrics: MemberMetrics, event: EndedUnreported) -> None:
 
 def _stale(metrics: MemberMetrics, event: StaleResult) -> None:
     metrics.runs.stale.inc()
-    if not event.known:  # any number of them can be made up: the audit log has their number
+    if not event.known:  # a caller can send any number of these: the audit log counts them
         log.debug("result rejected: the run doesn't exist run_id=%s", event.run)
         return
     log.warning(
-        "a late result was refused: the run went on under a greater token",
+        "stale result rejected: the run has a greater token",
         extra={"run_id": event.run, "token": event.token, "worker": event.worker},
     )
 
@@ -254,7 +256,7 @@ def _stale(metrics: MemberMetrics, event: StaleResult) -> None:
 def _rescued(metrics: MemberMetrics, event: RunsRescued) -> None:
     metrics.workers.rescued.inc(len(event.runs))
     log.warning(
-        "%d runs of lost workers moved on",
+        "rescued %d runs of lost workers",
         len(event.runs),
         extra={
             "run_ids": listed(event.runs),
@@ -266,7 +268,7 @@ def _rescued(metrics: MemberMetrics, event: RunsRescued) -> None:
 def _never_started(metrics: MemberMetrics, event: NeverStarted) -> None:
     metrics.workers.never_started.inc(len(event.runs))
     log.info(
-        "%d assignments never started and went back",
+        "%d assignments never started, and were returned",
         len(event.runs),
         extra={"run_ids": listed(event.runs)},
     )
@@ -275,7 +277,7 @@ def _never_started(metrics: MemberMetrics, event: NeverStarted) -> None:
 def _refused(metrics: MemberMetrics, event: AssignmentRefused) -> None:
     metrics.workers.refusals.labels(_known(event.why, REFUSALS)).inc()
     log.debug(
-        "a worker refused a run",
+        "worker rejected a run",
         extra={
             "run_id": event.run,
             "token": event.token,
@@ -288,8 +290,8 @@ def _refused(metrics: MemberMetrics, event: AssignmentRefused) -> None:
 def _greater_token(metrics: MemberMetrics, event: GreaterTokenSeen) -> None:
     metrics.workers.greater_tokens.inc()
     log.error(
-        "a worker has seen a token greater than any this cluster knows of;"
-        " was the database restored? the shard is taken anew",
+        "a worker has seen a greater token than this cluster has issued; the owner takes the shard"
+        " over again. Check whether the database was restored from a backup",
         extra={
             "run_id": event.run,
             "token": event.token,
@@ -306,7 +308,7 @@ def _came(metrics: MemberMetrics, event: WorkerCame) -> None:
 
 def _went(metrics: MemberMetrics, event: WorkerWent) -> None:
     metrics.workers.attached.discard(event.incarnation)
-    log.info("worker %s is gone from here", event.worker, extra=_who(event))
+    log.info("worker %s detached", event.worker, extra=_who(event))
 
 
 def _who(event: WorkerCame | WorkerWent) -> dict[str, object]:
@@ -316,7 +318,7 @@ def _who(event: WorkerCame | WorkerWent) -> dict[str, object]:
 def _shards_lost(metrics: MemberMetrics, event: ShardsLost) -> None:
     metrics.workers.shards_lost.labels(_known(event.step, STEPS)).inc(len(event.shards))
     log.warning(
-        "%d shards are no longer this member's",
+        "lost %d shards to another owner",
         len(event.shards),
         extra={"step": event.step, "shards": ",".join(map(str, sorted(event.shards)))},
     )
@@ -358,9 +360,9 @@ def _waiting(metrics: MemberMetrics, event: Waiting) -> None:
 def _braked(metrics: MemberMetrics, event: Braked) -> None:
     metrics.queue.paused.set(event.by is not None)
     if event.by is None:
-        log.info("the cluster isn't paused any more")
+        log.info("cluster resumed")
     else:
-        log.warning("the cluster is paused by %s: %s", event.by, event.note or "no note")
+        log.warning("cluster paused by %s: %s", event.by, event.note or "no note")
 
 
 def _notified(metrics: MemberMetrics, event: Notified) -> None:
@@ -371,17 +373,17 @@ def _notified(metrics: MemberMetrics, event: Notified) -> None:
     metrics.keeping.notify_failed.labels(way).inc()
     if event.given_up:
         metrics.keeping.notify_given_up.labels(way).inc()
-        log.error("a notification by %s is given up: %s", way, event.error)
+        log.error("notification by %s given up: %s", way, event.error)
     else:
-        log.info("a notification by %s failed, and is tried again: %s", way, event.error)
+        log.info("notification by %s failed, will be retried: %s", way, event.error)
 
 
 def _notifications_expired(metrics: MemberMetrics, event: NotificationsExpired) -> None:
     way = event.way.value.lower()
     metrics.keeping.notify_given_up.labels(way).inc(event.count)
     log.error(
-        "%d notifications by %s waited for a day without a try, and are given up: more come to"
-        " their receivers than these take",
+        "%d notifications by %s given up after a day without a try: their receivers take fewer than"
+        " are sent",
         event.count,
         way,
     )
@@ -429,7 +431,7 @@ SEEN: Final[Mapping[type[Event], Callable[[MemberMetrics, Any], None]]] = {
     Deleted: _deleted,
     ResultStoreAway: _store_away,
 }
-"""What is done with each kind of event."""
+"""The function for each kind of event."""
 
 
 def _observe(histogram: Histogram, lengths: Iterable[timedelta]) -> None:
@@ -442,5 +444,5 @@ def _seconds(length: timedelta) -> float:
 
 
 def _known(word: str, known: frozenset[str]) -> str:
-    """The word as a label; one that nobody foresaw is `other`."""
+    """Return the word as a label; an unknown one is `other`."""
     return word if word in known else OTHER

@@ -167,7 +167,7 @@ async def test_a_fail_over_that_lost_a_short_tail_goes_on_and_says_so(world: Wor
     assert world.sql("SELECT count(*) FROM pauses") == [(0,)]
     [(actor, reason, _)] = world.audit("lose-tail")
     assert actor == "schedd"
-    assert "un-acknowledged" in reason
+    assert "acknowledged calls of that time are lost" in reason
     assert world.counts()[1] > term
 
     promote(world.server)  # and one without any loss

@@ -26,7 +26,7 @@ def test_a_run_that_fails_for_good_is_a_line_with_its_id(caplog: pytest.LogCaptu
     Telemetry().emit(DeadLettered((DEAD,)))
     [record] = caplog.records
     line = json.loads(JsonLines("schedd").format(record))
-    assert (line["level"], line["message"]) == ("info", "a run failed for good")
+    assert (line["level"], line["message"]) == ("info", "run failed for good")
     assert (line["run_id"], line["job"]) == (str(DEAD.run), str(DEAD.job))
     assert (line["reason"], line["attempt"]) == ("EXIT_CODE", 3)
 
@@ -34,16 +34,16 @@ def test_a_run_that_fails_for_good_is_a_line_with_its_id(caplog: pytest.LogCaptu
 def test_of_a_flood_some_are_named_and_the_rest_counted(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
     lines = DeadRunLines(lambda: now)
-    lines.tell([DEAD] * 1_000)
-    lines.go_on()
+    lines.log_runs([DEAD] * 1_000)
+    lines.flush()
     assert len(caplog.records) == A_SECOND
     now = 101.0
-    lines.go_on()
-    lines.go_on()
+    lines.flush()
+    lines.flush()
     assert len(caplog.records) == A_SECOND + 1
     assert caplog.messages[-1].startswith(f"{1_000 - A_SECOND} more runs failed for good")
-    lines.tell([DEAD])
-    assert caplog.messages[-1] == "a run failed for good"
+    lines.log_runs([DEAD])
+    assert caplog.messages[-1] == "run failed for good"
 
 
 def test_what_happens_next_tells_the_count(caplog: pytest.LogCaptureFixture) -> None:

@@ -322,9 +322,9 @@ def test_lines_of_several_runs_name_twenty_of_them(caplog: pytest.LogCaptureFixt
     many = tuple(RunId(uuid4()) for _ in range(21))
     telemetry_after(RunsRescued((RUN, OTHER), (INCARNATION,)), NeverStarted(many))
     rescued, back = caplog.records
-    assert rescued.getMessage() == "2 runs of lost workers moved on"
+    assert rescued.getMessage() == "rescued 2 runs of lost workers"
     assert (rescued.run_ids, rescued.incarnations) == (f"{RUN},{OTHER}", str(INCARNATION))
-    assert back.getMessage() == "21 assignments never started and went back"
+    assert back.getMessage() == "21 assignments never started, and were returned"
     assert back.run_ids == ",".join(map(str, many[:20]))
 
 

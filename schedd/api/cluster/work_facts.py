@@ -122,7 +122,7 @@ def _need(definition: Definition, wait: WaitingRuns) -> str:
         return f"runs for worker {wait.target}"
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
     what += f" of {definition.slots} slots" if definition.slots > 1 else ""
-    what += f" with {labels.told(definition.require)}" if definition.require else ""
+    what += f" with {labels.matches_text(definition.require)}" if definition.require else ""
     return f"{what} of namespace {definition.namespace!r}"
 
 

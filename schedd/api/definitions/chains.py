@@ -40,19 +40,19 @@ def refusal(refused: ChainRefused, name: str) -> CallError:
     """Of a job that can't run after others, or is run after."""
     if refused.what == "child":
         return FailedPrecondition(
-            f"job {name!r} is run after by {refused.told}",
+            f"job {name!r} is run after by {refused.names}",
             reason="JOB_HAS_CHILDREN",
             remedy="delete those first, or have them run after others: schedctl job patch JOB"
             " --after …",
         )
     if refused.what == "cycle":
-        problem, reason = f"closes a cycle: {refused.told}", "CHAIN_CYCLE"
+        problem, reason = f"closes a cycle: {refused.names}", "CHAIN_CYCLE"
         remedy = "take one of these out of the `after` of the next; nothing was stored"
     elif refused.what == "parent":
-        problem, reason = f"there is no job {refused.told}", "NO_SUCH_PARENT"
+        problem, reason = f"there is no job {refused.names}", "NO_SUCH_PARENT"
         remedy = "make those first; they are of the same namespace, and named, not by id"
     else:
-        problem, reason = f"there are more than {refused.told} jobs above it", "CHAIN_TOO_LONG"
+        problem, reason = f"there are more than {refused.names} jobs above it", "CHAIN_TOO_LONG"
         remedy = "divide the chain: one of its jobs may trigger the next part"
     return InvalidArgument(
         f"after.jobs: {problem}",

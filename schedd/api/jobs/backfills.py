@@ -28,7 +28,7 @@ from schedd.core.ids import BackfillId
 from schedd.core.jobs.definition import Definition, Priority
 from schedd.core.runs.lifecycle import Reason, State
 from schedd.core.runs.model import LiveRun
-from schedd.core.runs.reasons import told
+from schedd.core.runs.reasons import time_text
 from schedd.core.runs.records import StoreConflict
 from schedd.core.schedule.cron import ScheduleError
 from schedd.core.timers.backfill import (
@@ -74,8 +74,8 @@ async def backfill_job(
     object_ = f"job/{stored.namespace}/{stored.name}"
     what = {
         "backfill": str(wish.backfill_id),
-        "from": told(first),
-        "to": told(last),
+        "from": time_text(first),
+        "to": time_text(last),
     }
     made = await services.backfills.create(
         stored.job_id,
@@ -198,7 +198,7 @@ def _range(request: job_service_pb2.BackfillJobRequest, now: datetime) -> tuple[
         violations.append(Violation("to", "is before from; both are inclusive"))
     if last > now:
         violations.append(
-            Violation("to", f"is still to come: a backfill is of the past, until {told(now)}")
+            Violation("to", f"is still to come: a backfill is of the past, until {time_text(now)}")
         )
     refuse(violations, "INVALID_FIELD")
     return first, last
@@ -246,9 +246,9 @@ async def _instants(
         )
     if not found:
         raise InvalidArgument(
-            f"{definition.name!r} has no instant from {told(first)} to {told(last)}",
+            f"{definition.name!r} has no instant from {time_text(first)} to {time_text(last)}",
             reason="NO_INSTANTS",
-            remedy=f"see `schedctl job next {definition.name} --after {told(first)}`",
+            remedy=f"see `schedctl job next {definition.name} --after {time_text(first)}`",
             violations=[Violation("from", "there is no instant of the schedule until `to`")],
         )
     return tuple(found)

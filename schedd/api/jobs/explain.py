@@ -370,7 +370,7 @@ def _row(row: RunRecord) -> str:
 
 def _told(at: datetime | None) -> str:
     assert at is not None, "callers ask for what there is"
-    return reasons.told(at)
+    return reasons.time_text(at)
 
 
 def _span(span: timedelta) -> str:

@@ -80,7 +80,7 @@ def warning(definition: Definition, workers: Sequence[Incarnation]) -> str:
         return f"no running worker has handler {need.handler!r}; {waits}"
     if not any(able(worker, replace(need, slots=1)) for worker in handles):
         what = f"handler {need.handler!r}" if need.handler else f"the {need.action} executor"
-        return f"no running worker with {what} has {labels.told(need.require)}; {waits}"
+        return f"no running worker with {what} has {labels.matches_text(need.require)}; {waits}"
     return f"no running worker that fits has {need.slots} slots; {waits}"
 
 

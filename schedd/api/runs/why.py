@@ -255,7 +255,7 @@ async def _no_worker(
     """What a worker must have that none of these has, and which other one has it."""
     what = f"handler {definition.handler!r}" if definition.handler else f"{definition.action} jobs"
     if any(able(one.incarnation, replace(need, require=())) for one in workers):
-        what += f" and has {labels.told(need.require)}"
+        what += f" and has {labels.matches_text(need.require)}"
     elif any(able(one.incarnation, replace(need, slots=1)) for one in workers):
         most = max(one.incarnation.slots for one in workers)
         what = f"jobs of {need.slots} slots: the largest has {most}"

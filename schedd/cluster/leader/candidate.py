@@ -1,11 +1,11 @@
-"""The candidate: every member, all its tenure long. Waits for the key to be free, and then leads.
+"""The candidate: every member during its tenure. It waits for the election key, then leads.
 
-    wait ──nobody leads──→ campaign ──won──→ open the term ──→ reconcile until it is over ──→ wait
-      └─ but another was wished for      └─ lost, or in doubt ─→ wait
-         (`succession`): wait a while
+    wait ──no leader──→ campaign ──won──→ open the term ──→ reconcile until the term ends ──→ wait
+     └─ another member was           └─ lost, or unknown ─→ wait
+         requested (`transfer`): wait a while
 
-Reconciling: fence who has gone, assign to who is left, publish. Once a second, and at each change
-of the view; all three compare before they write, so one time too many costs only reads.
+Reconciling: fence lost members, assign shards to the others, publish the map. Once a second, and at
+each change of the view. All three compare before they write, so an extra step costs only reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from schedd.cluster.leader.election import campaign, delete_invalid, withdraw
 from schedd.cluster.leader.recovery import Recovery
 from schedd.cluster.leader.term import Duty, Leadership, TermOver, lead, open_term
-from schedd.cluster.leader.transfer import PATIENCE, delete_invalid_heir, forget
+from schedd.cluster.leader.transfer import HEIR_TIMEOUT, delete_invalid_heir, forget
 from schedd.core.cluster.coordination import Get, LeaseId, Put
 from schedd.core.cluster.membership import (
     HEIR,
@@ -86,8 +86,8 @@ async def fence_departed(
 #
 # Invariants
 # - The map is written only when it differs, or when it is of another term than ours, so that each
-#   term's map can be told from the one before it.
-# - Written under the mandate: a leader that was replaced can't overwrite its successor's map.
+#   term's map differs from the one before it.
+# - Written under the mandate: a replaced leader can't overwrite its successor's map.
 
 
 async def publish(coordination: Coordination, leadership: Leadership, shard_map: ShardMap) -> bool:
@@ -133,7 +133,7 @@ class Candidate:
     """One tenure's candidacy.
 
     `able`: whether this member should lead now (it isn't draining, its database answers).
-    `duties`: what else the leader does, for each term anew.
+    `duties`: the leader's other loops, created for each term.
     """
 
     def __init__(
@@ -175,7 +175,8 @@ class Candidate:
         (self._reconciling or self.loop).wake()
 
     async def step(self) -> float | None:
-        """Campaign if nobody leads; lead until that ends. Seconds until the next look.
+        """Campaign if there is no leader; lead until the term ends. Return seconds until the next
+        check.
 
         Raises:
             Unavailable: etcd or the database; nothing was won.
@@ -194,13 +195,13 @@ class Candidate:
         return None
 
     def _leaves_it_to_an_heir(self) -> float:
-        """Seconds for which another was wished to lead: not for ever, it may have died."""
+        """Return the seconds left for a requested leader: limited, because it may have stopped."""
         heir = self._view().heir
         if heir is None or heir.tenure == self._tenure:
             self._heir = None
             return 0.0
         if heir != self._heir:
-            self._heir, self._heir_until = heir, boottime() + PATIENCE
+            self._heir, self._heir_until = heir, boottime() + HEIR_TIMEOUT
         return self._heir_until - boottime()
 
     async def _campaign(self) -> None:
@@ -251,7 +252,7 @@ class Candidate:
         return self._soon.next() if census.joining else None
 
     async def _heed_heir(self, leadership: Leadership) -> None:
-        """Step down for the heir that was wished for in this term, if it is there.
+        """Step down for the heir that was requested in this term, if it is running.
 
         Raises:
             TermOver: stepping down.
@@ -268,8 +269,8 @@ class Candidate:
         await forget(self._coordination, heir)
 
     def _compare_zones(self, census: Census) -> None:
-        """Members with other time zone rules fire at other instants: somebody has to know."""
+        """Warn if members have different time zone rules: they would fire at different times."""
         zones = {member.name: member.tzdata for member in census.standing}
         if zones != self._zones and len(set(zones.values())) > 1:
-            log.warning("members differ in their time zone data (tzdata): %s", zones)
+            log.warning("members have different time zone data (tzdata): %s", zones)
         self._zones = zones

@@ -1,15 +1,15 @@
-"""Elections: one key, held by whoever created it, on the lease of its membership.
+"""Elections: one key, held by the member that created it, on the lease of its membership.
 
-    absent ──txn: create on our lease──→ a mandate ──looked at again (`holds`)──→ a term
+    absent ──txn: create on our lease──→ a mandate ──checked again (`holds`)──→ a term
        ↑                                      └── withdrawn, or the lease ended ──┐
        └──────────────────────────────────────────────────────────────────────────┘
 
 Invariants
-- A mandate names one life of the key (create revision) and its holder (value); both are compared
-  in every transaction under it.
+- A mandate has the key's create revision and its holder (value); every transaction under it
+  compares both.
 - A key without a lease isn't a member's (`delete_invalid`).
-- An answer that was lost counts as a defeat: should the key turn out to be ours, it is given back
-  (`withdraw`) and the next election is an honest one.
+- A lost answer counts as a defeat. If the key turns out to be ours, it is deleted (`withdraw`),
+  and the next election decides.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Mandate:
 
 
 async def campaign(coordination: Coordination, tenure: TenureId, lease: LeaseId) -> Mandate | None:
-    """Try once to become leader. None: somebody else is. A wish for an heir ends with a victory.
+    """Try once to become leader. None: another member leads. A victory deletes a requested heir.
 
     Raises:
         Unavailable: etcd didn't answer; nothing was won.

@@ -1,22 +1,22 @@
-"""The leader looks whether the database lost what it had, before it writes any map.
+"""The leader checks for data loss in the database before it writes any map.
 
-    term begins ─→ mark in etcd against mark in PostgreSQL (`core/cluster/data_loss_check.py`)
-                     nothing lost  ─→ go on
-                     no memory     ─→ warning and audit, go on: `schedd recover` is a person's
-                     a short tail  ─→ warning and audit, go on
-                     more          ─→ recovery: paused from the mark on, workers written off,
-                                      at_most_once runs that may have run ended
+    term begins ─→ compare marks in etcd and PostgreSQL (`core/cluster/data_loss_check.py`)
+                     no loss           ─→ continue
+                     no mark in etcd   ─→ warn, audit, continue: the operator runs `schedd recover`
+                     a short tail lost ─→ warn, audit, continue
+                     more lost         ─→ recovery: pause since the mark, workers marked lost,
+                                          at_most_once runs that may have run are ended
                    ─→ first mark of the term, in PostgreSQL and then in etcd ─→ the map
 
 A member whose database went back, or moved to another timeline or server, ends its tenure, and so
-its term: whatever changes under a running cluster is looked at by a new term. No new tenure owns a
-shard before that term's map, so nothing fires in a database that nobody has looked at.
+its term: a new term checks every such change. No new tenure owns a shard before that term's map, so
+nothing fires in a database that wasn't checked.
 
 Invariants
-- The mark is written only once all of recovery is done: a leader that dies in it has a successor
-  that finds the same gap, and begins anew; or, where etcd has forgotten it, finds the pause, and
-  ends what is doubtful.
-- A mark goes into etcd after it was seen committed, under the mandate.
+- The mark is written after recovery is complete. If the leader stops during recovery, its successor
+  finds the same gap and begins again; if etcd has lost the mark, the successor finds the pause and
+  ends the doubtful runs.
+- A mark is written to etcd after its commit was confirmed, under the mandate.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Recovery:
         """Compare, and do what follows from it; then the first mark of the term.
 
         Raises:
-            TermOver: the term was raised by another leader, or the mandate has gone.
-            Unavailable: nothing is known; campaign anew.
+            TermOver: the term was raised by another leader, or the mandate was lost.
+            Unavailable: the outcome is unknown; campaign again.
         """
         found = await self._store.read_mark()
         remembered = await self._remembered(leadership)
@@ -76,19 +76,19 @@ class Recovery:
             await recover(self._store, leadership.term, until, lost)
         else:
             if lost is not None:
-                await self._go_on(leadership.term, lost)
+                await self._accept_loss(leadership.term, lost)
             await self._finish(leadership.term)
         await self._mark(leadership)
 
     async def _finish(self, term: Term) -> None:
-        """A recovery that nobody has resumed may have a leader that died in it, and its gap been
-        forgotten with an etcd that was restored.
+        """End the doubtful runs of an open recovery: its leader may have stopped during it, and a
+        restored etcd may have lost the mark.
         """
         pause = await self._store.holding()
         if pause is None or pause.lost_until is None:
             return
         if ended := await _end_doubtful(self._store, term, pause.lost_until):
-            log.error("recovery: %d more waiting runs may have run, and are ended as lost", ended)
+            log.error("recovery: ended %d more waiting runs as lost: they may have run", ended)
 
     def marking(self, leadership: Leadership) -> Loop:
         """The loop of a term."""
@@ -106,15 +106,15 @@ class Recovery:
         try:
             return None if entry is None else decode(entry.value)
         except InvalidValue as error:
-            log.warning("the mark in etcd can't be read, so nothing is compared with it: %s", error)
+            log.warning("data-loss check skipped: the mark in etcd is invalid: %s", error)
             return None
 
     async def _tell_of_no_memory(self, leadership: Leadership, newest: datetime) -> None:
-        """An etcd without a mark, and a database with some: nobody can tell what that lost."""
+        """Warn: etcd has no mark and the database has some, so a data loss can't be detected."""
         what = (
-            "etcd doesn't remember where the database stood, so whether it went back can't be told:"
-            f" its newest mark is of {_iso(newest)}. If it was restored from a backup, end all"
-            " members and run `schedd recover` before they start again"
+            "data-loss check skipped: etcd has no mark of this database, whose newest mark is of"
+            f" {_iso(newest)}. If the database was restored from a backup, stop all members and run"
+            " `schedd recover` before they start again"
         )
         log.warning("%s", what)
         leadership.check()
@@ -124,9 +124,9 @@ class Recovery:
         if not await self._store.tell(leadership.term, entry):
             raise TermOver("the term was raised by another leader")
 
-    async def _go_on(self, term: Term, lost: DataLoss) -> None:
-        what = f"the database lost {_told(lost)}: calls acknowledged in them are un-acknowledged"
-        log.warning("%s, and runs of them may run again", what)
+    async def _accept_loss(self, term: Term, lost: DataLoss) -> None:
+        what = f"the database lost {_loss_text(lost)}: acknowledged calls of that time are lost"
+        log.warning("%s, and runs of that time may run again", what)
         entry = AuditEntry(
             actor=ACTOR, action="lose-tail", object="cluster", outcome="ok", reason=what
         )
@@ -156,16 +156,16 @@ async def recover(
     def entry(before: Pauses, after: Pauses) -> AuditEntry:
         present = after.present
         assert present is not None
-        told = {"wentBackTo": _iso(present.began), "note": present.note}
+        now = {"wentBackTo": _iso(present.began), "note": present.note}
         was = {"paused": before.present is not None}
         return AuditEntry(
             actor=ACTOR,
             action="recover",
             object="cluster",
             outcome="ok",
-            reason="the database went back" if lost is None else f"it lost {_told(lost)}",
+            reason="the database went back" if lost is None else f"it lost {_loss_text(lost)}",
             before=json.dumps(was),
-            after=json.dumps(told),
+            after=json.dumps(now),
         )
 
     pause = await store.begin(term, until, _note, entry)
@@ -207,7 +207,7 @@ async def _end(store: RecoveryStore, term: Term | None, keys: Sequence[RunKey]) 
 
 
 def _at_most_once(stored: StoredDefinition) -> bool:
-    """Whether the job says so; one that can't be read isn't handed out by anybody."""
+    """Return whether the job is `at_most_once`; a job that can't be read is never dispatched."""
     try:
         definition = stored_definition(stored)
     except (ValueError, OverflowError):
@@ -227,9 +227,9 @@ def _note(began: datetime, until: datetime, present: Pause | None) -> str:
     )
 
 
-def _told(lost: DataLoss) -> str:
+def _loss_text(lost: DataLoss) -> str:
     if lost.seconds is None:
-        return f"what it had until {_iso(lost.until)}, since a time that isn't known"
+        return f"data until {_iso(lost.until)}, since an unknown time"
     place = ", and it is another server's" if lost.moved else ""
     return f"about {lost.seconds:.1f} s, from {_iso(lost.since)} to {_iso(lost.until)}{place}"
 

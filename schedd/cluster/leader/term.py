@@ -1,10 +1,10 @@
 """A term: one unbroken leadership, counted in PostgreSQL.
 
     mandate ─→ read the term ─→ mandate and trust still there? ─→ raise it, compare-and-set ─→ act
-                                                                       └─ raised by another: over
+                                                                       └─ raised by another: ended
 
-In this order: a member that slept after reading raises nothing, since whoever led meanwhile has
-raised the term; and one that slept before has looked at its mandate since.
+In this order, a member that was suspended after reading can't raise the term: another leader has
+raised it meanwhile. A member that was suspended before has checked its mandate since.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class TermOver(Exception):
-    """Somebody else leads, or may: this leadership has ended."""
+    """Another member leads, or may lead: this leadership has ended."""
 
 
 class Duty(Protocol):
@@ -63,8 +63,8 @@ async def open_term(
     """Raise the term, to one above that of the map that members follow (`above`).
 
     Raises:
-        TermOver: the mandate has gone, or another leader was quicker.
-        Unavailable: the outcome isn't known; campaign anew.
+        TermOver: the mandate was lost, or another leader was faster.
+        Unavailable: the outcome is unknown; campaign again.
     """
     seen = await store.read_term()
     if not await holds(coordination, mandate):
@@ -73,7 +73,7 @@ async def open_term(
         raise TermOver("the lease isn't trusted any more")
     term = await store.raise_term(seen, mandate.tenure, above)
     if term is None:
-        raise TermOver(f"somebody else ended term {seen}")
+        raise TermOver(f"another member ended term {seen}")
     return Leadership(mandate, term, trusted)
 
 

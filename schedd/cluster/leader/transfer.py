@@ -1,15 +1,15 @@
-"""A planned change of leader: a wish in etcd, which the leader and all who might follow it honour.
+"""A planned change of leader: a request in etcd, which the leader and the candidates follow.
 
     any member ──puts `heir`──→ leader of that term: steps down
-                                    └─→ nobody leads ──→ the heir campaigns at once, and its
-                                                         victory deletes the wish
-                                                     └─→ the others only after PATIENCE
+                                    └─→ no leader ──→ the heir campaigns at once, and its
+                                                      victory deletes the request
+                                                  └─→ the others only after HEIR_TIMEOUT
 
 Invariants
-- The wish names the term under which it was made. A leader of another term deletes it.
-- It hangs on the lease of whoever asked, and is put only while the leader that was seen leads and
-  no other wish stands.
-- It gives no right: the heir is elected as everybody is, and opens its own term.
+- The request has the term in which it was made. A leader of another term deletes it.
+- It is on the lease of the requesting member. It is put only while the leader of the view leads and
+  there is no other request.
+- It gives no privilege: the heir is elected like every member, and opens its own term.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from schedd.ports import Coordination
 
 log = logging.getLogger(__name__)
 
-PATIENCE: Final = 1.0
-"""Seconds that the others leave to an heir."""
+HEIR_TIMEOUT: Final = 1.0
+"""Seconds for which the other members let the heir campaign."""
 
 Until = Callable[[Callable[[ClusterView], bool]], Awaitable[ClusterView]]
 
@@ -49,8 +49,8 @@ class LeadershipTransfers:
         self._lease = lease
 
     async def ask(self, view: ClusterView, heir: TenureId) -> bool:
-        """Wish that this tenure follows the leader of the view. False: another leads by now, or
-        another wish stands.
+        """Request that this tenure follows the leader of the view. False: another member leads by
+        now, or there is another request.
         """
         lease = self._lease()
         if view.leader is None or lease is None:
@@ -62,16 +62,16 @@ class LeadershipTransfers:
         return made.succeeded
 
     async def follows(self, term: Term) -> ClusterView:
-        """The first view in which somebody leads whose map is of a later term than this one."""
+        """Return the first view with a leader and a map of a later term than this one."""
         return await self._until(lambda view: view.leader is not None and view.term > term)
 
 
 async def delete_invalid_heir(coordination: Coordination, guards: Sequence[Compare]) -> None:
-    """Delete an heir that no member wrote: none could be asked for while it is there."""
+    """Delete an heir that no member wrote: it would block every request."""
     if (await coordination.txn([*guards, Compare.exists(HEIR)], [Delete(HEIR)])).succeeded:
         log.error("invalid etcd key deleted: %s", HEIR)
 
 
 async def forget(coordination: Coordination, heir: Heir) -> None:
-    """Delete this wish, if it still stands."""
+    """Delete this request, if it still exists."""
     await coordination.txn([Compare.value_is(HEIR, encode_heir(heir))], [Delete(HEIR)])

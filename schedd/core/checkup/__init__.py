@@ -1,10 +1,10 @@
-"""What a person would look at when something seems wrong: facts in, findings out. Pure.
+"""Examine the cluster and return findings (`schedctl cluster doctor`). Pure.
 
-    facts (read by the adapters) ──one rule an area──→ findings: ok, warn or bad
+    facts (read by the adapters) ──one rule per area──→ findings: ok, warn or bad
 
 Invariants
-- Each check gives a finding, a good one too: whoever reads them sees what was looked at.
-- What couldn't be read is itself a finding, and stops no other check.
+- Every check returns a finding, also when all is well: the reader sees what was checked.
+- A failed read is a finding too, and doesn't stop the other checks.
 - A finding that isn't ok says why it matters and what to do.
 """
 
@@ -16,7 +16,7 @@ from schedd.core.checkup.finding import Finding
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
-    """Every finding, area by area."""
+    """Return all findings, area by area."""
     yield from etcd.examine(facts)
     yield from database.examine(facts)
     yield from objects.examine(facts)

@@ -1,4 +1,4 @@
-"""The cluster as a whole: is it led, is every shard owned, is it paused."""
+"""Check the cluster: leader, shards, pause, stray keys, members that share the database."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -13,7 +13,6 @@ AREA: Final = "cluster"
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
-    """Pause, leader, shards, stray keys."""
     if not isinstance(facts.database, str):
         yield _paused(facts)
         yield _alone(facts)
@@ -29,30 +28,30 @@ def examine(facts: Facts) -> Iterator[Finding]:
         yield check.warn(
             f"unreadable: {named(facts.view.unreadable)}",
             "a member or worker may be missing from the view",
-            "delete what isn't ours from under the prefix",
+            "delete these keys from etcd if schedd didn't write them",
         )
     else:
-        yield check.ok("all that stands under the prefix is ours")
+        yield check.ok("schedd can read every key under its prefix")
 
 
 def _alone(facts: Facts) -> Finding:
     check = CheckSubject(AREA, "database")
     if not facts.foreign:
-        return check.ok("no member of another etcd prefix uses it")
+        return check.ok("no other cluster uses this database")
     return check.bad(
         f"members of another etcd or etcd prefix use this database: {', '.join(facts.foreign)}",
         "two clusters share one database: each fences the other's members, and jobs fire late",
-        "stop the members of one of them, or give that cluster a database of its own",
+        "stop the members of one cluster, or give that cluster its own database",
     )
 
 
 def _old(facts: Facts) -> Finding:
     leader = facts.view.member(facts.view.leader)
-    last = f"; last seen: {leader.name} leads in term {facts.view.term}" if leader else ""
+    last = f"; last known leader: {leader.name}, term {facts.view.term}" if leader else ""
     return CheckSubject(AREA, "view").bad(
-        f"leader, shards, balance and keys aren't known{last}",
-        "the lease of the member that was asked isn't trusted: it sees the cluster as it was",
-        "see to its way to etcd, or ask another member (--endpoints)",
+        f"leader, shards, balance and keys are unknown{last}",
+        "the queried member has no trusted lease: its view of the cluster is out of date",
+        "check the connection from that member to etcd, or query another member (--endpoints)",
     )
 
 
@@ -61,9 +60,9 @@ def _leader(facts: Facts) -> Finding:
     leader = facts.view.member(facts.view.leader)
     if leader is None:
         return check.bad(
-            "nobody leads",
-            "no lost member is fenced, and no shard moves",
-            "see whether members reach etcd and PostgreSQL; an election takes a second",
+            "no leader",
+            "lost members aren't fenced, and no shard moves",
+            "check whether members reach etcd and PostgreSQL; an election takes about a second",
         )
     return check.ok(f"{leader.name}, term {facts.view.term}")
 
@@ -75,8 +74,9 @@ def _owned(facts: Facts) -> Finding:
     if orphans:
         return check.bad(
             f"{len(orphans)} of {SHARDS} have no live owner",
-            "nothing of the jobs in them fires",
-            "they are taken about a lease's time after a death; if not, see the members' logs",
+            "jobs in these shards don't fire",
+            "another member takes them over within about one member TTL; if not, see the members'"
+            " logs",
         )
     return check.ok(f"all {SHARDS} have a live owner")
 
@@ -87,27 +87,27 @@ def _balanced(facts: Facts) -> Finding:
     moving = [row.id for row in facts.rows if row.owner != wanted.get(row.id)]
     if moving:
         return check.warn(
-            f"{len(moving)} shards aren't where they should be",
-            "they are on their way, or their owner doesn't let go of them",
-            "`schedctl cluster rebalance` waits until they are there",
+            f"{len(moving)} shards aren't at their assigned members",
+            "the shards are being moved, or an owner doesn't release them",
+            "`schedctl cluster rebalance` waits until all shards have moved",
         )
-    return check.ok("each shard is where it should be")
+    return check.ok("every shard is at its assigned member")
 
 
 def _paused(facts: Facts) -> Finding:
     check = CheckSubject(AREA, "pause")
     if facts.pause is None:
-        return check.ok("it isn't paused")
+        return check.ok("the cluster isn't paused")
     if facts.pause.recovering:
         return check.bad(
             f"RECOVERY: {facts.pause.note}",
-            "nothing is fired and nothing starts until a person has looked: what ran in what was"
-            " lost may run again",
+            "nothing fires or starts until you resume the cluster; runs whose records were lost may"
+            " run again",
             "docs/operations/backup-and-restore.md; `schedctl cluster resume --catch-up-since T`",
         )
     note = f": {facts.pause.note}" if facts.pause.note else ""
     return check.warn(
         f"paused by {facts.pause.by} since {facts.pause.began:%Y-%m-%dT%H:%M:%SZ}{note}",
-        "nothing is fired and nothing starts",
+        "nothing fires or starts",
         "`schedctl cluster resume`",
     )

@@ -1,4 +1,4 @@
-"""etcd: does each endpoint answer, can it write, is there room."""
+"""Check etcd: does each endpoint answer, can it write, is there room."""
 
 import re
 from collections.abc import Iterator
@@ -10,14 +10,13 @@ from schedd.core.checkup.finding import CheckSubject, Finding
 AREA: Final = "etcd"
 MIB: Final = 1024 * 1024
 QUOTA: Final = 2048 * MIB
-"""etcd's own default; ours may be set higher."""
+"""The default quota of etcd; the cluster may set it higher."""
 SLOW: Final = 0.1
-"""Seconds. A keepalive that takes a sixth of the lease's time is given up."""
+"""Seconds. A keepalive that takes a sixth of the TTL is abandoned."""
 CORRUPTING: Final = re.compile(r"3\.5\.[0-2]$")
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
-    """Endpoints, alarms, versions, size, revisions."""
     endpoints = facts.etcd.endpoints
     there = [one for one in endpoints if not one.away]
     for one in endpoints:
@@ -34,7 +33,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
     else:
         yield check.warn(
             f"revisions went back at {facts.etcd.went_back:%Y-%m-%dT%H:%M:%SZ}",
-            "etcd was restored from a snapshot, or replaced: leases and keys of before are gone",
+            "etcd was restored from a snapshot or replaced: newer leases and keys are lost",
             "restore with bumped revisions (`etcdutl snapshot restore --bump-revision`)",
         )
 
@@ -44,22 +43,26 @@ def _answers(one: EtcdEndpoint, *, alone: bool) -> Finding:
     if one.away and alone:
         return check.bad(
             one.away,
-            "without a majority no lease is kept: firing stops when trust ends",
-            "start that etcd member; see its log",
+            "without a majority no lease can be renewed: members stop firing when their leases end",
+            "start that etcd member and read its log",
         )
     if one.away:
-        return check.warn(one.away, "one more lost may stop firing", "start that etcd member")
+        return check.warn(
+            one.away,
+            "if one more endpoint fails, jobs may stop firing",
+            "start that etcd member and read its log",
+        )
     if not one.has_leader:
         return check.bad(
-            "it has no leader", "it can write nothing", "see to the network between etcd's members"
+            "no etcd leader", "etcd accepts no writes", "check the network between etcd members"
         )
     if one.took > SLOW:
         return check.warn(
-            f"it took {one.took * 1000:.0f} ms to answer",
-            "slow disks or a busy host end leases that should live",
-            "give etcd a disk of its own; see its metric etcd_disk_wal_fsync_duration_seconds",
+            f"slow: answered in {one.took * 1000:.0f} ms",
+            "slow disks or a busy host let leases of running members and workers expire",
+            "give etcd its own disk; see its metric etcd_disk_wal_fsync_duration_seconds",
         )
-    leads = ", leads" if one.leads else ""
+    leads = ", leader" if one.leads else ""
     return check.ok(f"version {one.version}{leads}, in {one.took * 1000:.0f} ms")
 
 
@@ -67,38 +70,37 @@ def _alarms(one: EtcdEndpoint) -> Finding:
     check = CheckSubject(AREA, "alarms", one.endpoint)
     if not one.problems:
         return check.ok("none")
-    told = ", ".join(one.problems)
     return check.bad(
-        told,
-        "with NOSPACE etcd refuses every write: no lease, no election",
+        ", ".join(one.problems),
+        "with NOSPACE etcd rejects every write: no lease, no election",
         "`etcdctl compact REVISION`, `etcdctl defrag`, then `etcdctl alarm disarm`",
     )
 
 
 def _size(one: EtcdEndpoint) -> Finding:
     check = CheckSubject(AREA, "size", one.endpoint)
-    told = f"{one.size / MIB:.1f} MiB, {one.in_use / MIB:.1f} in use"
+    size = f"{one.size / MIB:.1f} MiB, {one.in_use / MIB:.1f} in use"
     if one.size > 0.75 * QUOTA:
         return check.warn(
-            told,
-            "at its quota (2 GiB unless set) etcd refuses every write",
+            size,
+            "at its quota (default 2 GiB) etcd rejects every write",
             "`etcdctl defrag`, or raise --quota-backend-bytes",
         )
     if one.size > 256 * MIB and one.in_use < one.size / 2:
-        return check.warn(told, "more than half of it is empty pages", "`etcdctl defrag`")
-    return check.ok(told)
+        return check.warn(size, "more than half of the file is unused", "`etcdctl defrag`")
+    return check.ok(size)
 
 
 def _versions(there: list[EtcdEndpoint]) -> Finding:
     check = CheckSubject(AREA, "versions")
     versions = sorted({one.version for one in there})
-    told = ", ".join(versions)
+    named = ", ".join(versions)
     if any(CORRUPTING.match(version) for version in versions):
         return check.warn(
-            told,
+            named,
             "3.5.0 to 3.5.2 may corrupt their data when killed",
-            "run 3.5.3 or newer, but for development",
+            "upgrade etcd to 3.5.3 or newer",
         )
     if len(versions) > 1:
-        return check.warn(told, "mixed versions are for upgrades alone", "finish the upgrade")
-    return check.ok(told)
+        return check.warn(named, "mixed versions are only for upgrades", "finish the upgrade")
+    return check.ok(named)

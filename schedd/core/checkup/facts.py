@@ -1,4 +1,4 @@
-"""What is known of the cluster when it is looked at, all in one value."""
+"""All facts about the cluster that the doctor examines, as one value."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -59,7 +59,7 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
-    """PostgreSQL, as the daemons' role sees it. Bytes and seconds; None: the role may not know."""
+    """PostgreSQL, as the daemons' role sees it. Bytes and seconds; None: no permission."""
 
     version: int
     settings: Mapping[str, str]
@@ -74,10 +74,10 @@ class DatabaseFacts:
     connections: int = 0
     replicas: tuple[Replica, ...] = ()
     idle_slots: tuple[str, ...] = ()
-    """Replication slots that nobody reads."""
+    """Replication slots without a reader."""
     oldest_transaction: float = 0.0
     held_back: int = 0
-    """Transactions since the oldest one that vacuum must respect began."""
+    """Transactions that began after the oldest one that vacuum must respect."""
     wal: int | None = None
     tables: tuple[TableFacts, ...] = ()
     age: int = 0
@@ -85,7 +85,7 @@ class DatabaseFacts:
     schema: str = ""
     wanted_schema: str = ""
     schema_admits: bool = False
-    """It is newer than this member, and says that this one may work on it."""
+    """The schema is newer than this member, and allows this member's version."""
     schemas: tuple[str, ...] = ()
     """Schemas in which the search path finds schedd's tables. More than one: they are mixed."""
     copies: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ class DatabaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class FailedDependency:
-    """What a member says of a dependency that fails. `since` is by its wall clock."""
+    """A failing dependency, as a member reports it. `since` is by the member's wall clock."""
 
     dependency: str
     cause: str
@@ -107,14 +107,14 @@ class FailedDependency:
 
 @dataclass(frozen=True, slots=True)
 class MemberFacts:
-    """A member: what it registered, and what it says itself. `away`: why it said nothing."""
+    """A member: its registration and its own report. `away`: why it didn't answer."""
 
     view: MemberView
     away: str = ""
     wall_offset: timedelta = timedelta(0)
-    """Of its host's wall clock, less cluster time as the asking member has it."""
+    """The host's wall clock minus the asking member's cluster time."""
     cluster_offset: timedelta = timedelta(0)
-    """Of its own idea of cluster time, less that of the asking member."""
+    """The member's cluster time minus the asking member's cluster time."""
     certificate_until: datetime | None = None
     database_away: float = 0.0
     trusted: bool = True
@@ -123,7 +123,7 @@ class MemberFacts:
 
 @dataclass(frozen=True, slots=True)
 class BlockedLoop:
-    """An event loop of a worker that a handler has blocked for so many seconds, at this place."""
+    """An event loop of a worker that a handler has blocked for `seconds`, at `place`."""
 
     handler: str
     run: str
@@ -133,23 +133,23 @@ class BlockedLoop:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """A worker, as it was heard last."""
+    """A worker, by its last heartbeat."""
 
     name: str
     version: str
     draining: bool = False
     spool: int = 0
     disk_free: int = 0
-    """0: it didn't say, or none are."""
+    """0: not reported, or none."""
     refuses: str = ""
-    """Why it asks for no new work though it isn't draining, in words."""
+    """Why the worker takes no new runs although it isn't draining, in words."""
     blocked: tuple[BlockedLoop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StuckJob:
-    """A job whose runs wait although no worker can run them. `need`: what a worker must have.
-    `could`: lost workers that have it; `draining`: live ones that have it and take no new work.
+    """A job whose runs wait although no worker can run them. `need`: requirement on the worker.
+    `could`: lost workers that meet it; `draining`: live ones that meet it.
     """
 
     name: str
@@ -162,7 +162,7 @@ class StuckJob:
 
 @dataclass(frozen=True, slots=True)
 class FailingJob:
-    """A job whose last runs failed, so many times in a row, or `more`."""
+    """A job whose last `times` runs failed; `more`: there may be more failures."""
 
     name: str
     times: int
@@ -181,8 +181,8 @@ class GrowingQueue:
 
 @dataclass(frozen=True, slots=True)
 class WorkFacts:
-    """Losses within `kept`, and how the work stands. `oldest`: when the first of the ready runs
-    became ready; None: none waits for long.
+    """Losses within `kept`, and the state of runs and queues. `oldest`: when the oldest ready run
+    became ready; None: no run waits for long.
     """
 
     losses: Losses = field(default_factory=Losses)
@@ -195,7 +195,7 @@ class WorkFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All of it. `database` as text: why it couldn't be read."""
+    """All facts. `database` as text: why it couldn't be read."""
 
     now: datetime
     version: str
@@ -208,18 +208,18 @@ class Facts:
     workers: tuple[WorkerFacts, ...] = field(default=())
     """Attached to the asking member."""
     elsewhere: tuple[WorkerFacts, ...] = ()
-    """Those that live by etcd and another member hears."""
+    """Workers with a lease whose heartbeats another member receives."""
     unheard: tuple[str, ...] = ()
-    """Those that live by etcd, and no member that answers hears."""
+    """Workers with a lease whose heartbeats no answering member receives."""
     results_away: str = ""
     """Why the result store didn't answer the asking member."""
     twins: tuple[AuditEntry, ...] = ()
-    """Daemons that were turned away of late, for another serves under their name; newest first."""
+    """Recent rejections of daemons whose name is taken; newest first."""
     failures: tuple[FailedDependency, ...] = ()
     """Of the asking member, which may have no tenure and so be in no view."""
     trusted: bool = True
-    """Whether the asking member's lease is, so that the view is no old one."""
+    """Whether the asking member's lease is trusted. If not, the view may be old."""
     foreign: tuple[str, ...] = ()
-    """Members with another etcd prefix that used this database of late."""
+    """Members with another etcd prefix that recently used this database."""
     work: WorkFacts | str = field(default_factory=WorkFacts)
     """As text: why it couldn't be read."""

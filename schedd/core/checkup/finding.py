@@ -1,4 +1,4 @@
-"""One finding, and the three ways to make one."""
+"""One finding of the doctor, and its three severities."""
 
 import enum
 
@@ -6,7 +6,7 @@ from schedkit.records import dataclass
 
 
 class Severity(enum.Enum):
-    """`BAD`: something doesn't work, or work may be lost. `WARN`: it may come to that."""
+    """`BAD`: something doesn't work, or work may be lost. `WARN`: this may happen soon."""
 
     OK = "OK"
     WARN = "WARN"
@@ -15,7 +15,7 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found where. `why` and `remedy` are empty where all is well."""
+    """A finding of one check. `why` and `remedy` are empty if the severity is `OK`."""
 
     area: str
     check: str
@@ -28,20 +28,17 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckSubject:
-    """One check in an area, about a subject (a member, an endpoint, a table) or about all."""
+    """A check in an area, of one subject (a member, an endpoint, a table) or of the whole area."""
 
     area: str
     check: str
     subject: str = ""
 
     def ok(self, what: str) -> Finding:
-        """All is well."""
         return Finding(self.area, self.check, Severity.OK, what, subject=self.subject)
 
     def warn(self, what: str, why: str, remedy: str) -> Finding:
-        """It may come to something."""
         return Finding(self.area, self.check, Severity.WARN, what, why, remedy, self.subject)
 
     def bad(self, what: str, why: str, remedy: str) -> Finding:
-        """It has."""
         return Finding(self.area, self.check, Severity.BAD, what, why, remedy, self.subject)

@@ -1,4 +1,4 @@
-"""Members: do they answer each other, do their clocks agree, are they alike."""
+"""Check members: do they reach each other, do their clocks agree, have they equal versions."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -14,7 +14,6 @@ EXPIRES: Final = timedelta(days=14)
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
-    """Each member, and all of them beside each other."""
     if not any(one.failures for one in facts.members):
         yield from _dependencies("the asked member", facts.failures)
     for one in facts.members:
@@ -32,9 +31,9 @@ def examine(facts: Facts) -> Iterator[Finding]:
     yield _attached(facts)
 
 
-VERSIONS: Final = ("mixed versions are for upgrades alone", "finish the upgrade")
+VERSIONS: Final = ("mixed versions are only for upgrades", "finish the upgrade")
 ZONES: Final = (
-    "with other time zone rules they fire at other instants, and a takeover changes them",
+    "members with other time zone rules fire at other times, and a takeover changes the times",
     "install the same tzdata on all members",
 )
 
@@ -44,53 +43,56 @@ def _answers(one: MemberFacts) -> Finding:
     if one.away:
         return check.warn(
             one.away,
-            "nudges and revokes don't reach it: its work starts late, a pause takes seconds",
-            f"see whether members reach {one.view.grpc}",
+            "wake-ups and revokes don't reach this member: its runs start late, a pause takes"
+            " seconds",
+            f"check that other members reach {one.view.grpc}",
         )
     if not one.view.database or one.database_away > 5:
         return check.bad(
-            f"the database hasn't answered it for {one.database_away:.0f} s",
-            "it gives its shards up",
-            "see to its way to PostgreSQL",
+            f"no answer from PostgreSQL for {one.database_away:.0f} s",
+            "this member gives up its shards",
+            "check the connection from this member to PostgreSQL",
         )
     if not one.trusted:
         return check.bad(
-            "its lease isn't trusted", "it stops firing", "see to its way to etcd, and its load"
+            "the member's lease isn't trusted",
+            "this member stops firing",
+            "check its connection to etcd, and the load of its host",
         )
-    return check.ok("draining" if one.view.draining else "etcd and the database answer it")
+    return check.ok("draining" if one.view.draining else "etcd and PostgreSQL are reachable")
 
 
 def _dependencies(member: str, failures: Sequence[FailedDependency]) -> Iterator[Finding]:
     for failed in failures:
         yield CheckSubject(AREA, failed.dependency, member).bad(
             f"{failed.cause}, since {failed.since:%Y-%m-%dT%H:%M:%SZ}",
-            "the member isn't ready: it can't fire, dispatch or accept results until then",
+            "the member isn't ready: it can't fire, dispatch or accept results until this is fixed",
             failed.remedy,
         )
 
 
 def _wall(one: MemberFacts) -> Finding:
     check = CheckSubject("clocks", "wall clock", one.view.name)
-    told = _signed(one.wall_offset)
+    offset = _signed(one.wall_offset)
     if abs(one.wall_offset) > WALL:
         return check.warn(
-            told,
-            "nothing fires by it, but logs, certificates and jobs read it",
+            offset,
+            "schedules don't depend on this clock; logs, certificates and jobs do",
             "start a time service (chrony, systemd-timesyncd) on that host",
         )
-    return check.ok(told)
+    return check.ok(offset)
 
 
 def _cluster_time(one: MemberFacts) -> Finding:
     check = CheckSubject("clocks", "cluster time", one.view.name)
-    told = _signed(one.cluster_offset)
+    offset = _signed(one.cluster_offset)
     if abs(one.cluster_offset) > CLUSTER:
         return check.bad(
-            told,
-            "it fires too early (the database holds it back) or too late",
-            "see how long the database takes to answer it; restart it if that is short",
+            offset,
+            "this member fires too late, or too early (PostgreSQL prevents early runs)",
+            "check how fast PostgreSQL answers this member; restart the member if it is fast",
         )
-    return check.ok(told)
+    return check.ok(offset)
 
 
 def _certificate(one: MemberFacts, facts: Facts) -> Iterator[Finding]:
@@ -98,26 +100,28 @@ def _certificate(one: MemberFacts, facts: Facts) -> Iterator[Finding]:
         return
     check = CheckSubject("tls", "certificate", one.view.name)
     left = one.certificate_until - facts.now
-    told = f"ends {one.certificate_until:%Y-%m-%d}"
+    expiry = f"expires {one.certificate_until:%Y-%m-%d}"
     if left < timedelta(0):
-        yield check.bad(told, "nobody can connect to it anew", "renew it, and restart the member")
+        yield check.bad(
+            expiry, "new connections to this member fail", "renew it, and restart the member"
+        )
     elif left < EXPIRES:
-        yield check.warn(told, "afterwards nobody can connect to it anew", "renew it in time")
+        yield check.warn(expiry, "after that, new connections fail", "renew it before that date")
     else:
-        yield check.ok(told)
+        yield check.ok(expiry)
 
 
 def _names(facts: Facts) -> Iterator[Finding]:
-    """Of members and workers: does each have its name for itself."""
+    """Return findings on members and workers that use the name of a running one."""
     if not facts.twins:
-        yield CheckSubject(AREA, "names").ok("nobody was turned away for a name that another has")
+        yield CheckSubject(AREA, "names").ok("no member or worker used a name that is taken")
     for line in facts.twins:
         at = f" at {line.at:%Y-%m-%dT%H:%M:%SZ}" if line.at else ""
         yield CheckSubject(AREA, "names", line.object.rpartition("/")[2]).warn(
-            f"a second {line.object.partition('/')[0]} of this name ({line.source}) was turned"
-            f" away{at}",
-            "it serves nothing as long as the first is there, and takes its name when that ends",
-            "stop one of them, or give it another name; `schedctl audit list` has each",
+            f"a second {line.object.partition('/')[0]} of this name ({line.source}) was rejected"
+            f"{at}",
+            "the second one does no work while the first runs, and takes the name when that stops",
+            "stop one of them, or give it another name; `schedctl audit list` shows each rejection",
         )
 
 
@@ -128,7 +132,7 @@ def _takeover(facts: Facts) -> Finding:
         return check.ok(f"{len(able)} members can own shards")
     return check.warn(
         f"{len(able)} member can own shards",
-        "when it is lost nothing fires until it is back",
+        "if this member is lost, nothing fires until it returns",
         "run three members on three hosts",
     )
 
@@ -136,9 +140,9 @@ def _takeover(facts: Facts) -> Finding:
 def _alike(check: str, values: dict[str, str], why: str, remedy: str) -> Finding:
     found = sorted(set(values.values()))
     if len(found) <= 1:
-        return CheckSubject(AREA, check).ok(found[0] if found else "nobody is there")
-    told = ", ".join(f"{name}: {value}" for name, value in sorted(values.items()))
-    return CheckSubject(AREA, check).warn(told, why, remedy)
+        return CheckSubject(AREA, check).ok(found[0] if found else "no member is running")
+    listed = ", ".join(f"{name}: {value}" for name, value in sorted(values.items()))
+    return CheckSubject(AREA, check).warn(listed, why, remedy)
 
 
 def _attached(facts: Facts) -> Finding:
@@ -146,11 +150,11 @@ def _attached(facts: Facts) -> Finding:
     without = [one.name for one in facts.view.members if not one.attached]
     if without and len(without) < len(facts.view.members):
         return check.warn(
-            f"none to {', '.join(without)}",
-            "it is given no shards while others have workers",
-            "see whether workers reach it, and its certificate",
+            f"no worker is attached to {', '.join(without)}",
+            "these members get no shards while other members have workers",
+            "check that workers reach them, and their certificates",
         )
-    return check.ok("to every member" if not without else "there are none")
+    return check.ok("workers are attached to every member" if not without else "no workers")
 
 
 def _signed(offset: timedelta) -> str:

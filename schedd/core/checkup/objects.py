@@ -1,4 +1,4 @@
-"""The result store: does it answer?"""
+"""Check the result store: does it answer?"""
 
 from collections.abc import Iterator
 
@@ -7,13 +7,12 @@ from schedd.core.checkup.finding import CheckSubject, Finding
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
-    """Whether whole logs and large results can be read, and removed."""
     check = CheckSubject("results", "store")
     if facts.results_away:
         yield check.warn(
             facts.results_away,
-            "whole logs and large results can't be read, nor removed when they are too old",
-            "see results.url of this member; workers must name the same",
+            "whole logs and large results can't be read, and expired ones can't be deleted",
+            "check results.url of this member; workers must use the same URL",
         )
     else:
-        yield check.ok("answers")
+        yield check.ok("reachable")

@@ -1,4 +1,4 @@
-"""Work: lost members and workers, jobs that no worker can run, jobs that fail again and again."""
+"""Check work: lost members and workers, jobs without a worker, failing jobs, growing queues."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ NAMED: Final = 10
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
-    """Losses, stuck jobs, the oldest ready run, failing jobs, growing queues."""
     found = facts.work
     if isinstance(found, str):
         yield CheckSubject(AREA, "work").warn(
             found,
-            "lost members and workers, stuck jobs and failing jobs aren't known",
+            "lost members and workers, stuck jobs and failing jobs are unknown",
             "see the findings about PostgreSQL",
         )
         return
@@ -43,8 +42,8 @@ def _members(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
         yield CheckSubject(AREA, "lost members", one.name).bad(
             f"lost at {_at(one.lost_at)}; {live} of {live + len(lost)} members are live",
             "the remaining members own its shards; each further loss leaves less capacity",
-            f"see the log of schedd{at} and start it again; a member that was removed for good"
-            f" leaves the list {_span(found.kept)} after the loss",
+            f"see the log of schedd{at} and start it again; a member that you removed for good"
+            f" leaves this list {_span(found.kept)} after the loss",
         )
 
 
@@ -57,7 +56,7 @@ def _workers(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
         yield CheckSubject(AREA, "lost workers", one.worker).bad(
             f"lost at {at} on host {one.host}, with {one.slots} slots; {live} workers are live",
             "its runs were started again on other workers, or failed if delivery is at_most_once",
-            f"see the log of workerd on {one.host} and start it again; if it was removed for good:"
+            f"see the log of workerd on {one.host} and start it again; if you removed it for good:"
             f" `schedctl worker drain {one.worker}`",
         )
     if (more := len(lost) - NAMED) > 0:
@@ -71,9 +70,7 @@ def _workers(facts: Facts, found: WorkFacts) -> Iterator[Finding]:
 def _stuck(stuck: Sequence[StuckJob]) -> Iterator[Finding]:
     check = "jobs without a worker"
     if not stuck:
-        yield CheckSubject(AREA, check).ok(
-            "for every waiting run there is a worker that can run it"
-        )
+        yield CheckSubject(AREA, check).ok("every waiting run has a worker that can run it")
     for one in stuck[:NAMED]:
         runs = "1 run waits" if one.runs == 1 else f"{one.runs} runs or more wait"
         could = f"; {', '.join(one.could)} could, but it is lost" if one.could else ""
@@ -121,14 +118,14 @@ def _failing(failing: Sequence[FailingJob]) -> Iterator[Finding]:
     for one in failing[:NAMED]:
         yield CheckSubject(AREA, check, one.name).warn(
             f"the last {one.times}{' or more' if one.more else ''} runs failed",
-            "its work isn't done",
+            "the job doesn't do its work",
             f"`schedctl run logs {one.name.rpartition('/')[2]}`, then fix the job;"
             " `schedctl dlq list` has the failed runs",
         )
     if len(failing) > NAMED:
         yield CheckSubject(AREA, check).warn(
             f"{len(failing) - NAMED} more jobs fail again and again",
-            "their work isn't done",
+            "these jobs don't do their work",
             "`schedctl dlq list` has the failed runs",
         )
 
@@ -141,7 +138,7 @@ def _growing(growing: Sequence[GrowingQueue]) -> Iterator[Finding]:
         yield CheckSubject(AREA, check, one.name).warn(
             f"{one.runs:,} runs wait; in the last 10 minutes {one.made:,} were created and"
             f" {one.ended:,} ended",
-            "runs are created faster than they end, so each of them starts later",
+            "runs are created faster than they end, so each run starts later than the one before",
             "run the job less often, allow more runs at a time, or use `overlap: skip`",
         )
 

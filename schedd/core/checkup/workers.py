@@ -1,4 +1,4 @@
-"""Workers: is there one, are they of this version, have their spools room."""
+"""Check workers: attached, versions, heartbeats, handlers, room in the spool."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -9,87 +9,90 @@ from schedd.core.checkup.finding import CheckSubject, Finding
 AREA: Final = "workers"
 MIB: Final = 1024 * 1024
 NAMED: Final = 10
-"""Workers that are named at most where no member hears them."""
+"""The most workers without heartbeats that a finding names."""
 MAKE_ROOM: Final = (
-    "make room on its disk, and let it reach a member: what is stored leaves the spool"
+    "free space on its disk, and check that it reaches a member: accepted results leave the spool"
 )
 
 
 def examine(facts: Facts) -> Iterator[Finding]:
-    """Whether there are any, and each."""
     check = CheckSubject(AREA, "attached")
     if facts.workers:
-        yield check.ok(f"{len(facts.workers)} here, {len(facts.view.workers)} live by etcd")
+        yield check.ok(
+            f"{len(facts.workers)} attached here, {len(facts.view.workers)} with a lease in etcd"
+        )
     elif facts.view.workers:
         yield check.warn(
-            f"none to the member that was asked; {len(facts.view.workers)} live by etcd",
-            "it can hand nothing out",
-            "see whether workers reach it",
+            f"none attached to the queried member; {len(facts.view.workers)} with a lease in etcd",
+            "this member can't dispatch runs",
+            "check that workers reach this member",
         )
     else:
-        yield check.bad("there is none", "nothing can run", "start a workerd")
-    heard = (*facts.workers, *facts.elsewhere)
-    old = {one.name: one.version for one in heard if one.version != facts.version}
+        yield check.bad("no worker", "nothing can run", "start a workerd")
+    received = (*facts.workers, *facts.elsewhere)
+    old = {one.name: one.version for one in received if one.version != facts.version}
     versions = CheckSubject(AREA, "versions")
     if old:
         yield versions.warn(
             ", ".join(f"{name}: {version}" for name, version in sorted(old.items())),
-            f"members are of {facts.version}; mixed versions are for upgrades alone",
+            f"members run {facts.version}; mixed versions are only for upgrades",
             "upgrade those workers",
         )
-    elif heard:
+    elif received:
         yield versions.ok(facts.version)
-    for one in heard:
+    for one in received:
         yield _disk(one)
     yield from _blocked(facts.workers)
     if facts.unheard:
         named = sorted(facts.unheard)
         more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-        yield CheckSubject(AREA, "heard").warn(
-            f"no member that can say so hears {', '.join(named[:NAMED])}{more}",
-            "what runs there isn't known; when the lease of one ends its runs are done again"
-            " elsewhere",
-            "see whether they run, and reach a member (one of an earlier version doesn't say)",
+        yield CheckSubject(AREA, "heartbeats").warn(
+            f"no member receives heartbeats of {', '.join(named[:NAMED])}{more}",
+            "the runs on these workers are unknown; when a lease expires, its worker's runs start"
+            " again elsewhere",
+            "check that the workers run and reach a member (a member of an older version doesn't"
+            " report heartbeats)",
         )
 
 
 def _blocked(workers: Sequence[WorkerFacts]) -> Iterator[Finding]:
     check = "handlers"
     if workers and not any(one.blocked for one in workers):
-        yield CheckSubject(AREA, check).ok("none blocks an event loop")
+        yield CheckSubject(AREA, check).ok("no handler blocks an event loop")
     for one in workers:
         for block in one.blocked:
             yield CheckSubject(AREA, check, one.name).warn(
                 f"handler {block.handler!r} of run {block.run} has blocked an event loop for"
                 f" {block.seconds:.0f} s, at {block.place}",
-                "coroutines that began on this loop wait; a cancel reaches the handler only once it"
+                "other coroutines on this loop wait; a cancel reaches the handler only after it"
                 " returns",
-                "let the handler await, or make it a plain `def`; to free the loop now: `schedctl"
+                "use `await` in the handler, or make it a plain `def`; to free the loop now:"
+                " `schedctl"
                 f" worker drain {one.name}`, then restart this worker",
             )
 
 
 def _disk(one: WorkerFacts) -> Finding:
     check = CheckSubject(AREA, "spool", one.name)
-    told = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.1f} MiB free"
+    size = f"{one.spool / MIB:.1f} MiB, {one.disk_free / MIB:.1f} MiB free"
     if one.refuses:
         return check.bad(
-            f"{one.refuses}; {told}",
-            "it takes no new work; a result that can't be spooled is lost when the worker dies",
+            f"{one.refuses}; {size}",
+            "this worker takes no new runs; a result that can't be spooled is lost if it stops",
             MAKE_ROOM,
         )
     if not one.disk_free:
-        return check.ok("it doesn't say; an older version")
+        return check.ok("unknown: this worker's version doesn't report it")
     if one.disk_free < 64 * MIB:
         return check.bad(
-            told,
-            "a result that can't be spooled is lost when the worker dies, and it takes no new work",
-            "make room on its disk",
+            size,
+            "this worker takes no new runs; a result that can't be spooled is lost if it stops",
+            "free space on its disk",
         )
     if one.disk_free < 1024 * MIB:
-        return check.warn(told, "the disk is nearly full", "make room on it")
+        return check.warn(size, "the disk is nearly full", "free space on it")
     if one.spool > 64 * MIB:
         return check.warn(
-            told, "results that no member takes pile up", "see that worker's log and metrics"
+            size, "results that no member accepts pile up", "see that worker's log and metrics"
         )
-    return check.ok(told)
+    return check.ok(size)

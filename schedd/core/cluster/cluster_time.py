@@ -84,18 +84,18 @@ class ClusterTime:
         """Cluster time (UTC) at the monotonic instant `at`, not before `anchor`."""
         return datetime.fromtimestamp(max(at, self.anchor) + self.offset(at), UTC)
 
-    def observe(self, sent: float, received: float, told: datetime) -> ClusterTime:
+    def observe(self, sent: float, received: float, reported: datetime) -> ClusterTime:
         """The mapping after one more probe, which left at `sent` and was back at `received`."""
-        newest = _sample(sent, received, told)
+        newest = _sample(sent, received, reported)
         believed = (sample for sample in self.samples if sample.agrees(newest))
         return ClusterTime((*believed, newest)[-KEPT:], received, self.offset(received))
 
 
-def begin(sent: float, received: float, told: datetime) -> ClusterTime:
+def begin(sent: float, received: float, reported: datetime) -> ClusterTime:
     """The mapping after a first probe."""
-    sample = _sample(sent, received, told)
+    sample = _sample(sent, received, reported)
     return ClusterTime((sample,), received, sample.offset)
 
 
-def _sample(sent: float, received: float, told: datetime) -> Sample:
-    return Sample(told.timestamp() - received, received - sent)
+def _sample(sent: float, received: float, reported: datetime) -> Sample:
+    return Sample(reported.timestamp() - received, received - sent)

@@ -35,10 +35,10 @@ NO_LEASE: Final = LeaseId(0)
 
 @dataclass(frozen=True, slots=True)
 class CoordinationEntry:
-    """One key as it stands.
+    """One key and its current value.
 
-    `create_revision` names this life of the key (it changes when the key is deleted and made
-    anew), `mod_revision` its last write; `version` counts the writes of this life from 1.
+    `create_revision` identifies this creation of the key: it changes when the key is deleted and
+    created again. `mod_revision` is its last write; `version` counts its writes from 1.
     """
 
     key: str
@@ -79,11 +79,11 @@ NOTHING_DELETED: Final[Mapping[str, Revision]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is known of a prefix by following it.
+    """The state of a followed prefix.
 
-    `deleted`: keys whose deletion was watched as it happened, with its revision, and which weren't
-    made anew since; in the one unbroken watch that goes on now, for a minute at least. A key that
-    is only missing isn't among them: after a restore keys are missing that nobody deleted.
+    `deleted`: keys whose deletion the current watch reported, with its revision, and which weren't
+    created again since; kept for at least a minute. A key that is only missing isn't among them:
+    after a restore, keys are missing that weren't deleted.
     """
 
     listing: Listing
@@ -161,7 +161,7 @@ class Compare:
 
     @classmethod
     def created_at(cls, key: str, revision: Revision) -> Compare:
-        """The key is still in the life that began at `revision`: nobody re-created it."""
+        """The key was created at `revision`, and not created again since."""
         return cls(key, Field.CREATE_REVISION, Relation.EQUAL, revision)
 
     @classmethod
@@ -171,7 +171,7 @@ class Compare:
 
     @classmethod
     def unchanged(cls, entry: CoordinationEntry) -> Compare:
-        """Nobody has written the key since this entry was read."""
+        """The key wasn't written since this entry was read."""
         return cls.modified_at(entry.key, entry.mod_revision)
 
     @classmethod

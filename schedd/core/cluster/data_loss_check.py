@@ -1,20 +1,20 @@
-"""Marks: how one tells that a database lost what it had. Pure.
+"""Marks: detect that a database lost committed transactions. Pure.
 
     the leader, every 5 s:   PostgreSQL ← mark, committed ──then──→ etcd ← the same mark
 
-    what etcd remembers  −  what the database has  =  what it lost
-        nothing lost (a restart, a fail-over)         → go on
-        at most `TOLERATED` (a fail-over's tail)      → go on, and say so
-        more, or another server that has less         → recovery: a person decides
+    newest mark in etcd  −  newest mark in the database  =  data loss
+        none (a restart, a failover)                     → continue
+        at most `TOLERATED` (the tail of a failover)     → continue, and report it
+        more, or another server that has less            → recovery: the operator decides
 
-Written in this order, etcd never remembers a mark that the database didn't have. The timeline alone
-would tell neither: each fail-over raises it, and a base backup that was put back keeps it.
+In this order, etcd never has a mark that the database didn't have. The timeline alone isn't enough:
+each failover raises it, and a restored base backup keeps it.
 
 Invariants
-- Marks of one database grow: by its own clock, by a microsecond where that stands, and by half of
-  the time between two where it went far back; so the clock catches up with them, and what is lost
-  meanwhile isn't told as no time at all.
-- `Lineage` compares a look with what was known before it was taken: then a lesser mark is a fact.
+- Marks of one database grow: by its clock; by a microsecond if the clock doesn't advance; by half
+  of the time between two if the clock went far back. So the clock catches up with the marks, and a
+  loss in the meantime isn't reported as zero seconds.
+- `Lineage` compares a reading with the state known before it was taken, so a lesser mark is a loss.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class DataLoss:
-    """What a database lost: from its own newest mark to the newest that is remembered.
+    """The loss of a database: from its own newest mark to the newest mark in etcd.
 
-    `since` None: it has no mark. `tolerated`: the cluster goes on by itself.
+    `since` None: it has no mark. `tolerated`: the cluster continues automatically.
     """
 
     since: datetime | None
@@ -99,7 +99,8 @@ def gap(remembered: Mark | None, found: Mark) -> DataLoss | None:
         return None
     moved = remembered.system != found.system
     if found.at is None:
-        # A new database, where nobody ever led, lost nothing; a restored one from before marks did.
+        # A new database, which never had a leader, lost nothing. A restored one that is older than
+        # its first mark did.
         fresh = remembered.database != found.database
         return None if fresh else DataLoss(None, remembered.at, moved=moved)
     lost = remembered.at - found.at
@@ -144,10 +145,10 @@ def _decoded(value: bytes) -> Mark:
 
 
 class Lineage:
-    """What one process has seen of its database, and whether that still goes on.
+    """The marks that one process has seen in its database, and whether the database still has them.
 
-    `known` is the newest that was seen. Once `broken` says why the database isn't that one any
-    more, nothing is done with it until `follow`: when nothing of the tenure runs any more.
+    `known` is the newest one. Once `broken` says why the database isn't the same any more, the
+    process doesn't use it until `follow`: when no task of the tenure is running.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""What the leader looks at in the database now and then, for whoever watches the cluster. Pure.
+"""Statistics that the leader reads from the database at intervals, for metrics. Pure.
 
-PostgreSQL shows a role without `pg_read_all_stats` no other's times, but everybody the oldest id of
-a transaction that still writes. Who sees the same id again knows for how long it has been open, at
-least: so a forgotten one is found with no right at all.
+PostgreSQL hides the times of other roles' transactions from a role without `pg_read_all_stats`, but
+shows the oldest id of a transaction that still writes. If the same id is seen again, the time
+between is the least for which it has been open: this finds a forgotten one without privileges.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ MOST_LETTERS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLook:
-    """One look. `now`: of the database. `oldest`: age of the oldest transaction whose times may be
-    seen. `oldest_id`: of the oldest that writes, or would be of the next. `holds`: later ones have
-    ended since, so that somebody has it.
+    """One reading. `now`: of the database. `oldest`: age of the oldest transaction whose times are
+    visible. `oldest_id`: of the oldest one that writes; if none does, the next id. `holds`: later
+    transactions have ended, so the oldest id is in use.
     """
 
     now: datetime
@@ -33,7 +33,7 @@ class DatabaseLook:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseVitals:
-    """What is told of it."""
+    """The exported statistics."""
 
     oldest: timedelta
     dead_letters: int
@@ -44,10 +44,10 @@ class StatsWatch:
 
     def __init__(self) -> None:
         self._seen: tuple[int, datetime] | None = None
-        """The oldest id, and since when somebody has it, a look more or less."""
+        """The oldest id, and since when it is in use, to within one reading."""
 
     def saw(self, look: DatabaseLook) -> DatabaseVitals:
-        """The next look."""
+        """Take the next reading; return the statistics."""
         if self._seen is None or self._seen[0] != look.oldest_id or not look.holds:
             self._seen = look.oldest_id, look.now
         return DatabaseVitals(max(look.oldest, look.now - self._seen[1]), look.dead_letters)

@@ -71,7 +71,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class Heir:
-    """The wish that this tenure leads next, made while `term` was led; void under another."""
+    """The request that this tenure becomes the next leader, made in `term`; void in another."""
 
     tenure: TenureId
     term: Term
@@ -108,7 +108,7 @@ class ClusterView:
 
     @property
     def map(self) -> ShardMap:
-        """The leader's map that is to be followed."""
+        """The leader's map that members follow."""
         return ShardMap(self.term, self.assigned, self.timeline)
 
 
@@ -192,7 +192,7 @@ def encode_heir(heir: Heir) -> bytes:
 
 
 def decode_heir(entry: CoordinationEntry) -> Heir:
-    """The wish that the key holds.
+    """Return the request that the key holds.
 
     Raises:
         Unreadable: it holds none.
@@ -268,7 +268,7 @@ def _departed(deleted: Mapping[str, Revision]) -> dict[IncarnationId, Revision]:
     departed = {}
     for key, revision in deleted.items():
         if key.startswith(WORKERS):
-            with suppress(InvalidValue):  # it was told of while it stood there
+            with suppress(InvalidValue):  # logged when the key was first seen
                 departed[incarnation_of(key)] = revision
     return departed
 

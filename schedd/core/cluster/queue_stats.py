@@ -1,7 +1,7 @@
-"""What an owner looks at now and then, for whoever watches the cluster. Pure.
+"""Statistics of queues and pools that an owner reads at intervals, for metrics. Pure.
 
-The capacity of a pool is that of its hardest job: so many slots have the workers that can do each
-of its jobs, as far as they were looked at. Of a pool without jobs it is that of all workers.
+The capacity of a pool is the capacity for its most demanding job: the slots of workers that can run
+that job, of the jobs that were examined. A pool without jobs has the capacity of all workers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which member is to own which shard, of those that are there. Pure, and the same everywhere.
+"""Assign each shard to a live member. Pure: every member computes the same assignment.
 
-Who is given shards, each rule only if it leaves somebody:
+Members are eligible by these rules; a rule is skipped if it would leave no member:
     not draining · a worker attached · by weight
 """
 
@@ -12,7 +12,7 @@ from schedd.core.ids import ShardId, TenureId
 
 
 def assign(members: Collection[MemberView]) -> Mapping[ShardId, TenureId]:
-    """Each shard's tenure; empty when nobody may own any."""
+    """Return the tenure of each shard; empty if no member may own shards."""
     able = [member for member in members if member.weight > 0]
     able = _prefer(able, lambda member: not member.draining)
     able = _prefer(able, lambda member: member.attached)

@@ -1,11 +1,11 @@
-"""The leader's map: which tenure is to own which shard, as one versioned value in etcd. Pure.
+"""The leader's map: the owner of each shard, as one versioned value in etcd. Pure.
 
     {"term": 7, "timeline": 1, "owners": {"<tenure>": [0, 3, 8, …], …}}
 
 Invariants
-- The map carries the term of the leader that wrote it; whoever follows it ignores a lower one
-  (`newer`). It is only advice: the shard's row decides who owns it.
-- Equal values are encoded alike, so that an unchanged map needs no write.
+- The map has the term of the leader that wrote it; members ignore a map of a lower term (`newer`).
+  It is only advice: the row of a shard decides who owns it.
+- Equal maps have equal encodings, so an unchanged map needs no write.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MOST_TIMELINE: Final = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class ShardMap:
-    """Who is to own what. Shards that are missing are nobody's.
+    """The assigned owner of each shard. Missing shards have no owner.
 
-    `timeline`: the database's, as the leader saw it; a member connected to a lower one talks to
+    `timeline`: the database's, as the leader saw it. A member that sees a lower one is connected to
     a server that was replaced.
     """
 

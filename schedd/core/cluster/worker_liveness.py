@@ -1,22 +1,22 @@
-"""Whether a worker whose key isn't in etcd is gone. Pure.
+"""Decide whether a worker whose key isn't in etcd is lost. Pure.
 
-A key may be missing though nobody deleted it: etcd was restored from before the key was made, and
-its holder's next heartbeat makes it anew. Neither revisions nor cluster ids tell of that reliably:
-not a member that has just started, nor once the revisions have grown past those it saw.
+A key may be missing without a deletion: etcd was restored from an older snapshot, and the worker's
+next heartbeat creates the key again. Neither revisions nor cluster ids show this reliably: a member
+may have just started, or the revisions may have grown past those it saw.
 
-    deletion watched as it happened ──────────────────────────────────→ gone, at once
-    merely not in a list ──in every list for one worker TTL, no two of
-                           them more than TTL / 3 apart──────────────→ gone
-                         └─in a list again, or nobody looked──────────→ from the beginning
+    deletion reported by the watch ───────────────────────────────────→ lost, at once
+    missing from a list ──from every list for one worker TTL, no two of
+                          them more than TTL / 3 apart────────────────→ lost
+                       └─in a list again, or no list was read─────────→ from the beginning
 
-A worker that lives makes its key anew within TTL / 2, and then one of those lists has it.
+A running worker creates its key again within TTL / 2, and then one of those lists has it.
 
 Invariants
-- Who is in the list is never gone.
+- A worker in the list is never lost.
 - A deletion counts only in the history of the list that is judged: same cluster, not after its
   revision, and later than every list that still had the key.
-- Spans are measured the cautious way: absence from the answer of the first list to the sending of
-  the last, gaps from one's sending to the next one's answer.
+- Spans are measured conservatively: absence from the answer of the first list to the sending of the
+  last; gaps from the sending of one list to the answer of the next.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class Absence:
 
     @property
     def missing(self) -> frozenset[IncarnationId]:
-        """Those who were named and absent in the last list, gone ones too."""
+        """The workers that were missing from the last list, lost ones included."""
         return frozenset(self._since)
 
-    def nobody(self) -> None:
-        """Nobody is asked about any more."""
+    def clear(self) -> None:
+        """Forget all missing workers."""
         self._since.clear()
 
     def judge(
@@ -95,7 +95,7 @@ class Absence:
         return WorkerLiveness(look.live, gone)
 
     def _remember(self, look: LivenessLook, watched: Departures) -> None:
-        """A list may have a key back before the watch tells of it."""
+        """Remember the list's keys: a list may show a new key before the watch reports it."""
         for one in look.live:
             of = look.cluster_id, one
             self._stood[of] = max(look.revision, self._stood.get(of, look.revision))

@@ -13,10 +13,9 @@ Invariants
 from typing import Final
 
 MOMENT: Final = 0.1
-"""Seconds that a batch should take. What is urgent passes two that go before it, one that fires and
-one that hands out, and is to begin within a second all the same, where everybody waits for a
-processor. In a herd of 30,000 a half of the 0.2 s it was took a half off that, and nothing off the
-runs a second.
+"""Seconds that a batch should take. Urgent work waits for at most two batches, one that fires and
+one that dispatches, and must still begin within a second on a busy processor. With 30,000 runs due
+at once, 0.1 s instead of 0.2 s halved that wait and didn't lower the runs per second.
 """
 LEAST: Final = 50
 GROWTH: Final = 2

@@ -1,10 +1,10 @@
-"""Runs that wait for their time, and which of them may do so in their rows alone. Pure.
+"""Runs that become ready later, and which of them may stay in their rows only. Pure.
 
-    ready within HORIZON, and more after a scan that took long    read by each scan
-    ready later                                                   in memory, as it came
-    ready in more than a minute, and nobody asks before           in its row, where many wait
+    ready within HORIZON, or longer after a slow scan             read by each scan
+    ready later                                                   in memory
+    ready in more than a minute, and not requested earlier        only in its row, if many wait
 
-A failure of what thousands of runs call puts all of them into their back-offs at once.
+If a service that thousands of runs call fails, all of them go into backoff at once.
 """
 
 from datetime import datetime, timedelta

@@ -1,9 +1,9 @@
-"""Runs that are with workers, as an owner knows them. Pure.
+"""Dispatched runs, as an owner knows them. Pure.
 
-    handed out, or read so ──add──→ under way ──report──→ about to be stored ──pop──→ gone
+    dispatched, or read as such ──add──→ in progress ──report──→ about to be stored ──pop──→ removed
 
-Invariant: `late` is asked by each round of dispatch while something late waits, so it costs what is
-late and under way, however much else runs; and one that is known not to be paced is looked at once.
+Invariant: each round of dispatch calls `late` while a late run waits. Its cost depends only on the
+late runs in progress, and a run that is known not to be paced is examined once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ D = TypeVar("D")
 
 
 class DispatchedRuns(Mapping[RunId, LiveRun]):
-    """By their ids; each as it was last handed out, or read."""
+    """By run id; each as it was last dispatched or read."""
 
     def __init__(self) -> None:
         self._runs: dict[RunId, LiveRun] = {}

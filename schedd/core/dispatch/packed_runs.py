@@ -1,10 +1,10 @@
-"""What a worker says that it has in hand, as bytes (`Held` in `worker_service.proto`). Pure.
+"""The runs that a worker reports as held, packed as bytes (`Held` in `worker_service.proto`). Pure.
 
-    heartbeat ──parts of it, as they came──→ Holdings ──asked whether one is there──→ a set of it
+    heartbeat ──its parts, unparsed──→ Holdings ──first lookup──→ a set of run ids
 
-A worker may have twenty thousand, and tells of all of them every few seconds, though few are asked
-about. So nothing is made of each, but for those that run, whose starts are written down: as
-messages they took a member a second of its loop.
+A worker may hold 20,000 runs, and reports all of them every few seconds, but only a few are looked
+up. So no object is created per run, except for running ones, whose start times are recorded. As
+protobuf messages they blocked a member's event loop for a second.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Which worker gets a run, among those that can do it.
+"""Choose the worker for a run, among those that can run it.
 
-    able      it may work for the namespace, and has the executor, the handler, the labels and, all
-              of them free, the slots
-    prefer    of the able ones those that have the most of the labels that the job would rather have
+    able      may work for the namespace; has the executor, the handler, the labels and (with all of
+              them free) enough slots
+    prefer    of the able workers, those with the most of the job's preferred labels
     placement of these  SPREAD  the one with the most granted slots left
                         PACK    the one with the fewest, so that others stay free
-                        STICKY  the same one for the same job, as long as it is there and has a slot
+                        STICKY  the same one for the same job, while it is attached and has a slot
               none of them   BROADCAST  each gets a run of its own (`broadcast`)
 
-What is preferred is never waited for: whoever can do it and has a slot now goes before whoever
-would suit better later. Who has said that it can't do this job (an older version, say) is asked
-again only where there is nobody else. How one is found among many: `offers`.
+A run never waits for a preferred worker: an able worker with a free slot now has priority over one
+that would fit better later. A worker that has rejected this job (an older version, for example) is
+chosen again only if there is no other. The search among many workers: `slot_index`.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ class Need:
     each: bool = False
     """Of a broadcast: it goes to no worker, but has a run made for each that could do it."""
     worker: str | None = None
-    """The name of the one that it is for; None: whoever can do it."""
+    """The name of the only worker that may run it; None: any able worker."""
     namespace: str = ""
 
 
@@ -142,8 +142,8 @@ def skill_of(worker: Incarnation, asked: PlacementCriteria) -> Skill:
 
 
 def able(worker: Incarnation, need: Need) -> bool:
-    """Whether the worker may work for the namespace, and has the executor, the handler, the labels
-    and, if all of them are free, the slots. Nobody is able to do a broadcast itself.
+    """Return whether the worker may work for the namespace, and has the executor, the handler, the
+    labels and (with all of them free) enough slots. No worker is able to run a broadcast's parent.
     """
     if need.each or (need.worker is not None and need.worker != worker.worker):
         return False

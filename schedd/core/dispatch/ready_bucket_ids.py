@@ -1,14 +1,14 @@
-"""In which line the runs of a job wait, as a number that is stored beside its timer.
+"""The bucket in which a job's runs wait, as a number that is stored beside its timer.
 
-    definition ──written──→ hash of what its runs need │ told late? │ paced? │ hurried?
-                                                  64 bits: of the form, of the hash, three flags
+    definition ──written──→ hash of its runs' needs │ late alert? │ paced? │ hurried?
+                                                  64 bits: the form, the hash, three flags
 
-An owner that finds more runs waiting than it holds in memory knows by it where they belong, without
-their definitions: of each line it has to read one. It is a hint, and nothing goes by it alone:
-whoever hands a run out reads its definition.
+If more runs wait than memory holds, this number gives an owner their bucket without their
+definitions: it reads one definition per bucket. The number is only a hint: the definition is read
+before a run is dispatched.
 
-A step that changes what goes into the hash changes `FORM`, too: a number that was written before
-may be of runs that need something else, so it says nothing (`line_of`).
+A change of the hash's input must change `FORM`, too: a number of an older form may belong to runs
+with other needs, so it is ignored (`line_of`).
 """
 
 from hashlib import blake2b
@@ -18,14 +18,14 @@ LineId = NewType("LineId", int)
 """Fits PostgreSQL's bigint."""
 
 HURRIED: Final = 1
-"""Its runs may end while they wait: it has a deadline, or was edited since they were made."""
+"""Its runs may end while they wait: the job has a deadline, or was edited after their creation."""
 PACED: Final = 2
-"""A bounded number of its late runs goes in a second."""
-TOLD_LATE: Final = 4
-"""Somebody is told when a run of it starts late."""
-_FLAGS: Final = HURRIED | PACED | TOLD_LATE
+"""Its late runs are dispatched at a limited rate."""
+LATE_ALERT: Final = 4
+"""The job has `on_late`: a late start sends a notification."""
+_FLAGS: Final = HURRIED | PACED | LATE_ALERT
 FORM: Final = 0x5C0E
-"""The upper 15 bits, but for the sign's: a number of another form has them by chance at most."""
+"""The upper 15 bits below the sign bit. A number of another form has them only by chance."""
 _SHIFT: Final = 48
 _FORM_BITS: Final = 0x7FFF << _SHIFT
 
@@ -33,9 +33,9 @@ _FORM_BITS: Final = 0x7FFF << _SHIFT
 def line_id_of(
     needs: tuple[object, ...], *, hurried: bool = False, paced: bool = False, late: bool = False
 ) -> LineId:
-    """Of texts and numbers, and tuples of such, that say what its runs need; `late`: TOLD_LATE."""
+    """Return the id for these needs: texts, numbers and tuples of such. `late`: LATE_ALERT."""
     digest = blake2b(repr(needs).encode(), digest_size=8).digest()
-    flags = HURRIED * hurried + PACED * paced + TOLD_LATE * late
+    flags = HURRIED * hurried + PACED * paced + LATE_ALERT * late
     hashed = int.from_bytes(digest, "big", signed=True) & ~(_FLAGS | _FORM_BITS)
     return LineId(hashed | FORM << _SHIFT | flags)
 
@@ -48,5 +48,5 @@ def line_of(stored: int | None) -> LineId | None:
 
 
 def needs_of(line: LineId) -> int:
-    """The part of it that is the same for all that need the same."""
+    """Return the id without flags: equal for equal needs."""
     return line & ~_FLAGS

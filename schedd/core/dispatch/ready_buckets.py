@@ -1,18 +1,17 @@
-"""A line: ready runs of one need and class, by age. The first of them; the rest stays in its rows.
+"""A bucket: the oldest ready runs of one need and class, by age. The others stay in their rows.
 
     add ──→ heap ──oldest──→ out
-              │ more than twice MOST: the last ones are left, and so is whatever goes after them
-              ╰─→ cut          short of runs: it wants a scan, which makes the cut anew
+              │ more than twice MOST: the newest runs are left in their rows, and all later ones
+              ╰─→ cut          few runs left: a scan is requested, which sets the cut again
 
-A scan reads all rows in no order, so while it is under way a line takes the first of what comes by
-a cut of the scan's own, and that is the cut from then on. What others bring meanwhile goes by it,
-too: a line that has room for all is whole again, however much comes.
+A scan reads rows in no order. While a scan runs, a bucket keeps the oldest of the runs it reads, by
+a cut of the scan's own, which replaces the earlier cut. Runs from elsewhere are compared with that
+cut, too. A bucket with room for all its runs is complete again.
 
 Invariants
-- What is here goes before all that was left: taken from here, the oldest first, runs go in the
-  order in which they would go if all were here. Only while a scan is under way may one go before
-  another that isn't read yet.
-- A line that has left some is there until a scan has found nothing left of it, be it empty.
+- Runs in the bucket have priority over all that were left: they are taken in the same order as if
+  all were here. Only during a scan may a run precede another that isn't read yet.
+- A bucket that has left runs exists, even if empty, until a scan finds no more of its runs.
 """
 
 import heapq
@@ -29,8 +28,8 @@ from schedd.core.timers.catch_up_limits import Room
 from schedkit.records import dataclass
 
 MOST: Final = 20_000
-"""Runs that a line keeps when it leaves some, of about 1 KB each; it has up to twice as many. A
-member hands out some thousand in a second, and a scan that brings more takes some seconds.
+"""Runs that a bucket keeps when it leaves some, of about 1 KB each; it holds up to twice as many. A
+member dispatches a few thousand per second, and a scan for more takes a few seconds.
 """
 _SLACK = 1_000
 
@@ -51,8 +50,8 @@ class ReadyBucket:
     scanned: Place | None = None
     """Of what the present scan has brought, as `cut`."""
     of: tuple[int, int, bool] = field(init=False)
-    """Priority, width and whether it is on time: by these a head is told. Plain values, for each
-    look hashes them.
+    """Priority, width and whether it is on time: the key of a head in `demand`. Plain values,
+    because each lookup hashes them.
     """
 
     def __post_init__(self) -> None:

@@ -1,21 +1,21 @@
-"""Ready runs that wait for a slot, in lines, one for each need and class
+"""Ready runs that wait for a slot, in buckets, one per need and class
 (`core/dispatch/ready_buckets.py`).
 
-    add → unsorted ──popped, its need looked up──→ its line ──popped when a worker fits──→ out
+    add → unsorted ──popped, need looked up──→ its bucket ──popped when a worker fits──→ out
 
-Of lines with more than memory should hold the last runs stay in their rows. What a scan brings goes
-into its line at once, if another of that line (`core/dispatch/ready_bucket_ids.py`) was looked up
-before: else what nobody can do, looked up and left again and again, would hide what stands behind
-it.
+If a bucket has more runs than memory should hold, the newest stay in their rows. A run from a scan
+goes into its bucket at once if the need of that bucket (`core/dispatch/ready_bucket_ids.py`) is
+known. Otherwise runs that no worker can run, looked up and left repeatedly, would block runs behind
+them.
 
 Invariants
-- A line is of late runs or of others, and of paced ones or not: what there is no room for holds
-  nobody up.
-- `take` gives the smallest ranks (`core/dispatch/priority_order.py`) among the lines whose oldest
-  may go. A line that no worker fits holds nobody up, however long it is, and costs one look a
-  round.
-- Adding a run that stands there already costs nothing and leaves its place: a scan adds all runs
-  each second.
+- A bucket has only late runs or only others, and only paced runs or only others: runs without room
+  block no other runs.
+- `take` returns the smallest ranks (`core/dispatch/priority_order.py`) among the buckets whose
+  oldest run may go. A bucket that no worker fits blocks no other, whatever its length, and costs
+  one check per round.
+- Adding a run that is already queued costs nothing and keeps its place: a scan adds all runs each
+  second.
 """
 
 import heapq
@@ -115,7 +115,7 @@ class ReadyQueue:
 
     @property
     def unsorted_late(self) -> int:
-        """How many late ones nobody knows the need of."""
+        """The number of late runs whose need isn't known."""
         lines = self._lines.values()
         return sum(len(line.runs) for line in lines if line.late and line.need is None)
 
@@ -126,10 +126,9 @@ class ReadyQueue:
         *,
         paced: bool | None = None,
     ) -> int:
-        """Have these wait; gives how many are new here. One that is there already is replaced where
-        it stands, unless a `need`, or whether it is `paced`, says that it belongs elsewhere; so
-        does the line of its job, if nobody says more. One whose job's line has changed, to one that
-        isn't known, is to be looked up.
+        """Queue these runs; return how many are new. A queued run is replaced in its place, unless
+        `need` or `paced` (if not given: its job's bucket id) puts it into another bucket. If its
+        job's bucket id has changed to an unknown one, its need must be looked up.
         """
         fresh = 0
         for run in runs:
@@ -139,7 +138,7 @@ class ReadyQueue:
             if line is not None and line.pool and line.runs[run_id].shard != run.shard:
                 self.discard(run_id)  # its job has moved, into another pool or out of it
                 line = None
-            its, slow = (need, paced) if need is not None else self._told_by_line(run, paced)
+            its, slow = (need, paced) if need is not None else self._need_by_line(run, paced)
             if (
                 line is None
                 or line.priority != run.priority
@@ -163,10 +162,10 @@ class ReadyQueue:
         line = self._where.get(run_id)
         if line is None or line.need is not None:
             return False
-        return self._told_by_line(line.runs[run_id], None)[0] is not None
+        return self._need_by_line(line.runs[run_id], None)[0] is not None
 
     def is_unsorted(self, run_id: RunId) -> bool:
-        """Whether it stands here, and nobody knows what it needs."""
+        """Return whether the run is queued and its need isn't known."""
         line = self._where.get(run_id)
         return line is not None and line.need is None
 
@@ -220,13 +219,12 @@ class ReadyQueue:
         knows: Callable[[JobId], bool] = _knows_none,
         pools: Rooms | None = None,
     ) -> list[LiveRun]:
-        """Take out the runs that go next among those that may, in order, at most `count`. What is
-        late goes as far as there is room, and takes it; None: as much as likes; so does what is in
-        a pool. `least`: of this class and those above (`class_of`). `knows`: whether what a job
-        needs can be told at once.
+        """Remove and return the next runs that may go, in order, at most `count`. Late runs and
+        runs of pools need room, and use it up; None: unlimited. `least`: only this class and those
+        above (`class_of`). `knows`: whether the need of a job is known without a lookup.
 
-        What doesn't go, or has no room, asks the rest of its line nothing: what comes after it goes
-        no sooner. So each line is asked once in vain, however many are taken.
+        If a run can't go or has no room, the rest of its bucket isn't examined: later runs can't go
+        sooner. So each bucket has at most one unsuccessful check, however many runs are taken.
         """
         room = Room() if room is None else room
         lines = [line for line in self._lines.values() if line.priority - line.late >= least]
@@ -330,8 +328,8 @@ class ReadyQueue:
         ]
 
     def unsort(self, which: Fits) -> set[JobId]:
-        """Forget what the runs of these lines need of which no scan has told their job's line, for
-        their definitions may have changed; gives their jobs.
+        """Forget the needs of runs in these buckets whose job's bucket id no scan has read, because
+        their definitions may have changed. Return their jobs.
         """
         lines = [line for line in self._lines.values() if which(line.need)]
         runs = [run for line in lines for run in line.runs.values() if run.line is None]
@@ -363,8 +361,8 @@ class ReadyQueue:
         for run in [run for run in self if run.shard in gone]:
             self.discard(run.key.run_id)
 
-    def _told_by_line(self, run: LiveRun, paced: bool | None) -> tuple[Need | None, bool | None]:
-        """What a run needs, and whether it is paced, by the line of its job."""
+    def _need_by_line(self, run: LiveRun, paced: bool | None) -> tuple[Need | None, bool | None]:
+        """Return a run's need, and whether it is paced, by its job's bucket id."""
         if run.line is None or not _goes_by_its_job(run):
             return None, paced
         need = self._needs.get(needs_of(run.line))
@@ -392,5 +390,5 @@ def _goes_by_its_job(run: LiveRun) -> bool:
 
 
 def _differs(stood: LiveRun, run: LiveRun) -> bool:
-    """Whether its row tells of another line than it did when it was put where it stands."""
+    """Return whether the row's bucket id differs from the one by which the run was queued."""
     return run.line is not None and run.line != stood.line and _goes_by_its_job(run)

@@ -214,8 +214,8 @@ class Offers:
         kind.put(offer)
 
     def _forget_empty(self) -> None:
-        """Kinds come and go with their last slot, most to come again: they may be as many as those
-        that offer something.
+        """Delete kinds without slots when they outnumber the offers. Most of them return with their
+        next slot, so they are kept until then.
         """
         if len(self._kinds) > 2 * len(self._offers):
             self._kinds = {skill: kind for skill, kind in self._kinds.items() if kind.order}
@@ -233,8 +233,8 @@ class Offers:
 def _first(
     kind: _Kind, definition: Definition, slots: int, rank: float, *, again: bool
 ) -> list[SlotOffer]:
-    """Of those of a kind that fit the one that goes first, or all where that is to be weighed.
-    `again`: among those, too, that have refused a run of the job.
+    """Return the first fitting offer of a kind, or all of them if the caller must compare them.
+    `again`: include workers that have rejected a run of the job.
     """
     fewest = definition.placement is Placement.PACK
     fit = kind.fitting(slots, rank, fewest=fewest)

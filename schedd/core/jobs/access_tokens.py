@@ -1,13 +1,13 @@
-"""Access tokens: what a person or program sends to be known, and what of it is stored.
+"""Access tokens: the text that a person or program sends, and the digest that is stored.
 
-    schedd_<id: 32 hex digits>_<secret: 256 bits of chance, in base64url>
-             └ found by it       └ only SHA-256 of it is stored
+    schedd_<id: 32 hex digits>_<secret: 256 random bits, in base64url>
+             └ lookup key        └ only its SHA-256 is stored
 
-A digest without salt and stretching is right for a secret of 256 bits of chance: nobody can guess
-one, so there is nothing to slow down; those are for passwords, which people choose.
+A digest without salt and stretching is enough for 256 random bits, which can't be guessed. Salt and
+stretching protect passwords, which people choose.
 
-A login of the dashboard is a token, too: short-lived, and in no list. Whatever was made by a token,
-a login or another token, ends with its maker: no later than that expires, and when it is revoked.
+A login of the dashboard is a short-lived token that no list shows. A login or token that was
+created with a token ends with it: it expires no later, and is revoked with it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AccessToken:
 
 
 def text_of(token: AccessTokenId, chance: bytes) -> tuple[str, bytes]:
-    """What is sent for a new one, and its digest. `chance`: SECRET_BYTES that nobody knows."""
+    """Return the text of a new token and its digest. `chance`: SECRET_BYTES random bytes."""
     secret = base64.urlsafe_b64encode(chance).decode().rstrip("=")
     return f"schedd_{token.hex}_{secret}", digest_of(secret)
 

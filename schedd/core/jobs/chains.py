@@ -13,9 +13,9 @@ cycle have its instant as their nominal one.
 
 Invariants
 - A job has one run a cycle, made or skipped: its id is reckoned from the job and the cycle.
-- A skipped one may be done by another that names it, once what kept it away was done again
-  (`redo`); what ran is never run again by itself.
-- Nothing waits for what can't come, nor longer than `LONGEST_WAIT`.
+- A skipped run may be replaced by a new run that names it, after the parents that caused the skip
+  ran again (`redo`). A run that ran is never run again automatically.
+- No join waits for a parent that can't end, or longer than `LONGEST_WAIT`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from schedkit.records import dataclass
 
 MOST_PARENTS: Final = 100
 MOST_ANCESTORS: Final = 1_000
-"""Above one job: whoever judges a join looks through all of them."""
+"""Above one job: each decision about a join reads all of them."""
 LONGEST_WAIT: Final = timedelta(days=7)
-"""From the first arrival: a parent that doesn't end in it is waited for no longer."""
+"""From the first arrival: after this, a join doesn't wait for parents that haven't ended."""
 LOOK_SOONEST: Final = timedelta(seconds=5)
 LOOK_LATEST: Final = timedelta(minutes=5)
 OF_SCHEDULES: Final = UUID(int=0)
-"""The root of cycles that schedules begin: whoever fires at that instant shares it."""
+"""The root of cycles that schedules begin: all roots that fire at that time share the cycle."""
 _MOST_NAMED: Final = 3
 
 
@@ -79,7 +79,7 @@ class ParentEnded:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """What has arrived of one cycle at one job, that is to be judged."""
+    """The ends of parents that one job has received in one cycle, to decide on."""
 
     child: JobId
     shard: ShardId
@@ -87,8 +87,8 @@ class Join:
     arrived: Mapping[JobId, ParentEnded]
     first_at: datetime
     """When the first of them arrived."""
-    told: Mapping[JobId, ParentEnded] = field(default_factory=dict)
-    """Those by which it was skipped before."""
+    skipped_by: Mapping[JobId, ParentEnded] = field(default_factory=dict)
+    """The ends that caused its earlier skip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +150,9 @@ def judge(
         return Judged(JoinStep.SKIP, f"{names} had no run in this cycle")
     ends = [arrived[job] for job in parents]
     if when is When.SUCCESS and (odd := [one for one in ends if one.state is not State.SUCCEEDED]):
-        return Judged(JoinStep.SKIP, f"{_told(odd)}, and after.when is success")
+        return Judged(JoinStep.SKIP, f"{_ends_text(odd)}, and after.when is success")
     if when is When.FAILURE and not any(one.state is State.FAILED for one in ends):
-        return Judged(JoinStep.SKIP, f"{_told(ends)}, and after.when is failure")
+        return Judged(JoinStep.SKIP, f"{_ends_text(ends)}, and after.when is failure")
     return Judged(JoinStep.RUN)
 
 
@@ -163,14 +163,14 @@ def look_after(waited: timedelta) -> timedelta:
     return min(LOOK_LATEST, max(LOOK_SOONEST, waited / 2))
 
 
-def path_told(path: Sequence[str]) -> str:
-    """A cycle in the graph, for people."""
+def path_text(path: Sequence[str]) -> str:
+    """Return a cycle in the graph as text."""
     return " → ".join(path)
 
 
-def _told(ends: Sequence[ParentEnded]) -> str:
-    told = [f"run {one.run_id} of {one.job} is {one.state}" for one in ends[:_MOST_NAMED]]
-    return ", ".join(told) + _more(len(ends))
+def _ends_text(ends: Sequence[ParentEnded]) -> str:
+    named = [f"run {one.run_id} of {one.job} is {one.state}" for one in ends[:_MOST_NAMED]]
+    return ", ".join(named) + _more(len(ends))
 
 
 def _named(names: Iterable[str]) -> str:

@@ -128,6 +128,6 @@ class Definition:
     placement: Placement = Placement.SPREAD
     pool: PoolKey = NO_POOL
     notices: Notices | None = None
-    """Who is told of what; None: nobody of anything."""
+    """The job's notifications; None: none."""
     after: After | None = None
-    """Whom it runs after; None: it has a schedule, or waits for triggers."""
+    """The jobs that it runs after; None: it has a schedule, or waits for triggers."""

@@ -22,6 +22,6 @@ class Match:
         return labels.get(self.key) in self.any_of
 
 
-def told(matches: Iterable[Match]) -> str:
-    """All of them, in words."""
+def matches_text(matches: Iterable[Match]) -> str:
+    """Return all of them as text."""
     return " and ".join(str(match) for match in matches)

@@ -1,17 +1,18 @@
-"""Who is told of a job's failures, recoveries, dead letters and late runs, and how often. Pure.
+"""Notifications of a job's failures, recoveries, dead letters and late runs. Pure.
 
-    a run ended, or is late ─→ follow: count, compare with threshold and silence ─→ Told
-    Told ── a row of the outbox for each way ─→ Notification ─→ delivered, tried again, given up
+    a run ended or is late ─→ follow: count, compare with threshold and silence ─→ DueNotification
+    DueNotification ── a row of the outbox per channel ─→ Notification ─→ delivered, tried again,
+                                                                         given up
 
     FAILURE       a run failed for good: from the threshold-th in a row on
-    DEAD_LETTER   it became a dead letter: alike
-    RECOVERY      the first that succeeded after a failure that was told
-    LATE          a run hadn't started so long after it was due; once a run
+    DEAD_LETTER   a run became a dead letter: by the same threshold
+    RECOVERY      the first run that succeeded after a failure with a notification
+    LATE          a run hadn't started within the given time after it was due; once per run
 
 Invariants
-- Within a silence at most one of a kind waits: it tells of the newest, and how many were held back,
-  and is delivered when the silence ends, whether or not anything more happens.
-- What is asked for is the newest definition's; what happened is the row's.
+- Within a silence at most one notification of a kind waits. It describes the newest event, counts
+  the suppressed ones, and is delivered when the silence ends.
+- Receivers come from the newest definition; the event comes from the row.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _DOUBLINGS: Final = 10
 
 
 class NotificationKind(StrEnum):
-    """What is told of; the words that receivers see."""
+    """The kind of event, by the name that receivers see."""
 
     FAILURE = "run.failed"
     RECOVERY = "run.recovered"
@@ -47,7 +48,7 @@ class NotificationKind(StrEnum):
 
 
 class NotificationChannel(StrEnum):
-    """How somebody is told."""
+    """How a notification is delivered."""
 
     WEBHOOK = "WEBHOOK"
     COMMAND = "COMMAND"
@@ -56,7 +57,7 @@ class NotificationChannel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Whom a job wants told of one kind, and how often."""
+    """A job's receivers of one kind of notification, and how often they get one."""
 
     webhook: str = ""
     command: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Notices:
-    """All that a job wants told."""
+    """All notifications of a job."""
 
     failure: Notice | None = None
     recovery: Notice | None = None
@@ -86,7 +87,7 @@ class Notices:
     late: Notice | None = None
 
     def of(self, kind: NotificationKind) -> Notice | None:
-        """Whom it wants told of this; None: nobody."""
+        """Return the receivers of this kind; None: none."""
         match kind:
             case NotificationKind.FAILURE:
                 return self.failure
@@ -104,7 +105,7 @@ class Notices:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """A run that ended, or is late, of a job that wants something told."""
+    """A run that ended or is late, of a job with notifications."""
 
     scheduled_at: datetime
     run_id: RunId
@@ -123,15 +124,15 @@ class Memory:
 
     failures: int = 0
     """In a row."""
-    told: bool = False
-    """One of them was told, or waits for a silence's end to be."""
+    notified: bool = False
+    """A notification of one of them was sent, or waits for the end of a silence."""
     latest: Mapping[NotificationKind, datetime] = field(default_factory=dict)
-    """Of each kind, when the last one was told, or is to be."""
+    """Of each kind, when the last notification was or will be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueNotification:
-    """One thing that is to be told."""
+    """A notification to send."""
 
     of: Happened
     kind: NotificationKind
@@ -147,8 +148,8 @@ class DueNotification:
 def follow(
     memory: Memory, happened: Iterable[Happened], now: datetime
 ) -> tuple[Memory, list[DueNotification]]:
-    """What follows from what happened to the runs of one job, in that order."""
-    told: list[DueNotification] = []
+    """Return the notifications for these events of one job's runs, in order, and the new memory."""
+    due: list[DueNotification] = []
     for one in happened:
         kinds: list[NotificationKind] = []
         if one.state is None:
@@ -160,21 +161,21 @@ def follow(
                 *([NotificationKind.DEAD_LETTER] if one.dead else []),
             ]
         elif one.state is State.SUCCEEDED:
-            kinds = [NotificationKind.RECOVERY] if memory.told else []
-            memory = replace(memory, failures=0, told=False)
+            kinds = [NotificationKind.RECOVERY] if memory.notified else []
+            memory = replace(memory, failures=0, notified=False)
         for kind in kinds:
-            memory = _tell(memory, one, kind, now, told)
-    return memory, told
+            memory = _notify(memory, one, kind, now, due)
+    return memory, due
 
 
-def _tell(
+def _notify(
     memory: Memory,
     one: Happened,
     kind: NotificationKind,
     now: datetime,
-    told: list[DueNotification],
+    due: list[DueNotification],
 ) -> Memory:
-    """Add to `told` what is to be told of this, if anything is."""
+    """Add the notification of this event to `due`, if there is one."""
     notice = one.notices.of(kind)
     trouble = kind in (NotificationKind.FAILURE, NotificationKind.DEAD_LETTER)
     if notice is None or (trouble and memory.failures < notice.threshold):
@@ -185,20 +186,20 @@ def _tell(
         joins = last > now  # what waits does so for a silence that may have been longer then
         ready_at = min(last, now + notice.silence) if joins else last + notice.silence
         new = replace(new, ready_at=ready_at, held_back=1, joins=joins)
-    for place, other in enumerate(told):
+    for place, other in enumerate(due):
         if new.joins and other.kind is kind and other.ready_at == new.ready_at:
-            told[place] = replace(new, held_back=other.held_back + 1, joins=other.joins)
+            due[place] = replace(new, held_back=other.held_back + 1, joins=other.joins)
             break
     else:
-        told.append(new)
+        due.append(new)
     latest = {**memory.latest, kind: new.ready_at}
-    return replace(memory, latest=latest, told=memory.told or trouble)
+    return replace(memory, latest=latest, notified=memory.notified or trouble)
 
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """What an edit of whom to tell makes of what waits. Of kinds that nobody is told of any more
-    nothing is said: who delivers drops them.
+    """The effect of an edit of receivers on waiting notifications. Kinds without receivers aren't
+    listed: the delivery drops them.
     """
 
     left: tuple[tuple[NotificationKind, NotificationChannel], ...] = ()
@@ -250,8 +251,8 @@ class PendingNotification:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """Some of this shard waited for a day, and nobody had time for them: more come to a receiver
-    than it takes.
+    """Notifications of this shard that waited for a day without a try: their receiver takes fewer
+    than are sent.
     """
 
     shard: ShardId
@@ -306,8 +307,8 @@ class DeliveryOutcome:
         return self.notification.shard
 
 
-def settled(one: Notification, error: str, now: datetime) -> DeliveryOutcome:
-    """What becomes of it after a try that gave this error, or none."""
+def outcome_of(one: Notification, error: str, now: datetime) -> DeliveryOutcome:
+    """Return the outcome of a try with this error; empty: it was delivered."""
     over = now - one.ready_at >= GIVEN_UP_AFTER
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(one.tries - 1, _DOUBLINGS))
     return DeliveryOutcome(one, error, wait if error and not over else None)

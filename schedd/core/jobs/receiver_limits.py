@@ -1,10 +1,10 @@
-"""How many tries each receiver of notifications may have under way, so that none takes all. Pure.
+"""Limit the concurrent tries of each receiver of notifications, so that none uses all. Pure.
 
-    receiver known to answer ─→ a few at once, of all places
-    known to be slow         ─→ one at once, and all such together a part of the places
+    receiver that answers ─→ a few at once, of all places
+    slow receiver         ─→ one at once; all slow ones together use a part of the places
 
-Slow is whoever kept its last try for long, whatever came of it: one that refuses at once takes no
-place from anybody. It is forgotten with its next answer that came in time.
+A receiver is slow if its last try took long, whatever the outcome: one that rejects at once blocks
+no other. Its next answer in time ends that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OF_SLOW: Final = AT_ONCE // 4
 SLOW: Final = 5.0
 """Seconds of a try after which its receiver is."""
 REMEMBERED: Final = 10_000
-"""Slow ones that are known; past that whoever was found to be slow first is forgotten."""
+"""The most slow receivers that are remembered; beyond that the oldest is forgotten."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Receivers:
         self.load[to] += 1
 
     def end(self, to: str) -> None:
-        """It is settled."""
+        """Count the end of a try."""
         self.load[to] -= 1
         if self.load[to] <= 0:
             del self.load[to]

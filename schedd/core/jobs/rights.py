@@ -1,4 +1,4 @@
-"""Who acts, and what they may: identities, roles per namespace, and how a certificate tells them.
+"""Identities, their roles per namespace, and how a certificate names them.
 
     schedd://member/m1               a member of the cluster
     schedd://worker/w1               the worker of this name, and no other
@@ -8,8 +8,8 @@
 Invariants
 - A role contains those below it: viewer < operator < admin.
 - What belongs to the whole cluster takes the role in EVERY namespace.
-- A certificate that names two, or that names one in a form not known here, names nobody: there is
-  no query or fragment, no port, nothing encoded, and the scheme is written small.
+- A certificate with two names, or with a name in an unknown form, names no identity. A name has no
+  query, fragment or port, no encoded characters, and a lowercase scheme.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@+-]{0,126}[A-Za-z0-9])?", r
 
 
 class Role(IntEnum):
-    """What somebody may in a namespace."""
+    """The permissions of an identity in a namespace."""
 
     VIEWER = 1
     OPERATOR = 2
@@ -48,18 +48,18 @@ class Role(IntEnum):
 
 
 class IdentityKind(Enum):
-    """What somebody is."""
+    """The kind of an identity."""
 
     USER = "user"
     WORKER = "worker"
     MEMBER = "member"
     ANYBODY = "anybody"
-    """Whoever comes to a member that asks nobody; and this very member."""
+    """A caller of a member without authentication, or this member itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Somebody, as they were authenticated. `until`: when that ends, if it does."""
+    """An authenticated caller. `until`: when the authentication ends, if it does."""
 
     kind: IdentityKind
     name: str
@@ -90,14 +90,14 @@ class Identity:
 
 
 ANONYMOUS: Final = Identity(IdentityKind.ANYBODY, "anonymous", {EVERY: Role.ADMIN})
-"""Whoever comes where nobody is asked: on loopback, or in the clear as the operator asked for."""
+"""A caller without authentication: on loopback, or in plain text as the operator configured."""
 
 PAGE: Final = Identity(IdentityKind.ANYBODY, "page", {EVERY: Role.VIEWER})
-"""The member itself, reading what all may see that may see the page."""
+"""The member itself, when it reads data that every reader of the page may see."""
 
 
 def is_name(text: str) -> bool:
-    """Whether somebody can be named so."""
+    """Return whether this is a valid name of an identity."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -118,7 +118,7 @@ def uris_of_user(name: str, role: Role, namespaces: Iterable[str]) -> list[str]:
 
 
 def identity_of(uris: Iterable[str]) -> Identity | None:
-    """Whom these names of a certificate name; None: nobody. Names of other schemes say nothing."""
+    """Return the identity that a certificate names, or None. Other schemes are ignored."""
     ours = [uri for uri in uris if uri.partition(":")[0].casefold() == _OURS]
     if not all(uri.startswith(SCHEME) for uri in ours):
         return None

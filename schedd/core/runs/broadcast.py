@@ -3,9 +3,9 @@
     the parent  PENDING ──its turn: children are made──→ RUNNING ──the last has ended──→ its end
     a child     a run like any other, for one worker alone, by name; it waits for that one's return
 
-The parent is the run that is accounted for: overlap, `max_runs`, the job's history, failures in a
-row, dead letters and what people are told of go by it. A child is none of that. No worker has the
-parent, so what ends a run for its worker's sake (a result, a loss, a refusal) never meets it.
+The parent is the run that counts: for overlap, `max_runs`, the job's history, failures in a row,
+dead letters and notifications. A child counts for none of them. No worker holds the parent, so a
+worker's result, loss or rejection never ends it.
 
     cancelled, itself                                   CANCELLED, for its reason
     all children SUCCEEDED                              SUCCEEDED
@@ -59,9 +59,9 @@ class Closing:
     job_id: JobId
     shard: ShardId
     pause_after: int = 0
-    """How many failures in a row pause its job; 0: nobody counts."""
+    """Failures in a row that pause its job; 0: never."""
     notices: Notices | None = None
-    """What its job wants told."""
+    """The notifications of its job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,14 @@ class ClosedBroadcasts:
 
     ended: list[LiveRun]
     waited: list[tuple[RunKey, JobId, Reason | None]]
-    """Children that waited, and have ended; why, as their rows have it."""
+    """Children that waited and have ended, with the reason in their rows."""
     cancelled: list[LiveRun]
-    """Children that run; their workers are to be told."""
+    """Running children; their workers must be notified."""
 
 
 def own(run: LiveRun, definition: Definition) -> Definition:
-    """What of its job's definition a run goes by: of a child nobody counts failures or turns, and
-    nobody is told.
+    """Return the definition that applies to a run: a child counts no failures and no `max_runs`,
+    and sends no notifications.
     """
     if run.parent is None:
         return definition
@@ -101,16 +101,16 @@ def end_of(children: Sequence[BroadcastChild], cancelled: Reason | None, *, dele
     """
     failed = [child for child in children if child.state is not State.SUCCEEDED]
     if cancelled is not None:
-        return End(State.CANCELLED, cancelled, _told(failed, len(children)))
+        return End(State.CANCELLED, cancelled, _failed_text(failed, len(children)))
     if not failed:
         return End(State.SUCCEEDED)
-    told = _told(failed, len(children))
+    text = _failed_text(failed, len(children))
     if deleted and all(child.state is State.CANCELLED for child in failed):
-        return End(State.CANCELLED, Reason.DELETED, told)
-    return End(State.FAILED, Reason.CHILDREN_FAILED, told)
+        return End(State.CANCELLED, Reason.DELETED, text)
+    return End(State.FAILED, Reason.CHILDREN_FAILED, text)
 
 
-def _told(failed: Sequence[BroadcastChild], of: int) -> str:
+def _failed_text(failed: Sequence[BroadcastChild], of: int) -> str:
     """Such as "2 of 5 didn't succeed: w1 (EXIT_CODE), w2 (MISSED)"."""
     if not failed:
         return ""
@@ -123,8 +123,8 @@ def _told(failed: Sequence[BroadcastChild], of: int) -> str:
 
 
 class Away:
-    """Since when children wait for workers that aren't there, as far as one owner has seen. A new
-    owner counts anew: it can't know better, and a child may wait longer, never shorter.
+    """Since when children wait for missing workers, as far as one owner has seen. A new owner
+    starts counting again, so a child may wait longer, never shorter.
     """
 
     def __init__(self) -> None:

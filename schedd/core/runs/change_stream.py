@@ -1,12 +1,12 @@
-"""Changes of runs, for those who watch all of a job or of a namespace. Pure.
+"""Changes of runs, for subscriptions to a job or a namespace. Pure.
 
-    hints ──▶ rows as they stand ──▶ Box of each who watches ──▶ news, each with a cursor
+    hints ──▶ current rows ──▶ Box of each subscription ──▶ news, each with a cursor
 
 Invariants
-- A box holds a run once, as it stood last: a slow reader is told fewer states, never the wrong last
-  one, and costs at most MOST_WAITING runs. Past that it is `behind`, and looks the rows through.
-- What was stored by a transaction below a cursor has been told, or was no news, by the event that
-  carries it: whoever goes on from there loses nothing.
+- A box holds a run once, in its newest state. A slow reader gets fewer states, never a wrong last
+  one, and costs at most MOST_WAITING runs. Beyond that it is `behind`, and reads all rows.
+- All changes by transactions below a cursor were sent with or before the event that carries the
+  cursor: a subscription that continues from there loses nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CURSOR: Final = re.compile(r"([0-9a-f]{1,8})-([0-9a-f]{1,16})")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What somebody watches: all runs of a namespace, or of one job."""
+    """The runs of a subscription: all of a namespace, or of one job."""
 
     namespace: str
     job: JobId | None = None
@@ -61,8 +61,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Change:
-    """A run as it stands, and the transaction that stored it so. One object for all who are told of
-    it: what is made of it once is kept by it.
+    """The current state of a run, and the transaction that stored it. All subscriptions share one
+    object, so that its encodings are made once.
     """
 
     record: RunRecord
@@ -89,15 +89,15 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something can't be told: of runs scheduled before this that have ended; None: of all."""
+    """Changes were lost: of ended runs scheduled before `before`; None: of all runs."""
 
     why: str
     before: datetime | None = None
 
 
 class News(NamedTuple):
-    """What one who watches is told next, and where a stream that breaks after it goes on; None: it
-    begins anew. Without `what` it only says how far all has been told, or, first, that it stands.
+    """The next message of a subscription, and the cursor to continue from; None: begin again.
+    Without `what` it only reports progress, or, as the first one, that the subscription is open.
     """
 
     cursor: Cursor | None
@@ -130,7 +130,7 @@ class ChangedRuns:
     changed: tuple[RunId, ...]
     """All that run are among them."""
     same: frozenset[bytes]
-    """The others' ids, 16 bytes each: there may be very many, and nobody needs more of them."""
+    """The ids of the others, 16 bytes each: there may be very many, and only ids are needed."""
 
 
 class Box:

@@ -1,11 +1,11 @@
-"""By when a run has to have started, and to have ended: `start_deadline` and `run_timeout`.
+"""The deadlines of a run's start and end: `start_deadline` and `run_timeout`.
 
-    due ──── start_deadline ──→ not handed out yet: MISSED (START_DEADLINE)
+    due ──── start_deadline ──→ not dispatched yet: MISSED (START_DEADLINE)
      ╰─────────────── run_timeout ──→ it waits: FAILED (RUN_TIMEOUT)
                                       it runs: its attempt is ended then, and no other follows
 
-Both are counted from when the run was due, or made, if that was later (by catch-up, say). They are
-the newest definition's, as all that a run goes by.
+Both count from the due time, or from the creation of the run if that was later (catch-up, for
+example). The newest definition sets them, as everything else of a run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """A run that waits and whose time is over: how it ends, unless it goes on meanwhile."""
+    """A waiting run past a deadline: how it ends, unless it started in the meantime."""
 
     key: RunKey
     job_id: JobId
@@ -33,13 +33,13 @@ class Expiry:
     fingerprint: str = ""
     """Of the dead letter that it becomes; empty: of none."""
     counted: bool = False
-    """It has taken a turn of a schedule with `max_runs`, and gives it back."""
+    """It counts against `max_runs` of its schedule, and stops counting."""
     pause_after: int = 0
-    """How many failures in a row pause its job; 0: nobody counts."""
+    """Failures in a row that pause its job; 0: never."""
     generation: int = 1
-    """Of the definition by which it ends: by another one it doesn't."""
+    """Of the definition that ends it. If the definition has changed, the run doesn't end."""
     notices: Notices | None = None
-    """What its job wants told."""
+    """The notifications of its job."""
     attempt: int = 0
     """Of its tries, the last."""
 
@@ -55,8 +55,8 @@ def hurried(definition: Definition) -> bool:
 
 
 def starts_by(run: LiveRun, definition: Definition) -> datetime | None:
-    """After this it isn't handed out for the first time; None: whenever it likes. What had begun
-    and came back has started in time.
+    """Return the time after which the run isn't dispatched for the first time; None: no limit. A
+    run that was dispatched and came back has started in time.
     """
     return None if run.losses else _after(run, definition.start_deadline)
 
@@ -67,7 +67,7 @@ def ends_by(run: LiveRun, definition: Definition) -> datetime | None:
 
 
 def overdue(run: LiveRun, definition: Definition, now: datetime) -> Reason | None:
-    """Why a run that waits has to end now; None: it may go on waiting."""
+    """Return why a waiting run must end now; None: it may continue to wait."""
     until, first = ends_by(run, definition), starts_by(run, definition)
     if first is not None and first <= now and run.state is State.PENDING:
         return Reason.START_DEADLINE

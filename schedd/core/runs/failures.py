@@ -1,13 +1,13 @@
 """Kinds of failure, as `retry.retry_on` and `retry.fail_on` name them.
 
-    75 · 64-78 · SIGKILL       a program's exit code, by itself, in a range, or of a signal
-    503 · 500-504 · 5xx        an answer's HTTP status
-    UNAVAILABLE · NOT_FOUND    a call's gRPC status, in capitals
-    TIMEOUT · EXCEPTION · …    why an attempt failed, whatever the rest
-    ValueError                 the class of what a Python handler raised, by its name alone
+    75 · 64-78 · SIGKILL       a program's exit code: one, a range, or that of a signal
+    503 · 500-504 · 5xx        an HTTP status
+    UNAVAILABLE · NOT_FOUND    a gRPC status, in capitals
+    TIMEOUT · EXCEPTION · …    the reason of a failed attempt
+    ValueError                 the class of an exception of a Python handler, without its module
 
-What `fail_on` names is never tried again; with a `retry_on` nothing else is. An attempt that says
-itself that trying again is no use (DONT_RETRY) isn't asked.
+A failure that `fail_on` names is never retried. With a `retry_on`, only the failures it names are
+retried. DONT_RETRY, from the attempt itself, has priority over both.
 """
 
 import re

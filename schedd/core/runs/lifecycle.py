@@ -1,12 +1,12 @@
-"""The life of a run, as one literal table.
+"""The states of a run and their transitions, as one literal table.
 
     PENDING  → RUNNING | SKIPPED | MISSED | COALESCED | CANCELLED | FAILED
     RUNNING  → SUCCEEDED | FAILED | RETRYING | CANCELLED | PENDING (given back unstarted)
     RETRYING → RUNNING | FAILED | CANCELLED
 
 A pair that is not in the table is a bug. Terminal states never change (S12): a redrive is a new
-run. A run that was given back goes whence it came: PENDING before its first counted attempt,
-RETRYING after it.
+run. A run that was given back returns to its earlier state: PENDING before its first counted
+attempt, RETRYING after it.
 """
 
 from enum import StrEnum

@@ -48,8 +48,8 @@ class Timer:
     """The narrow row that fire and assign join; every job has one.
 
     `due_at` and `nominal` are None when nothing is due any more (on demand, ended, fired once).
-    Once `max_runs` were made `due_at` alone is None: `nominal` is the instant to go on with if one
-    of them is skipped.
+    After `max_runs` runs only `due_at` is None: `nominal` is the scheduled time to continue with if
+    one of them is skipped.
     """
 
     job_id: JobId
@@ -121,19 +121,19 @@ class Firing:
     fired: int = 0
     """What the timer counted when the step was reckoned; another count refuses it."""
     counted: int = 0
-    """How many of the runs count against `max_runs`."""
+    """The number of runs that count against `max_runs`."""
     notices: Notices | None = None
-    """What its job wants told."""
+    """The notifications of its job."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
     """A run that hasn't ended, as its owner knows it.
 
-    `attempt` counts tries against the limit, the present one included while RUNNING; `losses` the
-    handings out that were lost with their worker. `ready_at` is when it may be handed out: due_at
-    for a PENDING run, later for one that catch-up made late or that came back unstarted, the end of
-    the back-off for a RETRYING one.
+    `attempt` counts attempts against the limit, the current one included while RUNNING; `losses`
+    counts assignments that were lost with their worker. `ready_at` is when it may be dispatched:
+    `due_at` for a PENDING run, later for one that catch-up made late or that came back unstarted,
+    the end of the backoff for a RETRYING one.
     """
 
     key: RunKey
@@ -165,11 +165,12 @@ class LiveRun:
     children: int | None = None
     """It is a broadcast that has begun, with so many children; no worker has it."""
     paced: bool = False
-    """It is late, and a bounded number of such goes in a second. Who fired it knows; rows don't."""
+    """It is late, and dispatched at a limited rate. Known to the owner that fired it, not stored.
+    """
     line: LineId | None = field(default=None, compare=False)
-    """Its job's, where a scan has read it; None: its definition is to be read."""
+    """The bucket id of its job, if a scan has read it; None: read the definition."""
     line_generation: int = field(default=0, compare=False)
-    """Of the definition that the line is of."""
+    """The generation of the definition that the bucket id was made from."""
 
     @property
     def hint(self) -> Hint:
@@ -281,10 +282,10 @@ class Report:
     dead: bool = False
     """It becomes a dead letter."""
     pause_after: int = 0
-    """How many failures in a row pause its job; 0: nobody counts."""
+    """Failures in a row that pause its job; 0: never."""
     fingerprint: str = ""
     notices: Notices | None = None
-    """What its job wants told."""
+    """The notifications of its job."""
     late: bool = False
     """It started late, as its job's `on_late` has it."""
     at_most_once: bool = False
@@ -304,9 +305,9 @@ class Verdict(StrEnum):
 
     ACCEPTED = "ACCEPTED"
     CANCELLED = "CANCELLED"
-    """Accepted, of a run that somebody had cancelled or whose job was deleted: that is its end."""
+    """Accepted; the run ends cancelled, because it was cancelled or its job was deleted."""
     REPEATED = "REPEATED"
-    """The same token and digest is stored already: its acknowledgement was lost; say so again."""
+    """The same token and digest is stored: its acknowledgement was lost, and is repeated."""
     STALE = "STALE"
     """Refused and audited; nothing changed."""
 
@@ -346,10 +347,10 @@ class Loss:
     reason: Reason | None
     dead: bool = False
     pause_after: int = 0
-    """How many failures in a row pause its job; 0: nobody counts."""
+    """Failures in a row that pause its job; 0: never."""
     fingerprint: str = ""
     notices: Notices | None = None
-    """What its job wants told."""
+    """The notifications of its job."""
     wait: timedelta = timedelta(0)
     """The lost worker may still be killing it: `on_lease_lost: kill`."""
 
@@ -382,9 +383,9 @@ class Tenure:
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """One line of the audit: who did what to which object, and what came of it.
+    """One entry of the audit log: actor, action, object and outcome.
 
-    A member or worker that acts is named as an object is: `member/m1`, `worker/w1`.
+    An actor that is a member or worker is named like an object: `member/m1`, `worker/w1`.
     """
 
     actor: str
@@ -398,6 +399,6 @@ class AuditEntry:
     source: str = ""
     at: datetime | None = None
     before: str = ""
-    """What the object was, as JSON; empty where nobody noted it."""
+    """The object before the change, as JSON; empty if not recorded."""
     after: str = ""
-    """What it is; of a change that was asked for or refused, what was wished."""
+    """The object after the change; for a requested or rejected change, the requested values."""

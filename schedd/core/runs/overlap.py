@@ -4,8 +4,8 @@
                but for one that was armed: it waits, as before
     waiting    PENDING without a token, and ready
     order      by due instant, then nominal instant, then id: what fell due later is newer
-    apart      of a backfill that says ALLOW, or a broadcast's child: it is in nobody's way, and
-               nobody is in its
+    apart      of a backfill with ALLOW, or a broadcast's child: it blocks no other run, and no
+               other run blocks it
 
     SKIP                 goes if none is admitted, else ends; ends too while an older one has waited
                          for WAITS_LONG, so runs don't pile up while no worker can take them
@@ -15,9 +15,9 @@
     CANCEL_, TERMINATE_  the newest waiting goes if it is alone; all that is older is ended: at
       OTHER              once what waits or retries, by its worker what runs
 
-A run goes by the policy of its job's newest definition, unless its trigger named another. The truth
-are `schedd/store/dispatch/assign.py` and `schedd/store/dispatch/overlap.py`, which judge by rows;
-here stands what both and the owner's loops must agree on.
+A run follows the policy of its job's newest definition, unless its trigger named another.
+`schedd/store/dispatch/assign.py` and `schedd/store/dispatch/overlap.py` decide by rows and are
+authoritative; this module has the rules that they share with the owner's loops.
 """
 
 from __future__ import annotations

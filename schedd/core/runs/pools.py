@@ -1,17 +1,17 @@
-"""Pools: jobs of a namespace that share how many run at once, and how many start in a while. Pure.
+"""Pools: jobs of a namespace that share a concurrency limit and a rate limit. Pure.
 
-    all jobs of a pool ──hash of its name──→ one shard ──→ one owner hands them out
-    limit   attempts under way of the whole pool; a back-off between two of them takes no place
-    rate    attempts that started in any `per`, wherever it begins: the place of one is free again
-            when `per` has passed since its start
+    all jobs of a pool ──hash of its name──→ one shard ──→ one owner dispatches them
+    limit   attempts of the whole pool in progress; a run in backoff takes no place
+    rate    attempts that started in any period of `per`: a place is free again when `per` has
+            passed since the start
 
-The statement that hands runs out judges this on rows, under the lock of the pool's shard
-(`store/dispatch/pool_places.py`); what an owner knows in between is a hint.
+The dispatch statement checks both on rows, under the lock of the pool's shard
+(`store/dispatch/pool_places.py`); an owner's state in memory is a hint.
 
 Invariants
-- While nobody knows when an attempt has started, it counts as starting now, but no later than it
-  may start at all. What never started counts for nothing, what was lost as if it had started last.
-- A run counts in the pool that it was handed out in, whatever its job says since.
+- While the start of an attempt isn't known, it counts as starting now, but not after its start
+  limit. An attempt that never started doesn't count; a lost one counts as started at the limit.
+- A run counts in the pool in which it was dispatched, also if its job has changed pools since.
 """
 
 import sys
@@ -118,7 +118,7 @@ class PoolUsage:
 
 @dataclass(slots=True)
 class Rooms:
-    """How many runs of each pool may still go in this round; of a pool nobody looked at, none."""
+    """The runs of each pool that may still go in this round; 0 for a pool that wasn't read."""
 
     left: dict[PoolKey, int] = field(default_factory=dict)
 

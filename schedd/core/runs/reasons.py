@@ -7,16 +7,16 @@ and of a run that was in the way the store writes `run ID` (`store/dispatch/over
 from datetime import UTC, datetime
 
 
-def told(instant: datetime) -> str:
-    """An instant in a sentence: RFC 3339 in UTC, with milliseconds where there are any."""
+def time_text(instant: datetime) -> str:
+    """Return a time for use in a sentence: RFC 3339 in UTC, with milliseconds if it has any."""
     written = instant.astimezone(UTC).isoformat(timespec="milliseconds")
     return written.replace(".000+00:00", "Z").replace("+00:00", "Z")
 
 
 def pause(by: str, since: datetime | None, note: str, *, of: str = "") -> str:
-    """A pause of the job, or `of` something else: by whom, since when, why."""
+    """Return a pause (of the job, or `of` something else) as text: by whom, since when, why."""
     said = "a pause" + (f" of {of}" if of else "") + (f" by {by}" if by else "")
-    return said + (f" since {told(since)}" if since else "") + (f": {note}" if note else "")
+    return said + (f" since {time_text(since)}" if since else "") + (f": {note}" if note else "")
 
 
 def edit(by: str) -> str:

@@ -126,12 +126,12 @@ class Assignments:
 
 @dataclass(frozen=True, slots=True)
 class Parted:
-    """What was done to the runs of crowds."""
+    """The effect of overlap policies on runs."""
 
     ended: list[tuple[RunKey, JobId]]
-    """They waited, or were to be tried again."""
+    """Runs that waited, or waited for a retry."""
     cancelled: list[LiveRun]
-    """They run, and their workers are to be told; those that were told already are left out."""
+    """Running runs whose workers must be notified; those already notified are left out."""
     skipped: int = 0
     """Of the ended: for a full buffer, or behind a waiting run. The others were replaced."""
     overlapped: int = 0
@@ -194,8 +194,8 @@ class ChainRefused:
     """Why a job can't run after others, or can't be deleted."""
 
     what: str
-    """parent (there is none of that name), cycle, ancestors (too many), child (it has some)"""
-    told: str
+    """parent (not found), cycle, ancestors (too many), child (it has some)"""
+    names: str
     """The names, or the path."""
 
 
@@ -310,30 +310,30 @@ class DeadLetterRecord:
     run: RunRecord
     fingerprint: str
     died_at: datetime
-    settled: LetterOutcome | None = None
-    """What became of it; None: it waits."""
-    settled_at: datetime | None = None
-    settled_by: str = ""
+    resolved: LetterOutcome | None = None
+    """Its outcome; None: it waits."""
+    resolved_at: datetime | None = None
+    resolved_by: str = ""
     became: RunId | None = None
-    """The run that does it again."""
+    """The run that a redrive made of it."""
     redrive: RedriveId | None = None
-    """That is to do it again, or did."""
+    """The redrive that will run or ran it again."""
     note: str = ""
     """Why it was discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """Those of one job with one kind of error, that wait. The newest of them, `run_id`, tells of
-    the error. Of what was `submitted`, `job` is its name, which may be empty.
+    """The waiting dead letters of one job with one kind of error. `run_id`: the newest of them,
+    whose error is shown. For `submitted` runs, `job` is their name, which may be empty.
     """
 
     fingerprint: str
     namespace: str
     job: str
     count: int
-    promised: int
-    """How many of them a redrive is to do again."""
+    queued: int
+    """Dead letters that are queued for a redrive."""
     first_died_at: datetime
     last_died_at: datetime
     run_id: RunId
@@ -399,7 +399,7 @@ SILENT_AFTER: Final = 7.5
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker as the member that heard it last sees it."""
+    """A worker, as the member that received its last heartbeat sees it."""
 
     incarnation: Incarnation
     attached_here: bool
@@ -416,16 +416,16 @@ class WorkerView:
     unstored: int = 0
     """Results that it has and no member has stored."""
     silent: float = 0.0
-    """Seconds since its last word."""
+    """Seconds since its last heartbeat."""
     unheard: bool = False
-    """No member hears it: of it is known what it is, and nothing of what it does."""
+    """No member receives its heartbeats: its registration is known, its runs aren't."""
 
     @property
     def speaks(self) -> bool:
-        """Whether it was heard a short while ago: it is given work."""
+        """Return whether a heartbeat was received recently enough to dispatch to it."""
         return not self.unheard and self.silent <= SILENT_AFTER
 
 
 def unheard(one: Incarnation) -> WorkerView:
-    """Of a worker that no member hears."""
+    """Return the view of a worker whose heartbeats no member receives."""
     return WorkerView(one, False, draining=False, free=0, running=0, lease_age=0.0, unheard=True)

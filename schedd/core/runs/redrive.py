@@ -1,10 +1,9 @@
-"""Redrives: dead letters that are done again, so many a second, each at most once.
+"""Redrives: run dead letters again at a rate, each at most once.
 
-    chosen ─→ promised to the redrive ─→ fed at its rate ─→ a run each, of the job as it is now
-                    └─ stopped: free for another            └─ settled: REDRIVEN
+    chosen ─→ queued for the redrive ─→ run at its rate ─→ a new run each, of the job as it is now
+                   └─ stopped: free for another           └─ resolved: REDRIVEN
 
-A run that does another again has an id that is reckoned from the dead one's, so whoever asks, and
-however often, there is one.
+The id of the new run is derived from the dead run's id, so repeated requests create one run.
 """
 
 from __future__ import annotations
@@ -86,8 +85,8 @@ class RedriveRequest:
 
 @dataclass(frozen=True, slots=True)
 class RedriveRecord:
-    """A redrive as people see it. `waiting` of the `total` letters are still to be done again,
-    `made` were; the others are settled otherwise, with another redrive, or of deleted jobs.
+    """A redrive as the API shows it. Of `total` letters, `waiting` are queued and `made` have new
+    runs. The others were resolved otherwise, are in another redrive, or belong to deleted jobs.
     """
 
     redrive_id: RedriveId
@@ -115,7 +114,7 @@ class RedriveRecord:
 
 @dataclass(frozen=True, slots=True)
 class OpenRedrive:
-    """One that is to be fed. `jobs`: those of the letters that come next."""
+    """A redrive with letters to run. `jobs`: the jobs of the next letters."""
 
     redrive_id: RedriveId
     shard: ShardId

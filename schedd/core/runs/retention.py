@@ -1,15 +1,15 @@
-"""Retention: when what has ended isn't kept any more. Pure.
+"""Retention: decide when an ended run is deleted. Pure.
 
-    a run has ended ─┬─ logs of the cluster are over ─→ what it wrote goes
-                     └─ its job's retention, or the cluster's, is over ─→ all of it goes
-    a dead letter that waits stays, unless the cluster's `dead_letters` says how long
+    a run has ended ─┬─ the cluster's retention of logs has passed ─→ its logs are deleted
+                     └─ its job's retention, or the cluster's, has passed ─→ all of it is deleted
+    a waiting dead letter is kept, unless the cluster sets `dead_letters`
 
 Invariants
-- What hasn't ended stays, and what was due within `FLOOR`: a timer that is set back by that little
-  (an `at` may be a minute past) still finds its row, so no instant fires again for want of one.
-- A job's own retention goes before the cluster's, for its logs too; for no dead letter that waits:
-  whoever keeps runs for a day hasn't said that nobody need look at what failed.
-- What is promised to a redrive stays.
+- Runs that haven't ended are kept, and runs that were due within `FLOOR`: a timer that is set back
+  by less (an `at` may be a minute past) still finds the row, so no scheduled time fires twice.
+- A job's retention has priority over the cluster's, also for its logs, but not for waiting dead
+  letters: a short retention of runs doesn't mean that failures need no attention.
+- Letters that are queued for a redrive are kept.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ DEFAULTS: Final = Retention()
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run that has ended, as far as its retention goes. `until`: the last instant it stands for;
-    `own`: its job's retention; `waits`: it is a dead letter that nobody has settled.
+    """An ended run, for its retention. `until`: the last scheduled time of its row; `own`: its
+    job's retention; `waits`: it is a dead letter that isn't resolved; `queued`: for a redrive.
     """
 
     key: RunKey
@@ -59,7 +59,7 @@ class EndedRun:
     own: timedelta | None = None
     ephemeral: bool = False
     waits: bool = False
-    promised: bool = False
+    queued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def is_over(run: EndedRun, retention: Retention, now: datetime) -> bool:
     if now - max(run.until, run.key.scheduled_at) < FLOOR:
         return False
     if run.waits:
-        kept = None if run.promised else retention.dead_letters
+        kept = None if run.queued else retention.dead_letters
     else:
         kept = retention.runs if run.own is None else run.own
     return kept is not None and now - run.ended_at >= kept

@@ -28,10 +28,10 @@ MAX_LOSSES = 10
 """Handings out that may be lost with their workers before a run is given up as poisonous."""
 
 KILL_MARGIN = timedelta(seconds=2)
-"""What a worker whose lease is lost takes, beyond `kill_after`, to notice and to kill."""
+"""The time that a worker with a lost lease needs, beyond `kill_after`, to notice it and to kill."""
 
 UNSTARTED_PAUSE = timedelta(seconds=1)
-"""Before what a worker couldn't start is handed out anew: its host may be at its limits."""
+"""Before a run that a worker couldn't start is dispatched again: the host may be at its limits."""
 
 LONGEST_WAIT = timedelta(days=3653)
 LONGEST_ASKED = timedelta(days=1)

@@ -1,4 +1,4 @@
-"""Records of runs: as people see them, and each handing out of one."""
+"""Records of runs and of their assignments, as the API shows them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class RunRecord:
     redrive_of: RunId | None = None
     """The dead run that it does again."""
     parents: tuple[ParentEnded, ...] = ()
-    """Of a chain's run: those that it was judged by."""
+    """Of a run in a chain: the parents' ends that decided it."""
     armed: bool = False
-    """It was handed out before it is due, and isn't due yet."""
+    """It is pre-dispatched, and not due yet."""
 
     @property
     def state(self) -> State:
@@ -71,7 +71,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """One handing out of a run."""
+    """One assignment of a run."""
 
     attempt: int
     token: Token

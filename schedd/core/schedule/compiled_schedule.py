@@ -1,4 +1,4 @@
-"""When a job is due: cron expressions, an interval, one instant, or never by itself.
+"""When a job is due: cron expressions, an interval, one time, or only by triggers.
 
 A schedule gives *nominal* instants, a set fixed for ever; bounds cut it, and jitter adds to each
 nominal instant a delay that is hashed from the job and the instant. So any member computes the
@@ -58,7 +58,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class CronSchedule:
-    """The union of these expressions, read in `zone` (an expression's own CRON_TZ= goes before)."""
+    """The union of these expressions, read in `zone` (an expression's CRON_TZ= has priority)."""
 
     expressions: tuple[str, ...]
     zone: str = "UTC"
@@ -89,7 +89,7 @@ class AtSchedule:
 
 @dataclass(frozen=True, slots=True)
 class OnDemand:
-    """Never by itself; only triggers."""
+    """No schedule: only triggers start runs."""
 
 
 Schedule: TypeAlias = CronSchedule | EverySchedule | AtSchedule | OnDemand
@@ -155,10 +155,10 @@ class CompiledSchedule:
         return self.excluding is not None and self.next_after(instant) is None
 
     def following(self, instant: datetime) -> Occurrence | None:
-        """What a timer goes on with behind `instant`: the next that is to be accounted for.
+        """Return the next occurrence after `instant` for a timer, excluded ones included.
 
-        As `next_after`; but one that is excluded is due with the last of those in a row with it,
-        within a day: they share a row.
+        Like `next_after`, but consecutive excluded occurrences within a day are due with the last
+        of them: they share a row.
         """
         found = self.whole.next_after(instant)
         if found is None or not self.excludes(found.nominal):

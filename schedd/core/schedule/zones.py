@@ -9,8 +9,8 @@ Invariants
 - The segments of a zone cover the time line without holes or overlaps. They are cut at every
   change of offset, and besides at the borders of blocks of about 24 days (there `before` or
   `after` equal `offset`), so that each block can be computed and cached alone.
-- A border of blocks is a change itself, or more than `NEAR` from any: so whoever sees a repeated
-  hour at the end of a segment sees all of it in that segment, and so at the start of the next.
+- A border of blocks is a change of offset, or more than `NEAR` from any: a repeated hour at the end
+  of a segment lies wholly in that segment, and wholly at the start of the next.
 
 Probing every 5 days finds every change: the two closest ones in tzdata since 1945 are 6.9 days
 apart (a unit test checks the segments against the transitions of the compiled files).
@@ -302,10 +302,10 @@ def _of_offset(found: re.Match[str]) -> tuple[str | None, str]:
     if not choices:
         return None, f"no zone is always {said}; name a city, for example Europe/Berlin"
     reversed_name = f"Etc/GMT{found[1].replace(MINUS, '-')}{hours}"
-    told = ""
+    hint = ""
     if not minutes and ahead and reversed_name in _names():
-        told = f"{reversed_name} means {offset_text(constant_offset(reversed_name) or 0)}; "
-    return choices[0], f"{told}for {said} write {choices[0]}, or a city with its clock changes"
+        hint = f"{reversed_name} means {offset_text(constant_offset(reversed_name) or 0)}; "
+    return choices[0], f"{hint}for {said} write {choices[0]}, or a city with its clock changes"
 
 
 MINUS: Final = "\u2212"

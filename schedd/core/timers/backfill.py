@@ -1,16 +1,16 @@
-"""Backfill: runs of a past range, of which instants, and how many at a time.
+"""Backfill: choose the scheduled times of a past range to run, and limit the runs at a time.
 
-    range ─→ instants of the schedule as it stands ─→ plan: which are run, which left out, and why
-                                                        └─→ made into runs as room appears
+    range ─→ times of the current schedule ─→ plan: which are run, which left out, and why
+                                                └─→ runs are created as room appears
 
-The instants are chosen once, when the backfill is made: an edit of the schedule afterwards changes
-what they run, never which they are. A run of one carries its instant as its nominal time, and an id
-of its own, so that the row of the schedule's own run stays what it was.
+The times are chosen once, when the backfill is created: a later edit of the schedule doesn't change
+them, only the definition they run. A run of a backfill has its scheduled time, and its own id, so
+the row of the schedule's run isn't changed.
 
 Invariants
-- An instant that the schedule is still to fire by itself isn't the past yet: it is left out.
-- What is under way, or another backfill is to run, is left out whatever `rerun` says.
-- An instant of which nothing was ever handed out (SKIPPED, MISSED, COALESCED, no record) is run.
+- A time that the schedule will still fire automatically is left out.
+- A time with a run in progress, or in another backfill, is left out, whatever `rerun` is.
+- A time that was never dispatched (SKIPPED, MISSED, COALESCED, no record) is run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Ran:
     at: datetime
     run_id: RunId
     state: State
-    handed_out: bool
+    dispatched: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +73,18 @@ class BackfillSelection:
 
 @dataclass(frozen=True, slots=True)
 class ExistingRuns:
-    """What there is of a job's instants: read in one go, under the lock of its row."""
+    """The rows of a job's scheduled times, read at once under the lock of the job's row."""
 
     ran: Sequence[Ran]
-    promised: Collection[datetime]
-    """Other backfills are to run them."""
+    queued: Collection[datetime]
+    """Times that other backfills will run."""
     ahead: datetime | None
-    """From this instant on the schedule accounts for them itself; None: for none any more."""
+    """From this time on the schedule fires them; None: it fires no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """A backfill that somebody asks for, with all instants of its range. `overlap` None: as the
-    job says.
-    """
+    """A requested backfill, with all scheduled times of its range. `overlap` None: as the job."""
 
     backfill_id: BackfillId
     first: datetime
@@ -121,16 +119,16 @@ def _kept_from(
     for row in rows:
         if row.state in LIVE:
             return LeftOut(at, row.state, "it is under way", row.run_id)
-    if at in standing.promised:
-        return LeftOut(at, State.PENDING, "another backfill is to run it")
+    if at in standing.queued:
+        return LeftOut(at, State.PENDING, "another backfill will run it")
     if standing.ahead is not None and at >= standing.ahead:
-        return LeftOut(at, State.PENDING, "its schedule is still to account for it")
+        return LeftOut(at, State.PENDING, "its schedule will still fire it")
     succeeded = next((row for row in rows if row.state is State.SUCCEEDED), None)
     if succeeded is not None:
         if rerun is Rerun.ALL:
             return None
         return LeftOut(at, succeeded.state, "it has run: rerun all runs it again", succeeded.run_id)
-    failed = next((row for row in rows if row.handed_out), None)
+    failed = next((row for row in rows if row.dispatched), None)
     if failed is not None and rerun is Rerun.NONE:
         return LeftOut(at, failed.state, "it has run: rerun failed runs it again", failed.run_id)
     return None

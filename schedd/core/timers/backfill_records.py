@@ -13,10 +13,10 @@ from schedkit.records import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BackfillRecord:
-    """A backfill as people see it: what it runs, and how that stands.
+    """A backfill as the API shows it: its scheduled times and its progress.
 
-    `total` instants, of which the first `made` have runs; `open`: more are to be made. `states`
-    counts the runs that there are.
+    `total` scheduled times, of which the first `made` have runs; `open`: more will be created.
+    `states` counts the runs by state.
     """
 
     backfill_id: BackfillId
@@ -56,7 +56,7 @@ class Backfilled:
 
 @dataclass(frozen=True, slots=True)
 class OpenBackfill:
-    """A backfill of which runs are to be made, where its job is."""
+    """A backfill with runs to create, in the shard of its job."""
 
     backfill_id: BackfillId
     job_id: JobId

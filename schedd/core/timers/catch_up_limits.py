@@ -1,18 +1,18 @@
-"""Late runs beside what is due now: how many at once, and how fast. Pure.
+"""Catch-up limits: how many late runs run at once, and how fast they are released. Pure.
 
-    caught up with ──┬─ latest ──────────────────────────────────────────────────→ handed out
-                     └─ all ──→ paced: so many a second, in slots not reserved ──┘
+    caught up ──┬─ latest ─────────────────────────────────────────────→ dispatched
+                └─ all ──→ paced: at a rate, in slots not reserved ────┘
 
-A run is late when catch-up made it (`LiveRun.late`), and paced if its job has `catch_up: all`. An
-owner has the part of the cluster's rate and slots that it has of the shards, so that owners needn't
-ask each other: the parts of all of them are at most the whole.
+A run is late if catch-up made it (`LiveRun.late`), and paced if its job has `catch_up: all`. An
+owner gets a share of the cluster's rate and slots equal to its share of the shards, so owners need
+no coordination: the shares add up to at most the whole.
 
 Invariants
-- In any t seconds a pace releases at most rate × (t + `BURST`) runs, or one where that is less. It
-  begins empty, so that a new owner adds nothing to what the one before had left.
-- Paced runs together take at most the slots that aren't reserved; but each owner may have one of
-  them under way, or they would wait for ever where slots are few.
-- Nothing late is ended for waiting here: it has its row, and is judged when it is handed out.
+- In any t seconds a pace releases at most rate × (t + `BURST`) runs, or one if that is less. It
+  begins empty, so that a takeover doesn't exceed the rate.
+- Paced runs together take at most the slots that aren't reserved. But each owner may have one of
+  them in progress, or they would wait forever where slots are few.
+- A late run isn't ended for waiting here: its row is checked when it is dispatched.
 """
 
 import sys
@@ -26,12 +26,12 @@ BURST: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LateLimits:
-    """What the whole cluster does of what is late, as it was configured."""
+    """The configured catch-up limits of the whole cluster."""
 
     release_rate: float = 100.0
-    """Late runs of jobs with `catch_up: all` that are handed out in a second."""
+    """Late runs of jobs with `catch_up: all` that are dispatched per second."""
     reserved: float = 0.2
-    """Part of all slots that paced runs leave to what is due now."""
+    """Share of all slots that paced runs leave free for runs that are due now."""
 
     def slots(self, slots: int, part: float) -> int:
         """Of all slots those that paced runs may take at an owner of this part of the shards."""
@@ -53,9 +53,9 @@ class Room:
     releases: int = sys.maxsize
     """Of these."""
     lookups: int = sys.maxsize
-    """Of those of which nobody knows what they need."""
+    """Of runs whose need isn't known."""
     idle: bool = False
-    """Nothing paced is under way: one may go however wide it is."""
+    """No paced run is in progress: one may go, whatever its slots."""
 
     def fits(self, slots: int, *, paced: bool, known: bool = True) -> bool:
         """Whether one more late run of so many slots may go."""

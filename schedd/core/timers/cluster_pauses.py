@@ -54,8 +54,8 @@ class Pause:
         return self.lost_until is not None
 
     @property
-    def told(self) -> str:
-        """What a row that it skips says."""
+    def text(self) -> str:
+        """The reason in a row that the pause skips."""
         what = "the cluster, in recovery" if self.recovering else "the cluster"
         return reasons.pause(self.by, self.began, self.note, of=what)
 
@@ -134,7 +134,7 @@ def plan(
             return by_policy(until=border)
         border = due_until(compiled, head, last)
         fold, following = fire_plan.settle(
-            compiled, head, border, State.SKIPPED, Reason.PAUSED, pause.told
+            compiled, head, border, State.SKIPPED, Reason.PAUSED, pause.text
         )
         return FirePlan((fold,) if fold else (), (), following)
     return by_policy()

@@ -131,7 +131,7 @@ def settle(
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """The decision of one plan: the world as it was looked at, and the limits."""
+    """The inputs of one plan: the schedule, the policies, and the limits."""
 
     compiled: CompiledSchedule
     policy: CatchUp
@@ -197,7 +197,7 @@ class _Planner:
         return self._on_time(folds, fires, following)
 
     def _after_fold(self, folds: tuple[Fold, ...], fold: Fold, meant: datetime) -> FirePlan:
-        """Go on behind a fold of late instants; stop there if it ended before what was meant."""
+        """Continue after a merged row of late times; stop there if it ended before `meant`."""
         following = self.compiled.next_after(fold.last)
         if fold.last != meant or following is None:
             return FirePlan((*folds, fold), (), following)

@@ -1,21 +1,21 @@
-"""Runs that are made, and handed to their workers, before they are due. Pure.
+"""Create runs and pre-dispatch them to workers before they are due. Pure.
 
-    timer ──`fire` before it is due──→ PENDING ──`arm` before──→ armed at a worker ──due──→ starts
-                                          └─ not handed out by then: as any run that is ready
+    timer ──`fire` before due──→ PENDING ──`arm` before due──→ at a worker (ARMED) ──due──→ starts
+                                   └─ not pre-dispatched: dispatched when it is ready
 
-What stands in a queue at the instant itself starts one after the other; what is armed starts by its
-worker's own timer (PROTOCOL 4), whatever becomes of its owner and of the database meanwhile. Armed
-is a run that was handed out before it was ready: its `start_by` is counted from then, and says so.
+Queued runs start one after the other. A pre-dispatched run starts by its worker's own timer
+(PROTOCOL 4), even if its owner or the database fails meanwhile. A run is pre-dispatched if it was
+dispatched before it was ready; its `start_by` counts from `ready_at`, and shows this.
 
 Invariants
-- Nothing that is ready waits for what isn't: early runs have what slots are left, and go after all
-  that is ready, of whatever class.
-- What may run once at most goes when it is due: its worker may be lost before, and whether it had
-  started couldn't be told.
-- Early goes only what nothing can still forbid, as far as is known: no run of its job lines up, or
-  pauses the job by its failure, it is in no pool, and its instant is one of the schedule as it
-  stands. What the statement finds in its way lets it wait until it is due, and is looked at again
-  then: it ends nothing early.
+- A ready run never waits for one that isn't: pre-dispatch uses only free slots, after all ready
+  runs of every class.
+- An `at_most_once` run is dispatched when it is due: if its worker were lost before, it couldn't be
+  known whether the run had started.
+- A run is pre-dispatched only if nothing known can still prevent it: no run of its job waits or may
+  pause the job by its failure, it is in no pool, and its time is one of the current schedule. If
+  the dispatch statement finds an obstacle, the run waits until it is due and is checked again then:
+  pre-dispatch ends no run early.
 """
 
 import heapq
@@ -88,7 +88,7 @@ def armable(run: LiveRun, definition: Definition, schedule: CompiledSchedule) ->
 
 
 def armed_until(run: LiveRun) -> datetime | None:
-    """When a run that was handed out before it was ready may start; None: it wasn't."""
+    """Return when a pre-dispatched run may start; None: it isn't pre-dispatched."""
     if run.start_by is None or run.start_by - START_WITHIN != run.ready_at:
         return None
     return run.ready_at

@@ -234,7 +234,7 @@ class Greeting:
         """Refresh the leases of workers whose heartbeats were received, in one call."""
         received, self._heartbeats = self._heartbeats, []
         named = {incarnation.id: incarnation for incarnation, _ in received}  # may be there twice
-        refreshed = await self._leases.heard([*named.values()])
+        refreshed = await self._leases.refresh([*named.values()])
         for incarnation, answer in received:
             answer(refreshed=incarnation.id in refreshed, lost=incarnation.id in self._lost)
         if received:

@@ -127,7 +127,7 @@ def resume(
     ended = read(connection).all[-1]
     last = ended.skipped_until()
     if last is not None:
-        span = {"began": before.present.began, "last": last, "by": clean(ended.told)}
+        span = {"began": before.present.began, "last": last, "by": clean(ended.text)}
         skipped = connection.exec_driver_sql(SKIP, span).all()
         run_quota.give_back(connection, [RunKey(*row) for row in skipped])
     connection.exec_driver_sql(SWITCH, (False,))

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from schedd.core.dispatch.ready_bucket_ids import HURRIED, TOLD_LATE, line_of
+from schedd.core.dispatch.ready_bucket_ids import HURRIED, LATE_ALERT, line_of
 from schedd.core.ids import RunId, ShardId
 from schedd.core.runs.change_stream import ChangedRuns, Cursor
 from schedd.core.runs.lifecycle import State
@@ -41,7 +41,7 @@ WHERE l.shard = ANY (%(shards)s::int[]) AND r.state = ANY (%(states)s::text[])
 IN_FULL: Final = f"""
 SELECT {RUN_COLUMNS}, CASE WHEN t.line_generation = t.generation
     THEN (t.line | CASE WHEN r.generation < t.generation THEN {HURRIED} ELSE 0 END)
-        & CASE WHEN r.told_late THEN {~TOLD_LATE} ELSE -1 END END, COALESCE(t.generation, 0)
+        & CASE WHEN r.told_late THEN {~LATE_ALERT} ELSE -1 END END, COALESCE(t.generation, 0)
 {LIVE}
 """
 SOME_IN_FULL: Final = f"{IN_FULL} AND l.run_id = ANY (%(of)s::uuid[])"

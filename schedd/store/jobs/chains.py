@@ -17,7 +17,7 @@ from typing import Final
 from sqlalchemy import Connection, select
 
 from schedd.core.ids import JobId
-from schedd.core.jobs.chains import MOST_ANCESTORS, path_told
+from schedd.core.jobs.chains import MOST_ANCESTORS, path_text
 from schedd.core.runs.records import ChainRefused
 from schedd.store.schema.chain_tables import chain_arrivals, chain_edges
 from schedd.store.schema.tables import jobs
@@ -53,7 +53,7 @@ def fault(
     the graph's lock.
     """
     if name in after:
-        return ChainRefused("cycle", path_told([name, name]))
+        return ChainRefused("cycle", path_text([name, name]))
     rows = connection.exec_driver_sql(
         PARENTS, {"namespace": arrays.clean(namespace), "names": arrays.texts(after)}
     )
@@ -66,7 +66,7 @@ def fault(
     if way:
         query = select(jobs.c.job_id, jobs.c.name).where(jobs.c.job_id.in_(way))
         names = {JobId(job): name for job, name in connection.execute(query)}
-        return ChainRefused("cycle", path_told([names[job] for job in way]))
+        return ChainRefused("cycle", path_text([names[job] for job in way]))
     return parents
 
 

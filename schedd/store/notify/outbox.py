@@ -188,7 +188,7 @@ def _keep(connection: Connection, memories: Mapping[JobId, Memory]) -> None:
         | {
             "jobs": arrays.ids(memories),
             "failures": arrays.numbers(memory.failures for memory in values),
-            "told": arrays.flags(memory.told for memory in values),
+            "told": arrays.flags(memory.notified for memory in values),
         },
     )
 

@@ -1,22 +1,22 @@
-"""Everything that is counted, by its name in Prometheus; a module for each thing that is looked at.
+"""All metrics by their names in Prometheus; one module per subject.
 
-    Metrics   runs      what became of instants, attempts and runs
-              queue     what waits, runs and is behind
-              workers   who is attached, what they refuse, what never came back
+    Metrics   runs      outcomes of scheduled times, attempts and runs
+              queue     waiting and running runs, overdue timers
+              workers   attached workers, rejected assignments, rescued runs
               keeping   notifications, retention, the result store
-              calls     how long the database and etcd take
-              vitals    what the leader reads of the database, now and then
-              losses    what the leader reads of lost members, lost workers and stuck jobs
-    pools     what an owner reads of its pools, now and then
+              calls     duration of calls of PostgreSQL and etcd
+              vitals    statistics that the leader reads from the database
+              losses    lost members, lost workers and stuck jobs, read by the leader
+    pools     statistics that an owner reads of its pools
               process   the event loop, the lease
-    Cluster   who leads, what is owned: asked of the view at each scrape
-    Readiness whether it is ready, and why not: asked as /readyz asks, at each scrape
+    Cluster   leader and owned shards, from the view at each scrape
+    Readiness whether the member is ready, and why not, at each scrape as for /readyz
 
 Invariants
-- Names by Prometheus' conventions; a label has few values, all known beforehand: never an id, a
-  job or a worker. The one that people choose is a pool's, and of those there are so many at most.
-- What is true now (who leads, what is owned) is asked of the cluster at the scrape, never counted.
-- What is read now and then is told while it is fresh, and not at all afterwards.
+- Names follow Prometheus' conventions. A label has few values, all known beforehand: never an id, a
+  job or a worker. Pool names are chosen by users; their number is limited.
+- State (leader, owned shards) is read at the scrape, never counted.
+- Values that are read at intervals are exported only while fresh.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from schedd.telemetry.metrics.workers import WorkerMetricSet
 
 
 class MemberMetrics:
-    """What events are counted in."""
+    """The metrics that events update."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make = Maker(registry)

@@ -1,9 +1,9 @@
-"""How long PostgreSQL and etcd take, by what they are asked.
+"""Duration of calls of PostgreSQL and etcd, by call.
 
-    call ──its thread is free──→ BEGIN … COMMIT, perhaps anew ──→ database
+    call ──waits for a thread──→ BEGIN … COMMIT, with retries ──→ database
     request ──→ one endpoint, perhaps another ──→ answer ───────→ etcd
 
-No part of it waits for the event loop, but for the answers of etcd that come by it.
+The measured time has no wait for the event loop, except for answers of etcd that arrive on it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from schedd.core.events import Called, Service
 from schedd.telemetry.metrics.registry import CALLS, Maker
 
 TEXTS: Final[Mapping[Service, str]] = {
-    Service.DATABASE: "Of one transaction, its wait for a thread included, by the call.",
-    Service.ETCD: "Of one call, by what was asked.",
+    Service.DATABASE: "Duration of one transaction, by call, with its wait for a thread.",
+    Service.ETCD: "Duration of one call of etcd, by call.",
 }
 
 
 class Calls:
-    """Histograms by service and call, and how many failed."""
+    """Histograms by service and call, and counters of failed calls."""
 
     def __init__(self, make: Maker) -> None:
         self.seconds: dict[Service, Histogram] = {
@@ -32,14 +32,14 @@ class Calls:
         }
         self.failed: dict[Service, Counter] = {
             service: make.counter(
-                f"schedd_{service}_calls_failed", "Of these: those that had no answer.", "call"
+                f"schedd_{service}_calls_failed", "Calls without an answer, by call.", "call"
             )
             for service in TEXTS
         }
 
     def count(self, event: Called) -> None:
-        """One call; from whatever thread. One that was answered has a failed series, too, of 0: the
-        first failure of a series that isn't there before is none to `rate`.
+        """Count one call; from any thread. A successful call creates the failed series with 0,
+        because `rate` ignores the first value of a new series.
         """
         self.seconds[event.service].labels(event.call).observe(event.took)
         self.failed[event.service].labels(event.call).inc(event.failed)

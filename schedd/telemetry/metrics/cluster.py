@@ -1,8 +1,8 @@
-"""What the newest view of the cluster says, asked at each scrape.
+"""The newest view of the cluster, read at each scrape.
 
-The last view stays while etcd is away. Who leads and who lives is said from it for as long as this
-member's lease is trusted, and by a member without one as long as etcd answers it: nobody leads by
-a view that is older than any lease.
+While etcd is unavailable the last view stays. Leader and members are exported from it while this
+member's lease is trusted; without a lease, while etcd answers. So a view that is older than any
+lease never shows a leader.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ from schedd.ports import Cluster
 
 
 class ClusterGauges(Collector):
-    """Who leads, who is there, what is owned. `etcd_away`: for how many seconds no call of etcd was
-    answered.
-    """
+    """Leader, members and owned shards. `etcd_away`: seconds since a call of etcd was answered."""
 
     def __init__(self, cluster: Cluster, etcd_away: Callable[[], float]) -> None:
         self._cluster, self._etcd_away = cluster, etcd_away
 
     def collect(self) -> Iterator[Metric]:
-        """One gauge each."""
         view = self._cluster.view()
         me = self._cluster.tenure
         trusted = self._cluster.trusted()
@@ -36,15 +33,19 @@ class ClusterGauges(Collector):
         for name, help_, value in (
             ("schedd_leader", "1 where this member leads.", leads),
             ("schedd_leader_known", "1 where a leader is known.", view.leader in live),
-            ("schedd_term", "The term of the shard map that is followed.", view.term),
+            ("schedd_term", "The term of the current shard map.", view.term),
             ("schedd_tenure_trusted", "1 while this member may act on its lease.", trusted),
             ("schedd_shards_owned", "Shards that this member owns.", len(self._cluster.owned())),
-            ("schedd_shards_assigned", "Shards that the map gives to live members.", owned),
+            ("schedd_shards_assigned", "Shards that the map assigns to live members.", owned),
             (
                 "schedd_members",
-                "Members that live, as etcd says; 0 if it says nothing.",
+                "Members with a lease in etcd; 0 if etcd doesn't answer.",
                 len(members),
             ),
-            ("schedd_workers", "Workers that live, as etcd said last.", len(view.workers)),
+            (
+                "schedd_workers",
+                "Workers with a lease in etcd, by its last answer.",
+                len(view.workers),
+            ),
         ):
             yield GaugeMetricFamily(name, help_, value=float(value))

@@ -1,4 +1,4 @@
-"""What the leader reads of the database now and then; told while it is fresh, by it alone."""
+"""Statistics that the leader reads from the database; only the leader exports them, while fresh."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from prometheus_client.registry import Collector
 from schedd.core.cluster.database_stats import LOOK_EVERY, DatabaseVitals
 
 FRESH: Final = 3 * LOOK_EVERY.total_seconds()
-"""Seconds after which nothing of it is told: it isn't read any more, or somebody else does."""
+"""Seconds after which no value is exported: another member leads, or the reading fails."""
 
 
 class Vitals(Collector):
-    """The last look."""
+    """The last reading."""
 
     def __init__(self) -> None:
         self._seen: tuple[float, DatabaseVitals] | None = None
 
     def saw(self, vitals: DatabaseVitals) -> None:
-        """This was read just now."""
+        """Take a new reading."""
         self._seen = monotonic(), vitals
 
     def collect(self) -> Iterator[Metric]:
-        """One gauge each, without a value where none is fresh."""
+        """Return one gauge each, without a value where no reading is fresh."""
         oldest = GaugeMetricFamily(
             "schedd_database_oldest_transaction_seconds",
-            "For how long the oldest transaction has been open that vacuum waits for.",
+            "Age of the oldest open transaction that vacuum must wait for.",
         )
         letters = GaugeMetricFamily(
-            "schedd_dead_letters_waiting", "Dead letters that nobody has settled, up to 10,000."
+            "schedd_dead_letters_waiting", "Dead letters that aren't resolved, up to 10,000."
         )
         if (vitals := self._fresh()) is not None:
             oldest.add_metric([], vitals.oldest.total_seconds())

@@ -1,6 +1,7 @@
-"""What an owner reads of its pools: the one label that people choose.
+"""Statistics that an owner reads of its pools. The pool name is the only label that users choose.
 
-Of more pools than `MOST` those of the most runs are told by name, and the rest in one: `other`.
+If there are more than `MOST` pools, those with the most runs have series by name; the rest share
+the series `other`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from prometheus_client.registry import Collector
 from schedd.core.cluster.queue_stats import PoolSurvey
 
 MOST: Final = 50
-"""Pools of one member that are told by name."""
+"""The most pools of one member with their own series."""
 OTHER: Final = "other"
 
 Of = Callable[[PoolSurvey], float | None]
@@ -23,7 +24,7 @@ Of = Callable[[PoolSurvey], float | None]
 
 @dataclass(frozen=True, slots=True)
 class PoolGauge:
-    """One gauge of a pool: of one, and how it is told of several in one."""
+    """One gauge of a pool, and how the values of several pools are combined."""
 
     name: str
     text: str
@@ -34,31 +35,35 @@ class PoolGauge:
 COLUMNS: Final = (
     PoolGauge(
         "schedd_pool_slots",
-        "Slots of the workers that can do every job of this pool that was looked at.",
+        "Slots of the workers that can run every job of this pool that was examined.",
         lambda pool: pool.slots,
         min,
     ),
-    PoolGauge("schedd_pool_limit", "Runs at once that it allows.", lambda pool: pool.limit),
-    PoolGauge("schedd_pool_running", "Runs of it that run.", lambda pool: pool.running),
-    PoolGauge("schedd_pool_waiting", "Runs of it that wait here.", lambda pool: pool.waiting),
-    PoolGauge("schedd_pool_paused", "1 while it is paused.", lambda pool: pool.paused, max),
+    PoolGauge("schedd_pool_limit", "Concurrency limit of the pool.", lambda pool: pool.limit),
+    PoolGauge("schedd_pool_running", "Running runs of the pool.", lambda pool: pool.running),
+    PoolGauge(
+        "schedd_pool_waiting",
+        "Runs of the pool that wait at this member.",
+        lambda pool: pool.waiting,
+    ),
+    PoolGauge("schedd_pool_paused", "1 while the pool is paused.", lambda pool: pool.paused, max),
 )
 
 
 class PoolMetrics(Collector):
-    """The last survey."""
+    """The last reading."""
 
     def __init__(self) -> None:
         self._named: Sequence[tuple[str, Sequence[PoolSurvey]]] = ()
 
     def saw(self, pools: Sequence[PoolSurvey]) -> None:
-        """These are this member's now."""
+        """Take the current pools of this member."""
         ranked = sorted(pools, key=lambda pool: (-(pool.waiting + pool.running), pool.key))
         named = [(str(pool.key), [pool]) for pool in ranked[:MOST]]
         self._named = [*named, (OTHER, ranked[MOST:])] if ranked[MOST:] else named
 
     def collect(self) -> Iterator[Metric]:
-        """A gauge a column, a sample a pool; none where it says nothing of a pool."""
+        """Return one gauge per column, with a sample per pool that has a value."""
         for column in COLUMNS:
             family = GaugeMetricFamily(column.name, column.text, labels=["pool"])
             for name, pools in self._named:

@@ -1,4 +1,4 @@
-"""The process itself: its event loop, and the lease that it lives by."""
+"""The process: its event loop, and the lease of the member."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from schedkit.set_aside import counts
 
 
 class ProcessMetrics(Collector):
-    """Its pulse, and the slack of its lease: asked at each scrape."""
+    """Blocks of the event loop, and the slack of the lease, read at each scrape."""
 
     def __init__(self, make: Maker) -> None:
         self.pulse, self.slack = LoopMonitor(), Slack()
         make.gauge(
             "schedd_event_loop_longest_block_seconds",
-            "The longest that the event loop stood still in the last minute or two.",
+            "Longest block of the event loop in the last one or two minutes.",
         ).set_function(lambda: self.pulse.longest)
         make.gauge(
             "schedd_event_loop_longest_own_block_seconds",
-            "The processor time of the member in such a block, at most the block: its own work.",
+            "Longest block by the member's own work: processor time used during the block.",
         ).set_function(lambda: self.pulse.longest_by_own_work)
         make.gauge(
-            "schedd_lease_ttl_seconds", "That the member's lease is granted for; 0: none yet."
+            "schedd_lease_ttl_seconds", "TTL of the member's lease; 0: no lease yet."
         ).set_function(lambda: self.slack.ttl)
 
     def collect(self) -> Iterator[Metric]:
-        """The slack, without a value where there was no lease; and what was set aside."""
+        """Return the slack, without a value if there was no lease, and the items set aside."""
         family = GaugeMetricFamily(
             "schedd_lease_slack_seconds",
-            "The least trust in the member's lease that was left in the last minute or two.",
+            "Least remaining trust in the member's lease in the last one or two minutes.",
         )
         if (least := self.slack.least()) is not None:
             family.add_metric([], least)
         yield family
         aside = CounterMetricFamily(
-            "schedd_items_set_aside", "Items that could not be handled, by kind.", labels=["kind"]
+            "schedd_items_set_aside", "Items that could not be processed, by kind.", labels=["kind"]
         )
         for kind, count in sorted(counts().items()):
             aside.add_metric([kind], count)

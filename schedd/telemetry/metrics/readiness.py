@@ -1,4 +1,4 @@
-"""Whether this member is ready, and why not: asked at each scrape, as `/readyz` asks."""
+"""Whether this member is ready, and why not: evaluated at each scrape, as for `/readyz`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from schedd.core.cluster.readiness import Unready
 
 
 class ReadinessGauges(Collector):
-    """`reasons`: those why it isn't ready; none: it is. `failures`: of dependencies."""
+    """`reasons`: why the member isn't ready; empty: it is. `failures`: of dependencies."""
 
     def __init__(
         self,
@@ -24,12 +24,14 @@ class ReadinessGauges(Collector):
         self._failures = failures
 
     def collect(self) -> Iterator[Metric]:
-        """The judgement, and each reason that there may be."""
+        """Return the readiness, and one sample per possible reason."""
         found = self._reasons()
         ready = float(not found)
         yield GaugeMetricFamily("schedd_ready", "1 while this member is ready.", value=ready)
         family = GaugeMetricFamily(
-            "schedd_not_ready_reasons", "1 where that is why it isn't ready.", labels=["reason"]
+            "schedd_not_ready_reasons",
+            "1 for each reason why this member isn't ready.",
+            labels=["reason"],
         )
         for reason in Unready:
             family.add_metric([reason.value], float(reason in found))
@@ -39,7 +41,7 @@ class ReadinessGauges(Collector):
     def _dependencies(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "schedd_dependency_failure",
-            "1 for each dependency that doesn't take this member's writes, with the reason.",
+            "1 for each dependency that doesn't accept this member's writes, with the reason.",
             labels=["dependency", "reason"],
         )
         for failure in self._failures():

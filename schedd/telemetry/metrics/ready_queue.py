@@ -1,4 +1,4 @@
-"""What waits at this member, what runs, and what it is behind with."""
+"""Waiting and running runs of this member, and its overdue timers."""
 
 from __future__ import annotations
 
@@ -10,45 +10,43 @@ from schedd.telemetry.metrics.registry import Maker
 
 
 class Queue:
-    """The queue after a round of dispatch, and the timers behind it."""
+    """The ready queue after a round of dispatch, and overdue timers."""
 
     def __init__(self, make: Maker) -> None:
         self.paused = make.gauge("schedd_cluster_paused", "1 while the whole cluster is paused.")
         self.ready = make.gauge(
-            "schedd_queue_ready", "Runs that wait here for a slot, of those that memory holds."
+            "schedd_queue_ready", "Runs in memory that wait for a slot at this member."
         )
         self.oldest_since: float | None = None
-        """Of the monotonic clock; None: nothing waits."""
+        """By the monotonic clock; None: no run waits."""
         make.gauge(
             "schedd_queue_oldest_seconds",
-            "For how long the oldest of these has waited: for a slot, its pool, or its turn.",
+            "Wait of the oldest of these runs: for a slot, its pool, or its place in the queue.",
         ).set_function(self._oldest)
         self.late = make.gauge(
-            "schedd_queue_late", "Of these: late ones, caught up with behind what is due now."
+            "schedd_queue_late", "Late runs among these: they wait behind runs that are due now."
         )
         self.pooled = make.gauge(
-            "schedd_queue_pooled", "Of these: those of pools, which wait for room there."
+            "schedd_queue_pooled", "Runs among these that wait for room in their pool."
         )
-        self.running = make.gauge("schedd_queue_running", "Runs of this member's shards that run.")
-        self.timers = make.gauge(
-            "schedd_timers_held", "Timers held in memory, due within the horizon."
-        )
+        self.running = make.gauge("schedd_queue_running", "Running runs of this member's shards.")
+        self.timers = make.gauge("schedd_timers_held", "Timers in memory, due within the horizon.")
         self.surveyed = Behind()
-        """As the rows said last."""
+        """By the last reading of rows."""
         self.held: Callable[[], Behind] = Behind
-        """Asked at each scrape: as memory says, which is all there is without the database."""
+        """By memory, read at each scrape: the only source while the database is unavailable."""
         make.gauge(
             "schedd_catch_up_timers",
-            "Timers of this member's shards whose instants should have been fired, up to 10,000."
-            " Of the rows or of memory, whichever says more.",
+            "Overdue timers of this member's shards, up to 10,000: the greater number of rows and"
+            " memory.",
         ).set_function(lambda: max(self.surveyed.timers, self.held().timers))
         make.gauge(
             "schedd_catch_up_behind_seconds",
-            "For how long the first of these has been due; 0 where there is none.",
+            "Time since the first of these timers was due; 0 if there is none.",
         ).set_function(lambda: max(self.surveyed.since, self.held().since).total_seconds())
         self.backfilled = make.gauge(
             "schedd_backfill_instants_left",
-            "Instants that the open backfills of this member's shards still look at.",
+            "Scheduled times that open backfills of this member's shards haven't processed.",
         )
 
     def _oldest(self) -> float:

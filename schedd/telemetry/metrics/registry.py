@@ -1,4 +1,4 @@
-"""How metrics are made: all in one registry, with buckets that are few."""
+"""Create metrics in one registry, with few buckets."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ PROMPT: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
 )
-"""Buckets of what should take milliseconds, in seconds."""
+"""Buckets for durations of milliseconds, in seconds."""
 
 LONG: Final = (
     *(0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0),
     *(60.0, 300.0, 900.0, 3600.0, 14_400.0, 43_200.0),
 )
-"""Buckets of what may take hours, in seconds."""
+"""Buckets for durations of up to hours, in seconds."""
 
 CALLS: Final = (0.002, 0.01, 0.05, 0.25, 1.0, 5.0)
-"""Buckets of a call that has a deadline, in seconds. Few: there are some dozen calls, and a scrape
-holds the event loop for what it writes.
+"""Buckets for calls with a deadline, in seconds. Few, because there are some dozen calls, and a
+scrape blocks the event loop while it writes them.
 """
 
 
@@ -31,15 +31,13 @@ class Maker:
         self._registry = registry
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
-        """One that only grows; `_total` is put behind its name."""
+        """Create a counter; its name gets the suffix `_total`."""
         return Counter(name, text, labels, registry=self._registry)
 
     def gauge(self, name: str, text: str) -> Gauge:
-        """One that goes up and down."""
         return Gauge(name, text, registry=self._registry)
 
     def histogram(
         self, name: str, text: str, buckets: tuple[float, ...], *labels: str
     ) -> Histogram:
-        """How often so much was seen."""
         return Histogram(name, text, labels, registry=self._registry, buckets=buckets)

@@ -1,4 +1,4 @@
-"""What is told of runs, and what is kept of them."""
+"""Notifications, retention and the result store."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ class RetentionMetrics:
             "schedd_notifications_sent", "Notifications that were delivered.", "way"
         )
         self.notify_failed = make.counter(
-            "schedd_notification_tries_failed", "Tries to deliver one that failed.", "way"
+            "schedd_notification_tries_failed", "Failed tries to deliver a notification.", "way"
         )
         self.notify_given_up = make.counter(
-            "schedd_notifications_given_up", "Notifications that nobody took in a day.", "way"
+            "schedd_notifications_given_up",
+            "Notifications not delivered within a day, and given up.",
+            "way",
         )
         self.notifications_wait = make.gauge(
             "schedd_notifications_waiting",
-            "Notifications of this member's shards that aren't delivered, up to 10,000.",
+            "Undelivered notifications of this member's shards, up to 10,000.",
         )
         self.deleted = make.counter(
-            "schedd_retention_deleted", "What wasn't kept any longer, by what it was.", "what"
+            "schedd_retention_deleted", "Deleted items past their retention, by kind.", "what"
         )
         self.store_away = make.counter(
-            "schedd_result_store_failures", "Calls that the result store didn't answer."
+            "schedd_result_store_failures", "Calls without an answer of the result store."
         )

@@ -1,4 +1,4 @@
-"""What became of instants, attempts and runs."""
+"""Outcomes of scheduled times, attempts and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSED_FOR: Final = (
     Reason.EDITED,
     Reason.DELETED,
 )
-"""Why instants are missed: each is there from the beginning on, at 0."""
+"""Reasons for missed times; each has a series from the beginning, at 0."""
 
 
 class RunMetrics:
@@ -23,29 +23,35 @@ class RunMetrics:
     def __init__(self, make: Maker) -> None:
         self.fired = make.counter("schedd_runs_fired", "Runs inserted by their schedule.")
         self.folded = make.counter(
-            "schedd_runs_folded", "Rows that account for instants that didn't run."
+            "schedd_runs_folded", "Rows for scheduled times that didn't run, merged if consecutive."
         )
         self.missed = make.counter(
-            "schedd_instants_missed", "Instants for which nothing runs any more.", "reason"
+            "schedd_instants_missed", "Scheduled times that were missed.", "reason"
         )
         for reason in MISSED_FOR:
             self.missed.labels(reason.value)
         self.dead_letters = make.counter("schedd_dead_letters", "Runs that failed for good.")
         self.fire_lateness = make.histogram(
-            "schedd_fire_lateness_seconds", "From due to inserted; early is 0.", PROMPT
+            "schedd_fire_lateness_seconds", "Time from due to inserted; 0 if early.", PROMPT
         )
-        self.assigned = make.counter("schedd_runs_assigned", "Runs handed out to workers.")
-        self.wait = make.histogram("schedd_run_wait_seconds", "From ready to handed out.", PROMPT)
+        self.assigned = make.counter("schedd_runs_assigned", "Runs dispatched to workers.")
+        self.wait = make.histogram(
+            "schedd_run_wait_seconds", "Time from ready to dispatched.", PROMPT
+        )
         self.ended = make.counter(
             "schedd_runs_ended",
-            "Attempts whose result was accepted, and runs that ended or moved on without one.",
+            "Attempts with an accepted result, and runs that ended or changed state without one.",
             "state",
             "reason",
         )
         self.start_lateness = make.histogram(
-            "schedd_run_start_lateness_seconds", "From due to the start of the handler.", PROMPT
+            "schedd_run_start_lateness_seconds",
+            "Time from due to the start of the handler.",
+            PROMPT,
         )
         self.duration = make.histogram(
-            "schedd_run_duration_seconds", "Of one attempt, start to end.", LONG, "state"
+            "schedd_run_duration_seconds", "Duration of one attempt.", LONG, "state"
         )
-        self.stale = make.counter("schedd_stale_results", "Results refused for a greater token.")
+        self.stale = make.counter(
+            "schedd_stale_results", "Stale results, rejected because of a greater token."
+        )

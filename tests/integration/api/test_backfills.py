@@ -325,7 +325,7 @@ async def test_what_is_under_way_or_promised_is_left_out_whatever_is_asked_for(p
     assert left_out(answer) == {
         0: "it is under way",
         1: "it is under way",
-        2: "another backfill is to run it",
+        2: "another backfill will run it",
     }
 
 
@@ -339,8 +339,8 @@ async def test_what_the_schedule_is_still_to_fire_is_left_to_it_but_for_a_paused
     past: Past,
 ) -> None:
     assert left_out(await past.backfill(59, 61, dry_run=True)) == {
-        60: "its schedule is still to account for it",
-        61: "its schedule is still to account for it",
+        60: "its schedule will still fire it",
+        61: "its schedule will still fire it",
     }
 
     await past.api("PauseJob", wire.PauseJobRequest(job="j"))

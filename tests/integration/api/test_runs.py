@@ -278,7 +278,7 @@ async def test_why_a_run_waits_whose_workers_take_no_work_for_their_disks_are_fu
 
     alone = await why(one)
     assert alone.answer == f"no, worker-1 takes no work: {full}"
-    assert alone.remedy.startswith("make room on its disk")
+    assert alone.remedy.startswith("free space on its disk")
     leaving = await why(one, replace(other, draining=True))
     assert leaving.answer == f"no, worker-1 takes no work: {full} (worker-2 draining)"
     busy = await why(one, replace(other, refuses="", free=0))

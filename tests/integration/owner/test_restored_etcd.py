@@ -116,7 +116,7 @@ async def test_deletion_watched_a_restore_that_keeps_the_cluster_id_costs_no_liv
         for member in (old, fresh):
             assert not await member.stands(someone)
             assert await member.gone(someone) is False
-        assert await old.leases.heard([someone]), "its next heartbeat makes the key anew"
+        assert await old.leases.refresh([someone]), "its next heartbeat makes the key anew"
         for member in (old, fresh):
             assert await member.stands(someone)
         await stack.aclose()

@@ -171,7 +171,7 @@ async def test_a_worker_that_is_turned_away_for_its_name_is_never_a_loss(hasty: 
     twin = newcomer(first, spool_id="elsewhere")
     until = boottime() + 2.5 * SHORT
     while boottime() < until:
-        assert await hasty.leases.heard([first])
+        assert await hasty.leases.refresh([first])
         turned = await hasty.greeting.greet(twin, [])
         assert turned is not None
         assert turned.reason == "SECOND_IDENTITY"
@@ -264,7 +264,7 @@ async def test_a_lease_that_nobody_refreshes_ends_and_a_heartbeat_brings_the_key
         return await hasty.live() == set()
 
     await wait_until_async(gone, PATIENCE, "the key of a worker that nobody hears to go")
-    assert await hasty.leases.heard([one])
+    assert await hasty.leases.refresh([one])
     assert await hasty.live() == {one.id}
 
 
@@ -274,7 +274,7 @@ async def test_a_heartbeat_never_brings_back_what_another_member_has_written_off
     await place.greeting.greet(one, [])
     await place.world.store.workers.lose([one.id], None)
     await place.leases.end("w", one.id)
-    assert not await place.leases.heard([one])
+    assert not await place.leases.refresh([one])
     assert await place.live() == set()
 
 
@@ -287,7 +287,7 @@ async def test_a_stream_that_ends_takes_no_lease_away(place: Place):
     entry = await place.etcd.get(f"workers/w/{one.id}")
     assert entry is not None
     assert await place.etcd.keepalive_once(entry.lease) > 0
-    assert await place.leases.heard([one])
+    assert await place.leases.refresh([one])
 
 
 async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(hasty: Place):
@@ -296,7 +296,7 @@ async def test_heartbeats_keep_the_lease_for_longer_than_its_ttl(hasty: Place):
     loop = asyncio.get_running_loop()
     until = loop.time() + 3 * SHORT
     while loop.time() < until:
-        assert await hasty.leases.heard([one])
+        assert await hasty.leases.refresh([one])
         assert await hasty.live() == {one.id}
         await asyncio.sleep(SHORT / 4)
 

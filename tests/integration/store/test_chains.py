@@ -314,7 +314,7 @@ async def test_what_a_skipped_one_came_after_is_told_to_who_judges_it_again(worl
         *(c.definition.job_id, UUID(int=0), badly.key.run_id),
     )
     [due] = await me.store.chains.due([c.shard])
-    assert {one.run_id for one in due.told.values()} == {well.key.run_id, badly.key.run_id}
+    assert {one.run_id for one in due.skipped_by.values()} == {well.key.run_id, badly.key.run_id}
 
 
 async def test_who_is_no_parent_any_more_has_not_arrived(world: World) -> None:

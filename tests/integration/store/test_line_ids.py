@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from schedd.core.dispatch.ready_bucket_ids import HURRIED, TOLD_LATE, LineId, line_id_of
+from schedd.core.dispatch.ready_bucket_ids import HURRIED, LATE_ALERT, LineId, line_id_of
 from schedd.core.ids import JobId
 from schedd.core.jobs.definition import Priority
 from schedd.core.runs.lifecycle import State
@@ -87,8 +87,8 @@ async def test_what_is_created_or_submitted_with_many_others_bears_it_too(world:
 
 async def test_a_run_that_was_told_to_be_late_doesnt_say_so_again(world: World) -> None:
     me = await world.member()
-    job = (await stored(world, LineId(PLAIN | TOLD_LATE))).definition
+    job = (await stored(world, LineId(PLAIN | LATE_ALERT))).definition
     await triggered(me, job.job_id)
-    assert await waiting(me) == [PLAIN | TOLD_LATE]
+    assert await waiting(me) == [PLAIN | LATE_ALERT]
     await world.sql("UPDATE runs SET told_late = true")
     assert await waiting(me) == [PLAIN]

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from schedd.core.dispatch.placement import Need, need_of
-from schedd.core.dispatch.ready_bucket_ids import HURRIED, PACED, TOLD_LATE, needs_of
+from schedd.core.dispatch.ready_bucket_ids import HURRIED, LATE_ALERT, PACED, needs_of
 from schedd.core.ids import JobId
 from schedd.runtime import job_codec
 from schedproto.v1 import common_pb2, job_pb2
@@ -83,7 +83,7 @@ def test_pools_are_of_their_namespaces() -> None:
         (lambda made: made.start_deadline.FromSeconds(5), HURRIED),
         (lambda made: made.run_timeout.FromSeconds(5), HURRIED),
         (lambda made: setattr(made.catch_up, "policy", job_pb2.CatchUp.POLICY_ALL), PACED),
-        (lambda made: setattr(made.on_late, "webhook", "https://example.com"), TOLD_LATE),
+        (lambda made: setattr(made.on_late, "webhook", "https://example.com"), LATE_ALERT),
     ],
 )
 def test_what_isnt_a_need_is_a_flag_of_its_own(change: Change, flag: int) -> None:

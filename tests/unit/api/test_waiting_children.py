@@ -26,4 +26,4 @@ def test_a_child_says_that_its_worker_takes_no_work_why_and_what_helps() -> None
     views = [WorkerView(one, True, False, free=1, running=0, lease_age=0.0, refuses=full)]
     [check] = waits_for(Need("shell", worker=one.worker), views, {})
     assert check.answer == (f"worker {one.worker} takes no work, and it goes to no other: {full}")
-    assert check.remedy.startswith("make room on its disk")
+    assert check.remedy.startswith("free space on its disk")

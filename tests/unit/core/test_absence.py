@@ -102,7 +102,7 @@ def test_who_is_named_later_is_missing_from_then_on() -> None:
 def test_nobody_is_missing_once_nobody_is_asked_about() -> None:
     eyes = Eyes()
     eyes.look(0.0)
-    eyes.absence.nobody()
+    eyes.absence.clear()
     assert eyes.absence.missing == frozenset()
 
 

@@ -18,8 +18,8 @@ INSTANTS = tuple(NOON + timedelta(minutes=n) for n in range(6))
 RUN = RunId(UUID(int=7))
 
 
-def ran(at: int, state: State, *, handed_out: bool = True) -> Ran:
-    return Ran(INSTANTS[at], RUN, state, handed_out)
+def ran(at: int, state: State, *, dispatched: bool = True) -> Ran:
+    return Ran(INSTANTS[at], RUN, state, dispatched)
 
 
 def standing(*rows: Ran) -> ExistingRuns:
@@ -32,15 +32,15 @@ def standing(*rows: Ran) -> ExistingRuns:
         (ran(0, State.SUCCEEDED), "ALL"),
         (ran(0, State.FAILED), "ALL FAILED"),
         (ran(0, State.CANCELLED), "ALL FAILED"),
-        (ran(0, State.CANCELLED, handed_out=False), "ALL FAILED NONE"),
-        (ran(0, State.FAILED, handed_out=False), "ALL FAILED NONE"),
-        (ran(0, State.SKIPPED, handed_out=False), "ALL FAILED NONE"),
-        (ran(0, State.MISSED, handed_out=False), "ALL FAILED NONE"),
-        (ran(0, State.COALESCED, handed_out=False), "ALL FAILED NONE"),
+        (ran(0, State.CANCELLED, dispatched=False), "ALL FAILED NONE"),
+        (ran(0, State.FAILED, dispatched=False), "ALL FAILED NONE"),
+        (ran(0, State.SKIPPED, dispatched=False), "ALL FAILED NONE"),
+        (ran(0, State.MISSED, dispatched=False), "ALL FAILED NONE"),
+        (ran(0, State.COALESCED, dispatched=False), "ALL FAILED NONE"),
         *((ran(0, state), "") for state in sorted(LIVE)),
-        (ran(0, State.PENDING, handed_out=False), ""),
+        (ran(0, State.PENDING, dispatched=False), ""),
     ],
-    ids=lambda value: value if isinstance(value, str) else f"{value.state} {value.handed_out}",
+    ids=lambda value: value if isinstance(value, str) else f"{value.state} {value.dispatched}",
 )
 def test_what_ran_is_run_again_only_when_it_is_asked_for(row: Ran, again: str) -> None:
     for rerun in Rerun:

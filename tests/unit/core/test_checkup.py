@@ -275,7 +275,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
     ("an old worker, at another member",
      healthy(elsewhere=(WorkerFacts("w2", "0.9", disk_free=9000 * MIB),)), WARN,
      "workers: versions"),
-    ("a worker that no member hears", healthy(unheard=("w2",)), WARN, "workers: heard"),
+    ("a worker that no member hears", healthy(unheard=("w2",)), WARN, "workers: heartbeats"),
     ("results pile up",
      healthy(workers=(WorkerFacts("w1", "1.0", spool=99 * MIB, disk_free=9000 * MIB),)), WARN,
      "workers: spool"),
@@ -284,7 +284,7 @@ TROUBLES: list[tuple[str, Facts, Severity, str]] = [
 
 def test_however_many_workers_no_member_hears_they_are_one_finding() -> None:
     found = examine(healthy(unheard=tuple(f"w{number:04}" for number in range(1000))))
-    [told] = [one for one in found if (one.area, one.check) == ("workers", "heard")]
+    [told] = [one for one in found if (one.area, one.check) == ("workers", "heartbeats")]
     assert "w0009 and 990 more" in told.what
 
 
@@ -319,7 +319,7 @@ def test_what_an_untrusted_member_cant_know_isnt_said_to_be_well() -> None:
 def test_a_second_daemon_of_a_name_is_told_with_where_it_runs() -> None:
     [one] = [finding for finding in wrong(healthy(twins=(TWIN,))) if finding.check == "names"]
     assert one.subject == "w1"
-    assert one.what == "a second worker of this name (h2) was turned away at 2026-01-05T12:00:00Z"
+    assert one.what == "a second worker of this name (h2) was rejected at 2026-01-05T12:00:00Z"
 
 
 def test_the_doctor_prints_what_the_role_lacks() -> None:

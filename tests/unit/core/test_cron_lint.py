@@ -30,9 +30,9 @@ def test_nothing_is_said_of_plain_schedules(expression):
     [
         ("0 6 13 * 5", "either-day", "either is enough"),
         ("5 6 */5 * 1", "both-days", "must match as well"),
-        ("*/7 * * * *", "uneven-step", "begins anew after 56, so the last step is 4 and not 7"),
+        ("*/7 * * * *", "uneven-step", "starts again after 56, so the last step is 4 and not 7"),
         ("H/7 * * * *", "uneven-step", "@every 7m"),
-        ("3 */5 * * *", "uneven-step", "begins anew after 20, so the last step is 4 and not 5"),
+        ("3 */5 * * *", "uneven-step", "starts again after 20, so the last step is 4 and not 5"),
         ("*/90 * * * *", "step-past-range", "@every 90m"),
         ("0-59/45 * * * *", "uneven-step", "last step is 15"),
         ("*/1 * * * *", "step-of-one", "write *"),

@@ -22,8 +22,8 @@ from schedd.core.jobs.notifications import (
     NotificationKind,
     Redirected,
     follow,
+    outcome_of,
     redirected,
-    settled,
     target,
 )
 from schedd.core.runs.lifecycle import State
@@ -149,8 +149,8 @@ def test_a_try_that_failed_is_followed_by_others_for_a_day(
     tries: int, age: float, wait: timedelta | None
 ) -> None:
     one = notification(tries=tries)
-    assert settled(one, "HTTP 500", NOW + timedelta(seconds=age)).wait == wait
-    assert settled(one, "", NOW).wait is None
+    assert outcome_of(one, "HTTP 500", NOW + timedelta(seconds=age)).wait == wait
+    assert outcome_of(one, "", NOW).wait is None
 
 
 def notification(tries: int = 1) -> Notification:

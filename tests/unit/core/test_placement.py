@@ -18,7 +18,7 @@ from schedd.core.dispatch.placement import (
 from schedd.core.dispatch.slot_index import Offers
 from schedd.core.ids import IncarnationId, JobId
 from schedd.core.jobs.definition import Definition, Placement
-from schedd.core.jobs.labels import Match, told
+from schedd.core.jobs.labels import Match, matches_text
 from schedd.core.runs.model import Incarnation
 from support.runs import run, worker
 
@@ -54,7 +54,7 @@ def test_a_worker_is_able_if_it_has_a_value_of_each_label_that_is_required() -> 
     assert able(labelled(1, {"gpu": "h100", "region": "eu", "more": "x"}), need)
     assert not able(labelled(1, {"gpu": "v100", "region": "eu"}), need)
     assert not able(labelled(1, {"gpu": "a100"}), need)
-    assert told(need.require) == "gpu in (a100, h100) and region=eu"
+    assert matches_text(need.require) == "gpu in (a100, h100) and region=eu"
 
 
 def test_a_worker_for_one_namespace_gets_nothing_of_another() -> None:

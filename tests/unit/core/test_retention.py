@@ -47,7 +47,7 @@ def test_a_dead_letter_that_waits_goes_only_where_the_cluster_says_so() -> None:
     waits = replace(ended(364 * DAY), waits=True)
     assert not is_over(waits, year, NOW)
     assert is_over(replace(waits, ended_at=NOW - 365 * DAY), year, NOW)
-    assert not is_over(replace(ended(9_000 * DAY), waits=True, promised=True), year, NOW)
+    assert not is_over(replace(ended(9_000 * DAY), waits=True, queued=True), year, NOW)
 
 
 def test_what_was_due_a_moment_ago_stays_however_short_its_retention() -> None:

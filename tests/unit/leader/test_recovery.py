@@ -86,7 +86,7 @@ async def test_an_etcd_without_memory_beside_a_database_with_marks_is_told_of(
     [entry] = throne.rows.audit
     assert entry.action == "forget-mark"
     assert "`schedd recover`" in entry.reason
-    assert "etcd doesn't remember" in caplog.text
+    assert "etcd has no mark" in caplog.text
     assert throne.rows.pauses == [], "it goes on: etcd may be lost alone"
 
 

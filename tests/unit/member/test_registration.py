@@ -9,7 +9,7 @@ import pytest
 
 from schedd.cluster.member import MemberIdentity
 from schedd.cluster.observer import Observer
-from schedd.cluster.registration import SPARE, TELL_EVERY, Name, Registration
+from schedd.cluster.registration import REPORT_EVERY, SPARE, Name, Registration
 from schedd.cluster.tenure import TenureOver
 from schedd.core.cluster.coordination import Delete, Put
 from schedd.core.cluster.membership import decode_member, encode_member, member_key
@@ -91,7 +91,7 @@ async def test_a_living_daemon_of_the_same_name_is_told_of_at_once_and_each_ten_
         assert not await name.free()
     twin = f"tenure {TWIN.tenure} at elsewhere:7420"
     assert (told, name.taken_by) == ([twin], twin)
-    for time[0] in range(100, 75 + int(TELL_EVERY)):
+    for time[0] in range(100, 75 + int(REPORT_EVERY)):
         assert not await name.free()
     assert told == [twin, twin]
     await world.etcd.txn((), [Delete(KEY)])

@@ -94,7 +94,7 @@ class Refreshing(Rows):
     def due(self, _incarnation: IncarnationId, _since_refresh: float) -> bool:
         return True
 
-    async def heard(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
+    async def refresh(self, incarnations: Sequence[Incarnation]) -> frozenset[IncarnationId]:
         self.asked.append(incarnations)
         return frozenset(one.id for one in incarnations)
 

@@ -136,7 +136,7 @@ class Leases(WorkerLeases):
     async def look_again(self) -> frozenset[IncarnationId]:
         return (await self.standing(self.named)).gone
 
-    def nobody_named(self) -> None:
+    def forget_missing(self) -> None:
         self.named = ()
 
 

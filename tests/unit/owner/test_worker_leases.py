@@ -98,10 +98,10 @@ async def test_what_one_stream_couldnt_refresh_is_no_harm_to_the_others() -> Non
     ones = [worker(number) for number in range(1, AT_ONCE + 3)]
     for one in ones:
         await leases.ensure(one)
-    assert await leases.heard(ones) == {one.id for one in ones}
+    assert await leases.refresh(ones) == {one.id for one in ones}
     etcd.most = 2
-    assert await leases.heard(ones) == {one.id for one in ones[AT_ONCE:]}
-    assert await leases.heard([]) == frozenset()
+    assert await leases.refresh(ones) == {one.id for one in ones[AT_ONCE:]}
+    assert await leases.refresh([]) == frozenset()
 
 
 class Busy(TwinCoordination):
@@ -126,8 +126,8 @@ async def test_thousands_are_refreshed_by_a_few_streams_at_a_time() -> None:
     ones = [worker(number) for number in range(1, AT_ONCE * (STREAMS + 3))]
     for one in ones:
         await leases.ensure(one)
-    assert await leases.heard(ones) == {one.id for one in ones}
+    assert await leases.refresh(ones) == {one.id for one in ones}
     assert etcd.most == STREAMS
     etcd.came, etcd.away = 0, True
-    assert await leases.heard(ones) == frozenset()
+    assert await leases.refresh(ones) == frozenset()
     assert etcd.came == STREAMS, "an etcd that is away isn't asked for each hundred"

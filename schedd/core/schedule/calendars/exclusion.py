@@ -1,7 +1,7 @@
-"""All that a job excludes: its calendars in their order, then its own cron expressions.
+"""The exclusions of a job: its calendars in their order, then its own cron expressions.
 
-The first of them that names an instant decides about it: which calendar is told of, and whether it
-rolls. For whether it runs any of them is enough.
+The first one that matches a time decides which calendar is reported, and whether the time rolls.
+Any match excludes the time.
 """
 
 from collections.abc import Iterator

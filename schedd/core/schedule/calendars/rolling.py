@@ -100,7 +100,7 @@ class MovedCron:
 
     def _worked_out(self, day: int) -> tuple[int, ...]:
         if self._masks.matches_day(day):
-            return ()  # it has all of its times by itself
+            return ()  # the day has all of its times without rolling
         found: set[int] = set()
         for time in listed(self._masks.times):
             here = self._shown(day, time)

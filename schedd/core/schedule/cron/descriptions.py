@@ -30,7 +30,7 @@ _ALL_DAYS: Final = list(range(1, 32))
 _ALL_WEEKDAYS: Final = list(range(7))
 
 _MOST_TIMES: Final = 6
-"""So many times of a day are listed one by one; more are told as a pattern."""
+"""The most times of a day that are listed one by one; more are described as a pattern."""
 
 
 def describe_parsed(expression: CronExpression) -> str:

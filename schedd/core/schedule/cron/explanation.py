@@ -56,16 +56,16 @@ def explain(
     if parsed.next_after(after, dst) is None:
         raise never(parsed)
     info = _zone_info(parsed)
-    told = list(notes(parsed, after, dst))
+    found = list(notes(parsed, after, dst))
     if is_hashed(expression):
         whose = f"here for {seed}" if seed else "here for a job without a name"
-        told.insert(0, f"H is a value hashed from namespace and job name: {whose}.")
+        found.insert(0, f"H is a value hashed from namespace and job name: {whose}.")
     return CronExplanation(
         expression=expression,
         time_zone=parsed.zone,
         description=describe_parsed(parsed),
         instants=tuple(one.astimezone(info) for one in islice(_walk(parsed, after, dst), count)),
-        notes=tuple(told),
+        notes=tuple(found),
     )
 
 
@@ -89,12 +89,12 @@ def notes(expression: CronExpression, after: datetime, dst: Dst = DEBIAN) -> tup
         return ()
     start = (after - EPOCH) // SECOND
     changes = zone(expression.zone).segments(start, start + _YEAR)
-    told = [
+    found = [
         _note(expression, expression.masks, segment, dst)
         for segment in changes
         if segment.start > start and segment.before != segment.offset
     ]
-    return tuple(note for note in told if note)
+    return tuple(note for note in found if note)
 
 
 def _walk(expression: CronExpression, after: datetime, dst: Dst) -> Iterator[datetime]:
@@ -156,9 +156,9 @@ def _repeated(
         Pass.SECOND: (("second", change.offset),),
         Pass.BOTH: (("first", change.before), ("second", change.offset)),
     }[dst.overlap]
-    told = [f"{name} pass ({_shown(expression, first - offset)})" for name, offset in passes]
-    often = "once" if len(told) == 1 else "twice"
-    return f"runs {often}{' for each' if each else ''}, in the " + " and the ".join(told)
+    named = [f"{name} pass ({_shown(expression, first - offset)})" for name, offset in passes]
+    often = "once" if len(named) == 1 else "twice"
+    return f"runs {often}{' for each' if each else ''}, in the " + " and the ".join(named)
 
 
 def _times(masks: Masks, start: int, count: int) -> str:

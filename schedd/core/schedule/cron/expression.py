@@ -112,7 +112,7 @@ class CronExpression:
         found = self.next_second(after, dst)
         while found is not None and found <= until:
             yield found
-            for found in self._rest_of_day(found, until, dst):  # noqa: B020 - it goes on from there
+            for found in self._rest_of_day(found, until, dst):  # noqa: B020 - continues from it
                 yield found
             found = self.next_second(found, dst)
 
@@ -206,7 +206,7 @@ def _count_in(
     if not wildcard:
         start, end = fixed_times(segment, dst)
         if segment.start >= first and runs_after_gap(segment, masks, dst):
-            # Once, even if the first time after the gap matches by itself too.
+            # Once, even if the first time after the gap also matches.
             own = segment.start + segment.offset
             extra = 1 - masks.count_local(own, own + 1)
     start, end = max(start, first) + segment.offset, min(end, stop) + segment.offset

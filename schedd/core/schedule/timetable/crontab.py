@@ -5,8 +5,8 @@ r"""A crontab, as cron reads it: lines with their schedule, user, command and st
     17 *  *   *   *   root  cd / && run-parts /etc/cron.hourly
     0  2  *   *   *   db    dump --day=$(date +\%F)%first line of stdin%second
 
-One idea: reading and judging are two things. A line is taken apart here, its number kept; whether
-its schedule can be meant is the dialect's to say, so all that is wrong is told at its line.
+Parsing and validation are separate. This module splits a line and keeps its number; the dialect
+validates its schedule, so each error is reported with its line.
 
 Invariants
 - Lines end at `\n` alone, and spaces and tabs alone separate words, as in cron.

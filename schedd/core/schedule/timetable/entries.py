@@ -12,8 +12,8 @@ from schedd.core.schedule.cron.expression import SECOND
 from schedd.core.schedule.timetable.minutes import Grid, Layers, any_minute, clipped, layers_of
 from schedkit.records import dataclass
 
-_NOBODY: Final = UUID(int=0)
-"""Whose jitter it would be: nominal instants are counted, which have none."""
+_NO_JOB: Final = UUID(int=0)
+"""The job id for jitter: only nominal times are counted, which have no jitter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def row_of(entry: TimetableEntry, grid: Grid) -> Row:
 
 def compiled_of(entry: TimetableEntry) -> CompiledSchedule:
     """Its schedule. Raises ScheduleError."""
-    return schedules.compile(entry.schedule, entry.seed, _NOBODY, entry.bounds)
+    return schedules.compile(entry.schedule, entry.seed, _NO_JOB, entry.bounds)
 
 
 def row_over(entry: TimetableEntry, compiled: CompiledSchedule, grid: Grid) -> Row:

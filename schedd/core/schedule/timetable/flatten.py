@@ -1,9 +1,9 @@
-"""The herd, spread: which schedules to give an `H`, and what that does to the hottest minute.
+"""Propose schedules that should use `H`, and compute the busiest minute with and without them.
 
-One idea: a proposal is measured, not promised. Whoever starts in a minute hotter than a bound is
-moved to the minute that `H` gives it; the bound is lowered, and the lowest peak wins. Then whoever
-can stay without raising it stays, the rarest first: a nightly job's minute is more often meant than
-an hourly one's. Hours and days are never touched.
+A proposal is measured. Jobs that start in a minute busier than a bound are moved to the minute that
+`H` gives them; the bound is lowered step by step, and the lowest peak wins. Then jobs that can stay
+without raising the peak stay, the rarest first: the minute of a nightly job is chosen on purpose
+more often than that of an hourly one. Hours and days don't change.
 """
 
 from collections.abc import Iterable, Sequence
@@ -115,7 +115,7 @@ def _moved(row: Row, grid: Grid) -> Row | None:
     try:
         return row_of(changed, grid)
     except ScheduleError:
-        return None  # it has a day or zone that can't be meant: told elsewhere
+        return None  # an invalid day or zone, which `lint` reports
 
 
 def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: Grid) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ def _apart(entry: TimetableEntry, schedule: CronSchedule, grid: Grid) -> tuple[s
             if moved != found and together(moved) <= before:
                 found = moved
     except ScheduleError:
-        return texts  # told elsewhere
+        return texts  # reported by `lint`
     return found
 
 

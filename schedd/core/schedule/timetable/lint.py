@@ -1,8 +1,8 @@
-"""What is wrong with an expression, and what is right but surprises people.
+"""Find errors in cron expressions, and valid expressions that surprise people.
 
-An error is what the dialect refuses. A warning is a schedule that will do exactly what it says,
-where experience shows that somebody meant another thing. Each says what will happen, and what to
-write instead.
+The dialect rejects an expression with an error. A warning is for a valid schedule that, by
+experience, often isn't what its author meant. Each one says what will happen and what to write
+instead.
 """
 
 import re
@@ -259,7 +259,7 @@ def _steps(words: Sequence[str], parsed: CronExpression, *, crontab: bool) -> It
                 last = spec.low + (size - 1) // step * step
                 yield _warn(
                     "uneven-step",
-                    f"{spec.name}: {written} begins anew after {last}, so the last step is "
+                    f"{spec.name}: {written} starts again after {last}, so the last step is "
                     f"{size - last + spec.low} and not {step}",
                     *_evenly(words, spec, step, parsed, crontab=crontab),
                 )

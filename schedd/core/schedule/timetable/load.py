@@ -103,7 +103,7 @@ class Hot:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Starts in each minute of `grid`; `hottest` first, minutes that are alike told once."""
+    """Starts in each minute of `grid`; `hottest` first, equal minutes listed once."""
 
     grid: Grid
     counts: tuple[int, ...]
@@ -152,14 +152,14 @@ def forecast(rows: Sequence[Row], grid: Grid, top: int = 5) -> Forecast:
     busy = (minute for minute, many in enumerate(counts) if many)
     order = sorted(busy, key=counts.__getitem__, reverse=True)
     hottest: list[Hot] = []
-    told = 0
+    listed = 0
     for minute in order:
-        if told >> minute & 1:
+        if listed >> minute & 1:
             continue
         if len(hottest) == top:
             break
         alike = _alike(rows, minute, grid.minutes)
-        told |= alike
+        listed |= alike
         first = (alike & -alike).bit_length() - 1
         named = _named(rows, _members(rows, minute))
         hottest.append(Hot(grid.at(first), counts[minute], alike.bit_count(), named))
@@ -226,8 +226,8 @@ def collide(rows: Sequence[Row], grid: Grid, allowed: int = 1, limit: int = 10) 
         found += above.bit_count()
         worst += _fullest(tally, above, second, limit)
     worst = sorted(worst)[:limit]
-    told = (_together(rows, grid, minute, second) for _, minute, second in worst)
-    return Collisions(found, -worst[0][0] if worst else 0, tuple(told))
+    named = (_together(rows, grid, minute, second) for _, minute, second in worst)
+    return Collisions(found, -worst[0][0] if worst else 0, tuple(named))
 
 
 def _fullest(tally: Tally, above: int, second: int, limit: int) -> list[tuple[int, int, int]]:
